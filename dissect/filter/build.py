@@ -157,10 +157,8 @@ class _Builder:
         }
 
     def filter(self, node: Node) -> Filter:
-        tests = {}
         pieces = self.pieces(node)
-        for record in RECORDS:
-            tests[record] = self._function(record.__name__, pieces[record].text)
+        tests: dict[type, Callable[[Any], Any]] = {record: self._function(record.__name__, pieces[record].text) for record in RECORDS}
         asks = any(f"{name}(r)" in piece.text for piece in pieces.values() for name in OF_EARLIER)
         may = pieces[May].text
         wanted = None if may == TRUE else self._function(Head.__name__, may)
@@ -214,17 +212,21 @@ class _Builder:
         valued = self.names.key_with(name.text, bool(meaning.paths))
         if valued is not None:
             self.hints.append(f"{name.text} alone asks for a field of that name; did you mean {valued} == {name.text}?")
-        pieces = {}
-        for record in RECORDS:
-            key = meaning.keys.get(record)
-            if key is not None:
-                pieces[record] = _Piece(f"present({key.source})", _cost(key))
-            elif record is Message and meaning.paths:
-                pieces[record] = self._deep(
-                    {protocol: [(path.steps, present) for path in paths] for protocol, paths in meaning.paths.items()}
-                )
-            else:
-                pieces[record] = _Piece(FALSE, CHEAP)
+        return self._pieces(name, meaning, lambda key: _Piece(f"present({key.source})", _cost(key)), lambda path: [(path.steps, present)])
+
+    def _pieces(
+        self,
+        name: Name,
+        meaning: ResolvedName,
+        of_key: Callable[[Key], _Piece],
+        of_path: Callable[[Path], list[tuple[tuple[str, ...], Test]]],
+    ) -> dict[type, _Piece]:
+        """A term for each kind of record, which have either keys of a name or paths."""
+        pieces: dict[type, _Piece] = dict.fromkeys(RECORDS, _Piece(FALSE, CHEAP))
+        pieces |= {record: of_key(key) for record, key in meaning.keys.items()}
+        if meaning.paths:
+            pairs = {protocol: [pair for path in paths for pair in of_path(path)] for protocol, paths in meaning.paths.items()}
+            pieces[Message] = self._deep({protocol: some for protocol, some in pairs.items() if some})
         return pieces | _of_heads(name, pieces[Message])
 
     def _deep(self, pairs: dict[str, list[tuple[tuple[str, ...], Test]]]) -> _Piece:
@@ -236,17 +238,7 @@ class _Builder:
     def _compare(self, term: Compare) -> dict[type, _Piece]:
         meaning = self.meaning(term.name)
         fitting = _Fitting(self, term)
-        pieces = {}
-        for record in RECORDS:
-            key = meaning.keys.get(record)
-            piece = _Piece(FALSE, CHEAP)
-            if key is not None:
-                piece = self._key(key, fitting)
-            elif record is Message and meaning.paths:
-                pairs = {protocol: [pair for path in paths for pair in fitting.path(path)] for protocol, paths in meaning.paths.items()}
-                piece = self._deep({protocol: some for protocol, some in pairs.items() if some})
-            pieces[record] = piece
-        pieces |= _of_heads(term.name, pieces[Message])
+        pieces = self._pieces(term.name, meaning, lambda key: self._key(key, fitting), fitting.path)
         below = self._below(term.name, meaning)
         more = "" if below is None else f"; {below} is what it holds in some messages"
         if term.name.parts[-1] in self.names.unlabelled:
@@ -256,9 +248,7 @@ class _Builder:
             self.hints.append(f"{term.name.text} is an object in some messages; {below} is what it holds there")
         if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):
             self._hint(term.values)
-        if term.operator == "!=":
-            return _opposite(pieces)
-        return pieces
+        return _opposite(pieces) if term.operator == "!=" else pieces
 
     def _below(self, name: Name, meaning: ResolvedName) -> str | None:
         """The value of a field that is one in some messages, and an object that has one in others."""
@@ -285,12 +275,10 @@ class _Builder:
             source = "rfc3339(r.time_ns)"
         if key.several:
             return _Piece(f"any(map({self.constant(test)}, {source}))", cost)
-        plain = wants is not None and key.kinds == {WORDS} and not key.struct
-        if plain and wants is not None:
+        if wants is not None and key.kinds == {WORDS} and not key.struct:
             texts = [text for want in wants for text in want.texts]
-            if len(texts) == 1:
-                return _Piece(f"{source} == {self.constant(texts[0])}", cost)
-            return _Piece(f"{source} in {self.constant(frozenset(texts))}", cost)
+            what = f"== {self.constant(texts[0])}" if len(texts) == 1 else f"in {self.constant(frozenset(texts))}"
+            return _Piece(f"{source} {what}", cost)
         return _Piece(f"{self.constant(test)}({source})", cost)
 
 
@@ -361,11 +349,10 @@ def _cost(key: Key) -> int:
 
 def _of_heads(name: Name, piece: _Piece) -> dict[type, _Piece]:
     """What a term over a message says before its fields are known."""
-    if piece.text in (TRUE, FALSE):
-        return {May: piece, Must: piece}
-    if name.text not in OF_HEADS:
+    known = piece.text in (TRUE, FALSE)
+    if not known and name.text not in OF_HEADS:
         return {May: _Piece(TRUE, CHEAP), Must: _Piece(FALSE, CHEAP)}
-    if name.text not in ("name", "kind"):
+    if known or name.text not in ("name", "kind"):
         return {May: piece, Must: piece}
     key = f"r.{name.text}"
     return {

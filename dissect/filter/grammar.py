@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -30,6 +31,9 @@ QUOTED: /"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/s
 BARE: /[^\s(){},"'=<>!&|]+/
 %ignore /\s+/
 """
+
+_PARTS = re.compile(r"""\.?([^.\[]+)|\[("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\]""", re.DOTALL)
+_ESCAPED = re.compile(r"""\\([\\'"])""")
 
 KEYWORDS = ("and", "or", "not", "in", "contains", "matches")
 
@@ -124,37 +128,31 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
     """What is wrong in words, and where."""
     ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
     at = len(text) if ended or error.pos_in_stream is None else error.pos_in_stream
-    end = at + (len(error.token) if isinstance(error, UnexpectedToken) else 1)
     wanted = _accepted(text[:at])
     rest = text[at:]
     symbol = next((one for one in SYMBOLS if rest.startswith(one)), None)
+    end = at + len(symbol or (error.token if isinstance(error, UnexpectedToken) else " "))
     word = next(iter(rest.split(None, 1)), "")
-    if rest[:1] in ("'", '"') and (wanted & {"QUOTED"}):
-        what = "the quote that begins here is not closed"
-    elif rest.startswith("=") and "OPERATOR" in wanted:
-        what = "one equals sign is none; write =="
-    elif symbol is not None:
-        what, end = f"write {SYMBOLS[symbol]}", at + len(symbol)
-    elif rest.startswith("[") and "OPERATOR" in wanted:
-        what = 'a key in brackets needs quotes: ["product"]'
-    elif word == "not" and "OPERATOR" in wanted:
-        what = "not stands before the name: not NAME in {a, b}"
-    elif "NAME" in wanted:
-        what = "the name of a field is missing here" if ended else "the name of a field was expected here"
-    elif wanted & {"BARE", "QUOTED"}:
-        what = "a value is missing here" if ended else "a value was expected here; text with other characters needs quotes"
-    elif "LBRACE" in wanted:
-        what = "in wants a list: {a, b}"
-    elif "OPERATOR" in wanted:
-        what = f"`and`, `or` or an operator (==, !=, <, <=, >, >=, {', '.join(KEYWORDS[3:])}) was expected here"
-    elif "AND" in wanted and text[:at].rstrip()[-1:].isdigit() and word in {**TIMES, **SIZES}:
-        what = "a unit stands right behind its number, without a blank"
-    elif "RBRACE" in wanted:
-        what = "the list is not closed" if ended else "a comma or } was expected here"
-    elif "RPAR" in wanted:
-        what = "a parenthesis is not closed" if ended else "`and`, `or` or ) was expected here"
-    else:
-        what = "`and` or `or` was expected here"
+    value = bool(wanted & {"BARE", "QUOTED"})
+    operator = "OPERATOR" in wanted
+    after_number = "AND" in wanted and text[:at].rstrip()[-1:].isdigit()
+    causes = (
+        (rest[:1] in ("'", '"') and "QUOTED" in wanted, "the quote that begins here is not closed"),
+        (rest.startswith("=") and operator, "one equals sign is none; write =="),
+        (symbol is not None, f"write {SYMBOLS.get(symbol or '')}"),
+        (rest.startswith("[") and operator, 'a key in brackets needs quotes: ["product"]'),
+        (word == "not" and operator, "not stands before the name: not NAME in {a, b}"),
+        ("NAME" in wanted, "the name of a field is missing here" if ended else "the name of a field was expected here"),
+        (value and ended, "a value is missing here"),
+        (value, "a value was expected here; text with other characters needs quotes"),
+        ("LBRACE" in wanted, "in wants a list: {a, b}"),
+        (operator, f"`and`, `or` or an operator (==, !=, <, <=, >, >=, {', '.join(KEYWORDS[3:])}) was expected here"),
+        (after_number and word in {**TIMES, **SIZES}, "a unit stands right behind its number, without a blank"),
+        ("RBRACE" in wanted, "the list is not closed" if ended else "a comma or } was expected here"),
+        ("RPAR" in wanted, "a parenthesis is not closed" if ended else "`and`, `or` or ) was expected here"),
+        (True, "`and` or `or` was expected here"),
+    )
+    what = next(told for holds, told in causes if holds)
     return FilterError(what, text, at, max(end, at + 1))
 
 
@@ -202,33 +200,12 @@ def _name(token: Any) -> Name:
 
 def parts_of(text: str) -> tuple[str, ...]:
     """The parts of a name: `a.b["c.d"]` as a, b, c.d."""
-    parts: list[str] = []
-    left = text
-    while left:
-        if left.startswith("["):
-            end = 2
-            while left[end] != left[1]:
-                end += 2 if left[end] == "\\" else 1
-            parts.append(BracketEntry(unquoted(left[1 : end + 1])))
-            left = left[end + 2 :]
-        else:
-            left = left.removeprefix(".")
-            end = min((at for at in (left.find("."), left.find("[")) if at >= 0), default=len(left))
-            parts.append(left[:end])
-            left = left[end:]
-    return tuple(parts)
+    return tuple(BracketEntry(unquoted(entry)) if entry else plain for plain, entry in _PARTS.findall(text))
 
 
 def unquoted(text: str) -> str:
     """Text without its quotes, in which a backslash stands for the character behind it if that is a quote or a backslash."""
-    kept: list[str] = []
-    at, end = 1, len(text) - 1
-    while at < end:
-        if text[at] == "\\" and text[at + 1] in "\\'\"":
-            at += 1
-        kept.append(text[at])
-        at += 1
-    return "".join(kept)
+    return _ESCAPED.sub(r"\1", text[1:-1])
 
 
 def quoted(text: str) -> str:

@@ -242,8 +242,7 @@ def _no_unit(unit: str, units: dict[str, int] | None) -> str:
 
 
 def _time(text: str) -> int:
-    from calendar import timegm
-    from datetime import date
+    from datetime import UTC, datetime
 
     found = _TIME.fullmatch(text)
     what = f"is a time, {_short(text)} is none; write 2024-03-01T12:00:00Z, or with +01:00 for Z"
@@ -253,13 +252,13 @@ def _time(text: str) -> int:
     if zone is None:
         raise Misfit(f"is a time, {_short(text)} does not say in which zone; write Z for UTC, or +01:00", True)
     try:
-        date(int(year), int(month), int(day))
+        moment = datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), tzinfo=UTC)
     except ValueError:
         raise Misfit(what) from None
-    clock = [int(one or "0") for one in (hour, minute, second)]
-    if clock[0] > 23 or clock[1] > 59 or clock[2] > 60:
+    seconds = int(second or 0)
+    if seconds > 60:
         raise Misfit(what)
-    seconds = timegm((int(year), int(month), int(day), *clock))
+    seconds += int(moment.timestamp())
     if zone not in "Zz":
         minutes = int(zone[1:3]) * 60 + int(zone[4:])
         seconds -= minutes * 60 if zone[0] == "+" else -minutes * 60

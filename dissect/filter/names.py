@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache, cached_property
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -73,7 +73,17 @@ FOREIGN = ("_ws.", "eth.", "ip.", "ipv6.", "tcp.", "udp.")
 
 _MEMBER = re.compile(r"(\w+(?:\.\w+)*)(?:\.|\[)([\w$-]+)\]?")
 
-_OF_TYPE = {int: INT, float: FLOAT, bool: BOOL, str: WORDS}
+_OF_TYPE: dict[Any, tuple[str, ...]] = {
+    int: (INT,),
+    float: (FLOAT,),
+    bool: (BOOL,),
+    str: (WORDS,),
+    dict: (OBJECT,),
+    NoneType: (),
+    Ellipsis: (),
+}
+_SPECIAL = {"src": {ENDPOINT}, "dst": {ENDPOINT}, "time": {TIME}, "time_ns": {TIME, INT}}
+"""Keys that are more than their type says."""
 
 
 class Key(NamedTuple):
@@ -120,30 +130,32 @@ def tag_of(record: type[msgspec.Struct]) -> str:
 
 def _kinds(annotation: Any) -> tuple[set[str], bool, tuple[str, ...], type | None]:
     """What an annotation of a record says: types, whether it is a list, all the values there are, and the struct it is."""
-    if get_origin(annotation) in (Union, UnionType):
-        kinds: set[str] = set()
-        several, struct = False, None
-        choices: tuple[str, ...] = ()
-        for one in get_args(annotation):
-            some, many, few, inner = _kinds(one)
-            kinds |= some
-            several, choices, struct = several or many, choices + few, struct or inner
-        return kinds, several, choices, struct
-    if get_origin(annotation) is Literal:
+    origin, several = get_origin(annotation), False
+    choices: tuple[str, ...] = ()
+    struct = None
+    if origin is Literal:
         return {WORDS}, False, get_args(annotation), None
-    if get_origin(annotation) in (list, tuple):
-        kinds = set()
-        for one in get_args(annotation):
-            if one is not Ellipsis:
-                kinds |= _kinds(one)[0]
-        return kinds, True, (), None
-    if get_origin(annotation) is dict:
-        return {OBJECT}, False, (), None
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+    if origin is None and isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return {OBJECT}, False, (), annotation
-    if annotation is NoneType:
-        return set(), False, (), None
-    return {_OF_TYPE[annotation]}, False, (), None
+    if origin in (None, dict):
+        return set(_OF_TYPE[origin or annotation]), False, (), None
+    kinds: set[str] = set()
+    for one in get_args(annotation):
+        some, many, few, inner = _kinds(one)
+        kinds |= some
+        several, choices, struct = several or many, choices + few, struct or inner
+    return kinds, several or origin in (list, tuple), choices, struct
+
+
+_OF_ENDS = {
+    "client": Key("client(r)", frozenset((ENDPOINT,))),
+    "server": Key("server(r)", frozenset((ENDPOINT,))),
+    "port": Key("ports(r)", frozenset((INT,)), True),
+    "ip": Key("addresses(r)", frozenset((ADDRESS,)), True),
+    "tcp.srcport": Key("srcport(r)", frozenset((INT,))),
+    "tcp.dstport": Key("dstport(r)", frozenset((INT,))),
+}
+"""What is derived from `src` and `dst`."""
 
 
 def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
@@ -154,37 +166,25 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
         if not field.required:
             continue
         kinds, several, choices, struct = _kinds(field.type)
-        source = f"r.{field.name}"
-        if field.name in ("src", "dst"):
-            kinds = {ENDPOINT}
-        elif field.name in ("time", "time_ns"):
-            kinds = {TIME} if field.name == "time" else {TIME, INT}
-            # The text is not made where a view has no use for it
-            source = "r.time_ns"
-        elif field.name.endswith("_ns"):
-            kinds = {DURATION}
+        # The text of a time is not made where a view has no use for it
+        source = "r.time_ns" if field.name == "time" else f"r.{field.name}"
+        if field.name in _SPECIAL or field.name.endswith("_ns"):
+            kinds = _SPECIAL.get(field.name, {DURATION})
         elif field.name == PROTOCOL:
             choices = tuple(protocol.name for protocol in PROTOCOLS)
         found[field.name] = Key(source, frozenset(kinds), several, choices, struct is not None)
-        if struct is not None:
-            for member in msgspec.structs.fields(struct):
-                some, many, few, _ = _kinds(member.type)
-                inner = f"(None if {source} is None else {source}.{member.name})"
-                found[f"{field.name}.{member.name}"] = Key(inner, frozenset(some), many, few)
-    for short, name in SHORT.items():
-        if name in found:
-            found[short] = found[name]
-    for name in (RELATIVE, DELTA) if "time_ns" in found else ():
-        found[name] = Key(f"{name}(r)", frozenset((DURATION,)))
+        for member in msgspec.structs.fields(struct) if struct is not None else ():
+            some, many, few, _ = _kinds(member.type)
+            inner = f"(None if {source} is None else {source}.{member.name})"
+            found[f"{field.name}.{member.name}"] = Key(inner, frozenset(some), many, few)
+    found.update({short: found[name] for short, name in SHORT.items() if name in found})
+    if "time_ns" in found:
+        found.update({name: Key(f"{name}(r)", frozenset((DURATION,))) for name in (RELATIVE, DELTA)})
     if record is Message:
         found[RAW] = Key("raw(r)", frozenset((WORDS,)), True)
     if "src" in found and "dst" in found:
-        found["client"] = Key("client(r)", frozenset((ENDPOINT,)))
-        found["server"] = Key("server(r)", frozenset((ENDPOINT,)))
-        found["port"] = Key("ports(r)", frozenset((INT,)), True)
-        found["ip"] = Key("addresses(r)", frozenset((ADDRESS,)), True)
-        found["tcp.srcport"], found["tcp.dstport"] = (Key(f"{one}port(r)", frozenset((INT,))) for one in ("src", "dst"))
-    if "packets" in found and record is Message:
+        found.update(_OF_ENDS)
+    if record is Message:
         found[FRAME] = Key("r.packets", frozenset((INT,)))
     found.update({theirs: found[ours] for theirs, ours in AS_IN_TSHARK.items() if ours in found})
     return found
@@ -267,12 +267,10 @@ class NameTable:
             return ResolvedName(keys, {})
         paths: dict[str, tuple[Path, ...]] = {}
         for protocol, tree in self.trees.items():
-            if parts[0] == FIELDS and len(parts) > 1:
-                found = list(_descend(tree, parts[1:], (), True))
-            else:
-                found = list(self._by_end(protocol, parts))
+            whole = parts[0] == FIELDS and len(parts) > 1
+            found = {path.steps: path for path in (_descend(tree, parts[1:], ()) if whole else self._by_end(protocol, parts))}
             if found:
-                paths[protocol] = tuple({path.steps: path for path in found}.values())
+                paths[protocol] = tuple(found.values())
         return ResolvedName({}, paths) if paths else None
 
     def _by_end(self, protocol: str, parts: tuple[str, ...]) -> Iterator[Path]:
@@ -282,7 +280,7 @@ class NameTable:
         for steps, found in self._ends[protocol].get(head[-1], ()):
             if steps[-size:] == head:
                 if rest:
-                    yield from _descend(found, rest, steps, False)
+                    yield from _descend(found, rest, steps)
                 else:
                     yield _path(steps, found, self._beside(protocol, steps))
 
@@ -309,10 +307,8 @@ class NameTable:
     def values_of(self, before: str) -> list[str]:
         """The values that the name at the end of this beginning of a filter may have, as far as they are known."""
         found = re.search(r"([^\s()!=<>]+)\s*(?:==|!=|in\s*\{[^}]*)\s*$", before)
-        try:
-            meaning = None if found is None else self.resolve(parts_of(found[1]))
-        except (IndexError, ValueError):
-            meaning = None
+        parts = () if found is None else parts_of(found[1])
+        meaning = self.resolve(parts) if parts else None
         if found is None or meaning is None:
             return []
         if found[1] == "name":
@@ -430,25 +426,17 @@ def _path(steps: tuple[str, ...], found: RegisteredField, beside: RegisteredFiel
     return Path(steps, frozenset(kinds), tuple(labels), any(one.wide for one in every))
 
 
-def _descend(found: RegisteredField, parts: tuple[str, ...], before: tuple[str, ...], dotted: bool) -> Iterator[Path]:
+def _descend(found: RegisteredField, parts: tuple[str, ...], before: tuple[str, ...]) -> Iterator[Path]:
     """The fields at the end of this path; below what nobody declares any path is one."""
     part, rest = parts[0], parts[1:]
     for one in _through(found):
+        below, beside = one.members.get(part), one.members.get(f"{part}_label")
         if OTHER in one.kinds:
             yield Path((*before, *map(Free, parts)), frozenset((OTHER,)))
-        elif isinstance(part, BracketEntry):
-            if {"key", "value"} <= one.members.keys():
-                value = one.members["value"]
-                steps = (*before, part)
-                if rest:
-                    yield from _descend(value, rest, steps, dotted)
-                else:
-                    yield _path(steps, value)
-        elif part in one.members:
-            member = one.members[part]
-            if rest:
-                yield from _descend(member, rest, (*before, part), dotted)
-            else:
-                yield _path((*before, part), member, one.members.get(f"{part}_label"))
-        elif part == "trailing" and one.sized and not rest:
-            yield _path((*before, part), _LEFT_OVER)
+            continue
+        if isinstance(part, BracketEntry):
+            below, beside = one.members.get("value") if "key" in one.members else None, None
+        elif below is None and part == "trailing" and one.sized and not rest:
+            below = _LEFT_OVER
+        if below is not None:
+            yield from _descend(below, rest, (*before, part)) if rest else (_path((*before, part), below, beside),)
