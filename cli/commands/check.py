@@ -40,6 +40,14 @@ if TYPE_CHECKING:
     from streamdump.model import Options
     from streamdump.render.terminal import Palette
 
+CODES = {
+    "unreadable": ExitCode.UNREADABLE,
+    "internal error": ExitCode.INTERNAL,
+    "different": ExitCode.FOUND,
+    "no golden": ExitCode.FOUND,
+}
+"""The exit codes of outcomes; that of the first in this order counts."""
+
 COMPARED = "What is compared"
 
 ONLY = ("all", "handshake", "names")
@@ -127,18 +135,16 @@ def check(
     options = replace(options, keylog=key_logs(options.keylog, command is not None))
     chosen = Chosen(compared)
     began = datetime.now(UTC)
+    run = _Run(chosen, json, github, colour)
+    code = ExitCode.DONE
     if command is None:
         for given, option in ((interfaces, "-i"), (capture_filter, "-f"), (write_to, "-w")):
             if given:
                 raise UsageError(f"{option} belongs to --run, which says what to check on an interface")
-        run = _Run(chosen, json, github, colour)
-        work = tasks(names, golden)
-        run.files(work, options, update)
-        code = ExitCode.DONE
+        run.files(tasks(names, golden), options, update)
+    elif len(names) > 1 or not interfaces:
+        raise UsageError("--run COMMAND takes -i INTERFACE, and one name: that of the capture whose golden file is meant")
     else:
-        if len(names) > 1 or not interfaces:
-            raise UsageError("--run COMMAND takes -i INTERFACE, and one name: that of the capture whose golden file is meant")
-        run = _Run(chosen, json, github, colour)
         code = run.recorded(names[0], golden, command, interfaces, capture_filter, write_to, options, update)
     if junit is not None:
         run.junit(junit, began)
@@ -154,12 +160,10 @@ class Chosen:
         if compared.only is not None:
             one_of("--only", compared.only, ONLY)
         self._compared = compared
-        self._ignore = []
-        for field in compared.ignore or ():
-            try:
-                self._ignore.append(field_name(field))
-            except UsageError as error:
-                raise UsageError(f"--ignore {error}") from None
+        try:
+            self._ignore = list(map(field_name, compared.ignore or ()))
+        except UsageError as error:
+            raise UsageError(f"--ignore {error}") from None
         self._one: CheckSettings | None = None
         self._kept: dict[Path, CheckSettings] = {}
         self._made: dict[int, CheckSettings] = {}
@@ -173,22 +177,17 @@ class Chosen:
 
     def of(self, capture: Path) -> CheckSettings:
         """The settings for one capture."""
-        from copy import deepcopy
-
         from streamdump.golden.settings import settings_for
 
         found = self._one if self._one is not None else settings_for(capture, self._kept)
-        if id(found) not in self._made:
-            made = self._made[id(found)] = deepcopy(found)
-            made.only = self._compared.only or made.only
-            made.unordered = self._compared.unordered or made.unordered
-            made.heartbeats = self._compared.heartbeats or made.heartbeats
-            made.always.ignore = [*made.always.ignore, *self._ignore]
-        return self._made[id(found)]
+        given = self._compared
+        made = self._made[id(found)] = found.with_more(given.only, given.unordered or None, given.heartbeats or None, self._ignore)
+        return made
 
-    def useless(self) -> list[str]:
-        """What was said of fields that no message had."""
-        return sorted(set().union(*(one.said() for one in self._made.values())) - self.used)
+    def tell_useless(self) -> None:
+        """Say what was said of fields that no message had."""
+        for field in sorted(set().union(*(one.said() for one in self._made.values())) - self.used):
+            say(f"{field}: no message has this field, so what the settings say of it does nothing")
 
 
 class _Run:
@@ -200,7 +199,6 @@ class _Run:
         self.github = github
         self.palette = palette(colour)
         self.found: list[tuple[Checked, float]] = []
-        self.unused: list[str] = []
 
     def files(self, work: Tasks, options: Options, update: bool) -> None:
         """Check captures that are files."""
@@ -263,12 +261,9 @@ class _Run:
             with recorder:
                 # what it prints is no result of ours
                 ended = subprocess.run(["/bin/sh", "-c", command], stdout=sys.stderr.fileno(), check=False).returncode
-        except InterfaceError as error:
+        except (InterfaceError, InternalError) as error:
             say(str(error))
-            return ExitCode.NO_INTERFACE
-        except InternalError as error:
-            say(str(error))
-            return ExitCode.INTERNAL
+            return ExitCode.NO_INTERFACE if isinstance(error, InterfaceError) else ExitCode.INTERNAL
         if ended:
             say(f"--run {command}: ended with {ended}")
             return ExitCode.FOUND
@@ -286,13 +281,13 @@ class _Run:
         from streamdump.golden import report
         from streamdump.render.terminal import visible
 
-        self.unused.append(path)
-        if not self.json:
-            write_text(visible(f"{path}: there is no capture that this golden file belongs to") + "\n")
-            if self.github:
-                write_text(f"{report.unused_annotation(path)}\n")
-        else:
-            say(f"{path}: there is no capture that this golden file belongs to")
+        text = f"{path}: there is no capture that this golden file belongs to"
+        if self.json:
+            say(text)
+            return
+        write_text(f"{visible(text)}\n")
+        if self.github:
+            write_text(f"{report.unused_annotation(path)}\n")
 
     def _unread_tls(self) -> list[str]:
         """What was not compared for want of keys."""
@@ -335,23 +330,16 @@ class _Run:
             }
             parts = [f"{number:,} {words.get(outcome, outcome)}" for outcome, number in outcomes.items()]
             say("; ".join([f"{count(len(self.found), 'capture')}: {', '.join(parts)}", *self._unread_tls()]))
-        for field in self.chosen.useless():
-            say(f"{field}: no message has this field, so what the settings say of it does nothing")
-        if code is not ExitCode.DONE:
-            return code
-        return code_of([one for one, _ in self.found])
+        self.chosen.tell_useless()
+        return code if code is not ExitCode.DONE else code_of([one for one, _ in self.found])
 
 
 def code_of(found: Sequence[Checked]) -> ExitCode:
     """The exit code that tells what became of captures."""
-    outcomes = {one.outcome for one in found}
     if any(one.missing_codec for one in found):
         return ExitCode.USAGE
-    if "unreadable" in outcomes:
-        return ExitCode.UNREADABLE
-    if "internal error" in outcomes:
-        return ExitCode.INTERNAL
-    return ExitCode.FOUND if outcomes & {"different", "no golden"} else ExitCode.DONE
+    outcomes = {one.outcome for one in found}
+    return next((code for outcome, code in CODES.items() if outcome in outcomes), ExitCode.DONE)
 
 
 def tell(one: Checked, colours: Palette, json: bool, github: bool = False, then: str = "golden") -> None:

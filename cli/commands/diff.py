@@ -42,6 +42,5 @@ def diff(
     if found.outcome in ("same", "different"):
         unread = f"; {count(len(found.unread), 'conversation')} of {new} not read, and not compared" if found.unread else ""
         say(f"{old} and {new}: {count(len(found.differences), 'difference')}{unread}")
-    for field in chosen.useless():
-        say(f"{field}: no message has this field, so what the settings say of it does nothing")
+    chosen.tell_useless()
     return code_of([found])

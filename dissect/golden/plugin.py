@@ -58,7 +58,7 @@ class Recording:
     Bytes are `bytes`.
     """
 
-    def __init__(self, place: _Place, hides: bool) -> None:
+    def __init__(self, place: Streamdump, hides: bool) -> None:
         self._place = place
         self._hides = hides
         self._source: Source | None = None
@@ -122,7 +122,7 @@ class Recording:
         __tracebackhide__ = True
         if not self._hides:
             raise ValueError("matches() compares without secrets; leave show_secrets out")
-        told = self._place.compare(self, Path(golden), only, unordered, heartbeats, ignore)
+        told = self._place._compare(self, Path(golden), only, unordered, heartbeats, ignore)
         if told:
             raise AssertionError("\n".join(told))
         return True
@@ -131,54 +131,13 @@ class Recording:
         return "<nothing seen yet>" if self._records is None else f"<{len(self.messages)} messages seen>"
 
 
-class _Place:
-    """Where a test is, and what it compares with."""
-
-    def __init__(self, folder: Path, session: _Session, update: bool) -> None:
-        self.folder = folder
-        self.session = session
-        self.update = update
-
-    def path(self, path: str | Path) -> Path:
-        """A path from the folder of the test, or else from the current one."""
-        inside = self.folder / path
-        return inside if inside.exists() else Path(path)
-
-    def compare(
-        self, seen: Recording, golden: Path, only: str | None, unordered: bool | None, heartbeats: bool | None, ignore: Sequence[str]
-    ) -> list[str]:
-        from copy import deepcopy
-
-        from streamdump.golden import report
-        from streamdump.golden.check import check, record_source
-        from streamdump.golden.settings import ONLY, field_name, settings_for
-
-        if only is not None and only not in ONLY:
-            raise ValueError(f"only={only!r} is none of {', '.join(ONLY)}")
-        path = self.folder / (golden if golden.name.endswith(SUFFIX) else golden.with_name(golden.name + SUFFIX))
-        settings = deepcopy(settings_for(path))
-        settings.only = only or settings.only
-        settings.unordered = settings.unordered if unordered is None else unordered
-        settings.heartbeats = settings.heartbeats if heartbeats is None else heartbeats
-        settings.always.ignore = [*settings.always.ignore, *map(field_name, ignore)]
-        self.session.used.add(str(path))
-        checked = check("what was seen", path, record_source(seen.records, seen.conversations), settings, self.update)
-        if checked.outcome == "written":
-            self.session.written.add(str(path))
-        if checked.empty:
-            self.session.told.add(f"{path} holds no conversation, for nothing could be compared")
-        if checked.unread:
-            self.session.told.add(f"conversations were not read, and not compared with {path} ({', '.join(sorted(set(checked.unread)))})")
-        if checked.outcome == "no golden":
-            return [f"there is no golden file {path}; pytest --streamdump-update writes it"]
-        return report.text(checked)
-
-
 class Streamdump:
     """What the fixture `streamdump` is."""
 
-    def __init__(self, place: _Place) -> None:
-        self._place = place
+    def __init__(self, folder: Path, session: _Session, update: bool) -> None:
+        self._folder = folder
+        self._session = session
+        self._update = update
 
     def read(self, path: str | Path, where: str | None = None, **options: Any) -> Recording:
         """What a capture says, or of that the records for which the filter `where` holds; `path` from the folder of the test, `options` as
@@ -186,8 +145,8 @@ class Streamdump:
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 
-        inspector = Inspector([open_capture(self._place.path(path))], self._options(options), bare=True)
-        seen = Recording(self._place, not options.get("show_secrets"))
+        inspector = Inspector([open_capture(self._path(path))], self._options(options), bare=True)
+        seen = Recording(self, not options.get("show_secrets"))
         seen._records = list(inspector.records())
         inspector.complain()
         if where is not None:
@@ -208,7 +167,7 @@ class Streamdump:
         from streamdump.golden.record import Recorder
 
         ports = () if port is None else (port,) if isinstance(port, int) else tuple(port)
-        seen = Recording(self._place, not options.get("show_secrets"))
+        seen = Recording(self, not options.get("show_secrets"))
         try:
             recorder = Recorder((interface,), self._options(options, True), filter, ports)
         except InterfaceError as error:
@@ -221,6 +180,34 @@ class Streamdump:
             yield seen
         seen._records, seen._rows = recorder.records, recorder.rows
 
+    def _path(self, path: str | Path) -> Path:
+        """A path from the folder of the test, or else from the current one."""
+        inside = self._folder / path
+        return inside if inside.exists() else Path(path)
+
+    def _compare(
+        self, seen: Recording, golden: Path, only: str | None, unordered: bool | None, heartbeats: bool | None, ignore: Sequence[str]
+    ) -> list[str]:
+        from streamdump.golden import report
+        from streamdump.golden.check import check, record_source
+        from streamdump.golden.settings import ONLY, field_name, settings_for
+
+        if only is not None and only not in ONLY:
+            raise ValueError(f"only={only!r} is none of {', '.join(ONLY)}")
+        path = self._folder / (golden if golden.name.endswith(SUFFIX) else golden.with_name(golden.name + SUFFIX))
+        settings = settings_for(path).with_more(only, unordered, heartbeats, map(field_name, ignore))
+        self._session.used.add(str(path))
+        checked = check("what was seen", path, record_source(seen.records, seen.conversations), settings, self._update)
+        if checked.outcome == "written":
+            self._session.written.add(str(path))
+        if checked.empty:
+            self._session.told.add(f"{path} holds no conversation, for nothing could be compared")
+        if checked.unread:
+            self._session.told.add(f"conversations were not read, and not compared with {path} ({', '.join(sorted(set(checked.unread)))})")
+        if checked.outcome == "no golden":
+            return [f"there is no golden file {path}; pytest --streamdump-update writes it"]
+        return report.text(checked)
+
     def _options(self, options: dict[str, Any], live: bool = False) -> Any:
         from streamdump.model import Options
         from streamdump.tls.keys import check, log_of
@@ -230,10 +217,10 @@ class Streamdump:
         if "keylog" not in options:
             keylog, told = log_of(os.environ, live)
             if told is not None:
-                self._place.session.told.add(told)
+                self._session.told.add(told)
         else:
             given = options["keylog"]
-            keylog = tuple(str(self._place.path(one)) for one in ((given,) if isinstance(given, str | Path) else given))
+            keylog = tuple(str(self._path(one)) for one in ((given,) if isinstance(given, str | Path) else given))
             if not live:
                 check(keylog)
         return Options(bytes_as="raw", **options | {"keylog": keylog})
@@ -242,8 +229,7 @@ class Streamdump:
 @pytest.fixture
 def streamdump(request: pytest.FixtureRequest) -> Streamdump:
     """Reads and captures what clients and servers say, and compares it with golden files."""
-    place = _Place(request.path.parent, request.config.stash[_SESSION], bool(request.config.getoption("--streamdump-update")))
-    return Streamdump(place)
+    return Streamdump(request.path.parent, request.config.stash[_SESSION], bool(request.config.getoption("--streamdump-update")))
 
 
 # At the end

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from dataclasses import fields as members
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,18 @@ class CheckSettings:
     protocols: dict[str, dict[str, ByMessage]] = field(default_factory=dict)
     """By protocol, and then by name of message, "" for all of them."""
     source: Path | None = None
+
+    def with_more(
+        self, only: str | None = None, unordered: bool | None = None, heartbeats: bool | None = None, ignore: Iterable[str] = ()
+    ) -> CheckSettings:
+        """These settings with what is said of single ones on top."""
+        return replace(
+            self,
+            only=only or self.only,
+            unordered=self.unordered if unordered is None else unordered,
+            heartbeats=self.heartbeats if heartbeats is None else heartbeats,
+            always=replace(self.always, ignore=[*self.always.ignore, *ignore]),
+        )
 
     def scopes(self, protocol: str) -> Iterator[tuple[str, ByMessage]]:
         """What holds for a protocol, with the name of the messages that it holds for."""
@@ -134,15 +146,21 @@ def read_settings(path: Path) -> CheckSettings | None:
     return reader.settings(table)
 
 
+Read = Callable[[str, Any], Any]
+"""Reads a value, given the name of its key."""
+
+
 class _Reader:
     """Reads a table and says what in it is wrong, where, and what was probably meant."""
 
-    def __init__(self, path: Path, table: str) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         self.path = path
-        self.table = table
+        self.name = name
+        self.shared: dict[str, Read] = {"ignore": self.fields, "keep": self.fields, "mask": self.mask, "max_latency": self.durations}
+        """What may be set for messages of any kind."""
 
     def wrong(self, key: str, what: str) -> UsageError:
-        return UsageError(f"{self.path}: {self.table}{'.' if key else ''}{cut(key, ECHOED)}: {cut(what, 2 * ECHOED)}")
+        return UsageError(f"{self.path}: {self.name}{'.' if key else ''}{cut(key, ECHOED)}: {cut(what, 2 * ECHOED)}")
 
     def unknown(self, key: str, known: Any, what: str = "key") -> UsageError:
         near = get_close_matches(key.rpartition(".")[2], [*known], 1)
@@ -151,72 +169,64 @@ class _Reader:
     def settings(self, table: Any) -> CheckSettings:
         from streamdump.protocols import PROTOCOLS
 
-        self._table("", table)
-        found = CheckSettings(source=self.path)
-        own = {"only", "unordered", "heartbeats"}
-        shared = {one.name for one in members(ByMessage)}
-        protocols = {protocol.name: protocol for protocol in PROTOCOLS}
-        for key, value in table.items():
-            if key == "only":
-                found.only = self._one_of(key, value, ONLY)
-            elif key in own:
-                setattr(found, key, self._boolean(key, value))
-            elif key in shared:
-                self._shared(key, key, value, found.always)
-            elif key in protocols:
-                found.protocols[key] = self._protocol(key, value, protocols[key])
-            else:
-                raise self.unknown(key, [*own, *shared, *protocols])
+        own: dict[str, Read] = {"only": self.only, "unordered": self.boolean, "heartbeats": self.boolean}
+        protocols: dict[str, Read] = {protocol.name: partial(self.protocol, protocol) for protocol in PROTOCOLS}
+        found = self.table("", table, {**own, **self.shared, **protocols})
+        always = ByMessage(**{key: found.pop(key) for key in self.shared if key in found})
+        said = {name: found.pop(name) for name in protocols if name in found}
+        return CheckSettings(**found, always=always, protocols=said, source=self.path)
+
+    def table(self, where: str, value: Any, known: Mapping[str, Read]) -> dict[str, Any]:
+        """What a table says, each of its keys read as `known` has it."""
+        found = {}
+        for key, one in self.pairs(where, value):
+            inner = f"{where}.{key}" if where else key
+            if key not in known:
+                raise self.unknown(inner, known)
+            found[key] = known[key](inner, one)
         return found
 
-    def _protocol(self, name: str, table: Any, protocol: Any) -> dict[str, ByMessage]:
-        self._table(name, table)
-        shared = {one.name for one in members(ByMessage)}
+    def protocol(self, protocol: Any, where: str, table: Any) -> dict[str, ByMessage]:
+        """What is set for the messages of a protocol, and for those of one name."""
         found: dict[str, ByMessage] = {"": ByMessage()}
-        names = {layout.name for layout in protocol.layouts if getattr(layout, "kind", "part") != "part"}
-        for key, value in table.items():
-            where = f"{name}.{key}"
-            if key in shared:
-                self._shared(where, key, value, found[""])
-            elif isinstance(value, dict):
-                near = get_close_matches(key, [*names, *shared], 1)
-                if names and key not in names and near:
-                    raise self.unknown(where, [*names, *shared], "message")
-                own = found[key] = ByMessage()
-                for inner, one in value.items():
-                    if inner == "max_latency":
-                        own.max_latency[key] = self.duration(f"{where}.{inner}", one)
-                    elif inner in shared:
-                        self._shared(f"{where}.{inner}", inner, one, own)
-                    else:
-                        raise self.unknown(f"{where}.{inner}", shared)
+        names = dict.fromkeys(layout.name for layout in protocol.layouts if getattr(layout, "kind", "part") != "part")
+        known = [*names, *self.shared]
+        for key, value in self.pairs(where, table):
+            inner = f"{where}.{key}"
+            if key in self.shared:
+                setattr(found[""], key, self.shared[key](inner, value))
+            elif not isinstance(value, dict):
+                raise self.unknown(inner, known)
+            elif names and key not in names and get_close_matches(key, known, 1):
+                raise self.unknown(inner, known, "message")
             else:
-                raise self.unknown(where, [*names, *shared])
+                own = self.table(inner, value, {**self.shared, "max_latency": self.duration})
+                if "max_latency" in own:
+                    own["max_latency"] = {key: own["max_latency"]}
+                found[key] = ByMessage(**own)
         return found
 
-    def _shared(self, where: str, key: str, value: Any, into: ByMessage) -> None:
-        if key in ("ignore", "keep"):
-            setattr(into, key, [self.field(where, one) for one in self._texts(where, value)])
-        elif key == "max_latency":
-            self._table(where, value)
-            into.max_latency = {name: self.duration(f"{where}.{name}", text) for name, text in value.items()}
-        else:
-            self._table(where, value)
-            into.mask = mask = Mask()
-            for name, one in value.items():
-                inner = f"{where}.{name}"
-                if name == "type":
-                    mask.type = [self.field(inner, text) for text in self._texts(inner, one)]
-                elif name == "pattern":
-                    mask.pattern = {self.field(inner, path): self._pattern(inner, text) for path, text in self._pairs(inner, one)}
-                elif name == "text":
-                    if where != "mask":
-                        raise self.wrong(inner, "belongs into the mask of all messages")
-                    if len(one) > TEXTS:
-                        raise self.wrong(inner, f"more than {TEXTS} patterns")
-                    mask.text = {self._word(inner, word): self._pattern(inner, text) for word, text in self._pairs(inner, one)}
-                else:
-                    raise self.unknown(inner, ("type", "pattern", "text"))
+    def mask(self, where: str, value: Any) -> Mask:
+        return Mask(**self.table(where, value, {"type": self.fields, "pattern": self.patterns, "text": self.words}))
+
+    def patterns(self, where: str, value: Any) -> dict[str, str]:
+        return {self.field(where, path): self.pattern(where, text) for path, text in self.texts(where, value)}
+
+    def words(self, where: str, value: Any) -> dict[str, str]:
+        if where != "mask.text":
+            raise self.wrong(where, "belongs into the mask of all messages")
+        pairs = self.texts(where, value)
+        if len(pairs) > TEXTS:
+            raise self.wrong(where, f"more than {TEXTS} patterns")
+        for word, _ in pairs:
+            if not _WORD.fullmatch(word):
+                raise self.wrong(where, f"{word!r} cannot stand for a value; use small letters")
+        return {word: self.pattern(where, text) for word, text in pairs}
+
+    def fields(self, where: str, value: Any) -> list[str]:
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise self.wrong(where, f"must be a list of texts, is {_kind(value)}")
+        return [self.field(where, one) for one in value]
 
     def field(self, where: str, text: str) -> str:
         """The name of a field: from `fields.` on, or its last part alone."""
@@ -224,6 +234,9 @@ class _Reader:
             return field_name(text)
         except UsageError as error:
             raise self.wrong(where, str(error)) from None
+
+    def durations(self, where: str, value: Any) -> dict[str, int]:
+        return {name: self.duration(f"{where}.{name}", text) for name, text in self.pairs(where, value)}
 
     def duration(self, where: str, value: Any) -> int:
         """`"50ms"` as 50,000,000."""
@@ -234,44 +247,34 @@ class _Reader:
             raise self.wrong(where, f"{value!r} is no time; write a number with {', '.join(UNITS)}, such as 50ms")
         return int(float(found[1]) * UNITS[found[2]])
 
-    def _table(self, where: str, value: Any) -> None:
+    def pairs(self, where: str, value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise self.wrong(where, f"must be a table, is {_kind(value)}")
+        return list(value.items())
 
-    def _boolean(self, where: str, value: Any) -> bool:
+    def texts(self, where: str, value: Any) -> list[tuple[str, str]]:
+        pairs = self.pairs(where, value)
+        if not all(isinstance(one, str) for _, one in pairs):
+            raise self.wrong(where, "must be a table of texts")
+        return pairs
+
+    def boolean(self, where: str, value: Any) -> bool:
         if not isinstance(value, bool):
             raise self.wrong(where, f"must be true or false, is {_kind(value)}")
         return value
 
-    def _one_of(self, where: str, value: Any, choices: tuple[str, ...]) -> str:
-        if value not in choices:
-            near = get_close_matches(str(value), choices, 1)
-            raise self.wrong(
-                where, f"must be {', '.join(choices[:-1])} or {choices[-1]}{f'; did you mean {near[0]}?' if near else f', is {value!r}'}"
-            )
+    def only(self, where: str, value: Any) -> str:
+        if value not in ONLY:
+            near = get_close_matches(str(value), ONLY, 1)
+            more = f"; did you mean {near[0]}?" if near else f", is {value!r}"
+            raise self.wrong(where, f"must be {', '.join(ONLY[:-1])} or {ONLY[-1]}{more}")
         return str(value)
 
-    def _texts(self, where: str, value: Any) -> list[str]:
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self.wrong(where, f"must be a list of texts, is {_kind(value)}")
-        return value
-
-    def _pairs(self, where: str, value: Any) -> list[tuple[str, str]]:
-        self._table(where, value)
-        if not all(isinstance(one, str) for one in value.values()):
-            raise self.wrong(where, "must be a table of texts")
-        return list(value.items())
-
-    def _pattern(self, where: str, text: str) -> str:
+    def pattern(self, where: str, text: str) -> str:
         try:
             linear(text)
         except ValueError as error:
             raise self.wrong(where, f"{text!r} is no regular expression of RE2: {error}") from error
-        return text
-
-    def _word(self, where: str, text: str) -> str:
-        if not _WORD.fullmatch(text):
-            raise self.wrong(where, f"{text!r} cannot stand for a value; use small letters")
         return text
 
 
