@@ -29,6 +29,9 @@ SIZE = 8 << 20
 Outcome = Literal["same", "different", "no golden", "written", "unchanged", "unreadable", "internal error"]
 
 
+FAILED: dict[type[Exception], Outcome] = {GoldenError: "different", CaptureError: "unreadable", InternalError: "internal error"}
+
+
 class Checked(msgspec.Struct, tag_field="record", tag="check"):
     """What became of one capture; a line of `check --json`."""
 
@@ -75,8 +78,7 @@ def tasks(names: Sequence[str], golden: str | None = None) -> Tasks:
             others += len(places) - len(captures)
             if not captures:
                 raise UsageError(f"{name}: no captures in this folder (names that end in {', '.join(NAMES)}, packed or not)")
-            for capture, place in captures.items():
-                found.setdefault(capture, place)
+            found |= {capture: place for capture, place in captures.items() if capture not in found}
             searched.append(path if kept is None else kept)
         else:
             if path.name.endswith(SUFFIX):
@@ -96,11 +98,9 @@ def _is_other(path: Path) -> bool:
     """Whether a file is something else, for all that it is called."""
     try:
         open_capture(path).close()
-    except NoCapture:
-        return True
-    except CaptureError:
-        # Told when it is read
-        pass
+    except CaptureError as error:
+        # Any other error is told when it is read
+        return isinstance(error, NoCapture)
     return False
 
 
@@ -195,31 +195,27 @@ def check(
     """Compare what a source gives with its golden file, or write that anew; or with what an `old` one, called `golden`, gives."""
     checked = Checked(1, readable(name), readable(str(golden)), "same")
     try:
-        if update:
-            got = source(Normaliser(settings, used=used))
-            checked.outcome = "written" if write_golden(golden, got) else "unchanged"
-            checked.unread, checked.empty = got.unread, not got.conversations
-            return checked
-        expected = read_golden(golden) if old is None else _as_golden(old(Normaliser(settings, used=used)), golden)
-        if expected is None:
-            checked.unread = source(Normaliser(settings, used=used)).unread
-            checked.outcome = "no golden"
-            return checked
-        normaliser = Normaliser(settings, expected.only, expected.heartbeats, used)
+        expected = None
+        if not update:
+            expected = read_golden(golden) if old is None else _as_golden(old(Normaliser(settings, used=used)), golden)
+        about = expected or Transcript(heartbeats=True)
+        normaliser = Normaliser(settings, about.only, about.heartbeats, used)
         got = source(normaliser)
         checked.unread = got.unread
-        normaliser.again(expected)
-        checked.differences = differences(expected, got, settings, GOLDEN_FILE if old is None else OLD_CAPTURE)
-        if old is not None:
-            checked.differences = [msgspec.structs.replace(one, line=None) for one in checked.differences]
-        checked.outcome = "different" if checked.differences else "same"
-    except GoldenError as error:
-        checked.outcome, checked.error = "different", readable(str(error))
-    except CaptureError as error:
-        checked.outcome, checked.error = "unreadable", readable(str(error))
+        if update:
+            checked.outcome, checked.empty = "written" if write_golden(golden, got) else "unchanged", not got.conversations
+        elif expected is None:
+            checked.outcome = "no golden"
+        else:
+            normaliser.again(expected)
+            checked.differences = differences(expected, got, settings, GOLDEN_FILE if old is None else OLD_CAPTURE)
+            if old is not None:
+                checked.differences = [msgspec.structs.replace(one, line=None) for one in checked.differences]
+            checked.outcome = "different" if checked.differences else "same"
+    except tuple(FAILED) as error:
+        checked.outcome = next(outcome for kind, outcome in FAILED.items() if isinstance(error, kind))
+        checked.error = readable(str(error))
         checked.missing_codec = isinstance(error, MissingCodec)
-    except InternalError as error:
-        checked.outcome, checked.error = "internal error", readable(str(error))
     return checked
 
 

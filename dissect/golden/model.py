@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,10 +39,6 @@ class Line:
     at: int | None = None
     """Its line in the golden file."""
 
-    @property
-    def paired(self) -> bool:
-        return self.request is not None
-
 
 @dataclass(slots=True, eq=False)
 class Total:
@@ -63,7 +60,6 @@ class Total:
     at: int | None = None
     ats: list[int] = field(default_factory=list)
     """The lines of its items in the golden file."""
-    kind: str = "flow"
 
 
 @dataclass(slots=True, eq=False)
@@ -106,22 +102,17 @@ class Transcript:
 def ordered(lines: Sequence[Line]) -> list[Line]:
     """The lines of both sides in an order that their own orders and the pairs make certain: a line of the server stands as soon as it
     can, and a response never before its request."""
-    queues = [[one for one in lines if one.side == side] for side in (0, 1)]
-    at = [0, 0]
-    done: set[int] = set()
-    order: list[Line] = []
-    while len(order) < len(lines):
-        left = [side for side in (1, 0) if at[side] < len(queues[side])]
-        side = next((side for side in left if _can_stand(queues[side][at[side]], done, bool(order))), left[-1])
-        line = queues[side][at[side]]
-        at[side] += 1
-        done.add(id(line))
-        order.append(line)
-    return order
+    queues = [deque(one for one in lines if one.side == side) for side in (SERVER, CLIENT)]
+    order: dict[Line, None] = {}
+    while any(queues):
+        left = [queue for queue in queues if queue]
+        queue = next((queue for queue in left if _can_stand(queue[0], order)), left[-1])
+        order[queue.popleft()] = None
+    return list(order)
 
 
-def _can_stand(line: Line, done: set[int], begun: bool) -> bool:
-    return (begun or line.side == 0) and (line.request is None or id(line.request) in done)
+def _can_stand(line: Line, before: Mapping[Line, None]) -> bool:
+    return (bool(before) or line.side == CLIENT) and (line.request is None or line.request in before)
 
 
 def unpair(lines: Sequence[Line]) -> None:
@@ -130,11 +121,11 @@ def unpair(lines: Sequence[Line]) -> None:
     parted = True
     while parted:
         parted = False
-        stood: set[int] = set()
+        stood: set[Line] = set()
         for line in ordered(lines):
-            stood.add(id(line))
+            stood.add(line)
             request = line.request
-            if request is not None and (request.side == line.side or id(request) not in stood):
+            if request is not None and (request.side == line.side or request not in stood):
                 request.responses.remove(line)
                 line.request, line.lane = None, line.name if line.lane == line.name else ""
                 parted = True

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, unpair
 from streamdump.golden.ranges import merged
 from streamdump.golden.rules import FieldRule, FieldRules, reduced
 from streamdump.golden.settings import CheckSettings
-from streamdump.golden.values import Alias, Placeholder, ValueSet, key, same, shortened, shown
+from streamdump.golden.values import Alias, Placeholder, ValueSet, key, mapped, same, shortened, shown
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Record
 from streamdump.patterns import encodable
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.compare_rules import TotalRule as FlowTable
+from streamdump.protocols.compare_rules import CompareRules, TotalRule
 
 _REDACTED = re.compile(r"<redacted [0-9]+ bytes>")
 _ENDPOINT = re.compile(r"(?:[0-9]+(?:\.[0-9]+){3}|\[[0-9a-f:.]+\]):[0-9]+")
 _NUMERALS = re.compile(r"0x[0-9a-f]{5,}|[0-9]{9,}")
 """Checksums and the like, in what is said of a message."""
+_BORDER = re.compile(r'"[^"]*(?:"|$)|([.\[])')
 _INDEX = re.compile(r"\[[0-9]+\]")
 
 _NONE = (None, "", 0, "0")
@@ -29,6 +32,11 @@ CHANCE = frozenset(("response begins before its request ends",))
 """Notes on times."""
 
 COMPARE_RULES = {protocol.name: protocol.compare_rules for protocol in PROTOCOLS}
+
+
+def rules_of(protocol: str) -> CompareRules:
+    """What a protocol's table says, which is nothing where it has none."""
+    return COMPARE_RULES.get(protocol) or CompareRules()
 
 
 def without_index(path: str) -> str:
@@ -41,19 +49,18 @@ class IdNames:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Alias] = {}
-        self._count: dict[str, int] = {}
+        self._count: Counter[str] = Counter()
         self.endpoints: dict[str, Alias] = {}
 
     def alias(self, kind: str, value: Any) -> Alias:
         name = kind, shown(value)
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = self.new(kind)
-        return found
+        if name not in self._known:
+            self._known[name] = self.new(kind)
+        return self._known[name]
 
     def new(self, kind: str) -> Alias:
-        self._count[kind] = number = self._count.get(kind, 0) + 1
-        return Alias(kind, number)
+        self._count[kind] += 1
+        return Alias(kind, self._count[kind])
 
 
 class Normaliser:
@@ -129,10 +136,9 @@ class Normaliser:
 
     def rules(self, protocol: str) -> FieldRules:
         """What is done with the fields of a protocol."""
-        found = self._rules.get(protocol)
-        if found is None:
-            found = self._rules[protocol] = FieldRules(COMPARE_RULES.get(protocol), self.settings, protocol, self.used)
-        return found
+        if protocol not in self._rules:
+            self._rules[protocol] = FieldRules(COMPARE_RULES.get(protocol), self.settings, protocol, self.used)
+        return self._rules[protocol]
 
     def again(self, said: Transcript) -> None:
         """Do to what a golden file says what the settings ask for now."""
@@ -197,7 +203,7 @@ class Normaliser:
         elif number is not None:
             self._asked.append((line, number))
         line.lane = record.name if record.name in compare_rules.apart else ""
-        self._fill(place, rules, record.name, record.fields, "", "", line.fields, line.labels, line)
+        self._fill(_Into(place, rules, record.name, line.fields, line.labels, line), record.fields)
         self._odd(rules, record, line.fields)
         place.lines.append(line)
 
@@ -211,13 +217,13 @@ class Normaliser:
     def _said(self, text: str) -> str:
         return str(self._masked(_NUMERALS.sub("...", text)))
 
-    def _flow(self, place: _Place, side: int, record: Message, table: FlowTable, rules: FieldRules, request: Message | None) -> None:
+    def _flow(self, place: _Place, side: int, record: Message, table: TotalRule, rules: FieldRules, request: Message | None) -> None:
         by = table.by(record.fields, {} if request is None else request.fields)
         by = self._masked(_ENDPOINT.sub("<address>", by))
         flow = place.flow(side, record.name, by, table, record.packets[1])
         prefix = table.content[0] if table.content else ""
         fields: dict[str, Any] = {}
-        self._fill(place, rules, record.name, record.fields, "", "", fields, flow.labels, None, frozenset(table.content))
+        self._fill(_Into(place, rules, record.name, fields, flow.labels), record.fields, left_out=frozenset(table.content))
         self._odd(rules, record, fields)
         place.several(flow, fields)
         if table.items is None or rules.of(record.name, prefix) is not None:
@@ -227,84 +233,46 @@ class Normaliser:
                 flow.numbers[item] = record.packets[1]
                 continue
             inner: dict[str, Any] = {}
-            self._fill(place, rules, record.name, item, "", prefix, inner, flow.labels, None)
+            self._fill(_Into(place, rules, record.name, inner, flow.labels), item, bare=prefix)
             flow.items.append(inner)
             flow.packets.append(record.packets[1])
 
     # Fields
 
-    def _fill(
-        self,
-        place: _Place,
-        rules: FieldRules,
-        name: str,
-        value: Any,
-        path: str,
-        bare: str,
-        into: dict[str, Any],
-        labels: dict[str, str],
-        line: Line | None,
-        left_out: frozenset[str] = frozenset(),
-    ) -> None:
-        """Put the fields of `value` into `into`, by path; `bare` is the path without numbers."""
-        rule = rules.of(name, bare) if bare else None
-        if rule is not None and (rule.what == "drop" or self._left_out(rule, place, line, value, path, into)):
-            return
-        if isinstance(value, dict):
+    def _fill(self, into: _Into, value: Any, path: str = "", bare: str = "", left_out: frozenset[str] = frozenset()) -> None:
+        """Put the fields of `value` where they belong, by path; `bare` is the path without numbers."""
+        rule = into.rules.of(into.name, bare) if bare else None
+        if rule is not None and rule.what in ("drop", "paired", "type"):
+            if rule.what == "type":
+                into.fields[path] = reduced(rule, value)
+            elif rule.what == "paired" and into.line is not None and into.line.kind == "request":
+                # An id says no more than which request is answered
+                used, said = into.place.used[into.line.side], shown(value)
+                if said in used:
+                    into.fields[path] = Placeholder("used before")
+                used.add(said)
+        elif isinstance(value, dict):
             if not value and path:
-                into[path] = {}
+                into.fields[path] = {}
             for member, one in value.items():
                 if member.endswith("_label") and member[:-6] in value:
                     if isinstance(one, str):
-                        labels[path + key(member[:-6], not path)] = one
+                        into.labels[path + key(member[:-6], not path)] = one
                     continue
                 inner = bare + key(member, not bare)
                 if inner not in left_out:
-                    self._fill(place, rules, name, one, path + key(member, not path), inner, into, labels, line, left_out)
-        elif isinstance(value, list):
-            self._list(place, rules, name, value, path, bare, into, labels, line)
-        else:
-            into[path] = self._leaf(place, rule, value)
-
-    def _list(
-        self,
-        place: _Place,
-        rules: FieldRules,
-        name: str,
-        value: list[Any],
-        path: str,
-        bare: str,
-        into: dict[str, Any],
-        labels: dict[str, str],
-        line: Line | None,
-    ) -> None:
-        if not any(isinstance(one, dict | list) for one in value):
-            rule = rules.of(name, bare)
-            into[path] = shortened([self._leaf(place, rule, one) for one in value])
+                    self._fill(into, one, path + key(member, not path), inner, left_out)
+        elif not isinstance(value, list):
+            into.fields[path] = self._leaf(into.place, rule, value)
+        elif not any(isinstance(one, dict | list) for one in value):
+            into.fields[path] = shortened([self._leaf(into.place, rule, one) for one in value])
         elif _is_map(value):
             for entry in value:
                 part = f"[{shown(entry['key'])}]"
-                self._fill(place, rules, name, entry["value"], path + part, bare + part, into, labels, line)
+                self._fill(into, entry["value"], path + part, bare + part)
         else:
             for index, one in enumerate(value):
-                if isinstance(one, dict | list):
-                    self._fill(place, rules, name, one, f"{path}[{index}]", bare, into, labels, line)
-                else:
-                    into[f"{path}[{index}]"] = self._leaf(place, rules.of(name, bare), one)
-
-    def _left_out(self, rule: FieldRule, place: _Place, line: Line | None, value: Any, path: str, into: dict[str, Any]) -> bool:
-        """Whether an id says no more than which request is answered."""
-        if rule.what != "paired":
-            if rule.what == "type":
-                into[path] = reduced(rule, value)
-                return True
-            return False
-        if line is not None and line.kind == "request":
-            used = place.used.setdefault(line.side, set())
-            if shown(value) in used:
-                into[path] = Placeholder("used before")
-            used.add(shown(value))
-        return True
+                self._fill(into, one, f"{path}[{index}]", bare)
 
     def _leaf(self, place: _Place, rule: FieldRule | None, value: Any) -> Any:
         if rule is not None:
@@ -325,16 +293,8 @@ class Normaliser:
         known = self._names.endpoints
         if text in known:
             return known[text]
-
-        def name(found: re.Match[str]) -> str:
-            whole = found[0]
-            if whole == place.client:
-                return "<client>"
-            if whole == place.server:
-                return "<server>"
-            return shown(known[whole]) if whole in known else whole
-
-        return _ENDPOINT.sub(name, text)
+        roles = {place.server: "<server>", place.client: "<client>"}
+        return _ENDPOINT.sub(lambda found: roles.get(found[0]) or (shown(known[found[0]]) if found[0] in known else found[0]), text)
 
     def _masked(self, value: Any) -> Any:
         if self._texts and isinstance(value, str):
@@ -345,6 +305,17 @@ class Normaliser:
         return value
 
 
+class _Into(NamedTuple):
+    """Where the fields of a message go."""
+
+    place: _Place
+    rules: FieldRules
+    name: str
+    fields: dict[str, Any]
+    labels: dict[str, str]
+    line: Line | None = None
+
+
 class _Place:
     """A conversation while it is put together."""
 
@@ -353,28 +324,26 @@ class _Place:
         self.client = client
         self.server = server
         self.lines = conversation.lines
-        self.used: dict[int, set[str]] = {}
+        self.used: defaultdict[int, set[str]] = defaultdict(set)
+        """The ids of requests, by side."""
         self._flows: dict[tuple[int, str, str, str], Total] = {}
-        self._values: dict[Total, dict[str, list[Any]]] = {}
-        self._messages: dict[Total, int] = {}
+        self._values: defaultdict[Total, defaultdict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
 
-    def flow(self, side: int, name: str, by: str, table: FlowTable, packet: int | None) -> Total:
-        found = self._flows.get((side, name, by, table.kind))
-        if found is None:
-            found = self._flows[side, name, by, table.kind] = Total(side, name, by, table.form, packet=packet)
-            self._values[found] = {}
-        return found
+    def flow(self, side: int, name: str, by: str, table: TotalRule, packet: int | None) -> Total:
+        key = side, name, by, table.kind
+        if key not in self._flows:
+            self._flows[key] = Total(side, name, by, table.form, packet=packet)
+        return self._flows[key]
 
     def several(self, flow: Total, fields: dict[str, Any]) -> None:
-        values = self._values[flow]
         for path, value in fields.items():
-            known = values.setdefault(path, [])
+            known = self._values[flow][path]
             if not any(same(value, one) for one in known):
                 known.append(value)
 
     def finish(self) -> None:
-        for flow, values in self._values.items():
-            for path, known in values.items():
+        for flow in self._flows.values():
+            for path, known in self._values[flow].items():
                 flow.fields[path] = known[0] if len(known) == 1 else ValueSet(tuple(known))
             if flow.form == "set":
                 flow.items = merged((number, number) for number in flow.numbers)
@@ -383,15 +352,13 @@ class _Place:
 
 def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats: bool) -> None:
     """Leave of a conversation what is compared."""
-    compare_rules = COMPARE_RULES.get(conversation.protocol)
+    compare_rules = rules_of(conversation.protocol)
     lines = conversation.lines
-    if compare_rules is not None and not heartbeats:
-        beats = frozenset(compare_rules.heartbeats)
-        lines = [one for one in lines if not _of(one, beats)]
+    if not heartbeats:
+        lines = [one for one in lines if not _of(one, compare_rules.heartbeats)]
     if "handshake" in only:
-        names = frozenset(compare_rules.handshake if compare_rules is not None else ())
-        if names:
-            lines = [one for one in lines if _of(one, names)]
+        if compare_rules.handshake:
+            lines = [one for one in lines if _of(one, compare_rules.handshake)]
         else:
             first = next((one for one in lines if one.kind == "request"), None)
             lines = [one for one in lines if one is first or (first is not None and one.request is first)]
@@ -408,7 +375,7 @@ def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats:
     conversation.lines = lines
 
 
-def _of(line: Line, names: frozenset[str]) -> bool:
+def _of(line: Line, names: tuple[str, ...]) -> bool:
     return line.name in names or (line.request is not None and line.request.name in names)
 
 
@@ -420,28 +387,17 @@ def _is_map(value: list[Any]) -> bool:
 
 
 def _prefix(protocol: str, name: str) -> str:
-    compare_rules = COMPARE_RULES.get(protocol)
-    tables = compare_rules.flows.get(name, ()) if compare_rules is not None else ()
+    tables = rules_of(protocol).flows.get(name, ())
     content = next((one.content for one in tables if one.items is not None and one.content), ())
     return f"{content[0]}." if content else ""
 
 
 def _borders(path: str) -> list[int]:
-    """Where the parts of a path begin."""
-    found: list[int] = []
-    inside = False
-    for at, one in enumerate(path):
-        inside ^= one == '"'
-        if one in ".[" and not inside:
-            found.append(at)
-    return found
+    """Where the parts of a path begin, behind the first."""
+    return [found.start() for found in _BORDER.finditer(path) if found[1]]
 
 
 def _each(rule: FieldRule, value: Any) -> Any:
-    if rule.what == "type" and not isinstance(value, ValueSet):
-        return reduced(rule, value)
-    if isinstance(value, list):
-        return [reduced(rule, one) for one in value]
-    if isinstance(value, ValueSet):
-        return ValueSet(tuple(_each(rule, one) for one in value.values))
-    return reduced(rule, value)
+    if rule.what != "type":
+        return mapped(value, partial(reduced, rule))
+    return ValueSet(tuple(_each(rule, one) for one in value.values)) if isinstance(value, ValueSet) else reduced(rule, value)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from streamdump.conversation.summary import united
+
 Run = tuple[int, int]
 """The first number and the last."""
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
     """The runs that hold these numbers, sorted, each number once."""
-    found: list[Run] = []
-    for first, last in sorted(runs):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(last, found[-1][1])
-        else:
-            found.append((first, last))
-    return found
+    return [(first, behind - 1) for first, behind in united((first, last + 1) for first, last in runs)]
 
 
 def without(one: Sequence[Run], other: Sequence[Run]) -> list[Run]:

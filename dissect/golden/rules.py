@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from streamdump.golden.settings import ByMessage, CheckSettings
@@ -39,27 +40,24 @@ class FieldRules:
         self.known = compare_rules is not None
         self.settings = settings
         self._used = used
-        self._found: dict[tuple[str, str], FieldRule | None] = {}
+        self._remembered = lru_cache(REMEMBERED)(self._look)
         self._own = _Table()
         self._user = _Table()
         self._kept = _Table()
         told = self.compare_rules
-        for pattern in told.dropped:
-            self._own.add(pattern, FieldRule("drop"))
-        for pattern in told.paired:
-            self._own.add(pattern, FieldRule("paired"))
-        for kind, patterns in told.aliases.items():
-            for pattern in patterns:
-                self._own.add(pattern, FieldRule("alias", kind))
-        for pattern in told.hosts:
-            self._own.add(pattern, FieldRule("host"))
-        for pattern in told.ports:
-            self._own.add(pattern, FieldRule("port"))
-        for word, patterns in told.masked.items():
-            for pattern in patterns:
-                self._own.add(pattern, FieldRule("mask", word))
-        for pattern, function in told.reduced.items():
-            self._own.add(pattern, FieldRule("reduce", function))
+        rows: tuple[tuple[What, Iterable[tuple[Any, Iterable[str]]]], ...] = (
+            ("drop", [(None, told.dropped)]),
+            ("paired", [(None, told.paired)]),
+            ("alias", told.aliases.items()),
+            ("host", [(None, told.hosts)]),
+            ("port", [(None, told.ports)]),
+            ("mask", told.masked.items()),
+            ("reduce", [(function, [pattern]) for pattern, function in told.reduced.items()]),
+        )
+        for what, each in rows:
+            for with_, patterns in each:
+                for pattern in patterns:
+                    self._own.add(pattern, FieldRule(what, with_))
         for scope, own in settings.scopes(protocol):
             self._take(scope, own)
 
@@ -71,7 +69,7 @@ class FieldRules:
         for field, pattern in own.mask.pattern.items():
             self._user.add(scoped(scope, field), FieldRule("pattern", linear(pattern)), field)
         for field in own.keep:
-            self._kept.add(scoped(scope, field), FieldRule("drop"), field)
+            self._kept.add(scoped(scope, field), None, field)
 
     @property
     def asked(self) -> bool:
@@ -80,58 +78,40 @@ class FieldRules:
 
     def of(self, name: str, path: str) -> FieldRule | None:
         """The rule of the field at `path`, without the numbers of lists, of messages of this name."""
-        key = name, path
-        if key in self._found:
-            return self._found[key]
-        found = self._look(name, path)
-        if len(self._found) >= REMEMBERED:
-            self._found.clear()
-        if len(path) <= LONGEST:
-            self._found[key] = found
-        return found
+        return self._remembered(name, path) if len(path) <= LONGEST else self._look(name, path)
 
     def _look(self, name: str, path: str) -> FieldRule | None:
-        found = self._user.find(name, path)
-        if found is not None:
-            self._used.add(found[1])
-            return found[0]
-        kept = self._kept.find(name, path)
-        if kept is not None:
-            self._used.add(kept[1])
-            return None
-        found = self._own.find(name, path)
-        if found is not None:
-            return found[0]
-        if not self.known and _SPEAKING.search(last(path)):
-            return FieldRule("drop")
-        return None
+        for table in (self._user, self._kept, self._own):
+            found = table.find(name, path)
+            if found is not None:
+                rule, said = found
+                if said:
+                    self._used.add(said)
+                return rule
+        return FieldRule("drop") if not self.known and _SPEAKING.search(last(path)) else None
 
 
 class _Table:
     """Rules by the fields that they speak of."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, tuple[FieldRule, str]] = {}
-        self._anywhere: dict[str, tuple[FieldRule, str]] = {}
+        self._exact: dict[str, tuple[FieldRule | None, str]] = {}
+        self._anywhere: dict[str, tuple[FieldRule | None, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._exact or self._anywhere)
 
-    def add(self, pattern: str, rule: FieldRule, said: str = "") -> None:
-        name, colon, _ = pattern.partition('"')[0].partition(":")
-        path = pattern[len(name) + 1 :] if colon else pattern
-        name = name if colon else ""
+    def add(self, pattern: str, rule: FieldRule | None, said: str = "") -> None:
+        before = pattern.partition('"')[0]
+        name = before.partition(":")[0] if ":" in before else ""
+        path = pattern[len(name) + 1 :] if ":" in before else pattern
         table = self._anywhere if path.startswith("*.") else self._exact
         table[f"{name}:{path.removeprefix('*.')}"] = rule, said
 
-    def find(self, name: str, path: str) -> tuple[FieldRule, str] | None:
-        if not self:
-            return None
+    def find(self, name: str, path: str) -> tuple[FieldRule | None, str] | None:
         for where in (f"{name}:", ":"):
-            found = self._exact.get(where + path)
-            if found is None and self._anywhere:
-                found = self._anywhere.get(where + last(path))
-            if found is not None:
+            found = self._exact.get(where + path) or (self._anywhere and self._anywhere.get(where + last(path)))
+            if found:
                 return found
         return None
 
@@ -162,11 +142,3 @@ def reduced(rule: FieldRule, value: Any) -> Any:
         text = value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         return Placeholder("masked") if rule.with_.fullmatch(encodable(text)) else value
     return value
-
-
-def nearest(names: Iterable[str], wanted: str) -> str | None:
-    """The name that was probably meant."""
-    from difflib import get_close_matches
-
-    found = get_close_matches(wanted, list(names), 1)
-    return found[0] if found else None

@@ -14,13 +14,13 @@ it, `@0` none. Lines of both sides stand in an order that does not depend on whe
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from streamdump.errors import StreamdumpError
 from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
-from streamdump.golden.normalise import COMPARE_RULES
+from streamdump.golden.normalise import rules_of
 from streamdump.golden.ranges import Run, merged, ranges
 from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, mapped, quoted, read, read_path, shown, text_of
 
@@ -168,26 +168,23 @@ class _Asked:
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self._at: dict[int, int] = {}
-        self._waiting: OrderedDict[int, Line] = OrderedDict()
-        self._named: dict[str, OrderedDict[int, Line]] = {}
+        self._at: dict[Line, int] = {}
+        self._waiting: OrderedDict[Line, None] = OrderedDict()
+        self._named: defaultdict[str, OrderedDict[Line, None]] = defaultdict(OrderedDict)
 
     def add(self, line: Line) -> None:
-        self._at[id(line)] = len(self.lines)
+        self._at[line] = len(self.lines)
         self.lines.append(line)
-        if line.outcome is not None:
-            return
-        self._waiting[id(line)] = line
-        self._named.setdefault(line.name, OrderedDict())[id(line)] = line
+        if line.outcome is None:
+            self._waiting[line] = self._named[line.name][line] = None
 
     def usual(self, name: str) -> Line | None:
         """The request that a response of this name answers unless it says something else."""
-        named = self._named.get(name)
-        return next(iter(named.values())) if named else next(iter(self._waiting.values()), None)
+        return next(iter(self._named[name] or self._waiting), None)
 
     def answer(self, line: Line | None) -> None:
-        if line is not None and self._waiting.pop(id(line), None) is not None:
-            del self._named[line.name][id(line)]
+        if line is not None and line in self._waiting:
+            del self._waiting[line], self._named[line.name][line]
 
     def reference(self, line: Line) -> str:
         """What a response has to say of its request."""
@@ -195,7 +192,7 @@ class _Asked:
         self.answer(request)
         if usual is request:
             return ""
-        return " @0" if request is None else f" @{len(self.lines) - self._at[id(request)]}"
+        return " @0" if request is None else f" @{len(self.lines) - self._at[request]}"
 
 
 # Reading
@@ -229,34 +226,38 @@ class _Reader:
         if len(self.lines) > LINES:
             self.number = LINES + 1
             raise self.wrong(f"more than {LINES:,} lines")
-        part: Line | Total | None = None
-        into: tuple[dict[str, Any], dict[str, str]] | None = None
-        for number, line in enumerate(self.lines, 1):
-            self.number = number
+        self._part: Line | Total | None = None
+        self._into: tuple[dict[str, Any], dict[str, str]] | None = None
+        for line in self.lines:
+            self.number += 1
             text = line.rstrip()
-            indent = len(text) - len(text.lstrip(" "))
-            text = text.lstrip(" ")
-            if self.number == 1:
-                self._version(text)
-            elif not text or text.startswith("#"):
-                continue
-            elif indent == 0:
-                part = into = None
-                self._top(text, said)
-            elif indent == 2 and said.conversations:
-                part = self._part(text, said.conversations[-1])
-                into = part.fields, part.labels
-            elif indent == 4 and isinstance(part, Total):
-                into = self._item(text, part)
-            elif indent > 4 and into is not None and part is not None:
-                self._fields(text, 0, *into)
-            else:
-                raise self.wrong("a line that stands nowhere")
-        if self.number < 1:
-            raise self.wrong("an empty file")
+            try:
+                self._line(text.lstrip(" "), len(text) - len(text.lstrip(" ")), said)
+            except Unreadable as wrong:
+                raise self.wrong(f"{wrong} at column {wrong.at + 1}") from wrong
         for fields, path in self._repeated:
             fields[path] = ValueSet(tuple(fields[path]))
         return said
+
+    def _line(self, text: str, indent: int, said: Transcript) -> None:
+        """Read one line, which stands below the part and its fields that were read before."""
+        part, into = self._part, self._into
+        if self.number == 1:
+            self._version(text)
+        elif not text or text.startswith("#"):
+            pass
+        elif indent == 0:
+            self._part = self._into = None
+            self._top(text, said)
+        elif indent == 2 and said.conversations:
+            self._part = part = self._message(text, said.conversations[-1])
+            self._into = part.fields, part.labels
+        elif indent == 4 and isinstance(part, Total):
+            self._into = self._item(text, part)
+        elif indent > 4 and into is not None:
+            self._fields(text, 0, *into)
+        else:
+            raise self.wrong("a line that stands nowhere")
 
     def _version(self, text: str) -> None:
         if not text.startswith(FIRST):
@@ -280,7 +281,7 @@ class _Reader:
         said.conversations.append(GoldenConversation(protocol, layout, arrow == ">", ends, at=self.number))
         self.asked = (_Asked(), _Asked())
 
-    def _part(self, text: str, conversation: GoldenConversation) -> Line | Total:
+    def _message(self, text: str, conversation: GoldenConversation) -> Line | Total:
         if text[:2] not in ("> ", "< "):
             raise self.wrong("a message begins with > or <")
         side = ARROWS.index(text[0])
@@ -291,7 +292,7 @@ class _Reader:
             word = found[1]
             at = found.end()
             if word in ("flow", "set"):
-                by, at = self._read(text, at + 1)
+                by, at = read(text, at + 1)
                 flow = Total(side, name, str(by), "set" if word == "set" else "list", at=self.number)
                 self._fields(text, at, flow.fields, flow.labels)
                 conversation.flows.append(flow)
@@ -300,19 +301,18 @@ class _Reader:
                 reference = int(word[1:])
             else:
                 words.append(word)
-        line = self._line(side, name, words)
+        line = self._kind(side, name, words)
         self._fields(text, at, line.fields, line.labels)
         if line.kind == "response":
             self._answers(line, reference)
         elif line.kind == "request":
             self.asked[side].add(line)
-        compare_rules = COMPARE_RULES.get(conversation.protocol)
-        apart = compare_rules.apart if compare_rules is not None else ()
-        line.lane = name if name in apart else line.request.lane if line.request is not None else ""
+        apart = name in rules_of(conversation.protocol).apart
+        line.lane = name if apart else line.request.lane if line.request is not None else ""
         conversation.lines.append(line)
         return line
 
-    def _line(self, side: int, name: str, words: list[str]) -> Line:
+    def _kind(self, side: int, name: str, words: list[str]) -> Line:
         word = words[0] if words else ""
         if len(words) > 1:
             raise self.wrong(f"{words[1]} behind {word}")
@@ -358,9 +358,10 @@ class _Reader:
         for run in text.split(", "):
             self._count()
             found = _RUN.fullmatch(run)
-            if found is None or int(found[1]) > int(found[2] or found[1]):
+            first, last = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
+            if first > last:
                 raise self.wrong(f"{run} is no run of numbers")
-            runs.append((int(found[1]), int(found[2] or found[1])))
+            runs.append((first, last))
         return merged(runs)
 
     def _count(self) -> None:
@@ -370,18 +371,12 @@ class _Reader:
 
     def _name(self, text: str, at: int) -> tuple[str, int]:
         if text[at : at + 1] == '"':
-            name, at = self._read(text, at)
+            name, at = read(text, at)
             return str(name), at
         found = _NAME.match(text, at)
         if found is None:
             raise self.wrong("a message without a name")
         return found[0], found.end()
-
-    def _read(self, text: str, at: int) -> tuple[Any, int]:
-        try:
-            return read(text, at)
-        except Unreadable as wrong:
-            raise self.wrong(f"{wrong} at column {wrong.at + 1}") from wrong
 
     def _fields(self, text: str, at: int, fields: dict[str, Any], labels: dict[str, str]) -> None:
         while True:
@@ -390,17 +385,14 @@ class _Reader:
             if at >= len(text):
                 return
             self._count()
-            try:
-                stop = read_path(text, at)
-                if text[stop : stop + 1] != "=":
-                    raise Unreadable(stop, "a field without a value")
-                path = text[at:stop]
-                value, at = read(text, stop + 1)
-                if text[at : at + 1] == ":":
-                    label, at = read(text, at + 1)
-                    labels[path] = str(label)
-            except Unreadable as wrong:
-                raise self.wrong(f"{wrong} at column {wrong.at + 1}") from wrong
+            stop = read_path(text, at)
+            if text[stop : stop + 1] != "=":
+                raise Unreadable(stop, "a field without a value")
+            path = text[at:stop]
+            value, at = read(text, stop + 1)
+            if text[at : at + 1] == ":":
+                label, at = read(text, at + 1)
+                labels[path] = str(label)
             if path not in fields:
                 fields[path] = value
             elif isinstance(fields[path], _Repeated):

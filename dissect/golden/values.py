@@ -145,9 +145,11 @@ def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
         found = _ALIAS.fullmatch(inside)
         return (Placeholder(inside) if found is None else Alias(found[1], int(found[2]))), stop + 1
     if first == "[":
-        return _list(text, at + 1, depth)
+        items, stop = _items(text, at + 1, depth, "]")
+        return [one for _, one in items], stop
     if first == "{":
-        return _object(text, at + 1, depth)
+        items, stop = _items(text, at + 1, depth, "}")
+        return dict(items), stop
     if first in ("b", "x") and text[at + 1 : at + 2] == '"':
         inner, stop = _json(text, at + 1)
         try:
@@ -157,32 +159,23 @@ def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
     return _json(text, at)
 
 
-def _list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
-    items: list[Any] = []
-    while text[at : at + 1] != "]":
+def _items(text: str, at: int, depth: int, end: str) -> tuple[list[tuple[str, Any]], int]:
+    """What is in a list, or in an object with its names, up to its `end`, and the position behind that."""
+    items: list[tuple[str, Any]] = []
+    while text[at : at + 1] != end:
+        name = ""
+        if end == "}":
+            name, at = _json(text, at)
+            if not isinstance(name, str) or text[at : at + 2] != ": ":
+                raise Unreadable(at, "no name of an object")
+            at += 2
         value, at = read(text, at, depth + 1)
-        items.append(value)
-        at = _next(text, at, "]")
+        items.append((name, value))
+        if text[at : at + 2] == ", ":
+            at += 2
+        elif text[at : at + 1] != end:
+            raise Unreadable(at, f"neither a comma nor {end}")
     return items, at + 1
-
-
-def _object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    items: dict[str, Any] = {}
-    while text[at : at + 1] != "}":
-        name, at = _json(text, at)
-        if not isinstance(name, str) or text[at : at + 2] != ": ":
-            raise Unreadable(at, "no name of an object")
-        items[name], at = read(text, at + 2, depth + 1)
-        at = _next(text, at, "}")
-    return items, at + 1
-
-
-def _next(text: str, at: int, end: str) -> int:
-    if text[at : at + 2] == ", ":
-        return at + 2
-    if text[at : at + 1] != end:
-        raise Unreadable(at, f"neither a comma nor {end}")
-    return at
 
 
 def _json(text: str, at: int) -> tuple[Any, int]:
