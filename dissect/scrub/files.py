@@ -9,7 +9,9 @@ import shutil
 import struct
 import tempfile
 from array import array
+from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -20,17 +22,20 @@ from streamdump.capture.unpack import packing
 from streamdump.errors import CaptureError
 
 PIECE = 1 << 20
+STATISTICS = 5
 
 KEPT: dict[int, frozenset[int]] = {
     pcapng.SECTION: frozenset(),
     pcapng.INTERFACE: frozenset((8, 9, 13, 14)),  # speed, resolution of times, frame check sequence, offset of times
     pcapng.ENHANCED: frozenset((2, 4, 5, 6)),  # flags, packets dropped, id, queue
     pcapng.OBSOLETE: frozenset((2,)),
-    5: frozenset((2, 3, 4, 5, 6, 7, 8)),  # counts and times of interface statistics
+    STATISTICS: frozenset((2, 3, 4, 5, 6, 7, 8)),  # counts and times of interface statistics
 }
 """The options that stay, by type of block: numbers, no text. Other blocks go: names of machines, keys, what nobody knows."""
 
-STATISTICS = 5
+OPTIONS_AT = {pcapng.SECTION: 24, pcapng.INTERFACE: 16, STATISTICS: 20}
+"""Where options begin in blocks that hold no packet."""
+
 NUMBER = 8
 """Bytes of the longest number of an option."""
 
@@ -56,30 +61,22 @@ def spooled(stream: BinaryIO) -> BinaryIO:
 def copied(source: str | Path | BinaryIO, target: BinaryIO, name: str) -> CaptureCopy:
     """Write the packets of `source` to `target`; raises `CaptureError` for what is no capture."""
     count, error = _count(source, name)
-    if isinstance(source, str | Path):
-        with Path(source).open("rb") as file:
-            return _copied(file, target, name, count, error)
-    source.seek(0)
-    return _copied(source, target, name, count, error)
-
-
-def _copied(stream: BinaryIO, target: BinaryIO, name: str, count: int, error: CaptureError | None) -> CaptureCopy:
-    raw = Raw(stream, name)
-    reader = _Bytes(Blocks(raw, packing(raw)))
-    copy = _pcap if reader.peek(4) in pcap.MAGICS else _pcapng
-    return copy(reader, target, count, error)
+    with Path(source).open("rb") if isinstance(source, str | Path) else nullcontext(source) as stream:
+        stream.seek(0)
+        raw = Raw(stream, name)
+        reader = _Bytes(Blocks(raw, packing(raw)))
+        copy = _pcap if reader.peek(4) in pcap.MAGICS else _pcapng
+        return copy(reader, target, count, error)
 
 
 def _count(source: str | Path | BinaryIO, name: str) -> tuple[int, CaptureError | None]:
     """How many packets can be read, as everything that reads the capture counts them."""
     reader = open_capture(source, name=name)
-    error = None
     try:
-        for _ in reader.batches():
-            pass
-    except CaptureError as wrong:
-        error = wrong
-    return reader.packets, error
+        deque(reader.batches(), 0)
+    except CaptureError as error:
+        return reader.packets, error
+    return reader.packets, None
 
 
 class _Bytes:
@@ -164,12 +161,8 @@ def _pcapng(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | 
 
 def _body(order: str, kind: int, block: bytes, snap: int) -> tuple[int | None, int, int]:
     """Where the options of a block begin (None: the block goes), where its packet is, and how many bytes that has (-1: none)."""
-    if kind == pcapng.SECTION:
-        return 24, 0, -1
-    if kind == pcapng.INTERFACE:
-        return 16, 0, -1
-    if kind == STATISTICS:
-        return 20, 0, -1
+    if kind in OPTIONS_AT:
+        return OPTIONS_AT[kind], 0, -1
     if kind in (pcapng.ENHANCED, pcapng.OBSOLETE):
         (captured,) = struct.unpack_from(order + "I", block, 20)
         return 28 + (captured + 3 & ~3), 28, captured

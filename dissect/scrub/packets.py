@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from streamdump.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UDP_TUNNELS, UNKNOWN_LINK
+from streamdump.conversation.summary import united
 from streamdump.scrub.replace import FILL, AddressReplacements
 from streamdump.scrub.search import ByteStreams, Range
 from streamdump.tcp.assembler import TcpStream
@@ -129,12 +130,8 @@ class Datagram(msgspec.Struct):
         if len(self.pieces) > PIECES:
             # nobody puts these together
             return False
-        reach = 0
-        for piece in sorted(self.pieces, key=lambda one: one.offset):
-            if piece.offset > reach:
-                break
-            reach = max(reach, piece.offset + piece.sent)
-        return reach >= self.end
+        start, end = united((piece.offset, piece.offset + piece.sent) for piece in self.pieces)[0]
+        return start == 0 and end >= self.end
 
 
 class Packets:
@@ -400,16 +397,15 @@ class Echoes(Packets):
     def __init__(self, file: mmap, ranges: Sequence[Range]) -> None:
         super().__init__(file, {}, False, False, None)
         self._ranges = ranges
-        self._ends_of_ranges = [end for _, end in ranges]
+        self._edits = Edits()
+        for start, end in ranges:
+            self._edits.add(start, end, FILL[0])
 
     def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[DatagramPiece]) -> None:
         for piece in pieces:
-            stop = piece.start + piece.captured
-            for index in range(bisect_right(self._ends_of_ranges, piece.start), len(self._ranges)):
-                low, high = max(piece.start, self._ranges[index][0]), min(stop, self._ranges[index][1])
-                if low >= high:
-                    break
-                data[low - piece.start + piece.offset : high - piece.start + piece.offset] = FILL * (high - low)
+            own = data[piece.offset : piece.offset + piece.captured]
+            self._edits.apply(own, piece.start)
+            data[piece.offset : piece.offset + piece.captured] = own
 
     def finish(self) -> None:
         """What is no segment has no checksum that would be kept right."""

@@ -6,7 +6,7 @@ The copy is changed in place and only its owner may read it; until all is done i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from mmap import mmap
@@ -186,7 +186,8 @@ class _Plan:
         """Those of messages with a secret."""
         self.tls_manager: TlsOverwriter | None = None
         self._names = NameReplacements()
-        self._edits: dict[tuple[int, str], Edits] = {}
+        self._edits: defaultdict[tuple[int, str], Edits] = defaultdict(Edits)
+        """By conversation and sender."""
 
     def take(self, records: Iterable[Any]) -> None:
         for record in records:
@@ -194,7 +195,7 @@ class _Plan:
                 self._message(record)
             elif isinstance(record, Gap):
                 # bytes that nobody read
-                self._of(record.conversation, record.src).add(record.position, record.position + (record.size or 0), FILL[0])
+                self._edits[record.conversation, record.src].add(record.position, record.position + (record.size or 0), FILL[0])
 
     def talks(self, conversations: Sequence[Conversation]) -> dict[frozenset[End], list[tuple[int, ConversationEdits]]]:
         """The conversations by their ends, in the order of their first packets."""
@@ -202,7 +203,7 @@ class _Plan:
         for conversation in conversations:
             tcp = conversation.tcp
             known = conversation.protocol is not None
-            edits = self._of(tcp.index, tcp.endpoints[0]), self._of(tcp.index, tcp.endpoints[1])
+            edits = self._edits[tcp.index, tcp.endpoints[0]], self._edits[tcp.index, tcp.endpoints[1]]
             if conversation.carried.unread is not None:
                 self.done.sealed += 1
                 if self.tls_manager is not None:
@@ -233,12 +234,6 @@ class _Plan:
         self.done.parts["name"] += 1
         return self._names.of(name)
 
-    def _of(self, conversation: int, src: str) -> Edits:
-        found = self._edits.get((conversation, src))
-        if found is None:
-            found = self._edits[conversation, src] = Edits()
-        return found
-
     def _message(self, message: Message) -> None:
         self.done.messages += 1
         assert message.raw is not None
@@ -256,7 +251,7 @@ class _Plan:
                 shown.add(frame[part.start : part.end])
         spans = message.spans or []
         self._note_shown(shown, spans, found, edits)
-        stream = self._of(message.conversation, message.src)
+        stream = self._edits[message.conversation, message.src]
         if edits and any(span.buffer != "frame" for span in spans):
             self.done.packed += 1
         if edits and scrub_rules is not None and scrub_rules.sums is not None:
@@ -277,15 +272,11 @@ class _Plan:
                     self.secrets.add(one)
                 else:
                     self.done.unsought.add(len(one))
+        elif not (wanted.payloads if part.what in ("payload", "key") else wanted.names or (wanted.addresses and part.what == "address")):
+            return None
+        if part.what in ("secret", "payload"):
             return 0 if part.number else FILL[0]
-        if part.what == "payload":
-            return None if not wanted.payloads else 0 if part.number else FILL[0]
-        if part.what == "key":
-            return self._names.of(data) if wanted.payloads else None
-        if part.what == "text":
-            return prose(data) if wanted.names else None
-        chosen = wanted.names or (part.what == "address" and wanted.addresses)
-        return self._names.of(data) if chosen else None
+        return prose(data) if part.what == "text" else self._names.of(data)
 
     def _note_shown(self, shown: set[bytes], spans: Sequence[Span], found: Sequence[SensitivePart], edits: Sequence[Edit]) -> None:
         """Keep the texts that are shown afterwards, bodies left aside: a secret that is one of them is none."""
@@ -296,10 +287,8 @@ class _Plan:
             # a secret of `LEAST` bytes may be a text of fewer characters
             if not span.leaf or span.secret or span.buffer != "frame" or type(span.value) is not str or len(span.value) < LEAST // 4:
                 continue
-            if not span.length:
-                # a user's name, of which the bytes are in another field
-                continue
-            if hidden.find(1, span.offset, span.offset + span.length) < 0:
+            # a user's name, of which the bytes are in another field, has no length
+            if span.length and hidden.find(1, span.offset, span.offset + span.length) < 0:
                 shown.add(span.value.encode("utf-8", "surrogatepass"))
 
 
