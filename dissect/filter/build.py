@@ -379,10 +379,8 @@ def _joined(parts: list[dict[type, _Piece]], word: str, empty: str, decided: str
         left = [piece for piece in pieces if piece.text != empty]
         if any(piece.text == decided for piece in left):
             joined[record] = _Piece(decided, CHEAP)
-        elif not left:
-            joined[record] = _Piece(empty, CHEAP)
-        elif len(left) == 1:
-            joined[record] = left[0]
-        else:
+        elif len(left) > 1:
             joined[record] = _Piece(f"({word.join(piece.text for piece in left)})", left[-1].cost)
+        else:
+            joined[record] = left[0] if left else _Piece(empty, CHEAP)
     return joined

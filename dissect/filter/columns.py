@@ -63,8 +63,7 @@ def _key(name: str, key: Key, earlier: Earlier) -> Get:
     derived: dict[str, Get] = {"ports": ports, "addresses": addresses, "srcport": srcport, "dstport": dstport}
     if key.source.endswith("(r)"):
         of = key.source.removesuffix("(r)")
-        get: Get = derived[of] if of in derived else getattr(earlier, of)
-        return get
+        return derived.get(of) or getattr(earlier, of)
     if name == FRAME:
         return lambda record: record.packets[1]
     if name.startswith("ip") and name in AS_IN_TSHARK:
@@ -73,22 +72,18 @@ def _key(name: str, key: Key, earlier: Earlier) -> Get:
     name = AS_IN_TSHARK.get(name, name)
     if name == "record":
         return lambda record: tag_of(type(record))
-    # The text of a time is shown as it is
-    above, _, member = name.partition(".") if key.source != "r.time_ns" else (name, "", "")
-    if not member:
-        source = key.source.removeprefix("r.") if name != "time" else name
+    above, _, member = name.partition(".")
+    if not member and name != "time":
+        # A time has its text beside the number that is compared
+        above = key.source.removeprefix("r.")
 
-        def whole(record: Any) -> Any:
-            value = getattr(record, source)
-            return msgspec.structs.asdict(value) if key.struct and value is not None else value
-
-        return whole
-
-    def inside(record: Any) -> Any:
+    def get(record: Any) -> Any:
         value = getattr(record, above)
-        return None if value is None else getattr(value, member)
+        if value is None or not (member or key.struct):
+            return value
+        return getattr(value, member) if member else msgspec.structs.asdict(value)
 
-    return inside
+    return get
 
 
 def _fields(paths: Any) -> Get:

@@ -286,12 +286,8 @@ class NameTable:
 
     def _beside(self, protocol: str, steps: tuple[str, ...]) -> RegisteredField | None:
         """The field that has the labels of this one."""
-        for found in _through(self.trees[protocol]):
-            for above in _objects(found, steps[:-1]):
-                beside = above.members.get(f"{steps[-1]}_label")
-                if beside is not None:
-                    return beside
-        return None
+        label = f"{steps[-1]}_label"
+        return next((above.members[label] for above in _objects(self.trees[protocol], steps[:-1]) if label in above.members), None)
 
     def known(self) -> dict[str, None]:
         """Every name that one might write: keys, paths from `fields.` on, and their last parts."""
