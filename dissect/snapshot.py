@@ -163,9 +163,8 @@ class _Writer:
 
     def refer(self, one: Any) -> list[Any]:
         """A reference to an object, which gets its node later."""
-        index = self._index.get(id(one))
-        if index is None:
-            index = self._index[id(one)] = len(self.objects)
+        index = self._index.setdefault(id(one), len(self.objects))
+        if index == len(self.objects):
             self.objects.append(one)
         return [index]
 
@@ -213,9 +212,8 @@ class _Writer:
         kind = type(one)
         members, derived, _ = _class(kind)
         members += tuple([name for name in getattr(one, "__dict__", ()) if name not in derived])
-        index = self._class_index.get((kind, members))
-        if index is None:
-            index = self._class_index[kind, members] = len(self.classes)
+        index = self._class_index.setdefault((kind, members), len(self.classes))
+        if index == len(self.classes):
             self.classes.append((kind.__module__, kind.__qualname__, members))
         if isinstance(one, tuple):
             return [OBJECT, index, *self.values(one)]

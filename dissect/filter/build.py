@@ -199,8 +199,7 @@ class _Builder:
         return found
 
     def unknown(self, name: Name) -> FilterError:
-        near = self.names.meant(name.text)
-        more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
+        more = self.names.advice(self.names.meant(name.text))
         return FilterError(f"no field is called {name.text}; {more}", self.text, name.start, name.end)
 
     def _there(self, name: Name) -> dict[type, _Piece]:

@@ -50,9 +50,7 @@ def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
     if name == RAW:
         raise UsageError(f"-e {name}: the bytes of messages are for -Y; -x shows them")
     if meaning is None:
-        near = known.nearest(name)
-        more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
-        raise UsageError(f"-e {name}: no field is called that; {more}")
+        raise UsageError(f"-e {name}: no field is called that; {known.advice(known.nearest(name))}")
     getters = {record: _key(name, key, earlier) for record, key in meaning.keys.items()}
     if meaning.paths:
         getters[Message] = _fields(meaning.paths)

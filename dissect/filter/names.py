@@ -313,6 +313,10 @@ class NameTable:
         values.update(dict.fromkeys(label.replace(" ", "_") for paths in meaning.paths.values() for path in paths for label in path.labels))
         return list(values)
 
+    def advice(self, near: str | None) -> str:
+        """What to do about a name that nothing has, if the `near` one was not meant."""
+        return f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
+
     def nearest(self, text: str) -> str | None:
         """The name that was probably meant."""
         low = text.lower()

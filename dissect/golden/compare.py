@@ -412,7 +412,8 @@ class _Teller:
         else:
             assert got is not None
             lines, at, part = self.got, self.place_got[got], got
-        before, behind = ([f"    {_short(line)}" for line in some] for some in (lines[max(0, at - AROUND) : at], lines[at + 1 :][:AROUND]))
+        around = lines[max(0, at - AROUND) : at], lines[at + 1 : at + 1 + AROUND]
+        before, behind = ([f"    {_short(line)}" for line in some] for some in around)
         return self._told(kind, part, text, changes, packet, part.at, [*before, *middle, *behind])
 
     def _told(
@@ -626,7 +627,8 @@ def _end(line: Line) -> str:
 
 def _behind(lines: Sequence[Line], at: int) -> str:
     """Where a line stands among those of its side."""
-    before = next((one for one in reversed(lines[:at]) if one.side == lines[at].side), None)
+    nearest = (lines[place] for place in range(at - 1, -1, -1))
+    before = next((one for one in nearest if one.side == lines[at].side), None)
     return f"behind {_what(before)}" if before is not None else "first"
 
 

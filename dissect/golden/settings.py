@@ -296,8 +296,5 @@ def duration_text(time_ns: int) -> str:
 def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict):
-        return "a table"
-    if isinstance(value, list):
-        return "a list"
-    return f"the text {value!r}" if isinstance(value, str) else f"the number {value!r}"
+    names: dict[type, str] = {dict: "a table", list: "a list", str: f"the text {value!r}"}
+    return names.get(type(value), f"the number {value!r}")

@@ -30,8 +30,17 @@ WIDE = 140
 """Columns up to which the fields of a message stand in its own line."""
 
 ARROWS = ">", "<"
-OUTCOMES = ("answered", "refused", "response")
 ENDS = ("unanswered", "superseded")
+KINDS: dict[str, tuple[str, str | None]] = {
+    "": ("request", None),
+    **{word: ("request", word) for word in ENDS},
+    "answered": ("response", "answered"),
+    "refused": ("response", "refused"),
+    "response": ("response", None),
+    "one-way": ("one_way", None),
+}
+"""The kind of a message and its outcome, by the word behind its name."""
+
 REASONS = ("lost", "cut", "skipped")
 
 LINES = 100_000
@@ -139,19 +148,18 @@ def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], n
         yield whole
         return
     indent = " " * (len(start) - len(start.lstrip()) + 4)
-    yield start
-    group, wide = "", 0
-    row: list[str] = []
+    group = ""
+    rows: list[str] = []
     for one in told:
         # what belongs to one object stands in one line
         owner = _owner(one)
-        if row and (not owner or owner != group or wide + len(one) + 2 > WIDE):
-            yield indent + "  ".join(row)
-            row, wide = [], 0
+        if owner and owner == group and len(rows[-1]) + len(one) + 4 <= WIDE:
+            rows[-1] += f"  {one}"
+        else:
+            rows.append(one)
         group = owner
-        row.append(one)
-        wide += len(one) + 2
-    yield indent + "  ".join(row)
+    yield start
+    yield from (indent + row for row in rows)
 
 
 def _owner(field: str) -> str:
@@ -316,15 +324,10 @@ class _Reader:
         word = words[0] if words else ""
         if len(words) > 1:
             raise self.wrong(f"{words[1]} behind {word}")
-        if name == GAP and word in REASONS:
-            return Line(side, GAP, GAP, word, at=self.number)
-        if word == "one-way":
-            return Line(side, name, "one_way", None, at=self.number)
-        if word in OUTCOMES:
-            return Line(side, name, "response", None if word == "response" else word, at=self.number)
-        if not word or word in ENDS:
-            return Line(side, name, "request", word or None, at=self.number)
-        raise self.wrong(f"{word} is nothing that a message can be")
+        told = (GAP, word) if name == GAP and word in REASONS else KINDS.get(word)
+        if told is None:
+            raise self.wrong(f"{word} is nothing that a message can be")
+        return Line(side, name, *told, at=self.number)
 
     def _answers(self, line: Line, reference: int | None) -> None:
         asked = self.asked[1 - line.side]

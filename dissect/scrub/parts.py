@@ -133,11 +133,8 @@ def _secret(message: Message, span: Span, frame: bytes, scrub_rules: ScrubRules)
     found = _REDACTED.fullmatch(span.value) if isinstance(span.value, str) else None
     if found is not None:
         start = max(start, end - int(found[1]))
-    inside: Iterable[SensitivePart] | None = None
-    if scrub_rules.inside is not None:
-        inside = scrub_rules.inside(message, span, frame[start:end])
+    inside = scrub_rules.inside(message, span, frame[start:end]) if scrub_rules.inside is not None else None
     if inside is None:
         yield SensitivePart(start, end, "secret")
-        return
-    for part in inside:
-        yield part._replace(start=start + part.start, end=start + part.end)
+    else:
+        yield from (part._replace(start=start + part.start, end=start + part.end) for part in inside)

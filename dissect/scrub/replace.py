@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from ipaddress import ip_address
 
 FILL = b"x"
@@ -15,18 +16,17 @@ class NameReplacements:
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
-        self._count: dict[int, int] = {}
+        self._count: Counter[int] = Counter()
 
     def of(self, name: bytes) -> bytes:
         """The replacement; names without a letter or digit (`/`) stay."""
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = self._new(len(name)) if any(chr(one).isalnum() or one >= 0x80 for one in name) else name
-        return found
+        if name not in self._known:
+            self._known[name] = self._new(len(name)) if any(chr(one).isalnum() or one >= 0x80 for one in name) else name
+        return self._known[name]
 
     def _new(self, size: int) -> bytes:
-        self._count[size] = number = self._count.get(size, 0) + 1
-        number %= len(_DIGITS) ** size
+        self._count[size] += 1
+        number = self._count[size] % len(_DIGITS) ** size
         text = bytearray()
         while number or not text:
             number, digit = divmod(number, len(_DIGITS))
@@ -46,32 +46,30 @@ class AddressReplacements:
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
-        self._four = self._six = self._hardware = 0
+        self._count: Counter[int] = Counter()
+        """How many there are of each size."""
 
     def network(self, address: bytes) -> bytes:
         """An IPv4 or IPv6 address; loopback, multicast and unspecified ones stay."""
-        found = self._known.get(address)
-        if found is None:
+        if address not in self._known:
             what = ip_address(address)
             kept = what.is_loopback or what.is_multicast or what.is_unspecified or address == b"\xff" * 4
-            found = self._known[address] = address if kept else self._new(len(address))
-        return found
-
-    def _new(self, size: int) -> bytes:
-        if size == 4:
-            self._four += 1
-            return bytes((10, *(self._four % (1 << 24)).to_bytes(3, "big")))
-        self._six += 1
-        return bytes.fromhex("20010db8") + self._six.to_bytes(12, "big")
+            self._known[address] = address if kept else self._new(address)
+        return self._known[address]
 
     def hardware(self, address: bytes) -> bytes:
         """An Ethernet address; that of nobody and that of all stay, and groups stay groups."""
-        found = self._known.get(b"hardware" + address)
-        if found is None:
-            if not any(address) or address == b"\xff" * 6:
-                found = address
-            else:
-                self._hardware += 1
-                found = bytes((2 | address[0] & 1, 0, *self._hardware.to_bytes(4, "big")))
-            self._known[b"hardware" + address] = found
-        return found
+        if address not in self._known:
+            kept = not any(address) or address == b"\xff" * 6
+            self._known[address] = address if kept else self._new(address)
+        return self._known[address]
+
+    def _new(self, address: bytes) -> bytes:
+        size = len(address)
+        self._count[size] += 1
+        number = self._count[size]
+        if size == 4:
+            return bytes((10, *(number % (1 << 24)).to_bytes(3, "big")))
+        if size == 6:
+            return bytes((2 | address[0] & 1, 0, *number.to_bytes(4, "big")))
+        return bytes.fromhex("20010db8") + number.to_bytes(12, "big")
