@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamdump.cli.commands.check import Chosen, Compared, code_of, tell
+from streamdump.cli.commands.check import Compared
 from streamdump.cli.keys import key_logs
 from streamdump.cli.options import Colour, Json
 from streamdump.cli.output import palette, say
@@ -29,6 +29,7 @@ def diff(
     """What one capture says that another one does not."""
     from pathlib import Path
 
+    from streamdump.cli.checking import Chosen, code_of, tell
     from streamdump.golden.check import capture_source, check
 
     if len(captures or ()) != 2:

@@ -238,18 +238,14 @@ def streamdump(request: pytest.FixtureRequest) -> Streamdump:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
-        mine = session.config.stash[_SESSION]
-        output[OUTPUT] = sorted(mine.used), sorted(mine.written), sorted(mine.told)
+        output[OUTPUT] = {name: sorted(found) for name, found in vars(session.config.stash[_SESSION]).items()}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker of pytest-xdist has ended."""
-    used, written, told = getattr(node, "workeroutput", {}).get(OUTPUT, ((), (), ()))
-    mine = node.config.stash[_SESSION]
-    mine.used.update(used)
-    mine.written.update(written)
-    mine.told.update(told)
+    for name, found in getattr(node, "workeroutput", {}).get(OUTPUT, {}).items():
+        getattr(node.config.stash[_SESSION], name).update(found)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -223,6 +223,9 @@ class _Reader:
         self.file = file
         self.number = 0
         self.asked: tuple[_Asked, _Asked] = (_Asked(), _Asked())
+        self._part: Line | Total | None = None
+        self._into: tuple[dict[str, Any], dict[str, str]] | None = None
+        """The message or flow that was read last, and where fields in lines of their own go."""
         self._values = 0
         self._repeated: list[tuple[dict[str, Any], str]] = []
 
@@ -234,8 +237,6 @@ class _Reader:
         if len(self.lines) > LINES:
             self.number = LINES + 1
             raise self.wrong(f"more than {LINES:,} lines")
-        self._part: Line | Total | None = None
-        self._into: tuple[dict[str, Any], dict[str, str]] | None = None
         for line in self.lines:
             self.number += 1
             text = line.rstrip()
