@@ -15,6 +15,7 @@ the reader has itself, options and keys, only the class is written.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator
@@ -65,6 +66,9 @@ SHARED_BYTES = 64
 
 _SCALARS = frozenset((type(None), bool, float))
 _FLAT = frozenset((type(None), bool, float, int))
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What msgpack cannot have in a text."""
+
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 
 _GIVEN, _NAMED, _INTEGER, _TEXT = "given", "named", "integer", "text"
@@ -172,7 +176,7 @@ class _Writer:
         for one in some:
             kind = type(one)
             if kind is str:
-                yield one if one.isascii() or _encodable(one) else [_TEXT, one.encode("utf-8", "surrogatepass")]
+                yield one if one.isascii() or not _SURROGATE.search(one) else [_TEXT, one.encode("utf-8", "surrogatepass")]
             elif kind is int:
                 yield one if _LOWEST <= one <= _HIGHEST else [_INTEGER, hex(one)]
             elif kind in _SCALARS or (kind is bytes and len(one) < SHARED_BYTES):
@@ -223,14 +227,6 @@ class _Writer:
 
 def _flat(one: dict[Any, Any]) -> list[Any]:
     return [part for pair in one.items() for part in pair]
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class _Reader:
