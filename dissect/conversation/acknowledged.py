@@ -38,9 +38,11 @@ class AcknowledgedPairs(list[Pair]):
         if segment.flags & SYN:
             self._sent.pop(ends, None)
         if segment.wire:
-            if ends not in self._sent and len(self._sent) >= SIDES_KEPT:
-                del self._sent[next(iter(self._sent))]
-            sent = self._sent.setdefault(ends, deque(maxlen=SENT_KEPT))
+            sent = self._sent.get(ends)
+            if sent is None:
+                if len(self._sent) >= SIDES_KEPT:
+                    del self._sent[next(iter(self._sent))]
+                sent = self._sent[ends] = deque(maxlen=SENT_KEPT)
             sent.append(((segment.seq + segment.wire) & MASK, (segment.file, segment.number)))
         waiting = self._sent.get(back(ends)) if segment.flags & ACK else None
         while waiting and distance(waiting[0][0], segment.ack) >= 0:
