@@ -179,10 +179,10 @@ def _number(pair: Pair) -> int | None:
 def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) -> None:
     """Print what was found."""
     if json:
-        from streamdump.latency.rows import interval_rows, rows, slow_rows
+        from streamdump.latency.rows import interval_rows, rows
         from streamdump.render.jsonl import encode
 
-        for some in (rows(found), interval_rows(found), [*slow_rows(found)]):
+        for some in (rows(found), interval_rows(found), found.slowest()):
             write(encode(some))
         return
     from streamdump.render.latency import comma_separated, text

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from heapq import heappush, heappushpop
-from typing import Any
+from functools import partial
+from heapq import heappop, heappush
+from operator import attrgetter
 
 import msgspec
 
+from streamdump.latency.records import SlowRow
 from streamdump.latency.sketch import Sketch
 from streamdump.model import Message, Pair
 from streamdump.protocols import PROTOCOLS
-
-BY = ("command", "conversation", "server", "client", "stream", "verb")
-"""What exchanges can be grouped by, besides their protocol."""
+from streamdump.protocols.records import rfc3339
 
 GROUPS = 1_000
 """The usual limit on the number of groups; exchanges of further ones are counted together, by protocol."""
@@ -27,6 +28,26 @@ Key = tuple[Hashable, ...]
 """The protocol and a value for each thing that is grouped by; of what is beyond the limit the protocol alone."""
 
 
+def _end(pair: Pair, client: bool) -> str | None:
+    """The endpoint of the client, or of the server; None where nobody knows which is which."""
+    request, response = pair.request, pair.response
+    asks = request.sender
+    if asks is None and response is not None and response.sender is not None:
+        asks = "server" if response.sender == "client" else "client"
+    return None if asks is None else request.src if (asks == "client") == client else request.dst
+
+
+_PARTS: dict[str, Callable[[Pair], Hashable]] = {
+    "command": attrgetter("request.name"),
+    "conversation": attrgetter("request.conversation"),
+    "server": partial(_end, client=False),
+    "client": partial(_end, client=True),
+    "stream": attrgetter("request.stream"),
+}
+BY = (*_PARTS, "verb")
+"""What exchanges can be grouped by, besides their protocol."""
+
+
 class LatencyGroup(msgspec.Struct):
     """Exchanges that are counted together. `reasons`: of requests without a response, and how often; `superseded` is one."""
 
@@ -34,9 +55,9 @@ class LatencyGroup(msgspec.Struct):
     refused: int = 0
     reasons: dict[str, int] = msgspec.field(default_factory=dict)
     latency: Sketch = msgspec.field(default_factory=Sketch)
-    handler: Sketch | None = None
+    handler: Sketch = msgspec.field(default_factory=Sketch)
     """How long the server worked, of those responses that say so, and in `network` what remains of their latency."""
-    network: Sketch | None = None
+    network: Sketch = msgspec.field(default_factory=Sketch)
     bound: Sketch = msgspec.field(default_factory=Sketch)
     """How long it took until the last byte of requests that were answered was acknowledged: the network's share is not more."""
     ends: tuple[str, str] | None = None
@@ -52,31 +73,29 @@ class LatencyGroup(msgspec.Struct):
         """All requests."""
         return self.answered + self.refused + self.unanswered
 
+    def _sketches(self) -> tuple[Sketch, ...]:
+        return self.latency, self.handler, self.network, self.bound
+
     def merge(self, other: LatencyGroup) -> None:
         """All that another group counted."""
         self.answered += other.answered
         self.refused += other.refused
         for reason, number in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + number
-        self.latency.merge(other.latency)
-        self.bound.merge(other.bound)
-        if other.handler is not None and other.network is not None:
-            handler, network = self._split()
-            handler.merge(other.handler)
-            network.merge(other.network)
+        for mine, more in zip(self._sketches(), other._sketches(), strict=True):
+            mine.merge(more)
         self.ends = self.ends or other.ends
 
     def pack(self) -> bytes:
         """What was counted as bytes, for `unpack`."""
-        sketches = [None if one is None else one.pack() for one in (self.latency, self.handler, self.network, self.bound)]
-        return msgspec.msgpack.encode((self.answered, self.refused, self.reasons, sketches))
+        return msgspec.msgpack.encode((self.answered, self.refused, self.reasons, [one.pack() for one in self._sketches()]))
 
     @classmethod
     def unpack(cls, data: bytes) -> LatencyGroup:
         """The group that `pack` made bytes of."""
         answered, refused, reasons, sketches = msgspec.msgpack.decode(data)
-        latency, handler, network, bound = [None if one is None else Sketch.unpack(one) for one in sketches]
-        return cls(answered, refused, reasons, latency or Sketch(), handler, network, bound or Sketch())
+        latency, handler, network, bound = map(Sketch.unpack, sketches)
+        return cls(answered, refused, reasons, latency, handler, network, bound)
 
     def note(
         self, outcome: str, reason: str | None, latency_ns: int | None, handler_ns: int | None, acknowledged_ns: int | None = None
@@ -94,22 +113,8 @@ class LatencyGroup(msgspec.Struct):
         if acknowledged_ns is not None:
             self.bound.add(acknowledged_ns)
         if handler_ns is not None:
-            handler, network = self._split()
-            handler.add(handler_ns)
-            network.add(latency_ns - handler_ns)
-
-    def _split(self) -> tuple[Sketch, Sketch]:
-        if self.handler is None or self.network is None:
-            self.handler, self.network = Sketch(), Sketch()
-        return self.handler, self.network
-
-
-class Slow(msgspec.Struct, frozen=True):
-    """One exchange among the slowest; `packets` are those of the request's and the response's bytes, with the inputs they are in."""
-
-    latency_ns: int
-    request: Message
-    response: Message
+            self.handler.add(handler_ns)
+            self.network.add(latency_ns - handler_ns)
 
 
 class Latencies:
@@ -129,36 +134,34 @@ class Latencies:
         self.beyond = 0
         """Exchanges of groups beyond the limit."""
         self._slowest = slowest
-        self._slow: list[tuple[int, int, Slow]] = []
+        self._slow: list[tuple[int, int, SlowRow]] = []
+        self._least_kept = -math.inf if slowest else math.inf
+        """The latency of the fastest of them, once they are as many as are wanted."""
         self._worked = {one.name: one.worked for one in PROTOCOLS if one.worked is not None}
         self._verbs = {one.name: one.verb for one in PROTOCOLS if one.verb is not None}
-        self._parts: list[Callable[[Pair], Hashable]] = [getattr(self, f"_{one}") for one in self.by]
+        parts = _PARTS | {"verb": self._verb}
+        self._parts = [parts[one] for one in self.by]
 
     def take(self, pairs: Iterable[Pair]) -> None:
         """Count these exchanges."""
         groups, worked = self.groups, self._worked
-        plain = self.by == ("command",)
         for pair in pairs:
             request, response, latency_ns = pair.request, pair.response, pair.latency_ns
             protocol = request.protocol
-            key: Key = (protocol, request.name) if plain else (protocol, *[part(pair) for part in self._parts])
+            key: Key = (protocol, *[part(pair) for part in self._parts])
             group = groups.get(key)
             if group is None:
                 key, group = self._begin(key, pair)
-            handler_ns = None
-            if response is not None and protocol in worked:
-                handler_ns = worked[protocol](response)
+            handler_ns = None if response is None or protocol not in worked else worked[protocol](response)
             ended = pair.outcome, pair.reason, latency_ns, handler_ns, pair.acknowledged_ns
             group.note(*ended)
-            if latency_ns is not None and response is not None:
-                slow = self._slow
-                if len(slow) < self._slowest or (slow and latency_ns >= slow[0][0]):
-                    self._remember(latency_ns, request, response)
+            if response is not None and latency_ns is not None and latency_ns >= self._least_kept:
+                self._remember(latency_ns, request, response)
             if self.interval_ns is not None:
                 told = pair.exchange if response is None else response
                 self._cell((request if told is None else told).time_ns, key).note(*ended)
 
-    def slowest(self) -> list[Slow]:
+    def slowest(self) -> list[SlowRow]:
         """The slowest exchanges, the slowest first."""
         return [one for _, _, one in sorted(self._slow, key=lambda one: one[:2], reverse=True)]
 
@@ -184,76 +187,58 @@ class Latencies:
         if group is None:
             group = self.groups[key] = LatencyGroup()
             if "conversation" in self.by and len(key) > 1:
-                client, server = self._client(pair), self._server(pair)
+                client, server = _end(pair, True), _end(pair, False)
                 group.ends = (client, server) if client is not None and server is not None else None
         return key, group
 
     def _remember(self, latency_ns: int, request: Message, response: Message) -> None:
-        one = (latency_ns, -request.number, Slow(latency_ns, _bare(request), _bare(response)))
-        if len(self._slow) < self._slowest:
-            heappush(self._slow, one)
-        else:
-            heappushpop(self._slow, one)
+        row = SlowRow(
+            1,
+            rfc3339(response.time_ns),
+            response.time_ns,
+            request.conversation,
+            request.src,
+            request.dst,
+            request.protocol,
+            request.name,
+            request.id,
+            request.number,
+            response.number,
+            response.outcome,
+            response.file,
+            request.packets,
+            response.packets,
+            latency_ns,
+        )
+        heappush(self._slow, (latency_ns, -request.number, row))
+        if len(self._slow) > self._slowest:
+            heappop(self._slow)
+        if len(self._slow) == self._slowest:
+            self._least_kept = self._slow[0][0]
 
     def _cell(self, time_ns: int, key: Key) -> LatencyGroup:
         assert self.interval_ns is not None
-        at = time_ns // self.interval_ns * self.interval_ns
-        cell = self.series.get((at, key))
+        place = time_ns // self.interval_ns * self.interval_ns, key
+        cell = self.series.get(place)
         if cell is None:
-            cell = self.series[at, key] = LatencyGroup()
-            while len(self.series) > max(CELLS, len(self.groups)):
-                self._widen()
-                at = at // self.interval_ns * self.interval_ns
-            cell = self.series[at, key]
+            cell = self.series[place] = LatencyGroup()
+        while len(self.series) > max(CELLS, len(self.groups)):
+            self._widen()
+            cell = self.series[time_ns // self.interval_ns * self.interval_ns, key]
         return cell
 
     def _widen(self) -> None:
         """Make one interval of two."""
         assert self.interval_ns is not None
         self.interval_ns *= 2
-        series: dict[tuple[int, Key], LatencyGroup] = {}
-        for (at, key), cell in self.series.items():
+        series, self.series = self.series, {}
+        for (at, key), cell in series.items():
             place = at // self.interval_ns * self.interval_ns, key
-            if place in series:
-                series[place].merge(cell)
+            if place in self.series:
+                self.series[place].merge(cell)
             else:
-                series[place] = cell
-        self.series = series
-
-    # What is grouped by
-
-    def _command(self, pair: Pair) -> str:
-        return pair.request.name
-
-    def _conversation(self, pair: Pair) -> int:
-        return pair.request.conversation
-
-    def _client(self, pair: Pair) -> str | None:
-        return _end(pair, True)
-
-    def _server(self, pair: Pair) -> str | None:
-        return _end(pair, False)
-
-    def _stream(self, pair: Pair) -> str | None:
-        return pair.request.stream
+                self.series[place] = cell
 
     def _verb(self, pair: Pair) -> str | None:
         tell = self._verbs.get(pair.request.protocol)
         return None if tell is None else tell(pair.request)
-
-
-def _end(pair: Pair, client: bool) -> str | None:
-    """The endpoint of the client, or of the server; None where nobody knows which is which."""
-    request, response = pair.request, pair.response
-    asks = request.sender
-    if asks is None and response is not None and response.sender is not None:
-        asks = "server" if response.sender == "client" else "client"
-    if asks is None:
-        return None
-    return request.src if (asks == "client") == client else request.dst
-
-
-def _bare(message: Message) -> Message:
-    """A message without what it says, which may be large."""
-    fields: dict[str, Any] = {}
-    return msgspec.structs.replace(message, fields=fields, notes=(), fault=None, raw=None, spans=None)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from streamdump.latency.groups import BY, Key, Latencies, LatencyGroup
-from streamdump.latency.records import IntervalRow, LatencyRow, SlowRow, Times
+from streamdump.latency.records import IntervalRow, LatencyRow, Times
 from streamdump.latency.sketch import Sketch
 from streamdump.protocols.records import rfc3339
 
@@ -15,7 +14,7 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 def times_of(sketch: Sketch | None) -> Times | None:
     """What a sketch comes to; None where it has nothing."""
-    if sketch is None or not len(sketch):
+    if not sketch:
         return None
     middle, p90, p95, p99, p99_9 = [sketch.quantile(share) for share in QUANTILES]
     return Times(len(sketch), round(sketch.total / len(sketch)), sketch.least, middle, p90, p95, p99, p99_9, sketch.greatest)
@@ -32,30 +31,6 @@ def interval_rows(found: Latencies) -> list[IntervalRow]:
     ordered = sorted(found.series.items(), key=lambda one: (one[0][0], _sortable(one[0][1])))
     width = found.interval_ns or 0
     return [IntervalRow(**_said(found, key, group), time=rfc3339(at), time_ns=at, interval_ns=width) for (at, key), group in ordered]
-
-
-def slow_rows(found: Latencies) -> Iterator[SlowRow]:
-    """The slowest exchanges, the slowest first."""
-    for one in found.slowest():
-        request, response = one.request, one.response
-        yield SlowRow(
-            1,
-            rfc3339(response.time_ns),
-            response.time_ns,
-            request.conversation,
-            request.src,
-            request.dst,
-            request.protocol,
-            request.name,
-            request.id,
-            request.number,
-            response.number,
-            response.outcome,
-            response.file,
-            request.packets,
-            response.packets,
-            one.latency_ns,
-        )
 
 
 def _said(found: Latencies, key: Key, group: LatencyGroup) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from io import StringIO
 
 from streamdump.latency.groups import Latencies, LatencyGroup
 from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from streamdump.latency.rows import interval_rows, rows, slow_rows
+from streamdump.latency.rows import interval_rows, rows
 from streamdump.latency.sketch import Sketch
 from streamdump.render.clock import Clock
 from streamdump.render.terminal import Palette, cut, pad, visible, width
@@ -83,7 +83,7 @@ def text(found: Latencies, columns: int | None, palette: Palette, clock: Clock) 
     blocks = [_groups(found, groups, columns, palette)]
     if found.interval_ns is not None:
         blocks.append(_series(found, interval_rows(found), columns, palette, clock))
-    slow = [*slow_rows(found)]
+    slow = found.slowest()
     if slow:
         blocks.append(_slowest(slow, columns, palette))
     if columns is not None:
@@ -106,7 +106,7 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
             # What came with the responses only bounds nothing
             ("network at most", row.network_at_most if group.bound.total < group.latency.total else None, group.bound),
         ):
-            if times is not None and sketch is not None:
+            if times is not None:
                 lines.append(_Line(["", *[""] * (len(found.by) - 1), f"  {name}"], ("", "", ""), _texts(times), _spark(sketch, scale), ""))
     sizes = [max(width(name), *(width(line.label[index]) for line in lines)) for index, name in enumerate(labels)]
     counted = [max(len(name), *(len(line.counts[index]) for line in lines)) for index, name in enumerate(_COUNTS)]

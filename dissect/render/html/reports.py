@@ -8,7 +8,7 @@ from typing import Any
 from streamdump.diagnose.engine import Outcome
 from streamdump.latency.groups import Latencies
 from streamdump.latency.records import IntervalRow, LatencyRow
-from streamdump.latency.rows import interval_rows, rows, slow_rows
+from streamdump.latency.rows import interval_rows, rows
 from streamdump.render.clock import utc
 from streamdump.render.findings import Findings, place_of
 from streamdump.render.html.charts import chart, distribution, series
@@ -98,7 +98,7 @@ def latencies(title: str, about: Sequence[str], found: Latencies) -> str:
             "rows": [_row(found, one) for one in groups],
             "begin": utc(begin),
             "reasons": any(one.reasons for one in groups),
-            "slow": [*slow_rows(found)],
+            "slow": found.slowest(),
             "duration": duration_text,
             "interval": "" if found.interval_ns is None else duration_text(found.interval_ns),
             "pictures": [
