@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,13 +63,8 @@ ENDED, ABORTED = "bytes captured", "bytes sent"
 # TCP
 
 
-def _concerns(closed: Closed) -> bool:
-    """Whether a conversation is one of ours, or was meant to be."""
-    return closed.expected is not None or closed.verdict.protocol is not None
-
-
 def _unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not _concerns(closed) or not closed.syn or any(closed.bytes) or closed.packets[1] or closed.how == "FIN":
+    if not closed.ours or not closed.syn or any(closed.bytes) or closed.packets[1] or closed.how == "FIN":
         # Nobody says FIN on a connection that was not taken
         return None
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
@@ -78,13 +73,12 @@ def _unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraf
 
 
 def _refused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not _concerns(closed) or not closed.refused or any(closed.bytes):
-        return None
-    return FindingDraft(f"{closed.endpoints[1]} refuses the connection: it answers the SYN with RST", key="refused")
+    cause = f"{closed.endpoints[1]} refuses the connection: it answers the SYN with RST"
+    return FindingDraft(cause, key="refused") if closed.ours and closed.refused and not any(closed.bytes) else None
 
 
 def _reset_in_handshake(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not _concerns(closed) or closed.how != "RST" or not closed.syn or context.failed or not closed.packets[1]:
+    if not closed.ours or closed.how != "RST" or not closed.syn or context.failed or not closed.packets[1]:
         return None
     if context.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.shaking_hands:
         return None
@@ -92,13 +86,12 @@ def _reset_in_handshake(context: ConversationContext, closed: Closed) -> Finding
         return FindingDraft(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
     last = context.last[0] or context.last[1]
     place = f"behind {said(context, last)}" if last is not None else "at once"
-    return FindingDraft(
-        f"{closed.who(closed.by)} resets the connection {place}, before it could be used", numbers(last), key=(closed.by, place)
-    )
+    cause = f"{closed.who(closed.by)} resets the connection {place}, before it could be used"
+    return FindingDraft(cause, numbers(last), key=(closed.by, place))
 
 
 def _closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not _concerns(closed) or closed.how != "FIN" or closed.by != closed.server or not closed.syn or any(closed.bytes):
+    if not closed.ours or closed.how != "FIN" or closed.by != closed.server or not closed.syn or any(closed.bytes):
         return None
     passed = span_text(closed.until_ns - closed.first[3])
     return FindingDraft(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
@@ -112,16 +105,11 @@ def _other_protocol(context: ConversationContext, closed: Closed) -> FindingDraf
         return FindingDraft(f"the port is that of {expected}, but what comes is {verdict.name}{_in_amqp(closed)}", (), key=verdict.name)
     if closed.troubles:
         return None
-    known = closed.client is not None or not any(context.messages)
-    if known and not context.messages[1] and context.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
-        size, name = closed.bytes[closed.server], closed.foreign[closed.server]
-        what = "something else" if name is None else name
-        return FindingDraft(
-            f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}{_in_amqp(closed)}",
-            numbers(context.last[0]),
-        )
-    for side in (0, 1) if not any(context.messages) else ():
-        name = closed.foreign[side]
+    known, size = closed.client is not None or not any(context.messages), closed.bytes[closed.server]
+    if known and not context.messages[1] and context.messages[0] and size and not closed.lost[closed.server]:
+        what = f"the {size} bytes that the server answers are {closed.foreign[closed.server] or 'something else'}"
+        return FindingDraft(f"the client speaks {verdict.protocol}, and {what}{_in_amqp(closed)}", numbers(context.last[0]))
+    for side, name in enumerate(closed.foreign) if not any(context.messages) else ():
         if name is not None:
             return FindingDraft(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected{_in_amqp(closed)}", (), key=name)
     if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
@@ -140,9 +128,7 @@ def _in_amqp(closed: Closed) -> str:
 
 def _unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     verdict, expected = closed.verdict, closed.expected
-    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(context.messages) or context.failed:
-        return None
-    if expected is None and verdict.protocol is None:
+    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(context.messages) or context.failed or not closed.ours:
         return None
     sent = " and ".join(f"{size:,} bytes of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
     if verdict.protocol is not None:
@@ -153,57 +139,39 @@ def _unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft
 
 def _lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side])
-    if not _concerns(closed) or not lost:
-        return None
-    return FindingDraft(
-        f"{lost:,} bytes reached their receiver and are not in the capture: the capture has lost packets, not the network", (), key="lost"
-    )
+    cause = f"{lost:,} bytes reached their receiver and are not in the capture: the capture has lost packets, not the network"
+    return FindingDraft(cause, (), key="lost") if closed.ours and lost else None
 
 
 def _retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     count = closed.retransmitted
-    if not _concerns(closed) or not count:
-        return None
     what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
-    return FindingDraft(
-        f"{what} bytes that were there already: the network loses some, or the capture has them twice", (), closed.repeated, key="again"
-    )
+    cause = f"{what} bytes that were there already: the network loses some, or the capture has them twice"
+    return FindingDraft(cause, (), closed.repeated, key="again") if closed.ours and count else None
 
 
 def _zero_window(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    worst: tuple[int, int] | None = None
-    for side, stopped in enumerate(closed.stopped):
-        if stopped is not None and (worst is None or stopped[2] > worst[0]):
-            worst = stopped[2], side
-    if worst is None or not _concerns(closed):
+    sides = [(stopped[2], -side, stopped[0]) for side, stopped in enumerate(closed.stopped) if stopped is not None]
+    if not sides or not closed.ours:
         return None
-    longest, side = worst
-    packet = closed.stopped[side]
-    assert packet is not None
-    return FindingDraft(
-        f"{closed.who(side)} has no room for more (window 0) for {span_text(longest)}: it does not read what comes",
-        (),
-        (packet[0],),
-        WARNING if longest >= STALLED_NS else NOTE,
-        key=side,
-    )
+    longest, side, packet = max(sides)
+    cause = f"{closed.who(-side)} has no room for more (window 0) for {span_text(longest)}: it does not read what comes"
+    return FindingDraft(cause, (), (packet,), WARNING if longest >= STALLED_NS else NOTE, key=-side)
 
 
 def _mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if closed.verdict.protocol is None or closed.syn:
-        return None
-    return FindingDraft("the capture begins in the middle of the conversation: what was agreed before is not known", (), (closed.first[1],))
+    cause = "the capture begins in the middle of the conversation: what was agreed before is not known"
+    return FindingDraft(cause, (), (closed.first[1],)) if closed.verdict.protocol is not None and not closed.syn else None
 
 
 def _snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not _concerns(closed) or not any(closed.cut):
-        return None
-    return FindingDraft(f"{sum(closed.cut):,} bytes are cut off by the snap length of the capture", ())
+    cause = f"{sum(closed.cut):,} bytes are cut off by the snap length of the capture"
+    return FindingDraft(cause, ()) if closed.ours and any(closed.cut) else None
 
 
 def _one_way(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     for side in (0, 1):
-        if _concerns(closed) and not closed.packets[side] and closed.bytes[1 - side]:
+        if closed.ours and not closed.packets[side] and closed.bytes[1 - side]:
             return FindingDraft(f"no packet of {closed.who(side)} was captured, only those to it", ())
     return None
 
@@ -223,7 +191,7 @@ TROUBLES: tuple[tuple[str, str], ...] = (
 
 def _trouble(name: str) -> Callable[[ConversationContext, Closed], FindingDraft | None]:
     def tell(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-        cause = closed.troubles.get(name) if _concerns(closed) else None
+        cause = closed.troubles.get(name) if closed.ours else None
         if cause is None:
             return None
         # Whoever was not content has gone on all the same
@@ -237,62 +205,61 @@ def _tls_on_plain_port(context: ConversationContext, closed: Closed) -> FindingD
     tls = closed.tls
     if closed.expected is None or tls is None or closed.troubles or tls.version is not None or closed.by in (None, tls.client):
         return None
-    if (tls.last is not None and tls.last[0] != tls.client) or closed.lost[closed.server]:
-        return None
-    return FindingDraft("the client begins with TLS, and the server ends the connection without a word of it", (), key="plain port")
+    heard = (tls.last is not None and tls.last[0] != tls.client) or closed.lost[closed.server]
+    cause = "the client begins with TLS, and the server ends the connection without a word of it"
+    return None if heard else FindingDraft(cause, (), key="plain port")
 
 
 def _plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     port = closed.ports[closed.server]
-    if closed.tls is not None or port not in TLS_PORTS or not closed.bytes[1 - closed.server] or closed.bytes[closed.server]:
-        return None
-    return FindingDraft(
-        f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing", numbers(context.last[0])
-    )
+    plain = closed.tls is None and port in TLS_PORTS and closed.bytes[1 - closed.server] and not closed.bytes[closed.server]
+    cause = f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing"
+    return FindingDraft(cause, numbers(context.last[0])) if plain else None
 
 
 def _tls_alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if not _concerns(closed) or tls is None or closed.troubles or context.failed:
+    if not closed.ours or tls is None or closed.troubles or context.failed:
         return None
-    for alert in tls.alerts:
-        if alert.fatal and alert.number not in HARMLESS:
-            who = "client" if alert.side == tls.client else "server"
-            after = "" if tls.last is None else f" after {tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
-            return FindingDraft(
-                f"the {who} ends TLS{after}: {alert.name.replace('_', ' ')}", (), (alert.packet[1],), key=(who, alert.number)
-            )
-    return None
+    alert = next((alert for alert in tls.alerts if alert.fatal and alert.number not in HARMLESS), None)
+    if alert is None:
+        return None
+    who = "client" if alert.side == tls.client else "server"
+    after = "" if tls.last is None else f" after {_latest(tls)}"
+    cause = f"the {who} ends TLS{after}: {alert.name.replace('_', ' ')}"
+    return FindingDraft(cause, (), (alert.packet[1],), key=(who, alert.number))
+
+
+def _latest(tls: Any) -> str:
+    """The last message of a handshake, and whose it is."""
+    return f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
 
 
 def _tls_incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if not _concerns(closed) or tls is None or context.failed or tls.last is None or tls.plain_peer is not None or not closed.shaking_hands:
+    if not closed.ours or tls is None or context.failed or tls.last is None or tls.plain_peer is not None or not closed.shaking_hands:
         return None
     if closed.by is None or closed.lacking:
         return None
-    after = f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
     if tls.unanswered and closed.by == tls.client and not tls.resumed and tls.last[2] <= closed.until_ns:
         cause = f"the client {closed.verb} the connection without a word once it has the server's certificate: it does not accept it"
         return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
-    return FindingDraft(
-        f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {after}", (), key=(closed.by, after)
-    )
+    cause = f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {_latest(tls)}"
+    return FindingDraft(cause, (), key=(closed.by, _latest(tls)))
 
 
 def _tls_unread(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    tls = closed.tls
-    if not _concerns(closed) or closed.verdict.protocol is not None or tls is None or closed.troubles or closed.shaking_hands:
-        return None
-    return FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
+    unread = closed.expected is not None and closed.verdict.protocol is None and closed.tls is not None
+    told = FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
+    return told if unread and not closed.troubles and not closed.shaking_hands else None
 
 
 # Requests and answers
 
 
 def _slow(context: ConversationContext, message: Message) -> FindingDraft | None:
-    latency = message.latency_ns
-    if message.outcome == "refused" or latency is None or latency < SLOW_NS or message.name in context.family.patient:
+    latency = message.latency_ns or 0
+    if latency < SLOW_NS or message.outcome == "refused" or message.name in context.family.patient:
         return None
     return FindingDraft(f"{message.name} was answered after {span_text(latency)}", key=message.name)
 
@@ -302,9 +269,8 @@ def _orphans(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         return None
     found = list(context.orphans.values())
     names = some(dict.fromkeys(one.name for one in found))
-    verb = "answers no request" if len(found) == 1 else "answer no request"
-    count = "a response" if len(found) == 1 else f"{len(found)} responses"
-    return FindingDraft(f"{count} ({names}) {verb} that was captured", numbers(*found), packets(*found), key=names)
+    told = f"a response ({names}) answers" if len(found) == 1 else f"{len(found)} responses ({names}) answer"
+    return FindingDraft(f"{told} no request that was captured", numbers(*found), packets(*found), key=names)
 
 
 def _damaged(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -326,9 +292,8 @@ def _damaged(context: ConversationContext, message: Message) -> FindingDraft | N
     if known and fault.reason.endswith(ENDED):
         cause = f"{message.name} of the {who} is in the capture in part only: {fault.reason}"
         return FindingDraft(cause, severity=NOTE, advice=_ENDED, key="tail", rule="frame-cut-off")
-    return FindingDraft(
-        f"{message.name} of the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}", key=(message.name, fault.field)
-    )
+    cause = f"{message.name} of the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}"
+    return FindingDraft(cause, key=(message.name, fault.field))
 
 
 def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
@@ -374,7 +339,7 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if gap.position + gap.size < closed.bytes[side]:
         return _no_frame(gap)._replace(rule="skipped", severity=WARNING, advice=_MIXED)
     who = f"{closed.who(side)}: {gap.size:,} bytes of it came"
-    if closed.by is None or closed.how not in ("FIN", "RST"):
+    if closed.by is None or not closed.ended:
         return FindingDraft(f"the capture ends in the middle of a frame of {who}", (), severity=NOTE, key="tail")
     own = closed.by == side
     whose = f"its own: {gap.size:,} bytes of it came" if own else who
@@ -384,26 +349,22 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _id_again(context: ConversationContext, message: Message) -> FindingDraft | None:
     before = context.ids.get((message.sender, message.name, message.id)) if message.kind == "request" and message.id is not None else None
-    if before is None or context.family.repeats:
-        return None
-    cause = f"{message.name} uses the id {message.id} again while the request before with it has no answer"
-    return FindingDraft(cause, (before, message.number), key=message.name)
+    return _used_again(message, (before, message.number)) if before is not None and not context.family.repeats else None
 
 
 def _duplicate(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    if exchange.outcome != "superseded":
-        return None
-    ident = "" if exchange.id is None else f" {exchange.id}"
-    return FindingDraft(
-        f"{exchange.name} uses the id{ident} again while the request before with it has no answer", (exchange.request,), key=exchange.name
-    )
+    return _used_again(exchange, (exchange.request,)) if exchange.outcome == "superseded" else None
+
+
+def _used_again(one: Message | Exchange, evidence: tuple[int, ...]) -> FindingDraft:
+    ident = "" if one.id is None else f" {one.id}"
+    return FindingDraft(f"{one.name} uses the id{ident} again while the request before with it has no answer", evidence, key=one.name)
 
 
 def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    if exchange.reason not in ("timeout", "deadline passed") or exchange.name in context.family.counted:
-        return None
-    why = "in time" if exchange.reason == "timeout" else "before its deadline"
-    return FindingDraft(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
+    why = {"timeout": "in time", "deadline passed": "before its deadline"}.get(exchange.reason or "")
+    told = FindingDraft(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
+    return told if why is not None and exchange.name not in context.family.counted else None
 
 
 def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -418,23 +379,16 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
     found = [one for one in context.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside]
     if not found:
         return None
-    count = len(found)
+    count, asked = len(found), tuple(one.request for one in found)
     names = some(dict.fromkeys(one.name for one in found))
-    what = (
-        f"{names} has no answer"
-        if count == 1
-        else f"{count} requests or more ({names}) have no answer"
-        if count > 7
-        else f"{count} requests ({names}) have no answer"
-    )
-    asked = tuple(one.request for one in found)
-    if closed.how not in ("FIN", "RST") or closed.by is None:
+    what = f"{names} has no answer" if count == 1 else f"{count} requests{' or more' if count > 7 else ''} ({names}) have no answer"
+    if not closed.ended or closed.by is None:
         if _stands_still(context, closed):
             return None
         waited = max(one.waited_ns or 0 for one in found)
-        if waited < PATIENCE_NS or context.failed or closed.lacking:
-            return FindingDraft(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, advice=_SILENT, key=names)
-        return FindingDraft(f"{what} for {span_text(waited)} when the capture ends", asked, advice=_SILENT, key=names)
+        soon = waited < PATIENCE_NS or context.failed or closed.lacking
+        told = f"when the capture ends, {span_text(waited)} later" if soon else f"for {span_text(waited)} when the capture ends"
+        return FindingDraft(f"{what} {told}", asked, severity=NOTE if soon else WARNING, advice=_SILENT, key=names)
     after, _ = since(context, closed)
     if context.failed or not all(closed.packets):
         return None
@@ -452,9 +406,8 @@ def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDr
     after, last = since(context, closed)
     # Of packets that were captured in another order nobody knows who was first
     severity = NOTE if closed.muddled else WARNING
-    return FindingDraft(
-        f"the server {closed.verb} the connection{after}, without a goodbye", numbers(last), severity=severity, key=closed.how
-    )
+    cause = f"the server {closed.verb} the connection{after}, without a goodbye"
+    return FindingDraft(cause, numbers(last), severity=severity, key=closed.how)
 
 
 def _no_goodbye(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -475,27 +428,16 @@ def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | 
         return None
     reached, (after, last) = context.reached(), since(context, closed)
     place = f"the handshake gets as far as {reached}"
-    if closed.by is None or closed.how not in ("FIN", "RST"):
+    if closed.by is None or not closed.ended:
         waited = 0 if context.last_ns is None else closed.last[3] - context.last_ns
         silent = "" if last is None else f" after {said(context, last)}"
-        open_ = [one.request for one in context.unanswered]
-        return FindingDraft(
-            f"{place}; nothing more comes{silent} until the capture ends, {span_text(waited)} later",
-            tuple(dict.fromkeys((*open_, *numbers(last)))),
-            severity=WARNING if waited >= PATIENCE_NS else NOTE,
-            advice=_SILENT,
-            key=reached,
-        )
-    severity = (
-        NOTE if closed.by == closed.client and not any(one.src == closed.endpoints[closed.by] for one in context.unanswered) else ERROR
-    )
-    return FindingDraft(
-        f"{place}: {closed.who(closed.by)} {closed.verb} the connection{after}, before {missing}",
-        numbers(last),
-        packets(last),
-        severity,
-        key=(reached, closed.by),
-    )
+        evidence = dict.fromkeys((*(one.request for one in context.unanswered), *numbers(last)))
+        cause = f"{place}; nothing more comes{silent} until the capture ends, {span_text(waited)} later"
+        return FindingDraft(cause, tuple(evidence), severity=WARNING if waited >= PATIENCE_NS else NOTE, advice=_SILENT, key=reached)
+    asks = any(one.src == closed.endpoints[closed.by] for one in context.unanswered)
+    severity = NOTE if closed.by == closed.client and not asks else ERROR
+    cause = f"{place}: {closed.who(closed.by)} {closed.verb} the connection{after}, before {missing}"
+    return FindingDraft(cause, numbers(last), packets(last), severity, key=(reached, closed.by))
 
 
 _CERTIFICATE = (
@@ -630,9 +572,7 @@ class Failed(msgspec.Struct):
         if context.conversation != self.latest:
             self.conversations += 1
             self.latest = context.conversation
-            host = (context.client or "").rpartition(":")[0]
-            if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
-                self.hosts[host] = self.hosts.get(host, 0) + 1
+            self._note({(context.client or "").rpartition(":")[0]: 1})
         self.first_ns = self.first_ns or finding.time_ns
         self.last_ns = max(self.last_ns, finding.time_ns)
         if len(self.messages) < EVIDENCE:
@@ -644,11 +584,14 @@ class Failed(msgspec.Struct):
         """All that was seen of it elsewhere, in other conversations."""
         self.conversations += other.conversations
         self.first_ns, self.last_ns = min(self.first_ns, other.first_ns), max(self.last_ns, other.last_ns)
-        for host, count in other.hosts.items():
-            if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
-                self.hosts[host] = self.hosts.get(host, 0) + count
+        self._note(other.hosts)
         self.messages = [*self.messages, *other.messages][:EVIDENCE]
         self.packets = [*self.packets, *other.packets][:EVIDENCE]
+
+    def _note(self, hosts: dict[str, int]) -> None:
+        for host, count in hosts.items():
+            if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
+                self.hosts[host] = self.hosts.get(host, 0) + count
 
     def evidence(self, cause: str) -> FindingDraft:
         return FindingDraft(cause, tuple(self.messages), tuple(self.packets))
@@ -694,26 +637,17 @@ def _everybody(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]
 
 def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
-        if one.severity != ERROR:
-            continue
-        for host, times in one.hosts.items():
-            if times >= SAME:
-                each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
-                yield (
-                    one.evidence(
-                        f"{host} tries again and again: {times:,} connections to {one.server}, one every {span_text(each)}, "
-                        f"and each time the same: {one.cause}"
-                    ),
-                    one,
-                )
-                break
+        host = next((host for host, times in one.hosts.items() if times >= SAME), None)
+        if one.severity == ERROR and host is not None:
+            each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
+            tries = f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}, one every {span_text(each)}"
+            yield one.evidence(f"{tries}, and each time the same: {one.cause}"), one
 
 
 def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
-        if one.rule.endswith(".again-and-again"):
-            continue
-        if one.conversations >= SAME and (one.severity != ERROR or max(one.hosts.values(), default=0) < SAME) and one.rule not in _TCP_ENDS:
+        looped = one.severity == ERROR and max(one.hosts.values(), default=0) >= SAME
+        if one.conversations >= SAME and not looped and one.rule not in _TCP_ENDS and not one.rule.endswith(".again-and-again"):
             yield one.evidence(f"the same in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
 
 

@@ -31,6 +31,7 @@ from streamdump.diagnose.rules import (
     Refusal,
     Rule,
     last_before,
+    noted,
     numbers,
     packets,
     quoted,
@@ -43,7 +44,6 @@ from streamdump.protocols.mewbase.dissector import REST_NOTE
 TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")
 
 VERSION = re.compile(r"\d+(\.\d+)?").fullmatch
-DROPS = re.compile(r"drop (it|this) without an answer").search
 LATEST = 0.1
 """The version of the last servers, which refuse a greater one."""
 
@@ -76,6 +76,10 @@ ADVICE = {
     "no such binder": "Create it first with CREATEBINDER, or check the name.",
     "no such query": "Check the name: queries are built into the server.",
 }
+
+
+NAMED = (("channel", "channel"), ("binder", "binder"), ("name", "the name"), ("sessID", "session"))
+"""What a request that is refused is for: the first of these fields that it has."""
 
 
 class MewbaseSubscription(msgspec.Struct):
@@ -126,9 +130,9 @@ def _key(value: Any) -> Any:
 
 
 def _no_connect(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if sum(context.messages) != 1 or not context.whole or message.position or message.sender != "client" or message.name == "CONNECT":
-        return None
-    return FindingDraft(f"the client begins with {message.name} and not with CONNECT: servers answer nothing before that")
+    first = sum(context.messages) == 1 and context.whole and not message.position and message.sender == "client"
+    cause = f"the client begins with {message.name} and not with CONNECT: servers answer nothing before that"
+    return FindingDraft(cause) if first and message.name != "CONNECT" else None
 
 
 def _version(context: ConversationContext, message: Message) -> str | None:
@@ -147,51 +151,35 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     why = str(label) if label else f"error {code}" if code is not None else "no reason given"
     if isinstance(text, str) and text and text.lower() != why:
         why += f" ({quoted(text, 160)})"
-    about, rule, advice = "", "refused", ADVICE.get(str(label))
-    if request is not None and request.name != "CONNECT":
+    advice = ADVICE.get(str(label))
+    if request is None or request.name != "CONNECT":
         # A server that looks at it has taken CONNECT, whether its response was captured or not
-        context.ready = True
-    if request is not None and request.name == "CONNECT":
-        version = asked.get("version")
-        rule = "connect-refused"
-        login = "auth" in f"{why} {code}".lower()
-        if isinstance(version, str) and VERSION(version) and float(version) > LATEST and not login:
-            about, rule = f"version {quoted(version)}", "version-refused"
-            advice = _VERSION
-        elif login:
-            rule = "authentication-failed"
-            auth = asked.get("authInfo")
-            user = next((auth[name] for name in ("user", "username") if isinstance(auth, dict) and name in auth), asked.get("username"))
-            about = f"user {quoted(user)}" if user is not None and not str(user).startswith("<redacted") else ""
-    else:
-        for name, what in (("channel", "channel"), ("binder", "binder"), ("name", "the name"), ("sessID", "session")):
-            if asked.get(name) is not None:
-                about = f"{what} {quoted(asked[name])}" if isinstance(asked[name], str) else f"{what} {asked[name]}"
-                break
-    return Refusal(why, about, label in ABSENT, advice, rule)
+        context.ready = context.ready or request is not None
+        named = (f"{what} {_shown(asked[name])}" for name, what in NAMED if asked.get(name) is not None)
+        return Refusal(why, next(named, ""), label in ABSENT, advice)
+    version = asked.get("version")
+    if "auth" in f"{why} {code}".lower():
+        auth = asked["authInfo"] if isinstance(asked.get("authInfo"), dict) else {}
+        user = auth.get("user", auth.get("username", asked.get("username")))
+        about = f"user {quoted(user)}" if user is not None and not str(user).startswith("<redacted") else ""
+        return Refusal(why, about, label in ABSENT, advice, "authentication-failed")
+    if isinstance(version, str) and VERSION(version) and float(version) > LATEST:
+        return Refusal(why, f"version {quoted(version)}", label in ABSENT, _VERSION, "version-refused")
+    return Refusal(why, "", label in ABSENT, advice, "connect-refused")
+
+
+def _shown(value: Any) -> str:
+    return quoted(value) if isinstance(value, str) else str(value)
 
 
 # Frames that servers do not take
 
 
-def _dropped_type(context: ConversationContext, message: Message) -> FindingDraft | None:
-    for note in message.notes:
-        if DROPS(note):
-            return FindingDraft(f"{message.name}: {note}", key=message.name)
-    return None
-
-
 def _missing_field(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if message.sender == "server" or message.fault is not None:
-        return None
     found = [note for note in message.notes if note.startswith("mandatory field ")]
-    return FindingDraft(f"{message.name} of the client: {'; '.join(found)}", key=(message.name, tuple(found))) if found else None
-
-
-def _wrong_length(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if REST_NOTE not in message.notes:
+    if not found or message.sender == "server" or message.fault is not None:
         return None
-    return FindingDraft(f"{message.name} of the {message.sender or 'sender'}: {REST_NOTE}", key=message.sender)
+    return FindingDraft(f"{message.name} of the client: {'; '.join(found)}", key=(message.name, tuple(found)))
 
 
 def _odd(message: Message) -> str | None:
@@ -226,10 +214,9 @@ def _stated(closed: Closed) -> str | None:
 
 
 def _impossible(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    what = None if context.failed or closed.lacking else _stated(closed)
-    if what is None:
-        return None
-    return FindingDraft(f"servers answer nothing behind {what}", (), severity=WARNING if context.messages[1] else ERROR)
+    what, severity = _stated(closed), WARNING if context.messages[1] else ERROR
+    told = what is not None and not context.failed and not closed.lacking
+    return FindingDraft(f"servers answer nothing behind {what}", (), severity=severity) if told else None
 
 
 def _skipped(context: ConversationContext, gap: Gap) -> None:
@@ -241,27 +228,27 @@ def _skipped(context: ConversationContext, gap: Gap) -> None:
 
 def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     broke = context.memo.broke
-    if broke is None or closed.lacking:
+    if broke is None or closed.lacking or context.failed:
         return None
     number, packet, what = broke
     found = [one for one in context.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
     open_ = [one.request for one in found if one.reason == "closed" or (one.waited_ns or 0) >= PATIENCE_NS]
-    if not open_ or context.failed:
+    if not open_:
         return None
     if packet is None:
-        what = _stated(closed) or what
+        what, evidence, marks = _stated(closed) or what, open_, []
+    else:
+        evidence, marks = [number, *open_], [packet]
     after = f", and closes the connection {span_text(closed.until_ns - (context.last_ns or 0))} later" if closed.by == closed.server else ""
     names = some(dict.fromkeys(one.name for one in context.unanswered if one.request in open_))
-    shown = {one.number: one for one in (*context.asked.values(), *context.last) if one is not None}
-    evidence = tuple(dict.fromkeys((*((number,) if packet is not None else ()), *open_)))
-    marks = (*((packet,) if packet is not None else ()), *packets(*(shown.get(one) for one in open_)))
-    return FindingDraft(f"the server answers nothing more ({names}) behind {what}{after}", evidence, tuple(dict.fromkeys(marks)))
+    marks += packets(*map(context.remembered().get, open_))
+    cause = f"the server answers nothing more ({names}) behind {what}{after}"
+    return FindingDraft(cause, tuple(dict.fromkeys(evidence)), tuple(dict.fromkeys(marks)))
 
 
 def _old_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """UNSUBSCRIBE as it was up to November 2016: nobody answers it, and the client has done with the connection."""
-    asked = [context.asked.get(one.request) for one in context.unanswered]
-    found = [one for one in asked if one is not None and one.name == "UNSUBSCRIBE" and "SubID" in body_of(one)]
+    found = [one for one in context.owed() if one.name == "UNSUBSCRIBE" and "SubID" in body_of(one)]
     if not found:
         return None
     ended = {one.number for one in found}
@@ -272,21 +259,14 @@ def _old_end(context: ConversationContext, closed: Closed) -> FindingDraft | Non
 
 
 def _closes_over(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if closed.by != closed.server or closed.lacking:
-        return None
     # Else it was deaf before
     at_once = closed.until_ns - (context.last_ns or 0) < IDLE_NS
-    for one in context.unanswered:
-        asked = context.asked.get(one.request)
-        if asked is None:
-            continue
-        why = next(
-            (note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note), _odd(asked) if at_once else None
-        )
+    for asked in context.owed() if closed.by == closed.server and not closed.lacking else ():
+        notes = (note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note)
+        why = next(notes, _odd(asked) if at_once else None)
         if why is not None:
-            return FindingDraft(
-                f"the server closes the connection instead of answering {asked.name}: {why}", numbers(asked), packets(asked)
-            )
+            cause = f"the server closes the connection instead of answering {asked.name}: {why}"
+            return FindingDraft(cause, numbers(asked), packets(asked))
     return None
 
 
@@ -294,16 +274,13 @@ def _closes_over(context: ConversationContext, closed: Closed) -> FindingDraft |
 
 
 def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if closed.by != closed.server or context.failed or context.unanswered or not context.messages[1]:
-        return None
     last = last_before(context, closed)
-    if last is None:
+    if last is None or closed.by != closed.server or context.failed or context.unanswered or not context.messages[1]:
         return None
     quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
     if quiet < IDLE_NS:
-        return FindingDraft(
-            f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}", numbers(last), packets(last)
-        )
+        cause = f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}"
+        return FindingDraft(cause, numbers(last), packets(last))
     severity = NOTE if closed.muddled else WARNING
     cause = f"the server {closed.verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="idle")
@@ -327,9 +304,7 @@ def _backwards(context: ConversationContext, message: Message) -> FindingDraft |
 
 
 def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    for ident, one in context.memo.subscriptions.items():
-        if closed.lacking or not all(closed.packets):
-            return None
+    for ident, one in context.memo.subscriptions.items() if closed.complete else ():
         end = closed.until_ns if one.until_ns is None else one.until_ns
         open_ = one.events - one.acked
         if open_ > 0 and end - one.last_ns >= STALE_NS:
@@ -340,9 +315,7 @@ def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraf
 
 def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Events that the connection itself published, and that did not come to it."""
-    for ident, one in context.memo.subscriptions.items():
-        if closed.lacking or not context.begun or not all(closed.packets):
-            return None
+    for ident, one in context.memo.subscriptions.items() if context.begun and closed.complete else ():
         end = closed.until_ns if one.until_ns is None else one.until_ns
         if not one.plain or one.published <= one.events or end - one.published_ns < STOPPED_NS:
             continue
@@ -358,39 +331,42 @@ def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
 
 def _begun_twice(context: ConversationContext, message: Message) -> FindingDraft | None:
     session = _key(body_of(message).get("sessID"))
-    before = context.memo.transactions.get(session)
-    if (
-        message.kind != "request"
-        or (context.memo.broke is not None and context.memo.broke[0] < message.number)
-        or (before is None) == (message.name == "STARTTX")
-    ):
+    before, broke = context.memo.transactions.get(session), context.memo.broke
+    if message.kind != "request" or (broke is not None and broke[0] < message.number):
         return None
     if message.name == "STARTTX" and before is not None:
         cause = f"STARTTX begins a transaction of session {session} while one is open"
         return FindingDraft(cause, (before[0], message.number), (before[1], *packets(message)), key=session)
-    return (
-        FindingDraft(f"{message.name} ends a transaction of session {session}, where none was begun", key=session)
-        if context.begun
-        else None
-    )
+    alone = message.name != "STARTTX" and before is None and context.begun
+    return FindingDraft(f"{message.name} ends a transaction of session {session}, where none was begun", key=session) if alone else None
 
 
 def _not_ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    found = context.memo.transactions
-    if not found or closed.how not in ("FIN", "RST") or closed.lacking or context.memo.broke is not None:
+    if closed.lacking or context.memo.broke is not None:
         return None
-    what = f"session {next(iter(found))}" if len(found) == 1 else f"{len(found)} sessions"
-    cause = f"the connection ends while a transaction of {what} is neither committed nor aborted"
-    return FindingDraft(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
+    return _left(
+        closed,
+        context.memo.transactions,
+        "the connection ends while a transaction of {} is neither committed nor aborted",
+        "session",
+        "sessions",
+    )
 
 
 def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    found = context.memo.queries
-    if not found or closed.how not in ("FIN", "RST") or closed.lacking or not all(closed.packets):
+    if not closed.complete:
         return None
-    which = f"query {next(iter(found))}" if len(found) == 1 else f"{len(found)} queries"
-    cause = f"the results of {which} have no last one when {closed.who(closed.by)} ends the connection"
-    return FindingDraft(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
+    cause = f"the results of {{}} have no last one when {closed.who(closed.by)} ends the connection"
+    return _left(closed, context.memo.queries, cause, "query", "queries")
+
+
+def _left(closed: Closed, found: dict[Any, tuple[int, int]], cause: str, one: str, several: str) -> FindingDraft | None:
+    """What is open when the connection ends."""
+    if not found or not closed.ended:
+        return None
+    what = f"{one} {next(iter(found))}" if len(found) == 1 else f"{len(found)} {several}"
+    messages, marks = zip(*found.values(), strict=True)
+    return FindingDraft(cause.format(what), messages, marks)
 
 
 # What is remembered
@@ -405,9 +381,8 @@ def follow(context: ConversationContext, message: Message) -> None:
             memo.broke = message.number, message.packets[1], f"{message.name}, which {odd}"
     elif message.request is not None and memo.broke is not None and message.request >= memo.broke[0]:
         memo.broke = None
-    keep = _FOLLOW.get(message.name)
-    if keep is not None:
-        keep(context, memo, message, body_of(message))
+    if message.name in _FOLLOW:
+        _FOLLOW[message.name](context, memo, message, body_of(message))
 
 
 def _answered(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
@@ -438,11 +413,12 @@ def _subscribed(context: ConversationContext, memo: MewbaseState, message: Messa
 
 
 def _unsubscribed(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
-    one = memo.subscriptions.get(_key(body.get("subID", body.get("SubID"))))
-    if one is not None and message.kind == "request":
+    ident = _key(body.get("subID", body.get("SubID")))
+    one = memo.subscriptions.get(ident) if message.kind == "request" else None
+    if one is not None:
         one.until_ns = message.time_ns
         if one.published <= one.events == one.acked:
-            del memo.subscriptions[_key(body.get("subID", body.get("SubID")))]
+            del memo.subscriptions[ident]
 
 
 def _received(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
@@ -497,9 +473,15 @@ RULES: tuple[Rule, ...] = (
     Rule("closes-over", ERROR, CLOSED, _closes_over, "Look at the message with -V, and let the client write what the server expects."),
     Rule("deaf", ERROR, CLOSED, _deaf, "Connect anew: a server that could not take a frame apart reads all wrongly from there on."),
     Rule("impossible-length", WARNING, CLOSED, _impossible, _BSON),
-    Rule("unknown-type", WARNING, ANY, _dropped_type, "Use the names that servers know: streamdump protocols mewbase lists them."),
+    Rule(
+        "unknown-type",
+        WARNING,
+        ANY,
+        noted("drop (it|this) without an answer", "{name}: {note}", "{name}"),
+        "Use the names that servers know: streamdump protocols mewbase lists them.",
+    ),
     Rule("missing-field", WARNING, ANY, _missing_field, "Let the client write this field: servers close over most that are missing."),
-    Rule("length", NOTE, ANY, _wrong_length, _BSON),
+    Rule("length", NOTE, ANY, noted(re.escape(REST_NOTE), "{name} of the {who}: {note}", "{who}"), _BSON),
     Rule("skipped-bytes", WARNING, GAP, _skipped, _BSON),
     Rule("positions", WARNING, "RECEV", _backwards, "Let the consumer pass over positions that it has had."),
     Rule(

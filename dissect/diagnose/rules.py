@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -204,6 +205,11 @@ class Closed(msgspec.Struct):
         return any(self.lost) or any(self.cut) or (any(self.bytes) and not all(self.packets))
 
     @property
+    def complete(self) -> bool:
+        """Whether all of both sides was captured."""
+        return all(self.packets) and not self.lacking
+
+    @property
     def server(self) -> int:
         """The side that is the server, as far as anything tells."""
         return 1 - (self.client or 0)
@@ -213,6 +219,16 @@ class Closed(msgspec.Struct):
         """Whether TLS was begun, and not agreed on."""
         tls = self.tls
         return tls is not None and not tls.complete and (tls.unanswered or not tls.sealed)
+
+    @property
+    def ended(self) -> bool:
+        """Whether somebody ended the connection, in order or not."""
+        return self.how in ("FIN", "RST")
+
+    @property
+    def ours(self) -> bool:
+        """Whether a conversation is one of ours, or was meant to be."""
+        return self.expected is not None or self.verdict.protocol is not None
 
     @property
     def until_ns(self) -> int:
@@ -335,6 +351,14 @@ class ConversationContext:
     def request_of(self, message: Message) -> Message | None:
         """The request that a response answers, where it is remembered."""
         return None if message.request is None else self.asked.get(message.request)
+
+    def remembered(self) -> dict[int, Message]:
+        """By number the messages that are remembered with their fields."""
+        return {one.number: one for one in (*self.asked.values(), *self.last) if one is not None}
+
+    def owed(self) -> list[Message]:
+        """The requests that had no response, as far as they are remembered."""
+        return [self.asked[one.request] for one in self.unanswered if one.request in self.asked]
 
     def see(self, message: Message) -> None:
         """Note what every protocol has; before the rules."""
@@ -498,6 +522,18 @@ def label_of(message: Message, field: str) -> str:
     return str(label) if label is not None else f"{field.replace('_', ' ')} {message.fields.get(field)}"
 
 
+def noted(pattern: str, cause: str, key: str | None = None) -> Callable[[ConversationContext, Message], FindingDraft | None]:
+    """What tells of the first note on a message that matches; `cause` and `key` may have {note}, {name} and {who} sent it in them."""
+    matches = re.compile(pattern).search
+
+    def tell(context: ConversationContext, message: Message) -> FindingDraft | None:
+        note = next(filter(matches, message.notes), None)
+        words = {"note": note, "name": message.name, "who": message.sender or "sender"}
+        return None if note is None else FindingDraft(cause.format(**words), key=key and key.format(**words))
+
+    return tell
+
+
 __all__ = [
     "ANY",
     "CLOSED",
@@ -527,6 +563,7 @@ __all__ = [
     "is_here",
     "label_of",
     "last_before",
+    "noted",
     "numbers",
     "packets",
     "quoted",

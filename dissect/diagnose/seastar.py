@@ -29,6 +29,7 @@ from streamdump.diagnose.rules import (
     Refusal,
     Rule,
     last_before,
+    noted,
     numbers,
     packets,
     quoted,
@@ -104,39 +105,34 @@ def _feature(offer: Message, number: int) -> dict[str, Any] | None:
 
 def _negotiation_failed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     memo, offer = context.memo, context.memo.offer
-    if closed.lacking or memo.granted or closed.how not in ("FIN", "RST"):
+    if closed.lacking or memo.granted or not closed.ended:
         return None
     if offer is None:
-        size = closed.bytes[1 - closed.server]
-        if any(context.messages) or not size or not closed.syn or closed.bytes[closed.server]:
+        client = 1 - closed.server
+        size, begun = closed.bytes[client], closed.begun[client][: len(MAGIC)]
+        if any(context.messages) or not size or not closed.syn or closed.bytes[closed.server] or closed.foreign[client] is not None:
             return None
-        begun = closed.begun[1 - closed.server][: len(MAGIC)]
-        if closed.foreign[1 - closed.server] is not None:
-            return None
-        if begun != MAGIC[: len(begun)]:
-            # Of bytes that nobody knows none are shown: they may be a password
-            near = begun.startswith(MAGIC[:NEAR])
-            shown = f"with {quoted(begun.decode('latin-1'))}, and not with" if near and begun.isascii() else "without"
-            cause = f"{closed.who(closed.by)} ends the connection: the client begins {shown} the magic {quoted(MAGIC.decode())}"
-            return FindingDraft(
-                cause, (), advice="Let the client begin with the negotiation of Seastar RPC, or look what it takes the server for."
-            )
-        return FindingDraft(
-            f"{closed.who(closed.by)} ends the connection in the middle of the negotiation, behind {size} bytes of the client", ()
-        )
+        if begun == MAGIC[: len(begun)]:
+            where = f"in the middle of the negotiation, behind {size} bytes of the client"
+            return FindingDraft(f"{closed.who(closed.by)} ends the connection {where}", ())
+        # Of bytes that nobody knows none are shown: they may be a password
+        near = begun.startswith(MAGIC[:NEAR]) and begun.isascii()
+        shown = f"with {quoted(begun.decode('latin-1'))}, and not with" if near else "without"
+        cause = f"{closed.who(closed.by)} ends the connection: the client begins {shown} the magic {quoted(MAGIC.decode())}"
+        return FindingDraft(cause, (), advice=_BEGINNING)
     if closed.by != closed.server or context.messages[1] or closed.bytes[closed.server]:
         return None
-    parent, cookie, packed = (_feature(offer, number) for number in (STREAM_PARENT, ISOLATION, COMPRESS))
+    parent, cookie, packed = (_feature(offer, number) or {} for number in (STREAM_PARENT, ISOLATION, COMPRESS))
     advice = None
     if offer.fault is not None:
         why = f"the negotiation of the client cannot be read: {offer.fault.field} at byte {offer.fault.offset}: {offer.fault.reason}"
-    elif parent is not None and "stream_parent" in parent:
+    elif "stream_parent" in parent:
         why = f"likely it does not know connection {connection_text(parent['stream_parent'])}, of which the client asks for a stream"
         advice = "Open streams on the server, shard and connection that gave this id, and while that connection is open."
-    elif cookie is not None and "cookie" in cookie:
+    elif "cookie" in cookie:
         why = f"likely it refuses the isolation cookie {quoted(cookie['cookie'])}"
         advice = "Use a cookie that the server has a scheduling group for; its configuration tells."
-    elif packed is not None and "algorithms" in packed:
+    elif "algorithms" in packed:
         why = f"likely it does not bear the compression that is offered, {quoted(packed['algorithms'])}"
     else:
         why = "it does not answer the negotiation"
@@ -148,12 +144,12 @@ def _declined(context: ConversationContext, message: Message) -> FindingDraft | 
     if not isinstance(negotiated, dict) or not negotiated.get("declined"):
         return None
     names = [str(one) for one in negotiated["declined"]]
-    if "COMPRESS" in names:
-        packed = None if context.memo.offer is None else _feature(context.memo.offer, COMPRESS)
-        offered = f" ({packed['algorithms']})" if packed is not None and "algorithms" in packed else ""
-        cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
-        return FindingDraft(cause, advice="Configure the same compression at both.")
-    return FindingDraft(f"the server declines {some(names)}, which the client offers: it is older, or not set up for it")
+    if "COMPRESS" not in names:
+        return FindingDraft(f"the server declines {some(names)}, which the client offers: it is older, or not set up for it")
+    packed = (context.memo.offer and _feature(context.memo.offer, COMPRESS)) or {}
+    offered = f" ({packed['algorithms']})" if "algorithms" in packed else ""
+    cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
+    return FindingDraft(cause, advice="Configure the same compression at both.")
 
 
 def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -173,12 +169,16 @@ def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 # Calls
 
 
+def _verb(context: ConversationContext, answer: Message, request: Message | None) -> str:
+    call = context.memo.calls.get(answer.request or 0)
+    return verb_of(request) if call is None else str(call.verb)
+
+
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
     """What an exception says."""
     # It was negotiated, whether that was captured or not
     context.ready = True
-    fields, call = message.fields, context.memo.calls.get(message.request or 0)
-    verb = call.verb if call is not None else verb_of(request)
+    fields, verb = message.fields, _verb(context, message, request)
     if fields.get("exception_type") == UNKNOWN_VERB:
         verb = verb_of(message) if "verb" in fields else verb
         return Refusal(f"the server does not know {verb}", advice=_RELEASES, rule="unknown-verb")
@@ -227,31 +227,25 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     # Others may be calls that expect no reply
     owed = [one for one in calls if one.verb in memo.verbs]
     shown = owed or calls
-    end = closed.until_ns
-    ages = [max(0, end - one.time_ns) for one in shown]
+    ages = [max(0, closed.until_ns - one.time_ns) for one in shown]
     names = some(dict.fromkeys(one.verb for one in shown))
     count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
     age = " to ".join(dict.fromkeys((span_text(min(ages)), span_text(max(ages)))))
     evidence = tuple(one.number for one in shown), tuple(one.packet for one in shown)
-    ended = closed.how in ("FIN", "RST") and closed.by is not None
     if not owed:
         cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
         return FindingDraft(cause, *evidence, NOTE, rule="no-reply", advice=_NO_WAIT)
-    if not ended:
+    if not closed.ended or closed.by is None:
         return FindingDraft(f"{count} ({names}) without a reply for {age} when the capture ends", *evidence, NOTE, rule="no-reply")
     severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
-    return FindingDraft(
-        f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}", *evidence, severity
-    )
+    cause = f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}"
+    return FindingDraft(cause, *evidence, severity)
 
 
 def _late(context: ConversationContext, message: Message) -> FindingDraft | None:
-    for note in message.notes:
-        if " after the deadline of " in note:
-            call = context.memo.calls.get(message.request or 0)
-            verb = call.verb if call is not None else verb_of(context.request_of(message))
-            return FindingDraft(f"the reply to {verb} comes {note}: the client has given up by then", key=verb)
-    return None
+    note = next((note for note in message.notes if " after the deadline of " in note), None)
+    verb = _verb(context, message, context.request_of(message))
+    return FindingDraft(f"the reply to {verb} comes {note}: the client has given up by then", key=verb) if note is not None else None
 
 
 def _times(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -260,23 +254,15 @@ def _times(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     took, handler, verb, *evidence = context.memo.longest
     rest = max(0, took - handler)
     times = f"{span_text(took)}: {span_text(handler)} in its handler and {span_text(rest)} on the way"
+    advice, rule = (None, "handler-time") if handler >= rest else (_NETWORK, "network-time")
     cause = f"the call that takes longest, {verb}, takes {times}"
-    if handler >= rest:
-        return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), rule="handler-time")
-    return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=_NETWORK, rule="network-time")
+    return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=advice, rule=rule)
 
 
 def _not_positive(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if message.fields.get("msg_id", 1) > 0:
-        return None
-    return FindingDraft(f"{verb_of(message)} is called with msg_id {message.fields['msg_id']}; ids begin with 1 and rise", key="negative")
-
-
-def _sealed(context: ConversationContext, message: Message) -> FindingDraft | None:
-    for note in message.notes:
-        if note.startswith("compression ") and "cannot be opened" in note:
-            return FindingDraft(f"what is said cannot be read: {note}", key=note)
-    return None
+    ident = message.fields.get("msg_id", 1)
+    cause = f"{verb_of(message)} is called with msg_id {ident}; ids begin with 1 and rise"
+    return FindingDraft(cause, key="negative") if ident <= 0 else None
 
 
 # Ends
@@ -284,9 +270,7 @@ def _sealed(context: ConversationContext, message: Message) -> FindingDraft | No
 
 def _no_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     memo = context.memo
-    if not memo.stream or not memo.granted or all(memo.ended) or closed.lacking or closed.how not in ("FIN", "RST"):
-        return None
-    if not all(closed.packets):
+    if not memo.stream or not memo.granted or all(memo.ended) or closed.lacking or not closed.ended or not all(closed.packets):
         return None
     missing = " and ".join(f"the {name}" for name, ended in zip(("client", "server"), memo.ended, strict=True) if not ended)
     last = last_before(context, closed)
@@ -295,11 +279,10 @@ def _no_end(context: ConversationContext, closed: Closed) -> FindingDraft | None
 
 
 def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    memo = context.memo
-    if closed.by != closed.server or memo.stream or memo.dropped or context.failed or not context.messages[1]:
+    memo, (after, last) = context.memo, since(context, closed)
+    if last is None or closed.by != closed.server or memo.stream or memo.dropped or context.failed or not context.messages[1]:
         return None
-    after, last = since(context, closed)
-    return None if last is None else FindingDraft(f"the server {closed.verb} the connection{after}", numbers(last), packets(last))
+    return FindingDraft(f"the server {closed.verb} the connection{after}", numbers(last), packets(last))
 
 
 # What is remembered
@@ -315,10 +298,8 @@ def follow(context: ConversationContext, message: Message) -> None:
         timeout = message.fields.get("timeout")
         if timeout and timeout < OVER and len(memo.deadlines) < CALLS:
             heappush(memo.deadlines, (message.time_ns + timeout * 1_000_000, message.number))
-    elif message.request is not None and name != "Negotiation":
-        call = memo.calls.pop(message.request, None)
-        if call is None:
-            return
+    elif message.request in memo.calls:
+        call = memo.calls.pop(message.request)
         if len(memo.verbs) < VERBS:
             memo.verbs[call.verb] = None
         took, handler = message.latency_ns, worked(message)
@@ -326,14 +307,13 @@ def follow(context: ConversationContext, message: Message) -> None:
             memo.longest = (took, handler, call.verb, call.number, message.number, call.packet, message.packets[1])
     elif name == "EndOfStream":
         memo.ended[message.sender == "server"] = True
+    elif name == "Negotiation" and message.kind == "response":
+        memo.granted = True
     elif name == "Negotiation":
-        if message.kind == "response":
-            memo.granted = True
-        else:
-            memo.offer = message
-            memo.stream = _feature(message, STREAM_PARENT) is not None
+        memo.offer, memo.stream = message, _feature(message, STREAM_PARENT) is not None
 
 
+_BEGINNING = "Let the client begin with the negotiation of Seastar RPC, or look what it takes the server for."
 _TIME = "Look at what keeps the handler busy; a server drops the reply by design once the time is over."
 
 RULES: tuple[Rule, ...] = (
@@ -356,7 +336,13 @@ RULES: tuple[Rule, ...] = (
     Rule("deadline-passed", WARNING, EXCHANGE, _unanswered, _TIME),
     Rule("late-reply", WARNING, ("Response", "Exception"), _late, "Look at what keeps the server busy, or let the client wait longer."),
     Rule("not-positive-id", NOTE, "Request", _not_positive, "Let the client count up from 1: exceptions have the opposite of the id."),
-    Rule("compression-unread", WARNING, "Compressed", _sealed, "Capture with compression off, or with LZ4, to see the calls."),
+    Rule(
+        "compression-unread",
+        WARNING,
+        "Compressed",
+        noted("^compression .*cannot be opened", "what is said cannot be read: {note}", "{note}"),
+        "Capture with compression off, or with LZ4, to see the calls.",
+    ),
     Rule(
         "dropped-calls",
         WARNING,
