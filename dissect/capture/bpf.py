@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from streamdump.capture.link import IPV4, IPV6
 from streamdump.errors import UsageError
 
 SO_ATTACH_FILTER = 26
@@ -22,7 +23,6 @@ NET = 0xFFF0_0000
 
 PROTOCOL, PACKET_TYPE, INTERFACE, HARDWARE = 0xFFFF_F000, 0xFFFF_F004, 0xFFFF_F008, 0xFFFF_F01C
 OUTGOING, LOOPBACK = 4, 772
-IPV4, IPV6 = 0x0800, 0x86DD
 VLAN = (0x8100, 0x88A8)
 
 LOAD, LOAD_HALF, LOAD_BYTE = 0x20, 0x28, 0x30
@@ -46,109 +46,98 @@ class Instruction(NamedTuple):
     k: int
 
 
-class _Program:
-    """Instructions whose jumps name labels; a jump without one goes on with the next instruction."""
+class Step(NamedTuple):
+    """One instruction of a program that is being written; `yes` and `no` are labels to go to, "" the next instruction."""
 
-    def __init__(self) -> None:
-        self._code: list[tuple[int, str, str, int]] = []
-        self._labels: dict[str, int] = {}
+    code: int
+    k: int = 0
+    yes: str = ""
+    no: str = ""
 
-    def add(self, code: int, k: int, yes: str = "", no: str = "") -> None:
-        self._code.append((code, yes, no, k))
 
-    def label(self, name: str) -> None:
-        self._labels[name] = len(self._code)
+Program = Sequence[Step | str]
+"""Instructions, with labels before those that others go to."""
 
-    def made(self) -> list[Instruction]:
-        return [self._instruction(at, *one) for at, one in enumerate(self._code)]
 
-    def _instruction(self, at: int, code: int, yes: str, no: str, k: int) -> Instruction:
-        if code == JUMP:
-            return Instruction(code, 0, 0, self._skip(at, yes))
-        return Instruction(code, self._skip(at, yes), self._skip(at, no), k)
+def _assembled(program: Program) -> list[Instruction]:
+    code = [one for one in program if isinstance(one, Step)]
+    labels = {one: at - number for number, (at, one) in enumerate((at, one) for at, one in enumerate(program) if isinstance(one, str))}
 
-    def _skip(self, at: int, label: str) -> int:
-        return self._labels[label] - at - 1 if label else 0
+    def skip(at: int, label: str) -> int:
+        return labels[label] - at - 1 if label else 0
+
+    return [
+        Instruction(one.code, 0, 0, skip(at, one.yes)) if one.code == JUMP else Instruction(one.code, skip(at, one.yes), skip(at, one.no), one.k)
+        for at, one in enumerate(code)
+    ]
 
 
 def entry(interfaces: Sequence[int] = ()) -> list[Instruction]:
     """What comes before any filter: no packet twice on a loopback interface, where each is seen going out and coming in, and of
     all interfaces only those with these indexes (none given: all)."""
-    program = _Program()
-    program.add(LOAD, PACKET_TYPE)
-    program.add(IF_EQUAL, OUTGOING, no="once")
-    program.add(LOAD, HARDWARE)
-    program.add(IF_EQUAL, LOOPBACK, no="once")
-    program.add(RETURN, 0)
-    program.label("once")
-    if interfaces:
-        program.add(LOAD, INTERFACE)
-        for index in interfaces:
-            program.add(IF_EQUAL, index, yes="chosen")
-        program.add(RETURN, 0)
-        program.label("chosen")
-    return program.made()
+    chosen = [Step(LOAD, INTERFACE), *(Step(IF_EQUAL, index, yes="chosen") for index in interfaces), Step(RETURN, 0), "chosen"]
+    return _assembled(
+        [
+            Step(LOAD, PACKET_TYPE),
+            Step(IF_EQUAL, OUTGOING, no="once"),
+            Step(LOAD, HARDWARE),
+            Step(IF_EQUAL, LOOPBACK, no="once"),
+            Step(RETURN, 0),
+            "once",
+            *(chosen if interfaces else ()),
+        ]
+    )
 
 
 def tcp(ports: Sequence[int], snap: int) -> list[Instruction]:
     """TCP from or to one of these ports (none given: all TCP), with the fragments that may belong to it; `snap` bytes of each."""
-    program = _Program()
-    program.add(LOAD, PROTOCOL)
-    for kind in VLAN:
-        program.add(IF_EQUAL, kind, yes="tag")
-    program.add(JUMP, 0, yes="plain")
-    # The kernel takes one tag off. Behind it is another one, or it is one that the sender put there, and the IP header is found.
-    program.label("tag")
-    program.add(LOAD_HALF, NET + 2)
-    for kind in (IPV4, IPV6):
-        program.add(IF_EQUAL, kind, yes="tagged")
-    program.add(JUMP, 0, yes="plain")
-    program.label("tagged")
-    _tcp(program, NET + 4, ports, snap)
-    program.label("plain")
-    _tcp(program, NET, ports, snap)
-    program.add(RETURN, 0)
-    return program.made()
+    return _assembled(
+        [
+            Step(LOAD, PROTOCOL),
+            *(Step(IF_EQUAL, kind, yes="tag") for kind in VLAN),
+            Step(JUMP, yes="plain"),
+            # The kernel takes one tag off. Behind it is another one, or it is one that the sender put there, and the IP header is found.
+            "tag",
+            Step(LOAD_HALF, NET + 2),
+            *(Step(IF_EQUAL, kind, yes="tagged") for kind in (IPV4, IPV6)),
+            Step(JUMP, yes="plain"),
+            "tagged",
+            *_tcp(NET + 4, ports, snap),
+            "plain",
+            *_tcp(NET, ports, snap),
+            Step(RETURN, 0),
+        ]
+    )
 
 
-def _tcp(program: _Program, at: int, ports: Sequence[int], snap: int) -> None:
+def _tcp(at: int, ports: Sequence[int], snap: int) -> Program:
     """Takes or drops what has an IP header at `at`; goes on behind for anything else."""
     four, six, take, drop, end = (f"{what} {at}" for what in ("four", "six", "take", "drop", "end"))
-    program.add(LOAD_BYTE, at)
-    program.add(AND, 0xF0)
-    program.add(IF_EQUAL, 0x40, yes=four)
-    program.add(IF_EQUAL, 0x60, yes=six)
-    program.add(JUMP, 0, yes=end)
-    program.label(four)
-    program.add(LOAD_BYTE, at + 9)
-    program.add(IF_EQUAL, 6, no=drop)
-    if ports:
-        program.add(LOAD_HALF, at + 6)
-        program.add(IF_BITS, 0x1FFF, yes=take)
-        program.add(X_IS_HEADER_LENGTH, at)
-        for place in (0, 2):
-            program.add(LOAD_HALF_AT_X, at + place)
-            for port in ports:
-                program.add(IF_EQUAL, port, yes=take)
-        program.add(RETURN, 0)
-    else:
-        program.add(RETURN, snap)
-    program.label(six)
-    program.add(LOAD_BYTE, at + 6)
-    for following in MORE_HEADERS:
-        program.add(IF_EQUAL, following, yes=take)
-    program.add(IF_EQUAL, 6, no=drop)
-    if ports:
-        for place in (40, 42):
-            program.add(LOAD_HALF, at + place)
-            for port in ports:
-                program.add(IF_EQUAL, port, yes=take)
-        program.add(RETURN, 0)
-    program.label(take)
-    program.add(RETURN, snap)
-    program.label(drop)
-    program.add(RETURN, 0)
-    program.label(end)
+    known = [Step(IF_EQUAL, port, yes=take) for port in ports]
+    first = [Step(LOAD_HALF, at + 6), Step(IF_BITS, 0x1FFF, yes=take), Step(X_IS_HEADER_LENGTH, at)]
+    of_four = [*first, Step(LOAD_HALF_AT_X, at), *known, Step(LOAD_HALF_AT_X, at + 2), *known, Step(RETURN, 0)]
+    of_six = [Step(LOAD_HALF, at + 40), *known, Step(LOAD_HALF, at + 42), *known, Step(RETURN, 0)]
+    return [
+        Step(LOAD_BYTE, at),
+        Step(AND, 0xF0),
+        Step(IF_EQUAL, 0x40, yes=four),
+        Step(IF_EQUAL, 0x60, yes=six),
+        Step(JUMP, yes=end),
+        four,
+        Step(LOAD_BYTE, at + 9),
+        Step(IF_EQUAL, 6, no=drop),
+        *(of_four if ports else [Step(RETURN, snap)]),
+        six,
+        Step(LOAD_BYTE, at + 6),
+        *(Step(IF_EQUAL, following, yes=take) for following in MORE_HEADERS),
+        Step(IF_EQUAL, 6, no=drop),
+        *(of_six if ports else ()),
+        take,
+        Step(RETURN, snap),
+        drop,
+        Step(RETURN, 0),
+        end,
+    ]
 
 
 def expression(text: str, link: int | None, snap: int) -> list[Instruction]:
@@ -172,9 +161,9 @@ def expression(text: str, link: int | None, snap: int) -> list[Instruction]:
         more = "" if link is not None else "; with several interfaces or any, filters see packets from the IP header on"
         raise UsageError(f"-f {text}: {told.rstrip(')') or reason}{more}") from error
     found = [compiled.bf_insns[at] for at in range(compiled.bf_len)]
-    program = [Instruction(one.code, one.jt, one.jf, one.k) for one in found]
+    program = [_fitted(Instruction(one.code, one.jt, one.jf, one.k), link is None, snap) for one in found]
     free_filter(compiled)
-    return [_fitted(one, link is None, snap) for one in program]
+    return program
 
 
 def _fitted(one: Instruction, from_ip: bool, snap: int) -> Instruction:
