@@ -195,15 +195,13 @@ class LinkParser:
     def _of_odd(self, packet: Packet, order: int, ip: int, sent: int) -> Segment | None:
         """The segment of an odd packet."""
         # dpkt takes a tenth of the time to start, and most captures have no such packet
-        from streamdump.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Traced, Unjoined
+        from streamdump.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets
 
         if self._odd is None:
-            self._odd = Unjoined() if self.stateless else OddPackets() if self.pieces is None else Traced()
+            self._odd = OddPackets(joins=not self.stateless)
         counters = self.counters
         data = packet.buffer[ip : packet.offset + packet.captured]
-        if self.pieces is not None:
-            self._odd.mark = order  # type: ignore[attr-defined]
-        found = self._odd.packet(data, sent, packet.time_ns)
+        found = self._odd.packet(data, sent, packet.time_ns, None if self.pieces is None else order)
         if found is NOT_TCP:
             counters.not_tcp += 1
         elif found is UNDECODED:
@@ -216,7 +214,7 @@ class LinkParser:
             if found.datagram is not None:
                 if self.pieces is not None:
                     piece = FragmentPiece(found.ends + self.network, order, packet.number, packet.file, found.wire)
-                    self.pieces.update(dict.fromkeys(self._odd.joined, piece))  # type: ignore[attr-defined]
+                    self.pieces.update(dict.fromkeys(found.joined or (), piece))
                 counters.fragments += 1
                 counters.reassembled += 1
             counters.tcp += 1

@@ -10,16 +10,16 @@ from typing import Final, Literal, NamedTuple
 import dpkt  # type: ignore[import-untyped]
 import msgspec
 
+from streamdump.capture.link import EXTENSIONS, TCP
+
 Outcome = Literal["not TCP", "undecoded", "waits"]
 NOT_TCP: Final = "not TCP"
 UNDECODED: Final = "undecoded"
 WAITS: Final = "waits"
 """A fragment that does not complete its datagram."""
 
-TCP = 6
 JUMBO = 0xC2
 FRAGMENT = 44
-EXTENSIONS = (0, 43, 44, 51, 60)
 LONGEST_EXTENSION = 8 * 256
 LARGEST_DATAGRAM = 65_535
 
@@ -32,7 +32,7 @@ PIECE_COST, RANGE_COST = 160, 80
 
 class OddSegment(NamedTuple):
     """The TCP segment of an odd packet; `offset`, where its `data` is, counts from the start of the packet, or of `datagram` where that was
-    reassembled."""
+    reassembled, from the packets of the orders `joined` and this one."""
 
     ends: bytes
     seq: int
@@ -43,6 +43,7 @@ class OddSegment(NamedTuple):
     data: bytes
     wire: int
     datagram: bytes | None = None
+    joined: list[int] | None = None
 
 
 class Covered(msgspec.Struct):
@@ -87,6 +88,8 @@ class PartialDatagram(msgspec.Struct):
     """Offset and captured bytes, in the order of arrival."""
     sent: Covered = msgspec.field(default_factory=Covered)
     captured: Covered = msgspec.field(default_factory=Covered)
+    orders: list[int] = msgspec.field(default_factory=list)
+    """Of the packets that brought fragments, where somebody wants it."""
 
     @property
     def cost(self) -> int:
@@ -97,17 +100,22 @@ class PartialDatagram(msgspec.Struct):
 class OddPackets:
     """Reads single packets and puts fragments together, within limits."""
 
-    def __init__(self, datagrams: int = 1024, held: int = 16 << 20, age_ns: int = 30_000_000_000) -> None:
-        """At most so many datagrams and bytes wait, and no datagram for longer than `age_ns` of capture time; the oldest go first."""
+    def __init__(self, datagrams: int = 1024, held: int = 16 << 20, age_ns: int = 30_000_000_000, joins: bool = True) -> None:
+        """At most so many datagrams and bytes wait, and no datagram for longer than `age_ns` of capture time; the oldest go first. Without
+        `joins` every fragment of a TCP datagram is left to whoever sees all of them."""
         self.dropped = 0
         self._datagrams = datagrams
         self._limit = held
         self._age = age_ns
+        self._joins = joins
+        self._order: int | None = None
         self._held = 0
         self._waiting: dict[Hashable, PartialDatagram] = {}
 
-    def packet(self, packet: bytes, sent: int, time_ns: int) -> OddSegment | Outcome:
-        """What an IP packet carries; `sent` is its length on the wire, for headers that do not name one."""
+    def packet(self, packet: bytes, sent: int, time_ns: int, order: int | None = None) -> OddSegment | Outcome:
+        """What an IP packet carries; `sent` is its length on the wire, for headers that do not name one. The `order` is remembered of
+        fragments."""
+        self._order = order
         version = packet[0] >> 4 if packet else 0
         try:
             if version == 4 and len(packet) >= 20:
@@ -157,6 +165,8 @@ class OddPackets:
     def _fragment(
         self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
     ) -> OddSegment | Outcome:
+        if not self._joins:
+            return WAITS
         end = offset + size
         if size <= 0 or end > LARGEST_DATAGRAM or (more and size % 8):
             return UNDECODED
@@ -185,6 +195,8 @@ class OddPackets:
         while self._held > self._limit or len(self._waiting) > self._datagrams:
             self._drop(next(iter(self._waiting)))
             self.dropped += 1
+        if self._order is not None:
+            partial.orders.append(self._order)
         return WAITS
 
     def _whole(self, partial: PartialDatagram, end: int, time_ns: int) -> OddSegment | Outcome:
@@ -207,7 +219,7 @@ class OddPackets:
         found = _UNJOINED.packet(datagram, len(header) + end, time_ns)
         if found is WAITS:
             return UNDECODED
-        return found._replace(datagram=datagram) if isinstance(found, OddSegment) else found
+        return found._replace(datagram=datagram, joined=partial.orders) if isinstance(found, OddSegment) else found
 
     def _expire(self, time_ns: int) -> None:
         while self._waiting:
@@ -221,40 +233,7 @@ class OddPackets:
         self._held -= self._waiting.pop(key).held
 
 
-class Unjoined(OddPackets):
-    """Leaves every fragment of a TCP datagram to whoever sees all of them."""
-
-    def _fragment(
-        self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
-    ) -> OddSegment | Outcome:
-        return WAITS
-
-
-class Traced(OddPackets):
-    """Also tells which packets brought the fragments of a datagram."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mark = 0
-        """What the packet that comes next is called."""
-        self.joined: list[int] = []
-        """The packets before the last one that the datagram was put together from which that one completed."""
-        self._marks: dict[Hashable, list[int]] = {}
-
-    def _fragment(
-        self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
-    ) -> OddSegment | Outcome:
-        found = super()._fragment(key, header, following, offset, more, data, size, time_ns)
-        if found is WAITS and key in self._waiting:
-            self._marks.setdefault(key, []).append(self.mark)
-        return found
-
-    def _drop(self, key: Hashable) -> None:
-        super()._drop(key)
-        self.joined = self._marks.pop(key, [])
-
-
-_UNJOINED = Unjoined()
+_UNJOINED = OddPackets(joins=False)
 
 
 def _jumbo(header: dpkt.ip6.IP6HopOptsHeader) -> int | None:
