@@ -1,6 +1,7 @@
 """Shared settings: random tests are repeatable by default; `HYPOTHESIS_PROFILE=large` spends more.
 
 A bug ends a test loudly instead of costing one conversation: the barrier is off, in other processes too, unless a test asks for it.
+A wrong table ends it when it is made.
 """
 
 import os
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from streamdump.errors import BARRIER
+from tests.support.layout_checks import check_all_from_now_on
 
+check_all_from_now_on()
 os.environ[BARRIER] = "off"
 for name in ("COLUMNS", "LINES"):
     # readline, which pytest loads, sets them for the processes that tests start, and `os.environ` does not know; lines would be made for

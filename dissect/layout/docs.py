@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from streamdump.layout.types import (
     Array,
@@ -32,14 +33,13 @@ from streamdump.layout.types import (
 Row = tuple[str, str, str]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PartTable:
+class PartTable(msgspec.Struct, frozen=True, eq=False):
     """Fields of a part of a message that is read by hand. `labels` by path: those fields have a `..._label` beside them."""
 
     name: str
     note: str
     said: tuple[Row, ...]
-    labels: Mapping[str, Labels] = field(default_factory=dict)
+    labels: Mapping[str, Labels] = {}
     kind: str = "part"
 
     def rows(self) -> list[Row]:

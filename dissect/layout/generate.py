@@ -38,10 +38,9 @@ from streamdump.layout.types import (
     Text,
     Type,
     boolean,
-    has_custom,
+    facts,
     is_closed,
     minimum,
-    thinnest,
 )
 from streamdump.layout.values import RENDER, lossy, not_finite, redacted
 
@@ -77,7 +76,7 @@ def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict
 def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
     """The source of the decoder and the names it uses."""
     maker = _Maker(style)
-    least = thinnest(layout.fields)
+    least = facts(layout.fields).element
     if least:
         # What may have more values than are made is left to the walk, which counts them
         maker.emit(f"if end - at > {least * style.values}:")
@@ -525,7 +524,7 @@ class _Maker(_Function):
         self.emit(f"{items} = []")
         with self.block(f"while at < {self.end}:"):
             start = self.variable("a")
-            guarded = has_custom(kind.item)
+            guarded = facts(kind.item).custom
             if guarded:
                 self.emit(f"{start} = at")
             self.item(kind.item, items)

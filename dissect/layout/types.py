@@ -2,14 +2,18 @@
 
 A length or a count is either a number type in front of its bytes (`Text(i16)`) or the name of an earlier field of the
 same object or of one around it (`Text("name_length")`). A tuple of fields stands for an object wherever an item is asked for.
+
+Tables are taken on trust, as they are part of the source: the tests check every one that is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
 
 from streamdump.model import VALUES
 
@@ -20,8 +24,7 @@ BytesAs = Literal["hex", "base64", "text", "omit", "raw"]
 Labels = Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(msgspec.Struct, frozen=True, cache_hash=True):
     """How values are rendered: bytes as text of some form ("raw" leaves `bytes` objects), secrets hidden or shown; and how many of them
     a frame may have in lists."""
 
@@ -30,8 +33,7 @@ class Style:
     values: int = VALUES
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True, eq=False):
     """A fixed-size number; `code` is `struct`'s letter, or "16s" for the 128-bit ones, which decode to decimal strings."""
 
     name: str
@@ -70,43 +72,37 @@ boolean = Number("boolean", "?", 1)
 """One byte, 0 or 1; another value keeps its number and is noted."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True, eq=False):
     """UTF-8 behind its length in bytes; a length equal to `null` means no value."""
 
     length: Number | str
     null: int | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Blob:
+class Blob(msgspec.Struct, frozen=True, eq=False):
     """Bytes behind their length; a length equal to `null` means no value."""
 
     length: Number | str
     null: int | None = None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True, eq=False):
     """So many bytes."""
 
     size: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class FixedText:
+class FixedText(msgspec.Struct, frozen=True, eq=False):
     """UTF-8 of so many bytes."""
 
     size: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Rest:
+class Rest(msgspec.Struct, frozen=True, eq=False):
     """All bytes to the end of the frame or of the `Sized` region."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class RestText:
+class RestText(msgspec.Struct, frozen=True, eq=False):
     """UTF-8 to the end of the frame or of the `Sized` region."""
 
 
@@ -122,13 +118,10 @@ class Bits:
         self.number = number
         self.parts: list[tuple[str, int, int, Labels | None]] = []
         """Name, shift to the right, mask, labels."""
-        _require(not number.floating and not number.signed and number.size <= 8 and number is not boolean, "bits of an unsigned integer")
         left = number.size * 8
         for name, width, *labels in parts:
             left -= width
-            _require(name.isidentifier() and width > 0, f"bad part {name!r} of {width} bits")
             self.parts.append((name, left, (1 << width) - 1, labels[0] if labels else None))
-        _require(left == 0, f"parts leave {left} bits of {number.name}")
 
 
 class Array:
@@ -137,7 +130,7 @@ class Array:
     __slots__ = ("count", "item")
 
     def __init__(self, item: Type | tuple[Entry, ...], count: Number | str) -> None:
-        self.item = _item(item)
+        self.item = typed(item)
         self.count = count
 
 
@@ -147,7 +140,7 @@ class Repeat:
     __slots__ = ("item",)
 
     def __init__(self, item: Type | tuple[Entry, ...]) -> None:
-        self.item = _item(item)
+        self.item = typed(item)
 
 
 class Group:
@@ -158,7 +151,6 @@ class Group:
     def __init__(self, *fields: Entry) -> None:
         self.fields = fields
         self.readers: dict[Style, Callable[[bytes, int, int], tuple[dict[str, Any], int]]] = {}
-        _check_names(fields)
 
 
 class Sized:
@@ -168,7 +160,7 @@ class Sized:
 
     def __init__(self, length: Number | str, content: Type | tuple[Entry, ...]) -> None:
         self.length = length
-        self.content: Type = Group(*content) if isinstance(content, tuple) else content
+        self.content = typed(content)
 
 
 class Choice:
@@ -208,8 +200,7 @@ Read = Callable[[bytes, int, int, Style], tuple[Any, int]]
 Walk = Callable[[bytes, int, int, "Walker", str, int], tuple[Any, int]]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Custom:
+class Custom(msgspec.Struct, frozen=True, eq=False):
     """A part that a table cannot say, written by hand.
 
     `read(buf, at, end, style)` gives value and new position, and raises one of `UNREADABLE` on bad bytes.
@@ -233,8 +224,7 @@ class Custom:
 Type = Number | Text | Blob | Fixed | FixedText | Rest | RestText | Bits | Array | Repeat | Group | Sized | Choice | Custom
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True, eq=False):
     """A named value. `labels` add a key `<name>_label`; a `secret` is replaced by its size unless secrets are shown.
 
     `closed`: the labels are all the values there are, so another one is noted.
@@ -250,11 +240,6 @@ class Field:
     secret: bool = False
     default: Any = None
     closed: bool = False
-
-    def __post_init__(self) -> None:
-        _require(self.name.isidentifier(), f"{self.name!r} is no field name")
-        labelled = self.type.item if isinstance(self.type, Array | Repeat) else self.type
-        _require(self.labels is None or _whole(labelled) or isinstance(labelled, Choice), f"{self.name} cannot have labels")
 
 
 class Since:
@@ -296,65 +281,67 @@ class Layout:
         self.key = key
         self.note = note
         self.info = info
-        self.secret = any(map(has_secret, fields))
+        self.secret = facts(fields).secret
         self.decoders: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
-        try:
-            _check_names(fields)
-            _check_references(fields, frozenset())
-            _check_greedy(fields, last=True)
-        except ValueError as error:
-            raise ValueError(f"layout {name}: {error}") from None
 
     def __repr__(self) -> str:
         return f"<Layout {self.name} {self.kind}>"
 
 
-def minimum(part: Type | Entry | Sequence[Entry]) -> int:
-    """The least number of bytes `part` takes."""
+def typed(item: Type | tuple[Entry, ...]) -> Type:
+    """A tuple of fields as the object that it stands for."""
+    return Group(*item) if isinstance(item, tuple) else item
+
+
+class Facts(NamedTuple):
+    """What is known of a part of a table before any bytes are read."""
+
+    least: int
+    """The least number of bytes it takes."""
+    element: int
+    """The least that an element of any list in it takes, without the elements of lists in it; 0 without a list."""
+    secret: bool
+    """Whether it has secrets."""
+    custom: bool
+    """Whether some of it is written by hand."""
+
+
+@cache
+def facts(part: Type | Entry | tuple[Entry, ...]) -> Facts:
+    """Worked out once for each part, as layouts share most of theirs."""
+    inner = [facts(one) for one in inside(part)]
+    least, element = sum([one.least for one in inner]), 0
     match part:
-        case Number() | Fixed() | FixedText() as sized:
-            return sized.size
-        case Bits(number=number):
-            return number.size
+        case Number(size=least) | Fixed(size=least) | FixedText(size=least) | Bits(number=Number(size=least)):
+            pass
         case Text(length=prefix) | Blob(length=prefix) | Sized(length=prefix) | Array(count=prefix):
-            return prefix.size if isinstance(prefix, Number) else 0
-        case Custom(minimum=least):
-            return least
-        case Group(fields=fields) | Since(fields=fields):
-            return minimum(fields)
-        case Field(type=kind):
-            return minimum(kind)
-        case tuple() | list():
-            return sum(map(minimum, part))
-        case _:
-            return 0
+            element = least if isinstance(part, Array) else 0
+            least = prefix.size if isinstance(prefix, Number) else 0
+        case Custom(minimum=least, element=element):
+            pass
+        case Repeat() | Choice() | Optional():
+            element = least if isinstance(part, Repeat) else 0
+            least = 0
+    elements = [size for size in (element, *[one.element for one in inner]) if size]
+    secret = isinstance(part, Field | Custom) and part.secret
+    custom = isinstance(part, Custom) or any(one.custom for one in inner)
+    return Facts(least, min(elements, default=0), secret or any(one.secret for one in inner), custom)
 
 
-def thinnest(part: Type | Entry | Sequence[Entry]) -> int:
-    """The least number of bytes that an element of any list in `part` takes, without the elements of lists in it; 0 without a list."""
-    found = [
-        minimum(one.item) if isinstance(one, Array | Repeat) else one.element
-        for one in parts_of(part)
-        if isinstance(one, Array | Repeat | Custom)
-    ]
-    return min((size for size in found if size), default=0)
+def minimum(part: Type | Entry | tuple[Entry, ...]) -> int:
+    """The least number of bytes `part` takes."""
+    return facts(part).least
 
 
-def has_secret(part: Type | Entry | Sequence[Entry]) -> bool:
-    return any(field.secret for field in parts_of(part) if isinstance(field, Field | Custom))
-
-
-def has_custom(part: Type | Entry | Sequence[Entry]) -> bool:
-    return any(isinstance(found, Custom) for found in parts_of(part))
+def has_secret(part: Type | Entry | tuple[Entry, ...]) -> bool:
+    return facts(part).secret
 
 
 def is_closed(group: Group) -> bool:
-    """Whether all fields that are referred to in an object are its own."""
-    try:
-        _check_references(group, frozenset())
-    except ValueError:
-        return False
-    return True
+    """Whether all fields that are referred to in an object are in it."""
+    parts = parts_of(group)
+    asked = {getattr(one, key) for one in parts for key in ("length", "count", "discriminator") if isinstance(getattr(one, key, None), str)}
+    return asked <= {one.name for one in parts if isinstance(one, Field)}
 
 
 _INNER: dict[type, Callable[[Any], Any]] = {
@@ -370,127 +357,17 @@ _INNER: dict[type, Callable[[Any], Any]] = {
 """What a part is made of, by its class."""
 
 
-def parts_of(part: Type | Entry | Sequence[Entry]) -> list[Type | Entry]:
+def inside(part: Type | Entry | tuple[Entry, ...]) -> tuple[Any, ...]:
+    """What a part is made of, one level down."""
+    if isinstance(part, tuple):
+        return part
+    inner = _INNER.get(type(part))
+    return () if inner is None else (inner(part),)
+
+
+def parts_of(part: Type | Entry | tuple[Entry, ...]) -> list[Type | Entry]:
     """All fields and types that `part` is made of, itself first."""
-    # With a stack of its own, as each decoder asks for this
-    found: list[Type | Entry] = []
-    left: list[Any] = [part]
-    while left:
-        one = left.pop()
-        if isinstance(one, tuple | list):
-            left += reversed(one)
-            continue
-        found.append(one)
-        inner = _INNER.get(type(one))
-        if inner is not None:
-            left.append(inner(one))
+    found: list[Type | Entry] = [] if isinstance(part, tuple) else [part]
+    for one in inside(part):
+        found += parts_of(one)
     return found
-
-
-def _require(condition: bool, what: str) -> None:
-    """A wrong table is a bug of our own source: it fails when the module is imported."""
-    if not condition:
-        raise ValueError(what)
-
-
-def _whole(kind: Type) -> bool:
-    """Whether the bare value is an integer that labels, counts and choices can use."""
-    return isinstance(kind, Number) and not kind.floating and kind.code != "16s"
-
-
-def _item(item: Type | tuple[Entry, ...]) -> Type:
-    made = Group(*item) if isinstance(item, tuple) else item
-    _require(not isinstance(made, Choice | Rest | RestText | Repeat), f"no array of {type(made).__name__}")
-    # A count that no byte of the frame pays for could not be told from a lie.
-    _require(minimum(made) > 0, "an item takes at least one byte")
-    return made
-
-
-def _check_names(fields: Sequence[Entry]) -> set[str]:
-    """All keys an object can have; none twice, except in alternatives that exclude each other."""
-    names: set[str] = set()
-    for entry in fields:
-        new: set[str] = set()
-        inlined: Sequence[Type | tuple[Entry, ...]] = ()
-        match entry:
-            case Optional(fields=tail):
-                inlined = [tail]
-            case Choice():
-                inlined = entry.branches()
-            case Field(type=Choice() as choice):
-                inlined = choice.branches()
-        if isinstance(entry, Field):
-            new |= {entry.name} if entry.labels is None else {entry.name, f"{entry.name}_label"}
-        for branch in inlined:
-            if isinstance(branch, tuple):
-                new |= _check_names(branch)
-            else:
-                _require(isinstance(entry, Field), "a choice without a field around it has tuples of fields only")
-                _require(not isinstance(branch, Choice), "a choice in a choice is a field of a tuple")
-        _require(not new & names, f"{', '.join(sorted(new & names))} twice")
-        _require("trailing" not in new, "`trailing` is what is left over")
-        names |= new
-    return names
-
-
-def _check_references(part: Type | Sequence[Entry], known: frozenset[str]) -> frozenset[str]:
-    """Every field that is referred to is an earlier number of this object or of one around it; returns what is known behind `part`."""
-    match part:
-        case tuple() | list():
-            for entry in part:
-                match entry:
-                    case Field(name=name, type=kind):
-                        known = _check_references(kind, known)
-                        if isinstance(kind, Text) or _whole(kind):
-                            known |= {name}
-                    case Optional(fields=fields):
-                        _check_references(fields, known)
-                    case Choice():
-                        _check_references(entry, known)
-        case Text(length=str() as name) | Blob(length=str() as name) | Sized(length=str() as name) | Array(count=str() as name):
-            _require(name in known, f"no field {name} before its use")
-        case _:
-            pass
-    match part:
-        case Choice(discriminator=name):
-            _require(name in known, f"no field {name} before its use")
-            for branch in part.branches():
-                _check_references(branch, known)
-        case Array(item=inner) | Repeat(item=inner) | Sized(content=inner):
-            _check_references(inner, known)
-        case Group(fields=fields):
-            _check_references(fields, known)
-        case _:
-            pass
-    return known
-
-
-def _check_greedy(part: Type | Sequence[Entry], last: bool) -> None:
-    """What takes all bytes to the end stands at the end."""
-    match part:
-        case tuple() | list():
-            for place, entry in enumerate(part):
-                final = last and place == len(part) - 1
-                match entry:
-                    case Field(type=kind):
-                        _check_greedy(kind, final)
-                    case Optional(fields=fields):
-                        _require(last and all(isinstance(one, Optional) for one in part[place:]), "fields behind an optional tail")
-                        _check_greedy(fields, final)
-                    case Choice():
-                        _check_greedy(entry, final)
-        case Rest() | RestText() | Repeat():
-            _require(last, f"fields behind {type(part).__name__}")
-        case Choice():
-            for branch in part.branches():
-                _check_greedy(branch, last)
-        case Group(fields=fields):
-            _check_greedy(fields, last)
-        case Array(item=inner):
-            _check_greedy(inner, False)
-        case Sized(content=inner):
-            _check_greedy(inner, True)
-        case _:
-            pass
-    if isinstance(part, Repeat):
-        _check_greedy(part.item, False)

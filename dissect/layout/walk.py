@@ -34,6 +34,7 @@ from streamdump.layout.types import (
     Type,
     boolean,
     minimum,
+    typed,
 )
 from streamdump.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
 from streamdump.model import Fault, Limited, Span
@@ -116,7 +117,7 @@ class Walker(Account):
     ) -> tuple[Any, int]:
         """Read one value of the table language, named `name` below the present field."""
         self.path.append(name)
-        value, at, _ = (self._secret if secret else self._value)(_typed(kind), at, end, name, depth, labels)
+        value, at, _ = (self._secret if secret else self._value)(typed(kind), at, end, name, depth, labels)
         self.path.pop()
         return value, at
 
@@ -421,10 +422,6 @@ _BY_TYPE: dict[type, Callable[..., Read]] = {
     Sized: Walker._region,
     Custom: Walker._custom,
 }
-
-
-def _typed(kind: Type | tuple[Entry, ...]) -> Type:
-    return Group(*kind) if isinstance(kind, tuple) else kind
 
 
 def _first_name(entries: Sequence[Entry]) -> list[str]:

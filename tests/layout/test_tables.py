@@ -38,6 +38,7 @@ from streamdump.layout import (
     u128,
     u128le,
 )
+from tests.support.layout_checks import check
 
 LABELS = {1: "one"}
 A = Field("a", u8)
@@ -75,9 +76,9 @@ A = Field("a", u8)
         (lambda: Bits(i16, ("a", 16)), "unsigned"),
     ],
 )
-def test_a_wrong_table_fails_at_once(make: Callable[[], object], reason: str) -> None:
+def test_a_wrong_table_fails_at_once(make: Callable[[], Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        make()
+        check(make())
 
 
 def test_alternatives_may_share_names() -> None:

@@ -6,10 +6,11 @@ A table stands for all layouts with the same bytes, so "do these layouts read th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from struct import Struct
 from typing import Any
+
+from msgspec.structs import replace
 
 from streamdump.layout import Array, Entry, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
 from streamdump.layout.generate import decoder

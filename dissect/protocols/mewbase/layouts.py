@@ -9,8 +9,9 @@ of the bytes, and from a version the fields follow; here names may stand anywher
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 from streamdump.bson import NAME_SHOWN, Special
 
@@ -38,8 +39,7 @@ ERRORS: Final = {
 }
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Wire:
+class Wire(msgspec.Struct, frozen=True, eq=False):
     """What a field holds: its name for people, and the classes that its value has once read."""
 
     name: str
@@ -65,8 +65,7 @@ LATER: Final[Need] = "mandatory since 2016-12-01"
 MAY: Final[Need] = "optional"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class FrameField:
+class FrameField(msgspec.Struct, frozen=True, eq=False):
     """A field of a frame. `instead_of`: an older or alternative name of a mandatory field, which may stand in its place.
 
     `since` and `until`: seeing the field tells that both programs are of such a date.
@@ -81,8 +80,7 @@ class FrameField:
     until: str = ""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class FrameTable:
+class FrameTable(msgspec.Struct, frozen=True, eq=False):
     """The fields of one frame type, in the order in which the last programs write them."""
 
     name: str
@@ -341,8 +339,7 @@ _NAMES: Final = frozenset(("type", "frame", "version", *SECRET_NAMES, *USER_NAME
 BY_NAME: Final = {frame.name: frame for frame in FRAMES}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True, eq=False):
     """What the names and classes of a frame's fields tell, whatever their values."""
 
     odd: tuple[str, ...]
