@@ -56,12 +56,18 @@ _serial = count()
 _codes: dict[str, CodeType] = {}
 """What was compiled, by its source: layouts that differ in labels or in the order of their names only share it."""
 
+_decoders: dict[tuple[tuple[Entry, ...], Style], Callable[[bytes, int, int], dict[str, Any]]] = {}
+"""Those made, by their fields: many layouts differ in nothing else than their names."""
+
 
 def decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
     """`decode(buf, start, end)`: the fields of the frame, or one of `UNREADABLE`. Bytes left over are in `trailing`."""
     made = layout.decoders.get(style)
     if made is None:
-        made = layout.decoders[style] = _compile(source(layout, style), f"{layout.name} {layout.kind}")
+        made = _decoders.get((layout.fields, style))
+        if made is None:
+            made = _decoders[layout.fields, style] = _compile(source(layout, style), f"{layout.name} {layout.kind}")
+        layout.decoders[style] = made
     return made
 
 
@@ -173,6 +179,8 @@ class _Function:
         """Bytes between `at` and where reading has come to."""
         self.run: list[_Fixed] = []
         """Adjacent fixed fields not yet read."""
+        self.order = ""
+        """Their byte order, once one has any."""
 
     def source(self) -> str:
         return "\n".join(["def decode(buf, at, end):", *self.lines, ""])
@@ -185,9 +193,8 @@ class _Function:
         """Read the adjacent fixed fields."""
         if not self.run:
             return
-        run, self.run = self.run, []
-        size = sum(one.size for one in run)
-        where = self.where(-size)
+        run, self.run, self.order = self.run, [], ""
+        where = self.where(-sum([one.size for one in run]))
         if len(run) == 1 and run[0].code == "B":
             self.emit(f"{run[0].variable} = buf[{where}]")
         else:
@@ -233,8 +240,9 @@ class _Function:
         """Add to the run of fixed fields; bytes and byte strings have no order."""
         if size == 1 or code.endswith("s"):
             order = ""
-        if order and any(one.order not in ("", order) for one in self.run):
+        if order and self.order not in ("", order):
             self.flush()
+        self.order = order or self.order
         bare = self.variable()
         self.run.append(_Fixed(bare, code, size, order))
         self.ahead += size
@@ -468,7 +476,7 @@ class _Maker(_Function):
         self.flush()
         ahead = self.ahead
         value, _ = self.value(item)
-        run, self.run, self.ahead = self.run, [], ahead
+        run, self.run, self.order, self.ahead = self.run, [], "", ahead
         return value, run, minimum(item)
 
     def flat_items(self, flat: tuple[str, list[_Fixed], int], stop: str) -> str:
@@ -570,11 +578,11 @@ class _Maker(_Function):
 
 def _format(run: list[_Fixed]) -> str:
     order = next((one.order for one in run if one.order), ">")
-    return order + "".join(one.code for one in run)
+    return order + "".join([one.code for one in run])
 
 
 def _targets(run: list[_Fixed]) -> str:
-    return ", ".join(one.variable for one in run) + ("," if len(run) == 1 else "")
+    return ", ".join([one.variable for one in run]) + ("," if len(run) == 1 else "")
 
 
 def _is_branched(kind: Group) -> bool:
