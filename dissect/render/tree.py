@@ -9,8 +9,9 @@ long values go on in further lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from streamdump.layout.values import must_hide
@@ -39,27 +40,31 @@ REMEMBERED = 4096
 
 _NO_FIELDS = (FURTHER, UNDECODED)
 _NO_OCTETS = " " * 27
-_OCTETS = [f"{one:02x}" for one in range(256)]
-_LENGTHS = [f"{one}]".ljust(5) for one in range(1000)]
 _LAST_DIGIT = "0123456789abcdef" * 16
 """By byte, the second of its hex digits."""
 
 
 def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
     """The fields of `message`, a line each; there may be very many."""
-    yield f"{palette.dim}    {about(message)}{palette.reset}"
     spans = message.spans
+    rows: Iterable[str]
     if spans is None:
-        rows = list(nested(message.fields, 0))
-        size = min(NAME_LIMIT, max((2 * depth + len(name) for depth, name, _ in rows), default=0))
-        yield from (_cut(f"    {pad('  ' * depth + name, size)}  {text}", columns) for depth, name, text in rows)
-        if message.fault is not None:
-            yield f"    {palette.bad}!  {fault_text(message)}{palette.reset}"
+        rows = _without_bytes(message, palette, columns)
     elif palette is PLAIN and columns is None and message.fault is None:
-        yield from _piped(message, spans, show_secrets)
+        rows = _piped(message, spans, show_secrets)
     else:
-        yield from _rows(message, spans, show_secrets, palette, columns)
-    yield from (f"    {palette.warn}*  {visible(note)}{palette.reset}" for note in message.notes)
+        rows = _rows(message, spans, show_secrets, palette, columns)
+    notes = [f"    {palette.warn}*  {visible(note)}{palette.reset}" for note in message.notes]
+    return chain((f"{palette.dim}    {about(message)}{palette.reset}",), rows, notes)
+
+
+def _without_bytes(message: Message, palette: Palette, columns: int | None) -> Iterator[str]:
+    rows = list(nested(message.fields, 0))
+    size = min(NAME_LIMIT, max((2 * depth + len(name) for depth, name, _ in rows), default=0))
+    for depth, name, text in rows:
+        yield _cut(f"    {pad('  ' * depth + name, size)}  {text}", columns)
+    if message.fault is not None:
+        yield f"    {palette.bad}!  {fault_text(message)}{palette.reset}"
 
 
 def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Palette, columns: int | None) -> Iterator[str]:
@@ -105,63 +110,43 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         yield f"    {palette.bad}{'':<{3 * shown + 11}} !  {fault_text(message)}{palette.reset}"
 
 
-class _Widths(dict[str, int]):
-    """How many cells the names of fields take."""
-
-    def __missing__(self, name: str) -> int:
-        if len(self) >= REMEMBERED:
-            self.clear()
-        found = self[name] = width(visible(name))
-        return found
+_GAP = " " * (3 * RAW - 1)
+_WHERE = [f"    [{offset:04x}+" for offset in range(4_096)]
+_LENGTH = [f"{length}]".ljust(6) for length in range(1_000)]
+_BEHIND = [f"{_GAP}    ", *[f"{_GAP[3 * length - 1 :]}    " for length in range(1, RAW + 1)]]
+"""What follows the digits of so many bytes, none of which are left out."""
 
 
-class _Padded(dict[str, str]):
-    """Names of fields as they stand in a column of a size, moved in by their depth."""
-
-    def __init__(self, depth: int, size: int) -> None:
-        self._depth = depth
-        self._size = size
-
-    def __missing__(self, name: str) -> str:
-        if len(self) >= REMEMBERED:
-            self.clear()
-        found = self[name] = pad("  " * self._depth + visible(name), self._size)
-        return found
-
-
-_widths = _Widths()
-_padded = lru_cache(1_024)(_Padded)
+@lru_cache(1_024)
+def _column(names: tuple[str, ...], depths: tuple[int, ...]) -> list[str]:
+    """The names of fields moved in and filled up to one size, with what follows them."""
+    shown = ["  " * depth + visible(name) for name, depth in zip(names, depths, strict=True)]
+    size = min(NAME_LIMIT, max(map(width, shown), default=0))
+    return [f"{pad(name, size)}  " for name in shown]
 
 
 def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]:
-    """What `_rows` yields without colours, width and damage: a fourth of the time, which is most of what this view takes in a pipe."""
+    """What `_rows` yields without colours, width and damage: a fifth of the time, which is most of what this view takes in a pipe."""
     raw = message.raw or {}
-    widths, octet, lengths = _widths, _OCTETS, _LENGTHS
     lines: list[str] = []
-    add = lines.append
-    size = min(NAME_LIMIT, max([2 * span[4] + widths[span[0]] for span in spans], default=0))
-    last = _LAST_DIGIT
+    add, where_of, length_of, behind_of = lines.append, _WHERE, _LENGTH, _BEHIND
+    make_column = _column if len(spans) <= REMEMBERED else _column.__wrapped__
+    column = make_column(tuple([span[0] for span in spans]), tuple([span[4] for span in spans]))
     shown = "frame"
     data = raw.get(shown, b"")
-    deep = -1
-    for name, offset, length, value, depth, leaf, label, secret, buffer in spans:
+    text: Any
+    for (name, offset, length, value, _, leaf, label, secret, buffer), called in zip(spans, column, strict=True):
         if buffer != shown:
             shown, data = buffer, raw.get(buffer, b"")
             add(f"    {visible(buffer)}  {len(data):,} bytes")
-        if offset < 0x10000 and length < 1000:
-            # Strings put together cost a third of numbers put in a form
-            where = f"    [{octet[offset >> 8]}{octet[offset & 255]}+{lengths[length]}"
+        if offset < 4_096 and length < 1_000:
+            where = where_of[offset] + length_of[length]
         else:
-            where = f"    [{offset:04x}+{length}]".ljust(15)
-        if depth != deep:
-            deep, padded = depth, _padded(depth, size)
+            where = f"{f'    [{offset:04x}+{length}]':<15} "
         if not leaf:
-            add(f"{where} {_NO_OCTETS}{padded[name]}".rstrip())
+            add(f"{where}{_NO_OCTETS}{called}".rstrip())
             continue
-        if length < RAW:
-            taken, more = data[offset : offset + length], " "
-        else:
-            taken, more = data[offset : offset + RAW], " " if length == RAW else "+"
+        taken = data[offset : offset + length] if length <= RAW else data[offset : offset + RAW]
         kind = type(value)
         if secret and not show_secrets:
             octets = " ".join(["**"] * len(taken))
@@ -169,42 +154,37 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
         else:
             octets = taken.hex(" ")
             if kind is int:
-                text = str(value)
+                text = value
             elif kind is str:
-                end = min(offset + length, len(data))
-                # Most texts need not be compared with the digits of their bytes
-                if value and end > offset and last[data[end - 1]] == value[-1] and _is_hex(value, data, offset, end):
-                    text = _digits(value)
-                else:
-                    text = f"'{value}'" if value.isprintable() else f"'{visible(value)}'"
-            elif value is None and name in _NO_FIELDS:
-                text = ""
+                text = _quoted_or_digits(value, data[offset : offset + length])
             else:
-                text = _text(value)
+                text = "" if value is None and name in _NO_FIELDS else _text(value)
             if label:
                 text = f"{text}  {visible(label)}"
-        if len(taken) < RAW:
-            octets = octets.ljust(23)
-            if length > len(taken):
-                more = "+"
-        line = f"{where} {octets} {more}  {padded[name]}  {text}"
+        if len(taken) == length:
+            line = f"{where}{octets}{behind_of[length]}{called}{text}"
+        else:
+            line = f"{where}{octets:<23} +  {called}{text}"
         # What is quoted or a number ends in no blank
         add(line if kind is int and not label else line.rstrip())
     return lines
 
 
-def _is_hex(value: str, data: bytes, start: int, end: int) -> bool:
-    """Whether a text is the hex digits that the bytes data[start:end] end with."""
-    return data[max(start, end - (len(value) + 1) // 2) : end].hex().endswith(value)
-
-
-def _digits(value: str) -> str:
-    """Hex digits, and the text that they are if most of it can be printed; zeros of more bytes than stand beside them are counted."""
+def _quoted_or_digits(value: str, data: bytes) -> str:
+    """A text; if it is the hex digits that its bytes end with, with the text that they are where most of it can be printed."""
+    # Most texts need not be compared with the digits
+    if not (value and data and _LAST_DIGIT[data[-1]] == value[-1]):
+        return f"'{value}'" if value.isprintable() else f"'{visible(value)}'"
+    data = data[-((len(value) + 1) // 2) :]
+    if not data.hex().endswith(value):
+        return f"'{visible(value)}'"
     if len(value) > 2 * RAW and not value.strip("0"):
+        # Zeros of more bytes than stand beside them are counted
         return f"{len(value) // 2:,} zero bytes"
-    data = b"" if len(value) % 2 else bytes.fromhex(value)
+    if len(value) % 2 or len(data) < LEGIBLE:
+        return value
     text = data.translate(PRINTABLE).decode()
-    return f'{value}  "{text}"' if len(data) >= LEGIBLE and 4 * text.count(".") <= len(data) + 4 * data.count(b".") else value
+    return f'{value}  "{text}"' if 4 * text.count(".") <= len(data) + 4 * data.count(b".") else value
 
 
 def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
@@ -237,9 +217,7 @@ def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
     if value is None and (bad or span.name in _NO_FIELDS):
         return ""
     # Hex digits that repeat the bytes are bytes; text of so many characters would have taken as many bytes.
-    end = min(span.offset + span.length, len(data))
-    is_hex = isinstance(value, str) and value != "" and _is_hex(value, data, span.offset, end)
-    text = _digits(value) if is_hex else _text(value)
+    text = _quoted_or_digits(value, data[span.offset : span.offset + span.length]) if isinstance(value, str) else _text(value)
     return f"{text}  {visible(span.label)}" if span.label else text
 
 
