@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 from streamdump.model import Span, make_span
@@ -103,6 +104,15 @@ class Spans(list[Span]):
         elif span.leaf:
             start, _, secret = self.beyond.get(span.buffer, (span.offset, 0, False))
             self.beyond[span.buffer] = start, span.offset + span.length, secret or span.secret
+
+    def extend(self, spans: Iterable[Span]) -> None:
+        """Those of fields that are read at once."""
+        made = list(spans)
+        if len(self) + len(made) <= MOST_SPANS:
+            super().extend(made)
+        else:
+            for one in made:
+                self.append(one)
 
     def put(self, name: str, at: int, length: int, value: Any, depth: int, leaf: bool = True, label: str | None = None) -> None:
         self.append(make_span(Span, (name, at - self.start, length, value, depth, leaf, label, False, self.buffer)))

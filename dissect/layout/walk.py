@@ -5,9 +5,11 @@ The last word on a frame: what `walk` reads without a fault or a note, the decod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import groupby
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from streamdump.errors import Malformed, OverLimit
 from streamdump.layout.account import Account
@@ -37,7 +39,7 @@ from streamdump.layout.types import (
     typed,
 )
 from streamdump.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
-from streamdump.model import Fault, Limited, Span
+from streamdump.model import Fault, Limited, Span, make_span
 
 
 class Walked(NamedTuple):
@@ -51,7 +53,55 @@ class Walked(NamedTuple):
 
 PLAIN = Style()
 
-_NOT_WHOLE = frozenset(("f", "d", "16s"))
+Show = Callable[["Walker", Any], Any]
+
+
+class Run(NamedTuple):
+    """Adjacent fields of fixed size, which are read at once where there is room for them; what needs more than that is no part of one."""
+
+    fields: tuple[Field, ...]
+    size: int
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    parts: list[tuple[str, int, int, Show | None, Labels | None]]
+    """By field: its name, where it is and its size, how its value is shown if in another form, its labels."""
+
+
+@cache
+def steps_of(entries: tuple[Entry, ...]) -> list[Run | Entry]:
+    """The entries of an object with as many of them as possible in runs."""
+    steps: list[Run | Entry] = []
+    for fixed, found in groupby(entries, _is_fixed):
+        ones = list(found)
+        steps += _runs(ones) if fixed else ones
+    return steps
+
+
+def _is_fixed(entry: Entry) -> bool:
+    return isinstance(entry, Field) and isinstance(entry.type, Number | Fixed | FixedText) and not entry.secret and not entry.closed
+
+
+def _runs(fields: list[Any]) -> Iterator[Run]:
+    """A run for each byte order: one that has none goes with those before it."""
+    order, run = "", list[Field]()
+    for field in fields:
+        own = field.type.order if isinstance(field.type, Number) and field.type.size > 1 and field.type.code != "16s" else ""
+        if own and order not in ("", own):
+            yield _run(order, run)
+            run = []
+        order = own or order
+        run.append(field)
+    yield _run(order, run)
+
+
+def _run(order: str, fields: list[Field]) -> Run:
+    parts = []
+    codes, at = order or ">", 0
+    for name, kind, labels in [(field.name, field.type, field.labels) for field in fields]:
+        assert isinstance(kind, Number | Fixed | FixedText)
+        codes += f"{kind.size}s" if not isinstance(kind, Number) else "B" if kind is boolean else kind.code
+        parts.append((name, at, kind.size, _show(kind), labels))
+        at += kind.size
+    return Run(tuple(fields), at, Struct(codes).unpack_from, parts)
 
 
 def walk(
@@ -101,7 +151,7 @@ class Walker(Account):
 
     __slots__ = ()
 
-    def fields(self, entries: Sequence[Entry], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
+    def fields(self, entries: tuple[Entry, ...], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
         """Read the fields of an object into `into`."""
         self.scopes.append({})
         try:
@@ -121,11 +171,18 @@ class Walker(Account):
         self.path.pop()
         return value, at
 
-    def _entries(self, entries: Sequence[Entry], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
-        for entry in entries:
-            if isinstance(entry, Field):
+    def _entries(self, entries: tuple[Entry, ...], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
+        for entry in steps_of(entries):
+            if isinstance(entry, Run):
+                if entry.size <= end - at:
+                    self._take_run(entry, at, depth, into)
+                    at += entry.size
+                    continue
+                for field in entry.fields:
+                    at = self._field(field, field.type, at, end, depth, into)
+            elif isinstance(entry, Field):
                 kind = entry.type
-                if isinstance(kind, Choice):
+                if type(kind) is Choice:
                     at = self._choice(kind, entry, at, end, depth, into)
                 else:
                     at = self._field(entry, kind, at, end, depth, into)
@@ -136,6 +193,22 @@ class Walker(Account):
             elif self.missing is not None and end == self.end:
                 raise self.malformed(at, self.missing, *_first_name(entry.fields))
         return at
+
+    def _take_run(self, run: Run, at: int, depth: int, into: dict[str, Any]) -> None:
+        buffer, first, scope = self.buffer, at - self.start, self.scopes[-1]
+        spans: list[Span] = []
+        for (name, offset, size, show, labels), bare in zip(run.parts, run.unpack(self.buf, at), strict=True):
+            value, label = bare, None
+            if show is not None:
+                self.path.append(name)
+                value = show(self, bare)
+                self.path.pop()
+            into[name] = value
+            scope[name] = bare
+            if labels is not None:
+                label = into[f"{name}_label"] = labels.get(bare)
+            spans.append(make_span(Span, (name, first + offset, size, value, depth, True, label, False, buffer)))
+        self.spans.extend(spans)
 
     def _choice(self, choice: Choice, field: Field | None, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
         branch = choice.alternatives.get(self._reference(choice.discriminator), choice.otherwise)
@@ -150,7 +223,10 @@ class Walker(Account):
         name = field.name
         self.path.append(name)
         try:
-            value, at, bare = (self._secret if field.secret else self._value)(kind, at, end, name, depth, field.labels)
+            if field.secret:
+                value, at, bare = self._secret(kind, at, end, name, depth, field.labels)
+            else:
+                value, at, bare = _BY_TYPE[type(kind)](self, kind, at, end, name, depth, field.labels)
         except Malformed:
             if self.partial is not None:
                 into[name] = self.partial
@@ -211,18 +287,18 @@ class Walker(Account):
 
     def _one_number(self, kind: Number, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         bare = value = self._number(kind, at, end)
-        if kind is boolean or kind.code in _NOT_WHOLE:
-            value = self._shown(kind, bare)
+        show = _show(kind)
+        if show is not None:
+            value = show(self, bare)
         stop = at + kind.size
         self.span(name, at, stop, value, depth, None if labels is None else labels.get(bare))
-        return value, stop, None if kind.code in _NOT_WHOLE else bare
+        return value, stop, bare
 
     def _fixed(self, kind: Fixed | FixedText, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         if end - at < kind.size:
             raise self.short(at, end, f"takes {sized(kind.size)}, {end - at} left")
         stop = at + kind.size
-        data = self.buf[at:stop]
-        value = self._text(data) if isinstance(kind, FixedText) else self.render(data)
+        value = self._text(self.buf[at:stop]) if isinstance(kind, FixedText) else self.render(self.buf[at:stop])
         self.span(name, at, stop, value, depth)
         return value, stop, None
 
@@ -267,17 +343,11 @@ class Walker(Account):
             unpack = _UNPACK[kind] = Struct("B" if kind is boolean else kind.order + kind.code).unpack_from
         return unpack(self.buf, at)[0]
 
-    def _shown(self, kind: Number, bare: Any) -> Any:
-        if kind is boolean:
-            if bare > 1:
-                self.note(f"{self.where()} is {bare}, neither 0 nor 1")
-                return bare
-            return bare == 1
-        if kind.floating:
-            return bare if bare - bare == 0 else not_finite(bare)
-        if kind.code == "16s":
-            return str(int.from_bytes(bare, "big" if kind.order == ">" else "little"))
-        return bare
+    def _boolean(self, bare: int) -> int:
+        if bare > 1:
+            self.note(f"{self.where()} is {bare}, neither 0 nor 1")
+            return bare
+        return bare == 1
 
     def _text(self, data: bytes) -> str:
         try:
@@ -407,6 +477,24 @@ class Walker(Account):
 
 _UNPACK: dict[Number, Callable[[bytes, int], tuple[Any, ...]]] = {}
 
+
+@cache
+def _show(kind: Number | Fixed | FixedText) -> Show | None:
+    """What makes of a value that was read the one that is shown; None where they are the same."""
+    if isinstance(kind, FixedText):
+        return Walker._text
+    if isinstance(kind, Fixed):
+        return lambda walker, data: walker.render(data)
+    if kind is boolean:
+        return Walker._boolean
+    if kind.floating:
+        return lambda walker, value: value if value - value == 0 else not_finite(value)
+    if kind.code == "16s":
+        order: Literal["big", "little"] = "big" if kind.order == ">" else "little"
+        return lambda walker, data: str(int.from_bytes(data, order))
+    return None
+
+
 _BY_TYPE: dict[type, Callable[..., Read]] = {
     Number: Walker._one_number,
     Fixed: Walker._fixed,
@@ -424,5 +512,5 @@ _BY_TYPE: dict[type, Callable[..., Read]] = {
 }
 
 
-def _first_name(entries: Sequence[Entry]) -> list[str]:
+def _first_name(entries: tuple[Entry, ...]) -> list[str]:
     return [entry.name for entry in entries if isinstance(entry, Field)][:1]
