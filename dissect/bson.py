@@ -82,21 +82,25 @@ _PAIR = Struct("<II").unpack_from
 _WIDE = Struct("<QQ").unpack_from
 
 
-def read(data: bytes, start: int, end: int) -> dict[str, Any]:
-    """The document data[start:end], or one of `UNREADABLE`: then `walk` says why, or shows the repeated keys."""
+def read(data: bytes, start: int, end: int, spans: list[Span] | None = None, origin: int = 0, depth: int = 0) -> dict[str, Any]:
+    """The document data[start:end], or one of `UNREADABLE`: then `walk` says why, or shows the repeated keys.
+
+    `spans` gets those of its elements, of `depth`, and of its end; they count from `origin`.
+    """
     if end - start < 5 or _INT32(data, start)[0] != end - start or data[end - 1]:
         raise Unusual
-    found: dict[str, Any] = _document(data, start + 4, end - 1, 0)
+    found: dict[str, Any] = _document(data, start + 4, end - 1, depth, True, spans, origin)
     return found
 
 
-def _document(data: bytes, at: int, last: int, depth: int, named: bool = True) -> Any:
+def _document(data: bytes, at: int, last: int, depth: int, named: bool, spans: list[Span] | None, origin: int) -> Any:
     """The elements data[at:last]; `last` is the index of the document's final 00. Those of an array are a list: their names carry no
     meaning."""
     document: dict[str | int, Any] = {}
     count = 0
     value: Any
     while at < last:
+        begin = at
         kind = data[at]
         stop = data.index(0, at + 1, last)
         name = data[at + 1 : stop].decode() if named else count
@@ -129,16 +133,31 @@ def _document(data: bytes, at: int, last: int, depth: int, named: bool = True) -
             stop = at + _INT32(data, at)[0]
             if stop < at + 5 or stop > last or data[stop - 1] or depth >= NESTING_LIMIT:
                 raise Unusual
-            value = _document(data, at + 4, stop - 1, depth + 1, kind == 0x03)
+            if spans is not None:
+                group = make_span(
+                    Span, (name if named else f"[{name}]", begin - origin, stop - begin, None, depth, False, None, False, "frame")
+                )
+                spans += (group, Span("length", begin - origin, at + 4 - begin, stop - at, depth + 1))
+            document[name] = _document(data, at + 4, stop - 1, depth + 1, kind == 0x03, spans, origin)
+            count += 1
             at = stop
+            continue
         elif kind == 0x0A:
             value = None
+        elif kind == 0x0F and spans is not None:
+            # Its parts have spans, which `walk` knows
+            raise Unusual
         else:
             value, at = _rare(data, kind, at, last, depth)
         document[name] = value
         count += 1
+        if spans is not None:
+            called = name if named else f"[{name}]"
+            spans.append(make_span(Span, (called, begin - origin, at - begin, value, depth, True, None, False, "frame")))
     if at != last or len(document) != count:
         raise Unusual
+    if spans is not None:
+        spans.append(make_span(Span, ("end", last - origin, 1, 0, depth, True, None, False, "frame")))
     return document if named else [*document.values()]
 
 
@@ -181,7 +200,7 @@ def _rare(data: bytes, kind: int, at: int, last: int, depth: int) -> tuple[Any, 
         text, inner = _string(data, at + 4, stop)
         if inner + 5 > stop or _INT32(data, inner)[0] != stop - inner or data[stop - 1]:
             raise Unusual
-        return Special({"$code": text, "$scope": _document(data, inner + 4, stop - 1, depth + 1)}), stop
+        return Special({"$code": text, "$scope": _document(data, inner + 4, stop - 1, depth + 1, True, None, 0)}), stop
     single = _VALUELESS.get(kind)
     if single is None:
         raise Unusual
@@ -427,7 +446,6 @@ class _Walker:
         self, at: int, last: int, pairs: list[tuple[str, Any]], path: str, nesting: int, depth: int, array: bool, hidden: bool
     ) -> int:
         """Read elements up to the final 00, which stands at `last` at the latest; returns where it is, or where reading failed."""
-        # Long, as plain elements are read in place, which saves `-V` of mewbase 4 %
         data, have = self.data, self.have
         take = self.values.take
         edge = min(last, have)
@@ -484,14 +502,9 @@ class _Walker:
                     self.enclose(index, name, at, following, depth)
                     pairs.append((name, value))
             else:
-                size, read = _FIXED.get(kind, _NONE_FIXED)
-                following = stop + 1 + size
-                if following <= edge:
-                    value = read(data, stop + 1)
-                else:
-                    value, following = self.scalar(kind, at, stop + 1, last, field)
-                    if self.failed:
-                        return at
+                value, following = self.scalar(kind, at, stop + 1, last, field)
+                if self.failed:
+                    return at
                 if secret and kind != 0x0A:
                     value = f"<redacted {self.secret_size(kind, stop + 1, following)} bytes>"
                 self.add(name, at, following, value, depth, mask or (secret and kind != 0x0A))
@@ -694,6 +707,3 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
     0xFF: (0, lambda _data, _at: Special(_VALUELESS[0xFF])),
 }
 """Size and reader of the values whose size the type tells."""
-
-_NONE_FIXED: Final[tuple[int, Callable[[bytes, int], Any]]] = (1 << 62, _read_double)
-"""For the others: no document has room for it."""

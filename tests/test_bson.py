@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdump.bson import NESTING_LIMIT, UNREADABLE, Special, decimal128, read, walk
+from streamdump.model import Span
 
 OPTIONS: CodecOptions[Any] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS, tz_aware=False)
 
@@ -209,6 +210,13 @@ def agree(data: bytes, start: int, end: int) -> bool:
         return bool(walked.fault is not None or walked.notes or repeats(walked.value))
     assert not repeats(walked.value)
     assert repr(value) == repr(walked.value)
+    spans: list[Span] = []
+    try:
+        read(data, start, end, spans, start)
+    except UNREADABLE:
+        assert any(span.name == "scope" for span in walked.spans), "only parts of a value have spans that the walk alone knows"
+    else:
+        assert repr(spans) == repr(walked.spans[1:])
     return walked.fault is None and walked.notes == [] and walked.trailing is None
 
 

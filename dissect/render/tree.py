@@ -139,10 +139,8 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
         if buffer != shown:
             shown, data = buffer, raw.get(buffer, b"")
             add(f"    {visible(buffer)}  {len(data):,} bytes")
-        if offset < 4_096 and length < 1_000:
-            where = where_of[offset] + length_of[length]
-        else:
-            where = f"{f'    [{offset:04x}+{length}]':<15} "
+        known = offset < 4_096 and length < 1_000
+        where = where_of[offset] + length_of[length] if known else f"{f'    [{offset:04x}+{length}]':<15} "
         if not leaf:
             add(f"{where}{_NO_OCTETS}{called}".rstrip())
             continue
@@ -161,10 +159,8 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
                 text = "" if value is None and name in _NO_FIELDS else _text(value)
             if label:
                 text = f"{text}  {visible(label)}"
-        if len(taken) == length:
-            line = f"{where}{octets}{behind_of[length]}{called}{text}"
-        else:
-            line = f"{where}{octets:<23} +  {called}{text}"
+        behind = behind_of[length] if len(taken) == length else f"{_GAP[len(octets) :]} +  "
+        line = f"{where}{octets}{behind}{called}{text}"
         # What is quoted or a number ends in no blank
         add(line if kind is int and not label else line.rstrip())
     return lines

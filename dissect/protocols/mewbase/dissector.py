@@ -7,6 +7,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
+from streamdump import quota
 from streamdump.bson import ELEMENT, UNREADABLE, WalkedDocument, read, walk
 from streamdump.layout.values import RENDER, redacted
 from streamdump.model import Fault, Limited, Span
@@ -14,6 +15,7 @@ from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.mewbase.compare_rules import COMPARE_RULES
 from streamdump.protocols.mewbase.framing import (
     COUNTED,
+    FRAME,
     HEADS,
     MORE,
     READ,
@@ -104,8 +106,8 @@ class MewbaseDissector(Dissector):
         """Whether no frame of a side was read as a whole since a CONNECT may have begun: then its rest may pass for a frame."""
 
     def prepare(self) -> None:
-        self.small = ELEMENT * self.options.values_limit
-        """Frames of so few bytes cannot have too many elements."""
+        self.small = min(ELEMENT * self.options.values_limit, quota.MOST_SPANS)
+        """Frames of so few bytes cannot have too many elements, or spans."""
 
     # Framing
 
@@ -183,19 +185,23 @@ class MewbaseDissector(Dissector):
     def decode(self, frame: Frame) -> Decoded:
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         # Without this way for whole frames a run over real traffic takes twice as long
-        if damage is None and not self.options.detail and self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
+        if damage is None and self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
             inner = start + 21 + data[start + 10]
             table = HEADS.get(data[start + 4 : inner])
             if table is not None and table is not _CONNECT and not data[end - 1]:
                 try:
-                    body = read(data, inner, end - 1)
+                    if self.options.detail:
+                        spans = _envelope_spans(table.name, inner - start, end - start)
+                        body = read(data, inner, end - 1, spans, start, 1)
+                        spans.append(Span("end", end - start - 1, 1, 0))
+                    else:
+                        spans, body = None, read(data, inner, end - 1)
                 except UNREADABLE:
                     pass
                 else:
                     if SECRET_NAMES.isdisjoint(body):
-                        return self._meaning(
-                            side, table, {"size": end - start, "type": table.name, "frame": body}, body, _shape(table, body), (), None, None
-                        )
+                        fields = {"size": end - start, "type": table.name, "frame": body}
+                        return self._meaning(side, table, fields, body, _shape(table, body), (), None, spans)
         return self._walk(side, data, start, end, damage)
 
     def _walk(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
@@ -502,6 +508,17 @@ def _envelope(walked: WalkedDocument, texts: list[Any], frames: list[Any], name:
     if body is not None and type(body) is not dict:
         notes.append("frame is not a document")
     return body if type(body) is dict else {}
+
+
+def _envelope_spans(name: str, inner: int, size: int) -> list[Span]:
+    """The spans in front of the inner document's elements; it begins at `inner`."""
+    first = inner - len(FRAME)
+    return [
+        Span("size", 0, 4, size),
+        Span("type", 4, first - 4, name),
+        Span("frame", first, size - 1 - first, None, leaf=False),
+        Span("length", first, len(FRAME) + 4, size - 1 - inner, 1),
+    ]
 
 
 def _spans(walked: WalkedDocument, hide: bool) -> list[Span]:
