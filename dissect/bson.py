@@ -163,10 +163,9 @@ def _document(data: bytes, at: int, last: int, depth: int, named: bool, spans: l
 
 def _rare(data: bytes, kind: int, at: int, last: int, depth: int) -> tuple[Any, int]:
     """A value of the other types; `at` beyond `last` is for the caller to notice."""
-    if kind == 0x09:
-        return _datetime(_INT64(data, at)[0]), at + 8
-    if kind == 0x07:
-        return Special({"$oid": data[at : at + 12].hex()}), at + 12
+    fixed = _FIXED.get(kind)
+    if fixed is not None:
+        return fixed[1](data, at), at + fixed[0]
     if kind == 0x05:
         size = _INT32(data, at)[0]
         stop = at + 5 + size
@@ -177,21 +176,15 @@ def _rare(data: bytes, kind: int, at: int, last: int, depth: int) -> tuple[Any, 
                 raise Unusual
             return _binary(data[at + 9 : stop], 2), stop
         return _binary(data[at + 5 : stop], data[at + 4]), stop
-    if kind == 0x13:
-        return Special({"$numberDecimal": decimal128(data[at : at + 16])}), at + 16
-    if kind == 0x11:
-        increment, seconds = _PAIR(data, at)
-        return Special({"$timestamp": {"t": seconds, "i": increment}}), at + 8
     if kind == 0x0B:
         middle = data.index(0, at, last)
         stop = data.index(0, middle + 1, last)
         return _regex(data[at:middle].decode(), data[middle + 1 : stop].decode()), stop + 1
-    if kind in (0x0C, 0x0D, 0x0E):
+    if kind in _TEXTS:
         text, at = _string(data, at, last)
-        if kind == 0x0D:
-            return Special({"$code": text}), at
-        if kind == 0x0E:
-            return Special({"$symbol": text}), at
+        return Special({_TEXTS[kind]: text}), at
+    if kind == 0x0C:
+        text, at = _string(data, at, last)
         return _pointer(text, data[at : at + 12]), at + 12
     if kind == 0x0F:
         stop = at + _INT32(data, at)[0]
@@ -201,10 +194,7 @@ def _rare(data: bytes, kind: int, at: int, last: int, depth: int) -> tuple[Any, 
         if inner + 5 > stop or _INT32(data, inner)[0] != stop - inner or data[stop - 1]:
             raise Unusual
         return Special({"$code": text, "$scope": _document(data, inner + 4, stop - 1, depth + 1, True, None, 0)}), stop
-    single = _VALUELESS.get(kind)
-    if single is None:
-        raise Unusual
-    return Special(single), at
+    raise Unusual
 
 
 def _string(data: bytes, at: int, last: int) -> tuple[str, int]:
@@ -214,7 +204,7 @@ def _string(data: bytes, at: int, last: int) -> tuple[str, int]:
     return data[at + 4 : stop - 1].decode(), stop
 
 
-_VALUELESS: Final[dict[int, dict[str, Any]]] = {0x06: {"$undefined": True}, 0x7F: {"$maxKey": 1}, 0xFF: {"$minKey": 1}}
+_TEXTS: Final = {0x0D: "$code", 0x0E: "$symbol"}
 
 
 def _not_finite(value: float) -> Special:
@@ -366,9 +356,9 @@ class _Walker:
         else:
             self.more_notes += 1
 
-    def complain(self, field: str, at: int, reason: str) -> None:
+    def complain(self, field: str, at: int, reason: str, as_fault: type[Fault] = Fault) -> None:
         if self.fault is None:
-            self.fault = Fault(field, at - self.origin, reason)
+            self.fault = as_fault(field, at - self.origin, reason)
         else:
             self.note(f"{field} at byte {at - self.origin}: {reason}")
 
@@ -379,11 +369,7 @@ class _Walker:
     def stop(self, field: str, at: int, last: int) -> None:
         """Fail where another element begins and there are too many already."""
         self.failed = self.stopped = True
-        reason = self.values.reason(f"{max(0, last - at)} bytes left")
-        if self.fault is None:
-            self.fault = Limited(field, at - self.origin, reason)
-        else:
-            self.note(f"{field} at byte {at - self.origin}: {reason}")
+        self.complain(field, at, self.values.reason(f"{max(0, last - at)} bytes left"), Limited)
 
     def add(self, name: str, start: int, end: int, value: Any, depth: int, secret: bool = False) -> None:
         self.made += 1
@@ -627,10 +613,8 @@ class _Walker:
                 return None, start
             if kind == 0x02:
                 return text, end
-            if kind == 0x0D:
-                return Special({"$code": text}), end
-            if kind == 0x0E:
-                return Special({"$symbol": text}), end
+            if kind in _TEXTS:
+                return Special({_TEXTS[kind]: text}), end
             if not self.enough(end, 12, last, "DBPointer", field):
                 return None, start
             return _pointer(text, data[end : end + 12]), end + 12
@@ -695,7 +679,7 @@ def _read_timestamp(data: bytes, at: int) -> Special:
 
 _FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
     0x01: (8, _read_double),
-    0x06: (0, lambda _data, _at: Special(_VALUELESS[0x06])),
+    0x06: (0, lambda _data, _at: Special({"$undefined": True})),
     0x07: (12, lambda data, at: Special({"$oid": data[at : at + 12].hex()})),
     0x09: (8, lambda data, at: _datetime(_INT64(data, at)[0])),
     0x0A: (0, lambda _data, _at: None),
@@ -703,7 +687,7 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
     0x11: (8, _read_timestamp),
     0x12: (8, lambda data, at: _INT64(data, at)[0]),
     0x13: (16, lambda data, at: Special({"$numberDecimal": decimal128(data[at : at + 16])})),
-    0x7F: (0, lambda _data, _at: Special(_VALUELESS[0x7F])),
-    0xFF: (0, lambda _data, _at: Special(_VALUELESS[0xFF])),
+    0x7F: (0, lambda _data, _at: Special({"$maxKey": 1})),
+    0xFF: (0, lambda _data, _at: Special({"$minKey": 1})),
 }
 """Size and reader of the values whose size the type tells."""

@@ -85,14 +85,15 @@ def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
     least = facts(layout.fields).element
     if least:
         # What may have more values than are made is left to the walk, which counts them
-        maker.emit(f"if end - at > {least * style.values}:")
-        maker.emit("    raise ValueError")
+        maker.refuse(f"end - at > {least * style.values}")
     value = maker.object(layout.fields)
     maker.emit(f"f = {value}")
     where = maker.where()
-    maker.emit(f"if {where} != end:")
-    maker.emit(f"    LEFT(f, buf, {where}, end)")
-    maker.emit("return f")
+    maker.emit(
+        f"if {where} != end:",
+        f"    LEFT(f, buf, {where}, end)",
+        "return f",
+    )
     maker.names["LEFT"] = _left_over(style, layout.secret and not style.show_secrets)
     return maker.source(), maker.names
 
@@ -101,8 +102,7 @@ def _part_source(group: Group, style: Style) -> tuple[str, dict[str, Any]]:
     maker = _Maker(style)
     value = maker.object(group.fields)
     maker.settle()
-    maker.emit("if at > end:")
-    maker.emit("    raise ValueError")
+    maker.refuse("at > end")
     maker.emit(f"return {value}, at")
     return maker.source(), maker.names
 
@@ -185,9 +185,12 @@ class _Function:
     def source(self) -> str:
         return "\n".join(["def decode(buf, at, end):", *self.lines, ""])
 
-    def emit(self, line: str) -> None:
+    def emit(self, *lines: str) -> None:
         self.flush()
-        self.lines.append("    " * self.indent + line)
+        self.lines += ["    " * self.indent + line for line in lines]
+
+    def refuse(self, condition: str) -> None:
+        self.emit(f"if {condition}:", "    raise ValueError")
 
     def flush(self) -> None:
         """Read the adjacent fixed fields."""
@@ -373,8 +376,7 @@ class _Maker(_Function):
             case Rest() | RestText():
                 start = self.variable("a")
                 self.emit(f"{start} = {self.where()}")
-                self.emit(f"if {start} > {self.end}:")
-                self.emit("    raise ValueError")
+                self.refuse(f"{start} > {self.end}")
                 value = self.variable()
                 taken = f"buf[{start}:{self.end}]"
                 shown = f"{taken}.decode()" if isinstance(kind, RestText) else self.rendered(taken)
@@ -439,28 +441,31 @@ class _Maker(_Function):
             shown = f"f'<redacted {{{size}}} bytes>'"
         if kind.null is None:
             self.emit(f"at = {start} + {size}")
-            self.emit(f"if not {start} <= at <= {self.end}:" if signed else f"if at > {self.end}:")
-            self.emit("    raise ValueError")
+            self.refuse(f"not {start} <= at <= {self.end}" if signed else f"at > {self.end}")
             self.emit(f"{value} = {shown}")
         elif kind.null < 0:
             # The ordinary case first.
-            self.emit(f"at = {start} + {size}")
-            self.emit(f"if {start} <= at <= {self.end}:")
-            self.emit(f"    {value} = {shown}")
-            self.emit(f"elif {size} == {kind.null}:")
-            self.emit(f"    {value} = None")
-            self.emit(f"    at = {start}")
-            self.emit("else:")
-            self.emit("    raise ValueError")
+            self.emit(
+                f"at = {start} + {size}",
+                f"if {start} <= at <= {self.end}:",
+                f"    {value} = {shown}",
+                f"elif {size} == {kind.null}:",
+                f"    {value} = None",
+                f"    at = {start}",
+                "else:",
+                "    raise ValueError",
+            )
         else:
-            self.emit(f"if {size} == {kind.null}:")
-            self.emit(f"    {value} = None")
-            self.emit(f"    at = {start}")
-            self.emit("else:")
-            self.emit(f"    at = {start} + {size}")
-            self.emit(f"    if not {start} <= at <= {self.end}:")
-            self.emit("        raise ValueError")
-            self.emit(f"    {value} = {shown}")
+            self.emit(
+                f"if {size} == {kind.null}:",
+                f"    {value} = None",
+                f"    at = {start}",
+                "else:",
+                f"    at = {start} + {size}",
+                f"    if not {start} <= at <= {self.end}:",
+                "        raise ValueError",
+                f"    {value} = {shown}",
+            )
         return value, value
 
     def at_end(self) -> None:
@@ -495,16 +500,14 @@ class _Maker(_Function):
         least = minimum(kind.item)
         flat = self.flat(kind.item)
         if flat is None:
-            self.emit(f"if not 0 <= {size} * {least} <= {self.end} - at:")
-            self.emit("    raise ValueError")
+            self.refuse(f"not 0 <= {size} * {least} <= {self.end} - at")
             self.emit(f"{items} = []")
             with self.block(f"for _ in range({size}):"):
                 self.item(kind.item, items)
             return items
         stop = self.variable("a")
         self.emit(f"{stop} = at + {size} * {least}")
-        self.emit(f"if not at <= {stop} <= {self.end}:" if signed else f"if {stop} > {self.end}:")
-        self.emit("    raise ValueError")
+        self.refuse(f"not at <= {stop} <= {self.end}" if signed else f"{stop} > {self.end}")
         value, run, _ = flat
         if len(run) == 1 and value == run[0].variable and run[0].code in "bHhIiQq":
             counted = self.name("COUNTED", _Counted(run[0].order, run[0].code))
@@ -524,8 +527,7 @@ class _Maker(_Function):
         items = self.variable()
         flat = self.flat(kind.item)
         if flat is not None:
-            self.emit(f"if at > {self.end} or ({self.end} - at) % {flat[2]}:")
-            self.emit("    raise ValueError")
+            self.refuse(f"at > {self.end} or ({self.end} - at) % {flat[2]}")
             self.emit(f"{items} = {self.flat_items(flat, self.end)}")
             self.at_end()
             return items
@@ -537,8 +539,7 @@ class _Maker(_Function):
                 self.emit(f"{start} = at")
             self.item(kind.item, items)
             if guarded:
-                self.emit(f"if at == {start}:")
-                self.emit("    raise ValueError")
+                self.refuse(f"at == {start}")
         return items
 
     def region(self, kind: Sized) -> str:
@@ -546,15 +547,13 @@ class _Maker(_Function):
         self.settle()
         stop = self.variable("e")
         self.emit(f"{stop} = at + {size}")
-        self.emit(f"if not at <= {stop} <= {self.end}:")
-        self.emit("    raise ValueError")
+        self.refuse(f"not at <= {stop} <= {self.end}")
         around, self.end = self.end, stop
         value, _ = self.value(kind.content)
         self.settle()
         self.end = around
         # Bytes left over are noted, and only the walk makes notes.
-        self.emit(f"if at != {stop}:")
-        self.emit("    raise ValueError")
+        self.refuse(f"at != {stop}")
         return value
 
     def shared(self, kind: Group) -> str:
@@ -567,12 +566,12 @@ class _Maker(_Function):
     def custom(self, kind: Custom) -> str:
         self.settle()
         value, start = self.variable(), self.variable("a")
-        self.emit(f"if at > {self.end}:")
-        self.emit("    raise ValueError")
-        self.emit(f"{start} = at")
-        self.emit(f"{value}, at = {self.name('READ', kind.read)}(buf, at, {self.end}, {self.name('STYLE', self.style)})")
-        self.emit(f"if not {start} <= at <= {self.end}:")
-        self.emit("    raise ValueError")
+        self.refuse(f"at > {self.end}")
+        self.emit(
+            f"{start} = at",
+            f"{value}, at = {self.name('READ', kind.read)}(buf, at, {self.end}, {self.name('STYLE', self.style)})",
+        )
+        self.refuse(f"not {start} <= at <= {self.end}")
         return value
 
 
