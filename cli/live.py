@@ -169,7 +169,7 @@ class LiveRun(RunReport):
             if wanted.write is not None:
                 from streamdump.capture.write import PcapngWriter
 
-                self.writer = PcapngWriter(wanted.write, self.live.link, self.live.name, snap, ring)
+                self.writer = PcapngWriter(wanted.write, self.names, self.live.link, snap, ring)
         except BaseException:
             self.live.close()
             raise

@@ -120,21 +120,19 @@ class Selection:
         limits, most = [reader.packets for reader in run.readers], inspector.counters.packets
         try:
             with in_place_of(Path(self.path), as_is=True) as file:
-                writer = PcapngWriter(self.path, into=file.fileno())
+                writer = PcapngWriter(self.path, run.names, into=file.fileno())
                 writer.secrets(keys)
-                done = copy(run.again(), limits, most, type(inspector.link)(), pick, writer)
+                written, read = copy(run.again(), limits, most, type(inspector.link)(), pick, writer)
         except OSError as error:
             raise UsageError(f"-w {self.path}: cannot be written: {explain(error)}") from error
         except KeyboardInterrupt:
             say(f"-w {self.path}: interrupted; nothing was written")
             raise
-        if done.of < most:
-            reason = f"has only the first {done.of:,} of {count(most, 'packet')}, for the captures lost the others while they were read"
+        if read < most:
+            reason = f"has only the first {read:,} of {count(most, 'packet')}, for the captures lost the others while they were read"
             run.errors.append(CaptureError(reason, f"-w {self.path}"))
-        what = f"{done.packets:,} of {count(done.of, 'packet')}"
-        said = [
-            f"-w {self.path}: {what} written as captured, passwords and tokens included{', and with them the keys of TLS' if keys else ''}"
-        ]
+        with_keys = ", and with them the keys of TLS" if keys else ""
+        said = [f"-w {self.path}: {written:,} of {count(read, 'packet')} written as captured, passwords and tokens included{with_keys}"]
         if self._forgotten:
             said.append(
                 f"-w {self.path}: {count(self._forgotten, 'message')} came long before what speaks of them; their packets are left out"

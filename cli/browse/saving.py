@@ -74,16 +74,12 @@ def write_packets(place: Place, path: str, reader: Reader) -> str:
     else:
         found = {place.record.conversation} if isinstance(place, Fields) else {one.conversation for one in reader.findings}
     check(path)
-    interfaces: dict[tuple[int, int], int] = {}
-    names, written = reader.run.names, 0
+    written = 0
     try:
         with in_place_of(_checked(path, reader)) as file:
-            writer = PcapngWriter(path, into=file.fileno())
+            writer = PcapngWriter(path, reader.run.names, into=file.fileno())
             for _, packet in reader.packets.again(0, len(reader.packets), frozenset(one for one in found if one is not None)):
-                key = packet.file, packet.link
-                if key not in interfaces:
-                    interfaces[key] = writer.add_interface(packet.link, Path(names[packet.file]).name, 0)
-                writer.write([packet], [interfaces[key]])
+                writer.write([packet])
                 written += 1
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {explain(error)}") from error

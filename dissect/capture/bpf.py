@@ -63,13 +63,11 @@ def _assembled(program: Program) -> list[Instruction]:
     code = [one for one in program if isinstance(one, Step)]
     labels = {one: at - number for number, (at, one) in enumerate((at, one) for at, one in enumerate(program) if isinstance(one, str))}
 
-    def skip(at: int, label: str) -> int:
-        return labels[label] - at - 1 if label else 0
+    def made(at: int, one: Step) -> Instruction:
+        yes, no = (labels[label] - at - 1 if label else 0 for label in (one.yes, one.no))
+        return Instruction(one.code, 0, 0, yes) if one.code == JUMP else Instruction(one.code, yes, no, one.k)
 
-    return [
-        Instruction(one.code, 0, 0, skip(at, one.yes)) if one.code == JUMP else Instruction(one.code, skip(at, one.yes), skip(at, one.no), one.k)
-        for at, one in enumerate(code)
-    ]
+    return [made(at, one) for at, one in enumerate(code)]
 
 
 def entry(interfaces: Sequence[int] = ()) -> list[Instruction]:

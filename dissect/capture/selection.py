@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
-from pathlib import Path
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -38,12 +38,7 @@ class Spot(NamedTuple):
     last: int
 
 
-class _Between(msgspec.Struct):
-    """The conversations between two endpoints by first packet, of each its index, and whether it is wanted."""
-
-    firsts: list[int] = msgspec.field(default_factory=list)
-    indexes: list[int] = msgspec.field(default_factory=list)
-    wanted: list[bool] = msgspec.field(default_factory=list)
+_FIRST = attrgetter("first")
 
 
 class PacketSelection:
@@ -57,15 +52,14 @@ class PacketSelection:
         spots: Iterable[Spot] | None = None,
     ) -> None:
         """`wanted`: conversations, None for all of them; `pieces`: of which segments fragments are part; `spots`: only these packets."""
-        self._between: dict[bytes, tuple[_Between, str]] = {}
-        """By the `ends` of their segments, and with the one that sends."""
-        for flow in sorted(flows, key=lambda one: one.first):
+        self._between: dict[bytes, tuple[list[ConversationSpan], str]] = {}
+        """By the `ends` of their segments those between two endpoints, in their order, with the one that sends."""
+        for flow in sorted(flows, key=_FIRST):
             there, back = _ends(flow.endpoints, flow.network)
-            between = self._between.setdefault(there, (_Between(), flow.endpoints[0]))[0]
+            between, _ = self._between.setdefault(there, ([], flow.endpoints[0]))
             self._between.setdefault(back, (between, flow.endpoints[1]))
-            between.firsts.append(flow.first)
-            between.indexes.append(flow.index)
-            between.wanted.append(wanted is None or flow.index in wanted)
+            between.append(flow)
+        self._wanted = wanted
         self._pieces = pieces
         self._spots = None if spots is None else _ranges(spots)
 
@@ -77,65 +71,36 @@ class PacketSelection:
         return piece is not None and self._is_wanted(*piece)
 
     def _is_wanted(self, ends: bytes, order: int, number: int, file: int, wire: int) -> bool:
-        between, src = self._between.get(ends, (None, ""))
-        at = -1 if between is None else bisect_right(between.firsts, order) - 1
-        if between is None or at < 0 or not between.wanted[at]:
+        between, src = self._between.get(ends, ((), ""))
+        at = bisect_right(between, order, key=_FIRST) - 1
+        if at < 0 or not (self._wanted is None or between[at].index in self._wanted):
             return False
         if self._spots is None:
             return True
-        firsts, lasts = self._spots.get((between.indexes[at], src, file), ((), ()))
+        firsts, lasts = self._spots.get((between[at].index, src, file), ((), ()))
         place = bisect_right(firsts, number) - 1
         return wire > 0 and place >= 0 and number <= lasts[place]
 
 
-class WriteCount(NamedTuple):
-    """How many packets were written, of how many."""
-
-    packets: int
-    of: int
-
-
 def copy(
     sources: Sequence[CaptureReader | None], limits: Sequence[int], most: int, link: LinkParser, pick: PacketSelection, writer: PcapngWriter
-) -> WriteCount:
-    """Write the packets that are wanted, in their order, an interface for each source and link type. `limits`: so many packets of each
-    source were there when it was read first; `most`: so many of all; `link`: one that has seen
-    no packet yet, of the kind that these were read by."""
-    capped = [None if source is None else _Capped(source, limit) for source, limit in zip(sources, limits, strict=True)]
-    interfaces: dict[tuple[int, int], int] = {}
+) -> tuple[int, int]:
+    """Write the packets that are wanted, in their order; how many were written, of how many. `limits`: so many packets of each source were
+    there when it was read first; `most`: so many of all; `link`: one that has seen no packet yet, of the kind that these were read by."""
     order = written = 0
-    for packets in merge(capped, []):
+    for packets in merge(sources, []):
         some: list[Packet] = []
-        for packet in packets[: most - order]:
-            if pick.wants(order, link.segment(packet, order)):
-                some.append(packet)
-            order += 1
-        for packet in some:
-            if (packet.file, packet.link) not in interfaces:
-                source = sources[packet.file]
-                assert source is not None
-                interfaces[packet.file, packet.link] = writer.add_interface(packet.link, Path(source.name).name, 0)
-        if some:
-            writer.write(some, [interfaces[packet.file, packet.link] for packet in some])
-            written += len(some)
+        for packet in packets:
+            # What came to a file since it was read first is left out
+            if packet.number <= limits[packet.file] and order < most:
+                if pick.wants(order, link.segment(packet, order)):
+                    some.append(packet)
+                order += 1
+        writer.write(some)
+        written += len(some)
         if order >= most:
             break
-    return WriteCount(written, order)
-
-
-class _Capped:
-    """A source up to a number of packets: what came to a file since it was read first is left out."""
-
-    def __init__(self, source: CaptureReader, limit: int) -> None:
-        self._source = source
-        self._left = limit
-
-    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
-        for packets in self._source.batches(rows, size):
-            yield packets[: self._left]
-            self._left -= len(packets)
-            if self._left <= 0:
-                break
+    return written, order
 
 
 def _ends(endpoints: tuple[str, str], network: int) -> tuple[bytes, bytes]:

@@ -32,9 +32,6 @@ can have a million members of nothing and what was given too much is copied each
 OUTPUT = 1 << 12
 """Output of one call of those that can be told. What comes out of a call is lost when the call finds damage, so it is little."""
 
-TOGETHER = 1 << 20
-"""Output is handed on in pieces of about this size, or what one piece of input gave."""
-
 XZ_MEMORY = 256 << 20
 ZSTD_WINDOW = 27
 """What a file may ask for, that of zstd as a power of two; `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
@@ -73,9 +70,7 @@ def _gzip(raw: Raw) -> Iterator[bytes]:
         unpacker = zlib.decompressobj(31)
         size = FIRST_PIECE
         while not unpacker.eof:
-            data = raw.take(size)
-            if not data:
-                raise Damaged("the gzip data is cut off")
+            data = _some(raw, size, "gzip")
             before = zlib.decompressobj(31) if size == FIRST_PIECE else unpacker.copy()
             try:
                 piece = unpacker.decompress(data)
@@ -91,43 +86,38 @@ def _gzip(raw: Raw) -> Iterator[bytes]:
 
 def _until_error(unpacker: Any, data: bytes) -> Iterator[bytes]:
     """What comes out before the error, which a single call would have thrown away."""
-    parts = _Parts()
     with contextlib.suppress(zlib.error):
         for at in range(len(data)):
-            parts.add(unpacker.decompress(data[at : at + 1]))
-    return parts.take()
+            if piece := unpacker.decompress(data[at : at + 1]):
+                yield piece
 
 
 def _members(raw: Raw, what: str, magic: bytes, make: Callable[[], Any]) -> Iterator[bytes]:
     """Streams of xz or bzip2, one after the other."""
     more = True
     while more:
-        yield from _member(raw, what, make(), (OSError, lzma.LZMAError))
+        yield from _member(raw, what, make(), OSError, lzma.LZMAError)
         more = _another(raw, what, magic)
 
 
-def _member(raw: Raw, what: str, unpacker: Any, wrong: type[Exception] | tuple[type[Exception], ...]) -> Iterator[bytes]:
-    parts = _Parts()
+def _member(raw: Raw, what: str, unpacker: Any, *wrong: type[Exception]) -> Iterator[bytes]:
     size = FIRST_PIECE
     while not unpacker.eof:
         data = b""
         if unpacker.needs_input:
-            yield from parts.take()
             data = _some(raw, size, what)
             size = PIECE
         try:
-            parts.add(unpacker.decompress(data, OUTPUT))
+            piece = unpacker.decompress(data, OUTPUT)
         except wrong as error:
-            yield from parts.take()
             if any(said in str(error) for said in TOO_MUCH):
                 most, command = UNLIMITED[what]
                 raise Damaged(
                     f"the {what} data takes more memory to unpack than the {most >> 20} MiB allowed; {command} FILE | streamdump - is a way"
                 ) from error
             raise Damaged(f"the {what} data is damaged: {error}") from error
-        if parts.size >= TOGETHER:
-            yield from parts.take()
-    yield from parts.take()
+        if piece:
+            yield piece
     raw.back(len(unpacker.unused_data))
 
 
@@ -145,25 +135,6 @@ def _another(raw: Raw, what: str, magic: bytes) -> bool:
     if raw.peek(len(magic)) != magic:
         raise Damaged(f"something else follows the {what} data")
     return True
-
-
-class _Parts:
-    """Collects small pieces of output."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._parts: list[bytes] = []
-
-    def add(self, data: bytes) -> None:
-        self._parts.append(data)
-        self.size += len(data)
-
-    def take(self) -> Iterator[bytes]:
-        """All of it as one piece, if there is any."""
-        parts, size = self._parts, self.size
-        self._parts, self.size = [], 0
-        if size:
-            yield b"".join(parts)
 
 
 def _frames(raw: Raw) -> Iterator[bytes]:

@@ -9,19 +9,18 @@ import os
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from pathlib import Path
-from stat import S_IFLNK, S_IFMT, S_IFREG, S_ISREG
+from stat import S_ISREG
 from time import gmtime, strftime
 from typing import NamedTuple
 
 from streamdump.capture.blocks import explain
+from streamdump.capture.pcapng import ENHANCED, INTERFACE, SECRETS, SECTION, TLS_KEYS
 from streamdump.capture.whole import PLAIN_FILE, is_of_system
 from streamdump.errors import UsageError
 from streamdump.model import Packet
 
-SECTION, INTERFACE, STATISTICS, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
-TLS_KEYS = 0x544C534B
+STATISTICS = 5
 END_OF_OPTIONS, APPLICATION, INTERFACE_NAME, RESOLUTION = 0, 4, 2, 9
 RECEIVED, DROPPED = 4, 5
 NANOSECONDS = 9
@@ -46,14 +45,17 @@ class PcapngWriter:
     """
 
     def __init__(
-        self, path: str, link: int | None = None, interface: str = "", snap: int = 0, ring: Ring | None = None, into: int | None = None
+        self, path: str, names: Sequence[str], link: int | None = None, snap: int = 0, ring: Ring | None = None, into: int | None = None
     ) -> None:
-        """Of the interface `link` is the type; without it `add_interface` names all of them. `into`: a file that is open and stays so."""
+        """`names`: of the inputs that packets come from, each of which gets an interface for each of its link types: that of `link`, which
+        is cut at `snap`, at once. `into`: a file that is open and stays so."""
         self.path = Path(path)
         self.written = 0
         """Bytes of all files so far."""
         self._head = _section()
-        self._interfaces = 0
+        self._names = names
+        self._interfaces: dict[tuple[int, int], int] = {}
+        """Of each input and link type the number."""
         self._ring = ring
         self._secrets = b""
         """Secrets that wait for the first file of a ring."""
@@ -63,7 +65,7 @@ class PcapngWriter:
         self._number = 0
         self._kept: deque[Path] = deque()
         if link is not None:
-            self.add_interface(link, interface, snap)
+            self._describe(0, link, snap)
         if into is not None:
             self._file = into
             self._put(self._head)
@@ -72,14 +74,13 @@ class PcapngWriter:
         else:
             _check_folder(self.path)
 
-    def add_interface(self, link: int, name: str, snap: int) -> int:
+    def _describe(self, file: int, link: int, snap: int = 0) -> int:
         """The number of a further interface, in this file and those that follow."""
-        block = _interface(link, name, snap)
+        block = _interface(link, Path(self._names[file]).name, snap)
         self._head += block
         if self._file >= 0:
             self._put(block)
-        self._interfaces += 1
-        return self._interfaces - 1
+        return self._interfaces.setdefault((file, link), len(self._interfaces))
 
     def fitting(self, packets: Sequence[Packet], size: int) -> tuple[int, bool]:
         """How many of these packets can be written until the files have `size` bytes, the one that gets there included; whether they
@@ -91,14 +92,16 @@ class PcapngWriter:
                 return count, True
         return len(packets), False
 
-    def write(self, packets: Sequence[Packet], interfaces: Sequence[int] | None = None) -> None:
-        """Adds packets, all of the first interface or each of its own; on disk when this returns."""
+    def write(self, packets: Sequence[Packet]) -> None:
+        """Adds packets; on disk when this returns."""
         ring = self._ring
         parts: list[bytes] = []
         held = 0
-        seen_on: Iterable[int] = repeat(0) if interfaces is None else interfaces
-        for packet, interface in zip(packets, seen_on, strict=False):
+        for packet in packets:
             time_ns, captured = packet.time_ns, packet.captured
+            interface = self._interfaces.get((packet.file, packet.link))
+            if interface is None:
+                interface = self._describe(packet.file, packet.link)
             if ring is not None and (self._file < 0 or self._full(ring, held, time_ns)):
                 self._put(b"".join(parts))
                 parts, held = [], 0
@@ -177,8 +180,7 @@ class PcapngWriter:
 def check(path: str) -> None:
     """Raises `UsageError` for a file that could not be written: that should show before the first packet."""
     target = Path(path)
-    if target.is_symlink() and not is_of_system(target):
-        raise UsageError(f"-w {path}: a symbolic link, which is not followed; name the file itself")
+    _follow_none(target)
     if target.is_dir():
         raise UsageError(f"-w {path}: cannot be written: is a directory")
     if not target.exists() or target.is_file():
@@ -191,6 +193,11 @@ def is_input(path: str, names: Iterable[str]) -> bool:
     return any(target.exists() and Path(name).exists() and Path(name).samefile(target) for name in names)
 
 
+def _follow_none(path: Path) -> None:
+    if path.is_symlink() and not is_of_system(path):
+        raise UsageError(f"-w {path}: a symbolic link, which is not followed; name the file itself")
+
+
 def _check_folder(path: Path) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UsageError(f"-w {path}: {path.parent} is no directory in which files can be made")
@@ -200,15 +207,12 @@ def _create(path: Path) -> int:
     """Opens a new file in place of the one that is there, but a FIFO or a device as it is."""
     if is_of_system(path):
         return os.open(path, os.O_WRONLY | os.O_TRUNC)
-    try:
-        kind = S_IFMT(path.lstat().st_mode)
-    except FileNotFoundError:
-        kind = 0
-    if kind == S_IFLNK:
-        raise UsageError(f"-w {path}: a symbolic link, which is not followed; name the file itself")
-    if kind == S_IFREG:
+    _follow_none(path)
+    if path.is_file():
         path.unlink()
-    new = os.O_EXCL if kind in (0, S_IFREG) else 0
+        new = os.O_EXCL
+    else:
+        new = 0 if path.exists() else os.O_EXCL
     return os.open(path, os.O_WRONLY | os.O_CREAT | PLAIN_FILE | new, 0o600)
 
 

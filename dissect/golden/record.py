@@ -42,7 +42,7 @@ class Recorder:
 
     def write_to(self, path: str) -> None:
         """Keep the packets as well, as captured."""
-        self.writer = PcapngWriter(path, self.live.link, self.live.name, 262_144)
+        self.writer = PcapngWriter(path, [self.live.name], self.live.link, 262_144)
 
     def __enter__(self) -> Self:
         self._thread.start()

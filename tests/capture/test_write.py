@@ -25,7 +25,7 @@ def batch() -> list[Captured]:
 
 
 def write(path: Path, ring: Ring | None = None) -> None:
-    writer = PcapngWriter(str(path), 1, "lo", 0, ring)
+    writer = PcapngWriter(str(path), ["lo"], 1, 0, ring)
     writer.write(batch())
     writer.close(START_NS, 1, 0)
 

@@ -91,7 +91,7 @@ def test_secrets_that_were_embedded_are_read_by_tshark(tmp_path: Path) -> None:
     log = KeyLog()
     log.add(one.keys)
     session = bytes.fromhex(next(line for line in one.keys.decode().splitlines() if line.startswith("CLIENT_TRAFFIC")).split()[1])
-    writer = PcapngWriter(str(path), 1, "lo", 262_144)
+    writer = PcapngWriter(str(path), ["lo"], 1, 262_144)
     writer.secrets(b"".join(log.lines(session)))
     for batch in open_capture(source).batches():
         writer.write(batch)
