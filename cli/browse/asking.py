@@ -8,7 +8,7 @@ from typing import Any
 from textual.widgets import Input
 
 from streamdump.cli.browse import saving
-from streamdump.cli.browse.listing import BAD
+from streamdump.cli.browse.listing import BAD, Names
 from streamdump.cli.browse.places import Fields, Messages
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.cli.browse.screen import Screen
@@ -34,11 +34,6 @@ class Asking(Screen):
     def on_mount(self) -> None:
         if self._where is not None:
             self.filter(self._where)
-
-    def completed(self, text: str) -> list[str]:
-        from streamdump.cli.options import filter_words
-
-        return filter_words(text) if self.asking == "/" else []
 
     def index(self) -> int | None:
         """That of the message one is at."""
@@ -72,7 +67,7 @@ class Asking(Screen):
         if what in dict(self.place.keys):
             self.asking = what
             self.prompt.add_class("open")
-            self.prompt.placeholder = ASKS[what]
+            self.prompt.placeholder, self.prompt.suggester = ASKS[what], Names() if what == "/" else None
             self.prompt.value = self.place.asked if what == "/" else ""
             self.prompt.focus()
             self.say(ASKS[what])

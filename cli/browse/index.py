@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,13 +19,10 @@ from streamdump.capture.blocks import explain
 from streamdump.capture.files import CaptureReader
 from streamdump.capture.link import LinkParser, back
 from streamdump.errors import CaptureError
-from streamdump.model import Ending, Exchange, Fault, Gap, Message, Packet, Segment
-from streamdump.protocols.records import rfc3339
+from streamdump.model import Ending, Exchange, Gap, Message, Packet, Segment
 
 Shown = Message | Gap | Exchange | Ending
 """What has a line of its own among the messages."""
-
-KINDS: tuple[Any, ...] = (Message, Gap, Exchange, Ending)
 
 TOGETHER = 4096
 """Packets that are packed together, and in `RECORDS` records."""
@@ -43,7 +41,7 @@ TEXT, SHORT = 240, 24
 ROOM = 72
 
 SPOOLED = 1 << 30
-"""Bytes in each of the two temporary files that packets of pipes and interfaces are kept in: there are so many at least."""
+"""Bytes of the temporary file that packets of pipes and interfaces are kept in."""
 
 NOBODY, FRAGMENT = -1, -2
 """Of no conversation; a fragment, of any."""
@@ -53,37 +51,32 @@ AS_DIFFERENCE = (2, 5, 7)
 
 
 class Spool:
-    """Bytes that cannot be read again where they came from, in files without a name; the oldest go when there are too many."""
+    """Bytes that cannot be read again where they came from, in a file without a name in which the latest take the place of the oldest."""
 
     def __init__(self, limit: int = SPOOLED) -> None:
-        self._limit = limit
-        self._files: list[tuple[IO[bytes], int]] = []
-        self._size = 0
+        self._limit, self._size = limit, 0
+        self._file: IO[bytes] | None = None
 
     def write(self, data: bytes) -> int:
         """Where they are from now on."""
+        at = self._size
+        if at % self._limit + len(data) > self._limit:
+            at += -at % self._limit
         try:
-            if not self._files or self._size - self._files[-1][1] > self._limit:
-                new = tempfile.TemporaryFile(buffering=0), self._size  # noqa: SIM115
-                for file, _ in self._files[:-1]:
-                    file.close()
-                self._files = [*self._files[-1:], new]
-            self._files[-1][0].write(data)
+            self._file = self._file or tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+            os.pwrite(self._file.fileno(), data, at % self._limit)
         except OSError as error:
             raise CaptureError(f"packets cannot be kept in {tempfile.gettempdir()}: {explain(error)}") from error
-        self._size += len(data)
-        return self._size - len(data)
+        self._size = at + len(data)
+        return at
 
     def read(self, at: int, size: int) -> bytes:
         """What was written there; nothing where it is kept no more."""
-        for file, start in reversed(self._files):
-            if at >= start:
-                return os.pread(file.fileno(), size, at - start)
-        return b""
+        return os.pread(self._file.fileno(), size, at % self._limit) if self._file and at >= self._size - self._limit else b""
 
     def close(self) -> None:
-        for file, _ in self._files:
-            file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class Packets(LinkParser):
@@ -216,20 +209,6 @@ FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False)
 """In the place of what is oldest of a capture without an end."""
 
 
-def _values(row: Row) -> tuple[Any, ...]:
-    """A row as `_row` takes it; the text of its time follows from its time."""
-    values = msgspec.structs.astuple(row.record)
-    return KINDS.index(type(row.record)), [*values[:2], *values[3:]], *row[1:]
-
-
-def _row(kind: int, values: list[Any], *more: Any) -> Row:
-    record: Any = KINDS[kind](*values[:2], rfc3339(values[2]), *values[2:])
-    if KINDS[kind] is Message:
-        record.packets = tuple(record.packets)
-        record.fault = None if record.fault is None else Fault(**record.fault)
-    return Row(record, *more)
-
-
 class Records:
     """The records of a run in their order, each without its fields."""
 
@@ -261,7 +240,7 @@ class Records:
             self.marks.append(ord(mark))
             self.size += AROUND
             if len(self._rows) == RECORDS:
-                self._blocks.append(bytes(zstd.compress(msgspec.msgpack.encode([*map(_values, self._rows)]), 3)))
+                self._blocks.append(bytes(zstd.compress(pickle.dumps(self._rows), 3)))
                 self.size += len(self._blocks[-1])
                 self._rows = []
 
@@ -300,5 +279,5 @@ class Records:
             if found is None:
                 while len(self._held) >= HELD:
                     del self._held[next(iter(self._held))]
-                found = self._held[at] = [_row(*one) for one in msgspec.msgpack.decode(bytes(zstd.decompress(self._blocks[at])))]
+                found = self._held[at] = pickle.loads(bytes(zstd.decompress(self._blocks[at])))
             return found

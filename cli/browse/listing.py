@@ -18,6 +18,7 @@ from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import Input
 
+from streamdump.cli.options import filter_words
 from streamdump.render.terminal import visible
 
 Parts = list[tuple[str, Style]]
@@ -159,14 +160,13 @@ class Bar(Widget):
 
 
 class Names(Suggester):
-    """Completes what is typed."""
+    """Completes filters."""
 
-    def __init__(self, completed: Callable[[str], list[str]]) -> None:
+    def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self._completed = completed
 
     async def get_suggestion(self, value: str) -> str | None:
-        return next((one for one in self._completed(value) if one != value), None) if value else None
+        return next((one for one in filter_words(value) if one != value), None) if value else None
 
 
 class Prompt(Input):

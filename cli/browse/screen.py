@@ -12,7 +12,7 @@ from textual.containers import Container
 from textual.events import Resize
 
 from streamdump.cli.browse.index import Shown
-from streamdump.cli.browse.listing import ANSWER, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Names, Prompt, Texts
+from streamdump.cli.browse.listing import ANSWER, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
 from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place
 from streamdump.cli.browse.reading import Reader
 from streamdump.errors import StreamdumpError, describe_exception
@@ -61,7 +61,7 @@ class Screen(App[None]):
         self.list = Listing(self.moved, lambda: self.simulate_key("enter"), "list")
         self.more = Listing(lambda: None, lambda: None, "more")
         self.top, self.heading, self.saying, self.keys = [Bar(self.simulate_key, name) for name in ("top", "head", "said", "keys")]
-        self.prompt = Prompt(id="prompt", compact=True, suggester=Names(self.completed), select_on_focus=False)
+        self.prompt = Prompt(id="prompt", compact=True, select_on_focus=False)
         self.failure: Exception | None = None
         self._wanted: tuple[int, Callable[[Shown], None]] | None = None
         self._fetching = False
@@ -92,10 +92,6 @@ class Screen(App[None]):
         self.screen.set_class(event.size.width >= WIDE, "wide")
         self.screen.set_class(event.size.height >= TALL, "tall")
         self.call_after_refresh(self.choose)
-
-    def completed(self, text: str) -> list[str]:
-        """What can be typed."""
-        return []
 
     def go(self, place: Place, cursor: int | None = None, instead: bool = False) -> None:
         """Show a place, `instead` of where one is."""
