@@ -43,6 +43,14 @@ HABITS = {
 }
 """What to do instead of options that people know from tshark and tcpdump."""
 
+CODES = {
+    InterfaceError: ExitCode.NO_INTERFACE,
+    UsageError: ExitCode.USAGE,
+    InternalError: ExitCode.INTERNAL,
+    StreamdumpError: ExitCode.UNREADABLE,
+}
+"""By the first of these kinds that an error is of."""
+
 _OF_THE_GROUP = ("--install-completion", "--show-completion")
 
 # The base of everything that is wrong with an argv; where typer keeps it depends on its version.
@@ -177,25 +185,12 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.DONE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except InterfaceError as error:
-        say(str(error))
-        if isinstance(error.__cause__, PermissionError):
-            for way in ways_out():
-                say(way)
-        return ExitCode.NO_INTERFACE
-    except FilterError as error:
-        for line in (f"-Y: {error.reason}", *error.place()):
-            say(line)
-        return ExitCode.USAGE
-    except UsageError as error:
-        say(str(error))
-        return ExitCode.USAGE
-    except InternalError as error:
-        say(str(error))
-        return ExitCode.INTERNAL
     except StreamdumpError as error:
-        say(str(error))
-        return ExitCode.UNREADABLE
+        told = (f"-Y: {error.reason}", *error.place()) if isinstance(error, FilterError) else (str(error),)
+        denied = isinstance(error, InterfaceError) and isinstance(error.__cause__, PermissionError)
+        for line in (*told, *(ways_out() if denied else ())):
+            say(line)
+        return next(code for kind, code in CODES.items() if isinstance(error, kind))
     except _WrongCall as error:
         say(_wrong(error))
         return ExitCode.USAGE

@@ -26,6 +26,7 @@ from streamdump.cli.options import (
     RingBuffer,
     Snap,
     WriteTo,
+    conditions,
     packet_limit,
     size,
     whole,
@@ -48,14 +49,6 @@ SECURE_PORT = 7001
 
 REFRESH = 0.5
 """Seconds between two states of the table."""
-
-
-class Stops(NamedTuple):
-    """When to stop of one's own accord; None: not for this reason."""
-
-    packets: int | None = None
-    duration: float | None = None
-    size: int | None = None
 
 
 class LiveOptions(NamedTuple):
@@ -164,7 +157,6 @@ class LiveRun(RunReport):
             self.keys.asked = b""
         self.writer: PcapngWriter | None = None
         self._interrupted = 0
-        self._before: list[tuple[signal.Signals, Any]] = []
         try:
             if wanted.write is not None:
                 from streamdump.capture.write import PcapngWriter
@@ -173,7 +165,7 @@ class LiveRun(RunReport):
         except BaseException:
             self.live.close()
             raise
-        self._listen(True)
+        self._before = [(one, signal.signal(one, self._interrupt)) for one in SIGNALS]
         if wanted.expression is None:
             taken = f"TCP on ports {', '.join(map(str, known))}"
         else:
@@ -188,11 +180,9 @@ class LiveRun(RunReport):
             self.keys.poll(0)
             say(f"{self.live.name}: {give_up(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._listen(False)
+        for one, handler in self._before:
+            signal.signal(one, handler)
         self.live.close()
         self.keys.close()
         if self.writer is not None:
@@ -207,7 +197,7 @@ class LiveRun(RunReport):
             show(self.inspector.finish())
 
     def _each(self, show: Callable[[list[Record]], bool]) -> None:
-        inspector, live, duration = self.inspector, self.live, self.stops.duration
+        inspector, live, duration = self.inspector, self.live, self.stops.get("duration")
         ends = None if duration is None else monotonic() + duration
         reader_gone = _reader_gone()
         for batch in live.batches():
@@ -215,16 +205,14 @@ class LiveRun(RunReport):
             enough = False
             if len(batch):
                 batch, enough = self._limited(batch)
-                records = None
+                records = inspector.take(batch) if self.embed else None
                 if self.writer is not None:
                     if self.embed:
                         # Others want keys before the packets that need them
-                        records = inspector.take(batch)
                         self.writer.secrets(self.keys.asked or b"")
                         self.keys.asked = b""
                     self.writer.write(batch)
-                if records is None:
-                    records = inspector.take(batch)
+                records = inspector.take(batch) if records is None else records
                 self.warn(inspector)
                 if show(records):
                     self.stopped = self.enough
@@ -248,12 +236,12 @@ class LiveRun(RunReport):
 
     def _limited(self, batch: list[Packet]) -> tuple[list[Packet], bool]:
         """The packets that -a still allows, and whether it allows no more."""
-        rows = len(batch)
-        enough = False
-        if self.stops.packets is not None and rows >= self.stops.packets - self.inspector.counters.packets:
-            rows, enough = self.stops.packets - self.inspector.counters.packets, True
-        if self.stops.size is not None and self.writer is not None:
-            fitting, full = self.writer.fitting(batch, self.stops.size)
+        rows, enough = len(batch), False
+        left = self.stops.get("packets", sys.maxsize) - self.inspector.counters.packets
+        if rows >= left:
+            rows, enough = left, True
+        if "filesize" in self.stops and self.writer is not None:
+            fitting, full = self.writer.fitting(batch, self.stops["filesize"] * KILOBYTE)
             if full and fitting <= rows:
                 rows, enough = fitting, True
         return batch[:rows], enough
@@ -280,14 +268,6 @@ class LiveRun(RunReport):
             return ExitCode.INTERRUPTED
         return ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
 
-    def _listen(self, begin: bool) -> None:
-        if begin:
-            self._before = [(one, signal.signal(one, self._interrupt)) for one in SIGNALS]
-        else:
-            for one, handler in self._before:
-                signal.signal(one, handler)
-            self._before = []
-
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """The first time lets the run end in order, the second time ends it at once."""
         self._interrupted += 1
@@ -297,16 +277,12 @@ class LiveRun(RunReport):
         self.live.stop()
 
 
-def stops(wanted: LiveOptions) -> Stops:
-    """What `-a duration:N`, `-a packets:N` and `-a filesize:N` say; of several of a kind the smallest."""
-    found: dict[str, int] = {}
-    for condition in wanted.stop or ():
-        kind, number = _condition("-a", condition, ("duration", "packets", "filesize"))
-        found[kind] = min(number, found.get(kind, number))
+def stops(wanted: LiveOptions) -> dict[str, int]:
+    """What `-a duration:N`, `-a packets:N` and `-a filesize:N` say."""
+    found = conditions("-a", wanted.stop, "duration", "packets", "filesize")
     if "filesize" in found and wanted.write is None:
         raise UsageError("-a filesize:N speaks of the file that -w names; there is none")
-    kilobytes = found.get("filesize")
-    return Stops(found.get("packets"), found.get("duration"), None if kilobytes is None else kilobytes * KILOBYTE)
+    return found
 
 
 def ring_of(wanted: LiveOptions) -> Ring | None:
@@ -317,22 +293,13 @@ def ring_of(wanted: LiveOptions) -> Ring | None:
         return None
     if wanted.write is None:
         raise UsageError("-b divides the file that -w names; there is none")
-    found = dict(_condition("-b", condition, ("filesize", "duration", "files")) for condition in wanted.ring)
+    found = conditions("-b", wanted.ring, "filesize", "duration", "files")
     if set(found) == {"files"}:
         raise UsageError("-b files:N says how many to keep; -b filesize:N or duration:N says when to begin the next")
     kilobytes, seconds = found.get("filesize"), found.get("duration")
     return Ring(
         None if kilobytes is None else kilobytes * KILOBYTE, None if seconds is None else seconds * 1_000_000_000, found.get("files")
     )
-
-
-def _condition(option: str, condition: str, kinds: Sequence[str]) -> tuple[str, int]:
-    kind, _, number = condition.partition(":")
-    if kind not in kinds:
-        raise UsageError(f"{option} {condition}: unknown condition; write {', '.join(f'{one}:N' for one in kinds)}")
-    if not (number.isascii() and number.isdigit()) or not int(number):
-        raise UsageError(f"{option} {condition}: N must be a whole number, 1 or more")
-    return kind, int(number)
 
 
 def ways_out() -> list[str]:

@@ -291,18 +291,23 @@ def enough_of(text: str | None) -> int | None:
     return None if text is None else whole("-c", text)
 
 
-def packet_limit(conditions: list[str] | None) -> int | None:
-    """The smallest N of `-a packets:N`."""
-    limits = []
-    for condition in conditions or ():
-        kind, _, number = condition.partition(":")
-        if kind != "packets":
-            what = "belongs to live capture (-i)" if kind in ("duration", "filesize") else "unknown condition"
-            raise UsageError(f"-a {condition}: {what}; write packets:N")
+def conditions(option: str, texts: Sequence[str] | None, *kinds: str, elsewhere: Sequence[str] = ()) -> dict[str, int]:
+    """What `packets:10` and the like say, of several of a kind the smallest; `elsewhere`: kinds that live capture has."""
+    found: dict[str, int] = {}
+    for text in texts or ():
+        kind, _, number = text.partition(":")
+        if kind not in kinds:
+            what = "belongs to live capture (-i)" if kind in elsewhere else "unknown condition"
+            raise UsageError(f"{option} {text}: {what}; write {', '.join(f'{one}:N' for one in kinds)}")
         if not (number.isascii() and number.isdigit()) or not int(number):
-            raise UsageError(f"-a {condition}: N must be a number, 1 or more")
-        limits.append(int(number))
-    return min(limits, default=None)
+            raise UsageError(f"{option} {text}: N must be a whole number, 1 or more")
+        found[kind] = min(int(number), found.get(kind, int(number)))
+    return found
+
+
+def packet_limit(texts: list[str] | None) -> int | None:
+    """The smallest N of `-a packets:N`."""
+    return conditions("-a", texts, "packets", elsewhere=("duration", "filesize")).get("packets")
 
 
 def decode_rules(rules: Sequence[str]) -> tuple[tuple[int, str, str | None], ...]:

@@ -69,23 +69,20 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _parameter(name: str, setting: Setting) -> inspect.Parameter:
-    option = partial(typer.Option, setting.option, help=setting.help, rich_help_panel=PANELS[setting.group])
-    default = DEFAULTS[name]
-    match setting.written:
-        case "flag":
-            return _keyword(name, Annotated[bool, option()], default)
-        case "rules" | "files":
-            return _keyword(name, Annotated[list[str] | None, option(metavar=setting.metavar, show_default=False)], None)
-        case "list":
-            names = list(setting.choices)
-            return _keyword(
-                name, Annotated[str | None, option(metavar=setting.metavar, show_default=False, autocompletion=lambda: names)], None
-            )
-        case "choice":
-            choices = list(setting.choices)
-            return _keyword(name, Annotated[str, option(metavar=setting.metavar, autocompletion=lambda: choices)], default)
-        case written:
-            return _keyword(name, Annotated[str, option(metavar=setting.metavar)], _text(written, default))
+    several = list[str] | None
+    kinds: dict[str, Any] = {"flag": bool, "rules": several, "files": several, "list": str | None}
+    default = None if setting.written in ("rules", "files", "list") else DEFAULTS[name]
+    if default is not None and setting.written not in ("flag", "choice"):
+        default = _text(setting.written, default)
+    option = typer.Option(
+        setting.option,
+        help=setting.help,
+        rich_help_panel=PANELS[setting.group],
+        metavar=setting.metavar,
+        show_default=default is not None,
+        autocompletion=(lambda: list(setting.choices)) if setting.choices else None,
+    )
+    return _keyword(name, Annotated[kinds.get(setting.written, str), option], default)
 
 
 def _text(written: str, value: int) -> str:

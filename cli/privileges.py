@@ -36,20 +36,16 @@ class User(NamedTuple):
 
     uid: int
     gid: int
+    name: str
+    groups: list[int]
 
-    @property
-    def name(self) -> str:
-        try:
-            return pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return f"user {self.uid}"
 
-    @property
-    def groups(self) -> list[int]:
-        try:
-            return os.getgrouplist(pwd.getpwuid(self.uid).pw_name, self.gid)
-        except KeyError:
-            return [self.gid]
+def _user(uid: int, gid: int) -> User:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return User(uid, gid, f"user {uid}", [gid])
+    return User(uid, gid, name, os.getgrouplist(name, gid))
 
 
 def give_up(environment: Mapping[str, str], writer: PcapngWriter | None, ring: bool, page: Path | None) -> str:
@@ -81,11 +77,11 @@ def give_up(environment: Mapping[str, str], writer: PcapngWriter | None, ring: b
 def _others(environment: Mapping[str, str], written: Path | None) -> Iterator[User]:
     uid, gid = (environment.get(name, "") for name in ("SUDO_UID", "SUDO_GID"))
     if uid.isdecimal() and gid.isdecimal() and int(uid):
-        yield User(int(uid), int(gid))
+        yield _user(int(uid), int(gid))
     if written is not None:
         folder = written.absolute().parent.stat()
         if folder.st_uid:
-            yield User(folder.st_uid, folder.st_gid)
+            yield _user(folder.st_uid, folder.st_gid)
 
 
 def _refused(user: User, how: int, folders: Iterable[Path]) -> Path | None:

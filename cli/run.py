@@ -181,6 +181,9 @@ class RunReport:
         self.tells: Sequence[str] = ()
         """Commands of which this is the output, so that nobody is sent to them."""
 
+    def __enter__(self) -> Self:
+        return self
+
     def tell(self, *more: Report) -> None:
         """Say what there is to report of bugs of ours."""
         self.inspector.reports += more
@@ -241,9 +244,6 @@ class FileRun(RunReport):
                 self.errors.append(error)
         self.names += [reader.name for reader in self.readers]
         self.inspector = Inspector(self.readers, options, bare=True)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for reader in self.readers:
@@ -465,26 +465,19 @@ def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str |
 def _trouble(inspector: Inspector, limits: int) -> list[str]:
     """What of a run is no good news, counted."""
     counters = inspector.counters
-    trouble = []
-    if counters.failures:
-        trouble.append(count(counters.failures, "internal error"))
-    if counters.gaps:
-        # Inside TLS, nobody knows the size of some
-        missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
-        trouble.append(f"{count(counters.gaps, 'gap')} ({missing} missing or skipped)")
-    if counters.faults:
-        trouble.append(f"{counters.faults:,} damaged")
-    if counters.unanswered:
-        trouble.append(f"{counters.unanswered:,} unanswered")
-    if counters.refused:
-        trouble.append(f"{counters.refused:,} refused")
-    if counters.unconnected:
-        trouble.append(f"{count(counters.unconnected, 'connection')} refused or never answered")
-    if counters.broken_off:
-        trouble.append(f"{count(counters.broken_off, 'handshake')} broken off")
-    if limits:
-        trouble.append(f"{count(limits, 'limit')} reached")
-    return trouble
+    # Inside TLS, nobody knows the size of some gaps
+    missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
+    told = (
+        (counters.failures, count(counters.failures, "internal error")),
+        (counters.gaps, f"{count(counters.gaps, 'gap')} ({missing} missing or skipped)"),
+        (counters.faults, f"{counters.faults:,} damaged"),
+        (counters.unanswered, f"{counters.unanswered:,} unanswered"),
+        (counters.refused, f"{counters.refused:,} refused"),
+        (counters.unconnected, f"{count(counters.unconnected, 'connection')} refused or never answered"),
+        (counters.broken_off, f"{count(counters.broken_off, 'handshake')} broken off"),
+        (limits, f"{count(limits, 'limit')} reached"),
+    )
+    return [text for number, text in told if number]
 
 
 def _unread(names: Mapping[str, int]) -> str:
@@ -517,33 +510,31 @@ def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
     keys = inspector.keys
     if not keys.given:
         return ["--keylog FILE reads TLS with its keys"] if "TLS" in names else []
-    told = list(keys.troubles)
-    if keys.damaged:
-        told.append(f"{count(keys.damaged, 'line')} of the key log not understood")
-    if keys.named and not told and "TLS, keys missing" in names and not keys:
-        told.append("the key log holds no secret")
-    if keys.rsa and "TLS, keys missing" in names:
-        told.append(f"{count(keys.rsa, 'line')} with RSA premaster secrets not read; CLIENT_RANDOM lines are")
-    if keys.dropped:
-        told.append(f"{count(keys.dropped, 'session')} of the key log dropped for newer ones")
-    return told
+    missing = "TLS, keys missing" in names
+    empty = keys.named and missing and not (keys or keys.troubles or keys.damaged)
+    told = (
+        (keys.damaged, f"{count(keys.damaged, 'line')} of the key log not understood"),
+        (empty, "the key log holds no secret"),
+        (keys.rsa and missing, f"{count(keys.rsa, 'line')} with RSA premaster secrets not read; CLIENT_RANDOM lines are"),
+        (keys.dropped, f"{count(keys.dropped, 'session')} of the key log dropped for newer ones"),
+    )
+    return [*keys.troubles, *(text for number, text in told if number)]
 
 
 def _passed_over(counters: PacketCounters) -> list[str]:
     """Packets that may well have carried messages, but were not looked at."""
     links = sorted(counters.unknown_links.items())
-    told = [f"{count(packets, 'packet')} of link type {link} not read" for link, packets in links[:LINKS_NAMED]]
     others = [packets for _, packets in links[LINKS_NAMED:]]
-    if others:
-        told.append(f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read")
-    if counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels):
-        told.append("no TCP in it")
-    if counters.fragments and not counters.reassembled:
-        told.append(f"{count(counters.fragments, 'fragment')} of which no datagram is whole")
     damaged = counters.undecoded - sum(counters.unknown_links.values())
-    if damaged:
-        told.append(f"{count(damaged, 'packet')} cut or malformed before the end of the headers")
-    return told + [f"{count(packets, 'packet')} in {tunnel} not looked into" for tunnel, packets in sorted(counters.tunnels.items())]
+    told = (
+        *((packets, f"{count(packets, 'packet')} of link type {link} not read") for link, packets in links[:LINKS_NAMED]),
+        (others, f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read"),
+        (counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels), "no TCP in it"),
+        (counters.fragments and not counters.reassembled, f"{count(counters.fragments, 'fragment')} of which no datagram is whole"),
+        (damaged, f"{count(damaged, 'packet')} cut or malformed before the end of the headers"),
+        *((packets, f"{count(packets, 'packet')} in {tunnel} not looked into") for tunnel, packets in sorted(counters.tunnels.items())),
+    )
+    return [text for number, text in told if number]
 
 
 def _let_open(files: int) -> None:
@@ -562,28 +553,23 @@ def _let_open(files: int) -> None:
 
 def _advice(error: CaptureError) -> str:
     """What to do next, where that is known."""
+    advice = "everything before was read" if error.packet else ""
     if error.reason == "no such file" and error.file:
-        slip = slip_of(error.file)
-        return f"; {slip}" if slip else ""
-    if error.reason == "is a directory":
-        return f"; {str(error.file).rstrip('/')}/* stands for what is in it"
-    if error.packet is not None:
-        return "; everything before was read" if error.packet else ""
-    return ""
+        advice = slip_of(error.file)
+    elif error.reason == "is a directory":
+        advice = f"{str(error.file).rstrip('/')}/* stands for what is in it"
+    return f"; {advice}" if advice else ""
 
 
 def slip_of(name: str) -> str:
     """What was probably meant by the name of a file that is not there: a command, or a part of a filter."""
-    if name in OF_FILTERS:
-        return "a filter is one argument, in quotes: -Y 'name == Open'"
-    if name == "help":
-        return "streamdump --help explains all commands and options"
-    if name in COMMANDS:
-        return f"the command {name} stands first: streamdump {name} FILE"
-    if OPERATOR.search(name):
-        return f"a filter belongs to -Y: -Y {quote(name)}"
-    if not name.isalpha():
-        return ""
+    known = {
+        **dict.fromkeys(COMMANDS, f"the command {name} stands first: streamdump {name} FILE"),
+        **dict.fromkeys(OF_FILTERS, "a filter is one argument, in quotes: -Y 'name == Open'"),
+        "help": "streamdump --help explains all commands and options",
+    }
+    if name in known or not name.isalpha():
+        return known.get(name, f"a filter belongs to -Y: -Y {quote(name)}" if OPERATOR.search(name) else "")
     begun = name.removesuffix("s")
     near = [one for one in COMMANDS if len(begun) >= SHORTEST and one.startswith(begun)] or get_close_matches(name, COMMANDS, 1)
     if near:
@@ -600,17 +586,15 @@ class _Progress:
         self.colour = colour
         self.since = monotonic()
         self.bar: Any = None
-        self.task: Any = None
-        totals = [reader.bytes_total for reader in readers]
-        self.total = sum(total for total in totals if total is not None) if None not in totals else None
-        self.wanted = self.total is not None and sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+        wanted = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+        self.totals = [reader.bytes_total for reader in readers] if wanted else [None]
 
     def step(self) -> None:
-        if not self.wanted or monotonic() - self.since < PATIENCE:
+        if None in self.totals or monotonic() - self.since < PATIENCE:
             return
         if self.bar is None:
             self._begin()
-        self.bar.update(self.task, completed=sum(reader.bytes_read for reader in self.readers))
+        self.bar.update(self.bar.task_ids[0], completed=sum(reader.bytes_read for reader in self.readers))
         self.bar.refresh()
 
     def close(self) -> None:
@@ -627,5 +611,5 @@ class _Progress:
         name = self.readers[0].name if len(self.readers) == 1 else f"{len(self.readers)} files"
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
-        self.task = self.bar.add_task(visible(Path(name).name), total=self.total)
+        self.bar.add_task(visible(Path(name).name), total=sum(total or 0 for total in self.totals))
         self.bar.start()
