@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from pathlib import Path
 
 from streamdump.errors import UsageError
@@ -25,6 +24,8 @@ def preferences(arguments: list[str]) -> dict[str, str]:
     path = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "streamdump" / "config.toml"
     if not asked or not sys.stdout.isatty() or (arguments and arguments[0] in EXACT):
         return {}
+    import tomllib
+
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:

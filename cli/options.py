@@ -300,7 +300,7 @@ def conditions(option: str, texts: Sequence[str] | None, *kinds: str, elsewhere:
             what = "belongs to live capture (-i)" if kind in elsewhere else "unknown condition"
             raise UsageError(f"{option} {text}: {what}; write {', '.join(f'{one}:N' for one in kinds)}")
         if not (number.isascii() and number.isdigit()) or not int(number):
-            raise UsageError(f"{option} {text}: N must be a whole number, 1 or more")
+            raise UsageError(f"{option} {text}: N must be a number, 1 or more")
         found[kind] = min(int(number), found.get(kind, int(number)))
     return found
 

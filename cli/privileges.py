@@ -25,6 +25,7 @@ LATE = (
     "cryptography.exceptions",
     "cryptography.hazmat.decrepit.ciphers.algorithms",
     "cryptography.hazmat.primitives.ciphers.algorithms",
+    "hashlib",
     "hmac",
     "re2",
 )

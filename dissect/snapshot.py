@@ -20,7 +20,6 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
-from hashlib import blake2b
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -121,6 +120,8 @@ def decode(data: bytes, *given: Any) -> Any:
 
 
 def _digest(body: bytes) -> bytes:
+    from hashlib import blake2b
+
     return blake2b(body, digest_size=16).digest()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
-
 import msgspec
 
 NEAR_NS = 1_000_000
@@ -64,6 +62,8 @@ def place_of(kind: int, interface: int) -> int:
 
 def digest(buffer: bytes, ip: int, room: int) -> bytes:
     """Of the captured part of an IP packet, without what may follow it in the frame."""
+    from hashlib import blake2b
+
     if buffer[ip] >> 4 == 4:
         size = int.from_bytes(buffer[ip + 2 : ip + 4], "big")
     else:

@@ -6,15 +6,17 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from streamdump.capture.files import CaptureReader
 from streamdump.capture.link import FragmentPiece, LinkParser, network_key
 from streamdump.capture.merge import merge
-from streamdump.capture.write import PcapngWriter
 from streamdump.model import Packet, Segment
+
+if TYPE_CHECKING:
+    from streamdump.capture.files import CaptureReader
+    from streamdump.capture.write import PcapngWriter
 
 
 class ConversationSpan(msgspec.Struct):

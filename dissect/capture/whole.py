@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 from typing import BinaryIO
 
 PLAIN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -24,7 +23,7 @@ def in_place_of(target: Path, mode: int = 0o600, as_is: bool = False) -> Iterato
         with target.open("wb") as file:
             yield file
         return
-    name = target.with_name(f".streamdump-{token_hex(8)}")
+    name = target.with_name(f".streamdump-{os.urandom(8).hex()}")
     try:
         number, named = _opened(name, mode)
         with os.fdopen(number, "r+b") as file:
