@@ -78,7 +78,7 @@ class Browser(Asking):
         if not len(place):
             return
         if isinstance(place, Findings):
-            found = place.ordered[at]
+            found = place.rows[at]
             inside = Messages(self.reader, found.conversation)
             self.go(inside, inside.at(found.messages[0] - 1) if found.messages else 0)
         elif isinstance(place, Conversations):

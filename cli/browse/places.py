@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import nlargest
 from itertools import islice
 from typing import Any
 
 import msgspec
-from rich.style import Style
 
 from streamdump.cli.browse.index import Row, Shown
-from streamdump.cli.browse.listing import ANSWER, ASK, BAD, BOLD, COLOURS, DIM, LOUD, PLAIN, WARN, Parts, Texts
+from streamdump.cli.browse.listing import ANSWER, ASK, BAD, BOLD, CHOSEN, COLOURS, DIM, LOUD, PLAIN, WARN, Parts, Texts
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.layout.values import hidden, must_hide
 from streamdump.model import ConversationRow, Finding, Message, Span
@@ -46,11 +45,15 @@ class Place:
     order = 0
     cursor = 0
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, rows: Sequence[Any] = ()) -> None:
         self.reader = reader
+        self.rows = rows
+        """What has a line each."""
         self.view: View | None = None
         """What a filter keeps."""
         self.asked = ""
+        self.state: Any = None
+        """What was there when it was put in order."""
 
     def title(self) -> str:
         return self.name
@@ -60,10 +63,10 @@ class Place:
         return ""
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self.rows)
 
     def line(self, at: int, columns: int) -> Parts:
-        raise NotImplementedError
+        return [(self.rows[at], PLAIN)]
 
     def below(self, at: int, columns: int) -> Texts:
         """More of the chosen line."""
@@ -90,6 +93,11 @@ class Place:
     def update(self) -> None:
         """Take what was read meanwhile."""
 
+    def is_as(self, *state: Any) -> bool:
+        """Whether this is what was there when it was put in order; it is from now on."""
+        before, self.state = self.state, state
+        return bool(before == state)
+
 
 class Findings(Place):
     """What went wrong, the worst first."""
@@ -97,11 +105,7 @@ class Findings(Place):
     name = "findings"
     keys = (("enter", "its messages"), ("/", "filter"), ("e", "export"), ("y", "copy"))
 
-    def __init__(self, reader: Reader) -> None:
-        super().__init__(reader)
-        self.ordered: list[Finding] = []
-        self._known = -1
-        self._asked: Any = None
+    rows: Sequence[Finding]
 
     def title(self) -> str:
         return f"{self.name} {len(self.reader.findings) if self.view is None else len(self):,}"
@@ -109,23 +113,19 @@ class Findings(Place):
     def head(self, columns: int) -> str:
         return f"{'':9}{'what':44} where"
 
-    def __len__(self) -> int:
-        return len(self.ordered)
-
     def update(self) -> None:
         found, asked = self.reader.findings, None if self.view is None else self.view.asked
-        if self._known != len(found) or asked is not self._asked:
-            self._known, self._asked = len(found), asked
-            self.ordered = sorted([one for one in found[: self._known] if asked is None or asked.keeps(one)], key=rank)
+        if not self.is_as(count := len(found), asked):
+            self.rows = sorted([one for one in found[:count] if asked is None or asked.keeps(one)], key=rank)
 
     def line(self, at: int, columns: int) -> Parts:
-        one = self.ordered[at]
+        one = self.rows[at]
         style = SEVERITY[one.severity]
         return [(f"{one.severity:<9}", style), (f"{cut(one.rule, 43):<44} ", style), (f"{place_of(one)}  ", DIM), (one.cause, PLAIN)]
 
     def below(self, at: int, columns: int) -> Texts:
-        lines = finding_lines(self.ordered[at], columns, COLOURLESS, self.reader.clock)
-        return Texts([[(line, BOLD if line.startswith(self.ordered[at].severity) else PLAIN)] for line in lines])
+        lines = finding_lines(self.rows[at], columns, COLOURLESS, self.reader.clock)
+        return Texts([[(line, BOLD if line.startswith(self.rows[at].severity) else PLAIN)] for line in lines])
 
 
 class Conversations(Place):
@@ -142,13 +142,11 @@ class Conversations(Place):
         ("y", "copy"),
     )
     orders = ("number", "messages", "bytes", "trouble")
+    rows: Sequence[ConversationRow]
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
-        self.rows: list[ConversationRow] = []
         self._sizes = [0] * 3
-        self._state: tuple[int, ...] = ()
-        """What was there when they were put in order."""
         self._mine: set[int] = set()
         self._seen = 0
 
@@ -159,19 +157,14 @@ class Conversations(Place):
         number, ends, protocol = self._sizes
         return f"{'#':>{number}}  {'client and server':<{ends}}  {'protocol':<{protocol}}  messages       bytes  how it went"
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def refilter(self, view: View | None, asked: str) -> None:
         super().refilter(view, asked)
         self._mine, self._seen = set(), 0
 
     def update(self) -> None:
         rows = self.reader.rows
-        state = id(rows), self.order, id(self.view), 0 if self.view is None else len(self.view)
-        if state == self._state:
+        if self.is_as(id(rows), self.order, id(self.view), 0 if self.view is None else len(self.view)):
             return
-        self._state = state
         if self.view is not None:
             for at in range(self._seen, len(self.view)):
                 self._mine.add(self.reader.records.row(self.view[at]).record.conversation)
@@ -438,17 +431,13 @@ class HexLines:
         begin, span = (at - first - 1) * self._row, self._span
         marked = range(span.offset, span.offset + span.length) if span is not None and span.buffer == name else range(0)
         octets: Parts = [(f"{begin:04x}  ", DIM)]
-        text: Parts = []
-        for place in range(begin, begin + self._row):
-            style = Style(reverse=True) if place in marked else PLAIN
-            secret = flags is not None and place < len(flags) and bool(flags[place])
-            one = data[place] if place < len(data) else None
-            octets.append(("  " if one is None else "**" if secret else f"{one:02x}", style if one is not None else PLAIN))
-            octets.append((" ", style if place + 1 in marked and place in marked else PLAIN))
-            text.append(
-                (" " if one is None else "*" if secret else chr(one) if 32 <= one < 127 else ".", style if one is not None else PLAIN)
-            )
-        return [*octets, (" ", PLAIN), *text]
+        text: Parts = [(" ", PLAIN)]
+        for place in range(begin, min(begin + self._row, len(data))):
+            one, style = data[place], CHOSEN if place in marked else PLAIN
+            secret = flags is not None and bool(flags[place])
+            octets += [("**" if secret else f"{one:02x}", style), (" ", style if place + 1 in marked else PLAIN)]
+            text.append(("*" if secret else chr(one) if 32 <= one < 127 else ".", style))
+        return [*octets, ("   " * (begin + self._row - len(data)), PLAIN), *text]
 
 
 class Told(Place):
@@ -457,11 +446,5 @@ class Told(Place):
     keys = (("esc", "back"), ("e", "export"), ("y", "copy"))
 
     def __init__(self, reader: Reader, name: str, text: str) -> None:
-        super().__init__(reader)
-        self.name, self._lines = name, text.splitlines()
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def line(self, at: int, columns: int) -> Parts:
-        return [(self._lines[at], PLAIN)]
+        super().__init__(reader, text.splitlines())
+        self.name = name

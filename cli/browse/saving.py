@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 from streamdump.capture.blocks import explain
 from streamdump.capture.whole import in_place_of
@@ -14,9 +16,6 @@ from streamdump.cli.browse.reading import Reader, View
 from streamdump.errors import UsageError
 from streamdump.model import Exchange, Message, Pair
 from streamdump.render.terminal import count, visible
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 COLUMNS = 1 << 16
 """Columns of a line that is exported: it is not cut."""
@@ -44,13 +43,10 @@ def export(place: Place, path: str, reader: Reader) -> str:
     if path.endswith((".json", ".jsonl")) and isinstance(place, Messages):
         lines = _records(place, reader)
     written = 0
-    try:
-        with in_place_of(_checked(path, reader)) as file:
-            for line in lines:
-                file.write(line)
-                written += 1
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {explain(error)}") from error
+    with _file(path, reader) as file:
+        for line in lines:
+            file.write(line)
+            written += 1
     return f"{path}: {count(written, 'line')} written"
 
 
@@ -75,18 +71,21 @@ def write_packets(place: Place, path: str, reader: Reader) -> str:
         found = {place.record.conversation} if isinstance(place, Fields) else {one.conversation for one in reader.findings}
     check(path)
     written = 0
-    try:
-        with in_place_of(_checked(path, reader)) as file:
-            writer = PcapngWriter(path, reader.run.names, into=file.fileno())
-            for _, packet in reader.packets.again(0, len(reader.packets), frozenset(one for one in found if one is not None)):
-                writer.write([packet])
-                written += 1
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {explain(error)}") from error
+    with _file(path, reader) as file:
+        writer = PcapngWriter(path, reader.run.names, into=file.fileno())
+        for _, packet in reader.packets.again(0, len(reader.packets), frozenset(one for one in found if one is not None)):
+            writer.write([packet])
+            written += 1
     return f"{path}: {count(written, 'packet')} written as captured, passwords and tokens included"
 
 
-def _checked(path: str, reader: Reader) -> Path:
+@contextmanager
+def _file(path: str, reader: Reader) -> Iterator[BinaryIO]:
+    """A new file that is there once all is written."""
     if is_input(path, reader.run.names):
         raise UsageError(f"{path}: is an input, which is never overwritten")
-    return Path(path)
+    try:
+        with in_place_of(Path(path)) as file:
+            yield file
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {explain(error)}") from error

@@ -130,14 +130,13 @@ class Screen(App[None]):
         path = " > ".join([one.title() for one in self.stack[1:]])
         self.top.show([*top, (state, DIM, "")], *([[(f" > {path}", ANSWER, "escape")]] if path else []))
         self.heading.show([(place.head(self.list.size.width), DIM, "")])
-        said: list[tuple[str, Any]] = self.said or [(f"{self.list.cursor + 1:,}/{len(place):,}" if len(place) else "nothing here", DIM)]
-        if not self.said and place.view is not None:
-            view = place.view
-            told = view.failed or f"{len(view):,} match {place.asked}"
-            said = [(told if view.done else f"{told}  ({view.looked:,} of {len(reader.records):,} looked at; esc ends it)", WARN)]
-        elif not self.said and reader.warned:
-            said = [(reader.warned[-1], WARN)]
-        self.saying.show(*([(text, style, "")] for text, style in said))
+        text, style, view = f"{self.list.cursor + 1:,}/{len(place):,}" if len(place) else "nothing here", DIM, place.view
+        if view is not None:
+            text, style = view.failed or f"{len(view):,} match {place.asked}", WARN
+            text += "" if view.done else f"  ({view.looked:,} of {len(reader.records):,} looked at; esc ends it)"
+        elif reader.warned:
+            text, style = reader.warned[-1], WARN
+        self.saying.show(*([(text, style, "")] for text, style in self.said or [(text, style)]))
         keys = (*place.keys, *EVERYWHERE)
         self.keys.show(*_lines([(f"{key} {what}", DIM, KEYS.get(key, key)) for key, what in keys], self.size.width))
 

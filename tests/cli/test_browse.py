@@ -439,7 +439,7 @@ def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) ->
         on.reader.findings = [poison(one) for one in on.reader.findings]
         on.reader.rows = [poison(one) for one in on.reader.rows]
         on.reader.warned = [ACTIVE]
-        on.app.roots[0]._known = -1  # type: ignore[attr-defined]
+        on.app.roots[0].state = None
         for keys in (["1"], ["2"], ["3"], ["n", "enter"], ["G", "f"], ["y"], ["l"]):
             await on.press(*keys)
             assert "\x1b" not in on.text and "\u202e" not in on.text
