@@ -151,7 +151,7 @@ class Candidates:
 
     def tables(self, frame: Frame, asked: Asked) -> Tables:
         """The table that each of the layouts that are left has for this frame."""
-        side, _, data, start, end, *_ = frame
+        side, data, start, end = frame.side, frame.data, frame.start, frame.end
         code, candidates, asks = asked.code, self.candidates, side == self.client
         if self.long[side]:
             return self._long_tables(asks, data, start, end, asked)

@@ -72,7 +72,7 @@ class FrameDecoder:
 
     def decode(self, frame: Frame, placed: Placement, now: int) -> Decoded:
         asked, table, layout, differ, fields = placed
-        side, _, data, start, end, damage, *_ = frame
+        side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         layouts = self.layouts
         asks, long, name = side == layouts.client, table.long, table.name
         plan = self.plans.get((table, layout, asks)) or self._plan(table, layout, asks)

@@ -175,7 +175,7 @@ class RequestQueue:
 
     def ask(self, frame: Frame) -> Asked:
         """Take a request in."""
-        _, _, data, start, end, damage, order, *_ = frame
+        data, start, end, damage, order = frame.data, frame.start, frame.end, frame.damage, frame.order
         self.number = number = self.number + 1
         self.latest = order
         operation: int | None = None
@@ -290,7 +290,7 @@ class RequestQueue:
 
     def _long_answer(self, frame: Frame) -> Asked:
         opened, trust = self.open, self.trust
-        _, _, data, start, end, _, order, *_ = frame
+        data, start, end, order = frame.data, frame.start, frame.end, frame.order
         if end - start < 209:
             return self._oldest()
         kind = data[start + 60]
