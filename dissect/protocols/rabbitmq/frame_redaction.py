@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
+
+import msgspec
 
 from streamdump.layout import Layout, Style, walk
 from streamdump.layout.values import redacted
@@ -18,8 +19,7 @@ HIDDEN = "hidden: a password may be in it"
 _U32 = Struct(">I").unpack_from
 
 
-@dataclass(slots=True)
-class GuardedFrame:
+class GuardedFrame(msgspec.Struct):
     """A frame that is looked at closely, and what is said of it."""
 
     side: int
@@ -39,9 +39,9 @@ class GuardedFrame:
     """And its side sends it."""
     name: str = ""
     kind: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    fields: dict[str, Any] = {}
+    spans: list[Span] = []
+    notes: list[str] = []
     fault: Fault | None = None
 
 
