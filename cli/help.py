@@ -102,25 +102,22 @@ ABOUT = "streamdump reads captures of message-streaming protocols, message by me
 
 def brief() -> str:
     """What somebody who said nothing is told: enough to begin with."""
-    bold, dim, reset, size = _style()
+    (bold, _, reset), size = _style()
     usage = f"{bold}Usage{reset}  streamdump [OPTIONS] FILE...  |  streamdump COMMAND [OPTIONS]"
     more = "streamdump --help explains all commands and options."
-    return "\n".join([*wrap(ABOUT, size), "", *_examples(EXAMPLES[""], size, bold, dim, reset), "", usage, "", *wrap(more, size), ""])
+    return "\n".join([*wrap(ABOUT, size), "", *_examples(EXAMPLES[""]), "", usage, "", *wrap(more, size), ""])
 
 
-def _style() -> tuple[str, str, str, int]:
+def _style() -> tuple[tuple[str, str, str], int]:
     """Codes for bold, dim and neither, and the columns to use."""
-    bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured("auto", sys.stdout) else ("", "", "")
-    return bold, dim, reset, min(shutil.get_terminal_size().columns, 110)
+    codes = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured("auto", sys.stdout) else ("", "", "")
+    return codes, min(shutil.get_terminal_size().columns, 110)
 
 
 def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterable[Any] = ()) -> str:
     """The help of `command`; `commands` are listed and `further` parameters added under the last heading."""
-    bold, dim, reset, size = _style()
-    about = ABOUT if not name else command.help
-    lines = [*wrap(about, size), ""]
-    examples = EXAMPLES.get(name, ())
-    lines += _examples(examples, size, bold, dim, reset)
+    (bold, _, reset), size = _style()
+    lines = [*wrap(command.help if name else ABOUT, size), "", *_examples(EXAMPLES.get(name, ()))]
     lines += ["", f"{bold}Usage{reset}  {_usage(command, name)}"]
     listed = [(one.name, one.help or "") for one in commands]
     groups: dict[str, list[tuple[str, str]]] = {"Commands": listed} if listed else {}
@@ -139,8 +136,9 @@ def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterabl
     return "\n".join(lines)
 
 
-def _examples(examples: Sequence[tuple[str, str]], size: int, bold: str, dim: str, reset: str) -> list[str]:
+def _examples(examples: Sequence[tuple[str, str]]) -> list[str]:
     """The calls and what they do, beside each other; below a call that is too long."""
+    (bold, dim, reset), size = _style()
     wide = max((len(call) for call, _ in examples if len(call) <= size - EXAMPLE_ROOM), default=0)
     lines = []
     for call, text in examples:
@@ -155,10 +153,7 @@ def _examples(examples: Sequence[tuple[str, str]], size: int, bold: str, dim: st
 
 def _usage(command: Any, name: str) -> str:
     arguments = " ".join(parameter.metavar for parameter in command.params if parameter.param_type_name == "argument")
-    if name == "protocols":
-        arguments = "[NAME]"
-    start = f"streamdump {name}".rstrip()
-    usage = f"{start} [OPTIONS] {arguments}".rstrip()
+    usage = f"{f'streamdump {name}'.rstrip()} [OPTIONS] {'[NAME]' if name == 'protocols' else arguments}".rstrip()
     return usage if name else f"{usage}  |  streamdump COMMAND --help"
 
 

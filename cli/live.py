@@ -250,10 +250,8 @@ class LiveRun(RunReport):
         """Say on standard error what was captured, then what went wrong; the exit code."""
         live = self.live
         live.close()
-        extra = [f"{live.dropped:,} dropped by the kernel"]
-        if live.duplicates:
-            extra.append(f"{live.duplicates:,} seen twice and counted once")
-        parts, _ = account(self.inspector, self.stopped, extra)
+        twice = [f"{live.duplicates:,} seen twice and counted once"] if live.duplicates else []
+        parts, _ = account(self.inspector, self.stopped, [f"{live.dropped:,} dropped by the kernel", *twice])
         parts += [] if self.asked is None else [self.asked.told()]
         self.tell()
         say(f"{live.name}: {'; '.join(parts)}")

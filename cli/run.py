@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from streamdump.capture.files import CaptureReader
     from streamdump.capture.link import PacketCounters
-    from streamdump.capture.spool import RereadableInput
     from streamdump.inspector import Inspector
     from streamdump.model import ConversationRow, Options, Record
     from streamdump.render.summary import Lines
@@ -228,16 +227,16 @@ class FileRun(RunReport):
         self.packets = packets
         self.messages = messages
         self.prints = prints
-        self._inputs: list[RereadableInput] = []
+        self._inputs: list[Callable[[], CaptureReader]] = []
         _let_open(len(files))
         for file in files:
             try:
                 if twice:
-                    from streamdump.capture.spool import RereadableInput
+                    from streamdump.capture.spool import open_twice
 
-                    one = RereadableInput(file)
-                    self.readers.append(one.first())
-                    self._inputs.append(one)
+                    reader, again = open_twice(file)
+                    self.readers.append(reader)
+                    self._inputs.append(again)
                 else:
                     self.readers.append(open_capture(file))
             except CaptureError as error:
@@ -273,9 +272,9 @@ class FileRun(RunReport):
     def again(self) -> list[CaptureReader | None]:
         """The captures opened once more; None for one that cannot be any more, which is told at the end."""
         found: list[CaptureReader | None] = []
-        for one in self._inputs:
+        for again in self._inputs:
             try:
-                found.append(one.again())
+                found.append(again())
             except CaptureError as error:
                 found.append(None)
                 self.errors.append(error)

@@ -191,9 +191,8 @@ class Browser(Asking):
             self._copy(self.place.value(self.list.cursor, self.list.size.width))
 
     def action_copy_filter(self) -> None:
-        asks = self.asks()
-        if self.place.asked or asks:
-            self._copy(self.place.asked or asks)
+        if text := self.place.asked or self.asks():
+            self._copy(text)
 
     def _copy(self, text: str) -> None:
         """Copy text as it is seen."""

@@ -59,9 +59,8 @@ ETHERNET, LOOPBACK = 1, 772
 LINK_ETHERNET, LINK_SLL2 = 1, 276
 TAG = 4
 VLAN_VALID, VLAN_TYPE_VALID = 0x10, 0x40
-VLAN = (0x8100, 0x88A8)
 
-STATUS, PACKETS_IN_BLOCK, FIRST_PACKET, BLOCK_LENGTH = 8, 12, 16, 20
+STATUS, PACKETS_IN_BLOCK = 8, 12
 USER = 1
 
 HEAD = struct.Struct("=6I2H4xIH12x2siHBB8s").unpack_from
@@ -231,7 +230,7 @@ class Live:
         time_ns = second * 1_000_000_000 + fraction
         vlan = b""
         if status & VLAN_VALID:
-            vlan = struct.pack(">HH", tag_type if status & VLAN_TYPE_VALID else VLAN[0], tag)
+            vlan = struct.pack(">HH", tag_type if status & VLAN_TYPE_VALID else bpf.VLAN[0], tag)
         buffer, offset = piece, at + mac
         if self._cooked:
             # A Linux cooked header (version 2) stands instead of the packet's own
@@ -303,7 +302,7 @@ def _ring(opened: socket.socket, blocks: int) -> int:
 
 def _behind_tag(data: bytes, kind: int) -> int:
     """The EtherType of what `data` is: where the kernel says it is a VLAN tag that may lie before it and go with the link header."""
-    if kind not in VLAN or len(data) <= TAG:
+    if kind not in bpf.VLAN or len(data) <= TAG:
         return kind
     following = int.from_bytes(data[2:TAG], "big")
     version, after = data[0] >> 4, data[TAG] >> 4

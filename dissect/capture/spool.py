@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -13,20 +15,12 @@ from streamdump.capture.files import CaptureReader, open_capture
 from streamdump.errors import CaptureError
 
 
-class RereadableInput:
-    """An input that is read twice, a file from its name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._spool = None if name != "-" and (not Path(name).exists() or Path(name).is_file() or Path(name).is_dir()) else _Spool(name)
-
-    def first(self) -> CaptureReader:
-        """Opens it for the first time."""
-        return open_capture(self._name) if self._spool is None else open_capture(cast(BinaryIO, self._spool), name=self._spool.name)
-
-    def again(self) -> CaptureReader:
-        """What was read of it, from the start."""
-        return open_capture(self._name) if self._spool is None else open_capture(self._spool.again(), name=self._spool.name)
+def open_twice(name: str) -> tuple[CaptureReader, Callable[[], CaptureReader]]:
+    """An input, and what opens that which was read of it again, from the start: a file from its name."""
+    if name != "-" and (not Path(name).exists() or Path(name).is_file() or Path(name).is_dir()):
+        return open_capture(name), partial(open_capture, name)
+    spool = _Spool(name)
+    return open_capture(cast(BinaryIO, spool), name=spool.name), lambda: open_capture(spool.again(), name=spool.name)
 
 
 class _Spool:
