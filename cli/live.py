@@ -213,7 +213,7 @@ class LiveRun(RunReport):
                         self.keys.asked = b""
                     self.writer.write(batch)
                 records = inspector.take(batch) if records is None else records
-                self.warn(inspector)
+                self.warn()
                 if show(records):
                     self.stopped = self.enough
                     return

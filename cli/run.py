@@ -171,7 +171,9 @@ class RunReport:
         """Those of the inputs."""
         self.enough = STOPPED
         """What ended the run if it is the one who shows the records that has enough."""
-        self.warn = warner()
+        self.say: Callable[[str], None] = say
+        """Where warnings go."""
+        self._warned = False
         self.bugs = Bugs()
         self.asked: FilterCount | None = None
         """What -Y asks for, whose count the closing line has."""
@@ -182,6 +184,13 @@ class RunReport:
 
     def __enter__(self) -> Self:
         return self
+
+    def warn(self) -> None:
+        """Say once what could show secrets: that `-d` has a conversation read as what it is not."""
+        row = self.inspector.run.suspected
+        if row is not None and not self._warned:
+            self._warned = True
+            self.say(suspicion(row))
 
     def tell(self, *more: Report) -> None:
         """Say what there is to report of bugs of ours."""
@@ -255,7 +264,7 @@ class FileRun(RunReport):
         progress = _Progress(self.readers, self.colour, self.prints)
         try:
             for batch in self.inspector.batches(self.packets):
-                self.warn(self.inspector)
+                self.warn()
                 enough = show(batch)
                 self.tell()
                 if enough:
@@ -338,20 +347,6 @@ def introduction(run: RunReport, names: Sequence[str]) -> list[str]:
     begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
     span = [f"Captured from {utc(begin)} to {utc(end)}, which are {(end - begin) / 1e9:,.3f} s"] if rows else []
     return [", ".join(names) or "standard input", *span, "; ".join(account(run.inspector, run.stopped)[0])]
-
-
-def warner() -> Callable[[Inspector], None]:
-    """Says once of a run what could show secrets: that `-d` has a conversation read as what it is not."""
-    said = False
-
-    def warn(inspector: Inspector) -> None:
-        nonlocal said
-        row = inspector.run.suspected
-        if row is not None and not said:
-            said = True
-            say(suspicion(row))
-
-    return warn
 
 
 def suspicion(row: ConversationRow) -> str:

@@ -67,10 +67,8 @@ class Selection:
             found: list[Spot] = []
             if isinstance(record, Message):
                 found = self._of(record)
-                if record.kind == "request":
-                    _keep(self._open, record.number, found, OPEN)
-                else:
-                    _keep(self._late, record.number, found, ANSWERED)
+                kept, most = (self._open, OPEN) if record.kind == "request" else (self._late, ANSWERED)
+                _keep(kept, record.number, found, most)
                 answered = None if record.request is None else self._open.pop(record.request, None)
                 if answered is not None:
                     _keep(self._late, record.request or 0, answered, ANSWERED)
@@ -88,11 +86,10 @@ class Selection:
             return []
         numbers = record.messages if isinstance(record, Finding) else [record.request, record.response]
         found: list[Spot] = []
-        for number in numbers:
-            if number is not None:
-                spots = self._open.get(number) or self._late.get(number, [])
-                self._forgotten += not spots
-                found += spots
+        for number in [one for one in numbers if one is not None]:
+            spots = self._open.get(number) or self._late.get(number, [])
+            self._forgotten += not spots
+            found += spots
         return found
 
     def _of(self, message: Message) -> list[Spot]:

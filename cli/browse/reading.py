@@ -16,7 +16,7 @@ from cramjam import zstd
 from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.cli.browse.index import Packets, Records, Row, Shown
 from streamdump.cli.live import LiveRun
-from streamdump.cli.run import Bugs, FileRun, about, suspicion
+from streamdump.cli.run import Bugs, FileRun, about
 from streamdump.cli.showing import Shown as Looks
 from streamdump.cli.showing import text_settings
 from streamdump.errors import CaptureError, Report, StreamdumpError, describe_exception
@@ -81,7 +81,7 @@ class Reader:
         self.shown = Event()
         """Set once the first screen is."""
         run.bugs = Later()
-        run.warn = self._warn
+        run.say = self.warned.append
         inspector.read_with(self.packets, self.packets.begin)
         self._lines = Lines(**text_settings(Looks(), options, PLAIN, None, inspector))
         self._snapshots: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -169,11 +169,6 @@ class Reader:
             self.warned.append(str(error))
         else:
             self.run.inspector.reports.append(Report(describe_exception(error), "nothing was read behind it"))
-
-    def _warn(self, inspector: Inspector) -> None:
-        row = inspector.run.suspected
-        if row is not None and not self.warned:
-            self.warned.append(suspicion(row))
 
     def _take(self, batch: list[Record]) -> bool:
         """Remember these records; whether that is enough."""
