@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from cramjam import zstd
 
-from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.cli.browse.index import Packets, Records, Row, Shown
 from streamdump.cli.live import LiveRun
 from streamdump.cli.run import Bugs, FileRun, about
@@ -129,8 +128,7 @@ class Reader:
             return row.record
         known = self._snapshots.get(row.record.conversation, [])
         at = bisect_right(known, index, key=lambda one: one[0])
-        found = self._find(row, known[at - 1]) if at else None
-        found = found or self._find(row, None)
+        found = (self._find(row, known[at - 1]) if at else None) or self._find(row, None)
         if found is None:
             raise CaptureError(f"message {row.record.number} cannot be read again")
         found.number, found.request = row.record.number, row.record.request
@@ -144,7 +142,7 @@ class Reader:
             session = Session(options, keys, index=lambda segment: wanted.conversation)
         else:
             session = Session.restore(bytes(zstd.decompress(known[2])), options, keys)
-        link = parser_of(options)
+        link = type(self.packets.link)()
         for order, packet in self.packets.again(0 if known is None else known[1], row.until, frozenset((wanted.conversation,))):
             segment = link.segment(packet, order)
             emitted = [] if segment is None else session.feed(segment)
@@ -160,15 +158,11 @@ class Reader:
             self.run.each(self._take)
             if not self._stopping:
                 self._conversations()
-        except Exception as error:
-            self._fail(error)
-        self.done = True
-
-    def _fail(self, error: Exception) -> None:
-        if isinstance(error, StreamdumpError):
+        except StreamdumpError as error:
             self.warned.append(str(error))
-        else:
+        except Exception as error:
             self.run.inspector.reports.append(Report(describe_exception(error), "nothing was read behind it"))
+        self.done = True
 
     def _take(self, batch: list[Record]) -> bool:
         """Remember these records; whether that is enough."""
@@ -236,11 +230,6 @@ class Reader:
         self.rows = list(islice((row for some in inspector.each_rows() for row in some), MOST))
         self.more_rows = len(inspector.table) - len(self.rows)
         self._again = monotonic() + max(0.5, 20 * (monotonic() - begun))
-
-
-def parser_of(options: Options) -> LinkParser:
-    """What reads packets as they were read first."""
-    return SeparateFiles() if options.separate else LinkParser()
 
 
 def is_same(one: Message, wanted: Shown) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Thread
 from typing import Any, ClassVar
 
@@ -180,14 +181,10 @@ class Screen(App[None]):
             then = work()
         except Exception as error:
             told = str(error) if isinstance(error, StreamdumpError) else f"internal error: {describe_exception(error)}"
-            self.later(self.say, told)
-        else:
-            self.later(then)
-
-    def later(self, then: Callable[..., None], *given: Any) -> None:
-        """Let something be done here, from another thread."""
+            then = partial(self.say, told)
+        # It may have ended meanwhile
         with suppress(RuntimeError):
-            self.call_from_thread(then, *given)
+            self.call_from_thread(then)
 
     def _fetch(self) -> None:
         while self._wanted is not None:
