@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 from streamdump.model import Span, make_span
@@ -105,14 +104,13 @@ class Spans(list[Span]):
             start, _, secret = self.beyond.get(span.buffer, (span.offset, 0, False))
             self.beyond[span.buffer] = start, span.offset + span.length, secret or span.secret
 
-    def extend(self, spans: Iterable[Span]) -> None:
+    def append_all(self, spans: list[Span]) -> None:
         """Those of fields that are read at once."""
-        made = list(spans)
-        if len(self) + len(made) <= MOST_SPANS:
-            super().extend(made)
+        if len(self) + len(spans) <= MOST_SPANS:
+            self.extend(spans)
         else:
-            for one in made:
-                self.append(one)
+            for span in spans:
+                self.append(span)
 
     def put(self, name: str, at: int, length: int, value: Any, depth: int, leaf: bool = True, label: str | None = None) -> None:
         self.append(make_span(Span, (name, at - self.start, length, value, depth, leaf, label, False, self.buffer)))

@@ -208,7 +208,7 @@ class Walker(Account):
             if labels is not None:
                 label = into[f"{name}_label"] = labels.get(bare)
             spans.append(make_span(Span, (name, first + offset, size, value, depth, True, label, False, buffer)))
-        self.spans.extend(spans)
+        self.spans.append_all(spans)
 
     def _choice(self, choice: Choice, field: Field | None, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
         branch = choice.alternatives.get(self._reference(choice.discriminator), choice.otherwise)
