@@ -640,8 +640,11 @@ def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         host = next((host for host, times in one.hosts.items() if times >= SAME), None)
         if one.severity == ERROR and host is not None:
             each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
-            tries = f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}, one every {span_text(each)}"
-            yield one.evidence(f"{tries}, and each time the same: {one.cause}"), one
+            cause = (
+                f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}, one every {span_text(each)}, "
+                f"and each time the same: {one.cause}"
+            )
+            yield one.evidence(cause), one
 
 
 def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:

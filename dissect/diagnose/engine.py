@@ -339,22 +339,18 @@ class Diagnoser:
     def _count(self, context: ConversationContext, finding: Finding, told: FindingDraft, kept: dict[tuple[Hashable, ...], Failed]) -> None:
         """Remember a trouble, as others may have it, too."""
         what = (finding.rule, finding.cause, context.server)
-        failed = kept.get(what)
-        if failed is None:
-            if len(kept) >= ACROSS_KEPT:
-                return
-            failed = kept[what] = Failed(
+        if what not in kept and len(kept) < ACROSS_KEPT:
+            kept[what] = Failed(
                 finding.rule, finding.severity, finding.cause, context.protocol, context.client, context.server, told.places
             )
-        failed.add(context, finding)
+        if what in kept:
+            kept[what].add(context, finding)
 
     # Refusals: how bad one is shows in what comes behind it
 
     def _refused(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
         family, request = context.family, context.request_of(message)
-        refusal = family.refusal(context, message, request) if family.refusal is not None else None
-        if refusal is None:
-            refusal = Refusal(_reason(message, request))
+        refusal = Refusal(_reason(message, request)) if family.refusal is None else family.refusal(context, message, request)
         if context.family.steps and not context.ready and context.orphans is not None:
             self._tell_refusal(context, message, request, refusal, None, out)
         elif len(context.pending) < PENDING:
@@ -365,15 +361,14 @@ class Diagnoser:
     def _settle(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
         """The client goes on, or the server says goodbye."""
         goodbye = message.name in context.family.goodbye and message.kind != "response"
-        waiting = []
-        for refused, request, refusal in context.pending:
+        pending, context.pending = context.pending, []
+        for refused, request, refusal in pending:
             left = goodbye and message.src == refused.src
             if left or (message.src == refused.dst and not refusal.held):
                 ended = left and not _gone_on(context, refused, refusal) and message
                 self._tell_refusal(context, refused, request, refusal, ended, out)
             else:
-                waiting.append((refused, request, refusal))
-        context.pending = waiting
+                context.pending.append((refused, request, refusal))
 
     def _tell_refusal(
         self,
@@ -458,18 +453,17 @@ def _reached(context: ConversationContext, closed: Closed) -> str:
     """How far a conversation got: TCP, TLS, another protocol than the port's, or the steps of the handshake."""
     if closed.verdict.protocol is None and not any(closed.bytes):
         return "TCP" if closed.packets[closed.server] > 1 or (closed.how != "RST" and closed.packets[closed.server]) else "nothing"
+    if closed.verdict.protocol is None and closed.tls is not None:
+        return "TLS handshake" if closed.shaking_hands else "TLS"
     if closed.verdict.protocol is None:
-        if closed.tls is not None:
-            return "TLS handshake" if closed.shaking_hands else "TLS"
         return closed.verdict.name or "unknown bytes"
     return context.reached() if context.family.reached is None else context.family.reached(context, closed)
 
 
 def _ended(context: ConversationContext, closed: Closed) -> str:
     """What ended a conversation."""
-    if closed.how not in ("FIN", "RST"):
+    if not closed.ended:
         return closed.how
     if context.parted is not None and context.parted.sender is not None:
         return f"{context.parted.name} by {context.parted.sender}"
-    who = closed.who(closed.by).removeprefix("the ")
-    return f"{who} {'resets' if closed.how == 'RST' else 'closes'}"
+    return f"{closed.who(closed.by).removeprefix('the ')} {closed.verb}"

@@ -28,6 +28,7 @@ from streamdump.diagnose.rules import (
     Rule,
     is_here,
     last_before,
+    noted,
     numbers,
     packets,
     quoted,
@@ -221,10 +222,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
         shown += f" after {span_text(context.memo.quiet_ns)} of silence{_beat(context, request)}"
     if message.name == "eviction":
         shown = f"the server evicts the client: {shown}"
-    found = _group(why)
-    if found is None:
-        return Refusal(shown, about)
-    rule, expected, advice = found
+    rule, expected, advice = _group(why) or ("refused", False, None)
     return Refusal(shown, about, expected, advice, rule)
 
 
@@ -361,10 +359,9 @@ def _malformed(context: ConversationContext, closed: Closed) -> FindingDraft | N
     """The server ends the connection rather than answer a request that cannot be read."""
     if closed.by is None or closed.by == closed.client or context.failed or closed.lacking:
         return None
-    for one in context.unanswered:
-        asked = context.asked.get(one.request)
-        if asked is not None and asked.fault is not None:
-            fault = asked.fault
+    for asked in context.owed():
+        fault = asked.fault
+        if fault is not None:
             cause = f"the server ends the connection instead of answering {asked.name}, which cannot be read: {fault.field} at byte "
             return FindingDraft(f"{cause}{fault.offset}: {fault.reason}", numbers(asked), packets(asked))
     return None
@@ -375,9 +372,8 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     last, logged_out = context.last[0], context.last[0] is not None and context.last[0].name == "logout_user"
     if closed.by is None or closed.by == closed.client or last is None or not context.messages[1] or logged_out:
         return None
-    if context.unanswered or context.failed or context.memo.denied is not None or closed.ended_ns is None:
-        return None
-    if context.last[1] is not None and context.last[1].name == "eviction":
+    evicted = context.last[1] is not None and context.last[1].name == "eviction"
+    if context.unanswered or context.failed or context.memo.denied is not None or closed.ended_ns is None or evicted:
         return None
     if last.time_ns > closed.ended_ns and (last := last_before(context, closed)) is None:
         return None
@@ -411,11 +407,8 @@ def _polled(context: ConversationContext, message: Message) -> FindingDraft | No
     if message.time_ns - window[0] > SECOND_NS:
         window[:] = message.time_ns, 0
     window[1] += 1
-    if window[1] < STORM:
-        return None
-    passed = message.time_ns - window[0]
-    cause = f"the client polls as fast as it can: {STORM} empty answers within {span_text(passed)}"
-    return FindingDraft(cause, key="storm")
+    cause = f"the client polls as fast as it can: {STORM} empty answers within {span_text(message.time_ns - window[0])}"
+    return FindingDraft(cause, key="storm") if window[1] >= STORM else None
 
 
 def _empty(fields: dict[str, Any]) -> bool:
@@ -431,10 +424,8 @@ def _nothing_came(context: ConversationContext, closed: Closed) -> FindingDraft 
     written = [place for place in found if place in memo.sent]
     place = written[0] if written else next(iter(found))
     count, number, packet = found[place]
-    cause = f"{count} polls of {place} bring no message"
-    if written:
-        cause += ", although the same connection sends messages there"
-    return FindingDraft(cause, (number,), (packet,), WARNING if written else NOTE)
+    although = ", although the same connection sends messages there" if written else ""
+    return FindingDraft(f"{count} polls of {place} bring no message{although}", (number,), (packet,), WARNING if written else NOTE)
 
 
 def _span(fields: dict[str, Any]) -> tuple[int, int] | None:
@@ -466,23 +457,8 @@ def _progress(context: ConversationContext, message: Message) -> FindingDraft | 
 
 def _roster(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """The client leaves when it has heard who leads."""
-    leader: tuple[int, FindingDraft] | None = context.memo.leader
-    if leader is None or closed.by != closed.client or closed.until_ns - leader[0] > LEFT_NS:
-        return None
-    return leader[1]
-
-
-def _unsure(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if not any(note.startswith("the pairing is unsure") for note in message.notes):
-        return None
-    return FindingDraft("which response answers which request is not sure: frames were missed, and only their order tells", key="unsure")
-
-
-def _wrong_checksum(context: ConversationContext, message: Message) -> FindingDraft | None:
-    for note in message.notes:
-        if "checksum" in note and "computed" in note:
-            return FindingDraft(f"{message.name} of the {message.sender or 'sender'}: {note}", key=message.name)
-    return None
+    time_ns, told = context.memo.leader or (0, None)
+    return told if closed.by == closed.client and closed.until_ns - time_ns <= LEFT_NS else None
 
 
 # What is remembered
@@ -571,7 +547,13 @@ RULES: tuple[Rule, ...] = (
         "Look at the message with -V -x, and use another release of the client: this one writes what servers do not read.",
     ),
     Rule("closed-by-server", NOTE, CLOSED, _ended, "Look in the log of the server: somebody closed the connection, or it was stopped."),
-    Rule("checksum", ERROR, ANY, _wrong_checksum, "Look whether the message is damaged where it is stored, too, or only on the way."),
+    Rule(
+        "checksum",
+        ERROR,
+        ANY,
+        noted("checksum.*computed|computed.*checksum", "{name} of the {who}: {note}", "{name}"),
+        "Look whether the message is damaged where it is stored, too, or only on the way.",
+    ),
     Rule("not-found", NOTE, tuple(sorted(FINDS)), _absent, "Create it first, or check the name, if it should be there."),
     Rule(
         "poll-storm",
@@ -596,7 +578,13 @@ RULES: tuple[Rule, ...] = (
         "topic retains.",
     ),
     Rule("advertised-not-dialled", WARNING, CLOSED, _roster, NOT_DIALLED),
-    Rule("pairs-unsure", NOTE, ANY, _unsure, "Capture without loss: in this framing no number ties a response to its request."),
+    Rule(
+        "pairs-unsure",
+        NOTE,
+        ANY,
+        noted("^the pairing is unsure", "which response answers which request is not sure: frames were missed, and only their order tells"),
+        "Capture without loss: in this framing no number ties a response to its request.",
+    ),
 )
 
 FAMILY = Family(

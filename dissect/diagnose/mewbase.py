@@ -342,31 +342,23 @@ def _begun_twice(context: ConversationContext, message: Message) -> FindingDraft
 
 
 def _not_ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if closed.lacking or context.memo.broke is not None:
+    found = context.memo.transactions
+    if not found or not closed.ended or closed.lacking or context.memo.broke is not None:
         return None
-    return _left(
-        closed,
-        context.memo.transactions,
-        "the connection ends while a transaction of {} is neither committed nor aborted",
-        "session",
-        "sessions",
-    )
+    what = f"session {next(iter(found))}" if len(found) == 1 else f"{len(found)} sessions"
+    cause = f"the connection ends while a transaction of {what} is neither committed nor aborted"
+    messages, marks = zip(*found.values(), strict=True)
+    return FindingDraft(cause, messages, marks)
 
 
 def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not closed.complete:
+    found = context.memo.queries
+    if not found or not closed.ended or not closed.complete:
         return None
-    cause = f"the results of {{}} have no last one when {closed.who(closed.by)} ends the connection"
-    return _left(closed, context.memo.queries, cause, "query", "queries")
-
-
-def _left(closed: Closed, found: dict[Any, tuple[int, int]], cause: str, one: str, several: str) -> FindingDraft | None:
-    """What is open when the connection ends."""
-    if not found or not closed.ended:
-        return None
-    what = f"{one} {next(iter(found))}" if len(found) == 1 else f"{len(found)} {several}"
+    which = f"query {next(iter(found))}" if len(found) == 1 else f"{len(found)} queries"
+    cause = f"the results of {which} have no last one when {closed.who(closed.by)} ends the connection"
     messages, marks = zip(*found.values(), strict=True)
-    return FindingDraft(cause.format(what), messages, marks)
+    return FindingDraft(cause, messages, marks)
 
 
 # What is remembered

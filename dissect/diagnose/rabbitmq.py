@@ -32,6 +32,7 @@ from streamdump.diagnose.rules import (
     is_address,
     is_here,
     label_of,
+    noted,
     numbers,
     packets,
     quoted,
@@ -116,6 +117,13 @@ ADVICE = {
     "publisher does not exist": "Declare the publisher before it publishes or is deleted; the server drops those whose stream is gone.",
     "subscription id does not exist": "Do not use a subscription that has ended.",
 }
+
+
+NAMED = (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream"))
+"""Fields of requests that say what they are about."""
+
+TOLD_APART = ("authentication failure", "SASL challenge", "loopback", "mechanism not", "cannot change")
+"""What codes say of logins that are told by rules of their own, or that go on."""
 
 
 class RabbitmqPublisher(msgspec.Struct):
@@ -257,22 +265,16 @@ def _login(mechanism: str | None, user: str | None) -> str:
 
 
 def _sasl(context: ConversationContext, message: Message) -> str | None:
-    if message.outcome != "refused" or _code(message) in ("authentication failure", "SASL challenge"):
+    memo, code = context.memo, _code(message)
+    if message.outcome != "refused" or any(one in code for one in TOLD_APART):
         return None
-    code = _code(message)
-    if "loopback" in code or "mechanism not" in code or "cannot change" in code:
-        return None
-    memo = context.memo
     return f"{memo.server} refuses the data of {memo.mechanism} ({code}): it cannot be read"
 
 
 def _vhost(context: ConversationContext, message: Message) -> str | None:
-    if message.outcome != "refused":
-        return None
-    user = f" for the user {quoted(context.memo.user)}" if context.memo.user is not None else ""
-    return (
-        f"the virtual host {quoted(context.memo.vhost)} is refused{user} ({_code(message)}): it does not exist, or the user may not use it"
-    )
+    memo, user = context.memo, f" for the user {quoted(context.memo.user)}" if context.memo.user is not None else ""
+    cause = f"the virtual host {quoted(memo.vhost)} is refused{user} ({_code(message)}): it does not exist, or the user may not use it"
+    return cause if message.outcome == "refused" else None
 
 
 def _raised(context: ConversationContext, message: Message) -> str | None:
@@ -314,9 +316,7 @@ def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft
 def _arguments(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Servers break down over a number that is none."""
     last = context.last[0]
-    if last is None or last.name != "Create" or closed.by != closed.server:
-        return None
-    if not any(one.request == last.number for one in context.unanswered):
+    if last is None or last.name != "Create" or closed.by != closed.server or last not in context.owed():
         return None
     for one in last.fields.get("arguments") or ():
         name, value = one.get("key"), one.get("value")
@@ -343,9 +343,8 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     if code == "unknown frame" and before is not None:
         hint = f"; {_not_known(context, before)}"
     severity = ERROR if message.sender == "server" else WARNING
-    return FindingDraft(
-        f"the {message.sender} closes with {code}{why}{after}{hint}", numbers(before, message), packets(before, message), severity, key=code
-    )
+    cause = f"the {message.sender} closes with {code}{why}{after}{hint}"
+    return FindingDraft(cause, numbers(before, message), packets(before, message), severity, key=code)
 
 
 def _not_known(context: ConversationContext, message: Message) -> str:
@@ -372,15 +371,12 @@ def _unknown(context: ConversationContext, message: Message) -> FindingDraft | N
         return None
     key, version = message.fields.get("key"), message.fields.get("version")
     if message.name.startswith("unknown"):
-        return FindingDraft(
-            f"the client sends a command that no version of the protocol has: {_command(message)}", severity=WARNING, key=key
-        )
-    stated = context.memo.versions.get(key) if isinstance(key, int) and context.memo.versions else None
+        return FindingDraft(f"the client sends a command that no version of the protocol has: {_command(message)}", key=key)
+    stated = context.memo.versions.get(key)
     if stated is None or version is None or stated[0] <= version <= stated[1]:
         return None
-    return FindingDraft(
-        f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}", key=(key, version)
-    )
+    cause = f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}"
+    return FindingDraft(cause, key=(key, version))
 
 
 def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -414,10 +410,8 @@ def _null(message: Message) -> str | None:
     """What a message of the client has that must not be null."""
     if message.sender == "server" or message.fault is not None:
         return None
-    for name in TEXTS:
-        if message.fields.get(name, "") is None:
-            return f"the {name.replace('_', ' ')} of {message.name} is null, which servers take for a damaged frame"
-    return None
+    name = next((name.replace("_", " ") for name in TEXTS if message.fields.get(name, "") is None), None)
+    return None if name is None else f"the {name} of {message.name} is null, which servers take for a damaged frame"
 
 
 def _null_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -567,20 +561,6 @@ def _out_of_credit(context: ConversationContext, closed: Closed) -> list[Finding
     return [_hunger(ident, one, closed.until_ns, " when the connection ends") for ident, one in context.memo.subscriptions.items()]
 
 
-def _checksum(context: ConversationContext, message: Message) -> str | None:
-    for note in message.notes:
-        if note.startswith("checksum of the chunk"):
-            return f"a chunk is damaged: the {note}"
-    return None
-
-
-def _undecodable(context: ConversationContext, message: Message) -> FindingDraft | None:
-    for note in message.notes:
-        if note.startswith("sub-batch"):
-            return FindingDraft(f"a sub-batch of {message.name} cannot be unpacked: {note}", key=note)
-    return None
-
-
 def _offsets(context: ConversationContext, message: Message) -> FindingDraft | None:
     one = context.memo.subscriptions.get(message.fields.get("subscription_id", -1))
     chunk = message.fields.get("chunk")
@@ -589,23 +569,16 @@ def _offsets(context: ConversationContext, message: Message) -> FindingDraft | N
         return None
     ident = message.fields["subscription_id"]
     if first < one.following:
-        return FindingDraft(
-            f"subscription {ident} ({quoted(one.stream)}) gets offset {first:,} again: {one.following:,} was the next", key=(ident, "again")
-        )
-    if one.filtered:
-        return None
-    return FindingDraft(
-        f"subscription {ident} ({quoted(one.stream)}) misses offsets {one.following:,} to {first - 1:,}",
-        severity=NOTE,
-        key=(ident, "missing"),
-    )
+        cause = f"subscription {ident} ({quoted(one.stream)}) gets offset {first:,} again: {one.following:,} was the next"
+        return FindingDraft(cause, key=(ident, "again"))
+    cause = f"subscription {ident} ({quoted(one.stream)}) misses offsets {one.following:,} to {first - 1:,}"
+    return None if one.filtered else FindingDraft(cause, severity=NOTE, key=(ident, "missing"))
 
 
 def _not_available(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if message.outcome == "refused" and _code(message) == "stream not available":
-        request = context.request_of(message)
-        return FindingDraft(f"{message.name}: the stream {_stream_of(request)}is not available", key=_stream_of(request))
-    return None
+    stream = _stream_of(context.request_of(message))
+    told = message.outcome == "refused" and _code(message) == "stream not available"
+    return FindingDraft(f"{message.name}: the stream {stream}is not available", key=stream) if told else None
 
 
 def _metadata(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -624,12 +597,8 @@ def _metadata_refused(context: ConversationContext, message: Message) -> Finding
     for one in (message.fields.get("stream_metadata") or ()) if message.kind == "response" else ():
         name, code = one.get("stream_name"), one.get("response_code_label")
         if code not in (None, "OK", "stream not available"):
-            return FindingDraft(
-                f"Metadata of the stream {quoted(name)} is refused: {code}",
-                severity=NOTE if code in EXPECTED else WARNING,
-                advice=ADVICE.get(code),
-                key=code,
-            )
+            cause = f"Metadata of the stream {quoted(name)} is refused: {code}"
+            return FindingDraft(cause, severity=NOTE if code in EXPECTED else WARNING, advice=ADVICE.get(code), key=code)
     return None
 
 
@@ -640,18 +609,14 @@ def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     missing = [one.get("stream_name") for one in last.fields.get("stream_metadata") or () if one.get("response_code_label") in EXPECTED]
     if not missing:
         return None
-    return FindingDraft(
-        f"the client leaves after it heard that the stream {quoted(missing[0])} does not exist", numbers(last), key=missing[0]
-    )
+    cause = f"the client leaves after it heard that the stream {quoted(missing[0])} does not exist"
+    return FindingDraft(cause, numbers(last), key=missing[0])
 
 
 def _moved(context: ConversationContext, message: Message) -> FindingDraft | None:
     stream, code = message.fields.get("stream"), label_of(message, "code")
-    if stream in context.memo.deleting:
-        return None
-    return FindingDraft(
-        f"the server says that the stream {quoted(stream)} changed ({code}): publishers and subscriptions of it have ended", key=stream
-    )
+    cause = f"the server says that the stream {quoted(stream)} changed ({code}): publishers and subscriptions of it have ended"
+    return FindingDraft(cause, key=stream) if stream not in context.memo.deleting else None
 
 
 def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -665,9 +630,9 @@ def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft 
 
 
 def _asked_by_server(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    if exchange.name != "ConsumerUpdate" or exchange.outcome != "unanswered" or exchange.reason not in ("closed", "timeout"):
-        return None
-    return FindingDraft("the client does not answer ConsumerUpdate, with which the server asks where to begin", key="ConsumerUpdate")
+    left = exchange.name == "ConsumerUpdate" and exchange.outcome == "unanswered" and exchange.reason in ("closed", "timeout")
+    cause = "the client does not answer ConsumerUpdate, with which the server asks where to begin"
+    return FindingDraft(cause, key="ConsumerUpdate") if left else None
 
 
 def _advertised(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -719,18 +684,11 @@ def _stream_of(request: Message | None) -> str:
 
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
     """What any other refused response says."""
-    code = _code(message)
-    about = ""
-    fields = {} if request is None else request.fields
-    for name, what in (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream")):
-        if fields.get(name) is not None:
-            about = f"{what} {quoted(fields[name])}"
-            break
-    else:
-        for name, what in (("publisher_id", "publisher"), ("subscription_id", "subscription")):
-            if fields.get(name, message.fields.get(name)) is not None:
-                about = f"{what} {fields.get(name, message.fields.get(name))}"
-                break
+    code, fields = _code(message), {} if request is None else request.fields
+    named = [f"{what} {quoted(fields[name])}" for name, what in NAMED if fields.get(name) is not None]
+    told = {name: fields.get(name, message.fields.get(name)) for name in ("publisher_id", "subscription_id")}
+    named += [f"{name.removesuffix('_id')} {ident}" for name, ident in told.items() if ident is not None]
+    about = next(iter(named), "")
     needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
     held = message.name == "DeclarePublisher" and request is not None and fields.get("publisher_id") not in context.memo.publishers
     return Refusal(code, about, code in EXPECTED, ADVICE.get(code), needed=needed, held=held)
@@ -751,9 +709,8 @@ def follow(context: ConversationContext, message: Message) -> None:
     null = _null(message) if memo.null is None else None
     if null is not None:
         memo.null = FindingDraft(f"{null}: they close", numbers(message), packets(message), key=null)
-    keep = _FOLLOW.get(name)
-    if keep is not None:
-        keep(context, memo, message, fields)
+    if (name, message.kind) in _FOLLOW:
+        _FOLLOW[name, message.kind](context, memo, message, fields)
     if message.sender == "client":
         memo.asks += name == "Metadata"
         memo.sent = memo.sent if name in IDLE else None
@@ -763,24 +720,23 @@ def follow(context: ConversationContext, message: Message) -> None:
 
 
 def _greeted(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "response":
-        found = {one.get("key"): one.get("value") for one in fields.get("peer_properties") or ()}
-        product, version = found.get("product"), found.get("version")
-        if product:
-            memo.server = f"{str(product)[:40]} {str(version or '')[:20]}".strip()
+    found = {one.get("key"): one.get("value") for one in fields.get("peer_properties") or ()}
+    if found.get("product"):
+        memo.server = f"{str(found['product'])[:40]} {str(found.get('version') or '')[:20]}".strip()
 
 
 def _offered(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "response":
-        memo.offered = tuple(str(one)[:40] for one in (fields.get("mechanisms") or ())[:8])
+    memo.offered = tuple(str(one)[:40] for one in (fields.get("mechanisms") or ())[:8])
 
 
 def _authenticating(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "request":
-        mechanism, user = fields.get("mechanism"), fields.get("sasl_username")
-        memo.mechanism, memo.user = mechanism, user or (memo.user if memo.began is None else None)
-        memo.unset = user is not None and message.size == WITHOUT_PASSWORD.get(mechanism or "", 0) + len(f"{mechanism}{user}".encode())
-    elif message.outcome == "answered" and memo.began is None and not _challenged(message):
+    mechanism, user = fields.get("mechanism"), fields.get("sasl_username")
+    memo.mechanism, memo.user = mechanism, user or (memo.user if memo.began is None else None)
+    memo.unset = user is not None and message.size == WITHOUT_PASSWORD.get(mechanism or "", 0) + len(f"{mechanism}{user}".encode())
+
+
+def _authenticated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    if message.outcome == "answered" and memo.began is None and not _challenged(message):
         memo.began = memo.mechanism, memo.user
 
 
@@ -796,15 +752,13 @@ def _tuned(context: ConversationContext, memo: RabbitmqState, message: Message, 
 
 
 def _opening(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "request":
-        memo.vhost = fields.get("virtual_host")
+    memo.vhost = fields.get("virtual_host")
 
 
 def _stated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "response":
-        memo.versions = {
-            one["key"]: (one["min_version"], one["max_version"]) for one in (fields.get("commands") or ())[:256] if "max_version" in one
-        }
+    memo.versions = {
+        one["key"]: (one["min_version"], one["max_version"]) for one in (fields.get("commands") or ())[:256] if "max_version" in one
+    }
 
 
 def _declared(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -893,18 +847,19 @@ def _not_stored(context: ConversationContext, memo: RabbitmqState, message: Mess
 
 
 def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "request":
-        ident, credit = fields.get("subscription_id"), fields.get("credit")
-        if ident is not None and credit is not None and ident not in memo.subscriptions and len(memo.subscriptions) < SUBSCRIPTIONS:
-            properties = fields.get("properties") or ()
-            filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
-            wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
-            begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
-            memo.subscriptions[ident] = RabbitmqSubscription(str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted)
-    elif message.outcome == "refused":
-        request = context.request_of(message)
-        if request is not None and "already exists" not in _code(message):
-            memo.subscriptions.pop(request.fields.get("subscription_id", -1), None)
+    ident, credit = fields.get("subscription_id"), fields.get("credit")
+    if ident is not None and credit is not None and ident not in memo.subscriptions and len(memo.subscriptions) < SUBSCRIPTIONS:
+        properties = fields.get("properties") or ()
+        filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
+        wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
+        begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
+        memo.subscriptions[ident] = RabbitmqSubscription(str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted)
+
+
+def _not_subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    request = context.request_of(message)
+    if message.outcome == "refused" and request is not None and "already exists" not in _code(message):
+        memo.subscriptions.pop(request.fields.get("subscription_id", -1), None)
 
 
 def _asked_again(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -916,13 +871,12 @@ def _asked_again(context: ConversationContext, memo: RabbitmqState, message: Mes
 
 
 def _unsubscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "request":
-        memo.subscriptions.pop(fields.get("subscription_id", -1), None)
+    memo.subscriptions.pop(fields.get("subscription_id", -1), None)
 
 
 def _granted(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     one = memo.subscriptions.get(fields.get("subscription_id", -1))
-    if message.kind == "one_way" and one is not None:
+    if one is not None:
         more = fields.get("credit") or 0
         one.credit += more
         one.asked += more
@@ -945,9 +899,8 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
 
 
 def _deleting(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.kind == "request" and len(memo.deleting) < PUBLISHERS:
+    if len(memo.deleting) < PUBLISHERS:
         memo.deleting[str(fields.get("stream"))] = None
-    _emptied(context, memo, message, fields)
 
 
 def _updated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -962,28 +915,32 @@ def _updated(context: ConversationContext, memo: RabbitmqState, message: Message
 
 
 _FOLLOW = {
-    "PeerProperties": _greeted,
-    "SaslHandshake": _offered,
-    "SaslAuthenticate": _authenticating,
-    "Tune": _tuned,
-    "Open": _opening,
-    "ExchangeCommandVersions": _stated,
-    "DeclarePublisher": _declared,
-    "DeletePublisher": _undeclared,
-    "Subscribe": _subscribed,
-    "Unsubscribe": _unsubscribed,
-    "ConsumerUpdate": _asked_again,
-    "Credit": _granted,
-    "Deliver": _delivered,
-    "Publish": _published,
-    "PublishConfirm": _confirmed,
-    "PublishError": _not_stored,
-    "QueryPublisherSequence": _sequence,
-    "Create": _emptied,
-    "CreateSuperStream": _emptied,
-    "DeleteSuperStream": _emptied,
-    "Delete": _deleting,
-    "MetadataUpdate": _updated,
+    ("PeerProperties", "response"): _greeted,
+    ("SaslHandshake", "response"): _offered,
+    ("SaslAuthenticate", "request"): _authenticating,
+    ("SaslAuthenticate", "response"): _authenticated,
+    ("Tune", "request"): _tuned,
+    ("Tune", "response"): _tuned,
+    ("Open", "request"): _opening,
+    ("ExchangeCommandVersions", "response"): _stated,
+    ("DeclarePublisher", "response"): _declared,
+    ("DeletePublisher", "response"): _undeclared,
+    ("Subscribe", "request"): _subscribed,
+    ("Subscribe", "response"): _not_subscribed,
+    ("Unsubscribe", "request"): _unsubscribed,
+    ("ConsumerUpdate", "response"): _asked_again,
+    ("Credit", "one_way"): _granted,
+    ("Deliver", "one_way"): _delivered,
+    ("Publish", "request"): _published,
+    ("PublishConfirm", "response"): _confirmed,
+    ("PublishError", "response"): _not_stored,
+    ("QueryPublisherSequence", "response"): _sequence,
+    ("Create", "response"): _emptied,
+    ("CreateSuperStream", "response"): _emptied,
+    ("DeleteSuperStream", "response"): _emptied,
+    ("Delete", "request"): _deleting,
+    ("Delete", "response"): _emptied,
+    ("MetadataUpdate", "one_way"): _updated,
 }
 
 
@@ -1146,14 +1103,14 @@ RULES: tuple[Rule, ...] = (
         "chunk-checksum",
         ERROR,
         "Deliver",
-        _checksum,
+        noted("^checksum of the chunk", "a chunk is damaged: the {note}"),
         "Look whether the chunk is damaged on the disk of the server, too, or only on the way.",
     ),
     Rule(
         "sub-batch",
         WARNING,
         ("Deliver", "Publish"),
-        _undecodable,
+        noted("^sub-batch", "a sub-batch of {name} cannot be unpacked: {note}", "{note}"),
         "Install the codec (the extra [compress]) or look at how the publisher packs its batches.",
     ),
     Rule(

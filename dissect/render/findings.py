@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from streamdump.diagnose.engine import Outcome
 from streamdump.diagnose.rules import SEVERITIES
@@ -37,14 +38,11 @@ def _worth(summaries: Sequence[Outcome]) -> Sequence[Outcome]:
     return sorted(worst[:LISTED], key=lambda one: one.conversation)
 
 
-class RepeatedFinding:
-    """A finding, and how many others say the same of other conversations."""
+class RepeatedFinding(NamedTuple):
+    """A finding, and the conversations of which it or others say the same."""
 
-    __slots__ = ("conversations", "finding")
-
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
-        self.conversations: list[int] = []
+    finding: Finding
+    conversations: list[int]
 
 
 class Findings:
@@ -66,7 +64,7 @@ class Findings:
                 if len(self._same) >= self.KEPT:
                     self.passed += 1
                     continue
-                same = self._same[key] = RepeatedFinding(one)
+                same = self._same[key] = RepeatedFinding(one, [])
             if one.conversation is not None:
                 same.conversations.append(one.conversation)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from io import StringIO
+from typing import NamedTuple
 
 from streamdump.latency.groups import Latencies, LatencyGroup
 from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
@@ -156,17 +157,14 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
     return _dimmed(made, heads, palette)
 
 
-class _Line:
+class _Line(NamedTuple):
     """What is told of one group, as text."""
 
-    __slots__ = ("counts", "label", "reasons", "spark", "times")
-
-    def __init__(self, label: Sequence[str], counts: Sequence[str], times: Sequence[str], spark: str, reasons: str) -> None:
-        self.label = label
-        self.counts = counts
-        self.times = times
-        self.spark = spark
-        self.reasons = reasons
+    label: Sequence[str]
+    counts: Sequence[str]
+    times: Sequence[str]
+    spark: str
+    reasons: str
 
 
 _COUNTS = ("count", "refused", "unanswered")

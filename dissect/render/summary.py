@@ -7,6 +7,7 @@ terminal's width. Elsewhere every line carries the endpoints and the protocol, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from streamdump.model import Ending, Exchange, Finding, Gap, Message, Record
 from streamdump.protocols.protocol import InfoWithContext
@@ -47,13 +48,9 @@ _REASONS = {
 def latency_text(latency_ns: int) -> str:
     """Eight characters, three digits or more that count."""
     size = abs(latency_ns)
-    if size < 9_999_500:
-        return f"{latency_ns / 1e6:.3f} ms"
-    if size < 99_995_000:
-        return f"{latency_ns / 1e6:.2f} ms"
-    if size < 999_950_000:
-        return f"{latency_ns / 1e6:.1f} ms"
-    return f"{latency_ns / 1e9:.3f} s"
+    if size >= 999_950_000:
+        return f"{latency_ns / 1e9:.3f} s"
+    return f"{latency_ns / 1e6:.{3 if size < 9_999_500 else 2 if size < 99_995_000 else 1}f} ms"
 
 
 def duration_text(duration_ns: int) -> str:
@@ -73,17 +70,14 @@ def bytes_text(count: int | None) -> str:
     return "1 byte" if count == 1 else f"{count:,} bytes"
 
 
-class _Place:
+class _Place(NamedTuple):
     """Where a conversation's lines say they come from, ready made for both directions."""
 
-    __slots__ = ("asked", "client", "colour", "known", "told")
-
-    def __init__(self, client: str, known: bool, asked: str, told: str, colour: str) -> None:
-        self.client = client
-        self.known = known
-        self.asked = asked
-        self.told = told
-        self.colour = colour
+    client: str
+    known: bool
+    asked: str
+    told: str
+    colour: str
 
 
 class Lines:
@@ -236,14 +230,10 @@ class Lines:
     def _said(self, record: Record) -> tuple[str, str, int | None, str]:
         """Mark, name, latency and text of a line."""
         if type(record) is Message:
-            text = self.info[record.protocol](record)
-            mark = " "
+            text, fault = self.info[record.protocol](record), record.fault
+            mark = "!" if record.outcome == "refused" or self._alarms(record) else "*" if record.notes else " "
             if record.notes:
-                mark = "*"
                 text = f"{text}  ({'; '.join(record.notes)})" if text else f"({'; '.join(record.notes)})"
-            if record.outcome == "refused" or self._alarms(record):
-                mark = "!"
-            fault = record.fault
             if fault is not None:
                 mark = "!"
                 buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
@@ -261,13 +251,9 @@ class Lines:
             return mark, "finding", None, f"{record.severity}: {record.cause} ({record.rule}{shown})"
         assert type(record) is Exchange
         if record.response is not None:
-            ident = "" if record.id is None else f"#{record.id}  "
-            return (
-                "!" if record.outcome == "refused" else " ",
-                record.name,
-                record.latency_ns,
-                f"{ident}{record.outcome}: request {record.request}, response {record.response}",
-            )
+            mark, ident = "!" if record.outcome == "refused" else " ", "" if record.id is None else f"#{record.id}  "
+            told = f"{ident}{record.outcome}: request {record.request}, response {record.response}"
+            return mark, record.name, record.latency_ns, told
         return "!", record.name, None, self._unanswered(record)
 
     def _alarms(self, message: Message) -> bool:
@@ -282,7 +268,6 @@ class Lines:
         if len(self._places) >= REMEMBERED:
             self._places.clear()
         client = _client(record)
-        known = client is not None
         first = client if client is not None else record.src
         second = record.dst if first == record.src else record.src
         protocol = record.protocol or ""
@@ -298,8 +283,8 @@ class Lines:
         head = f"{_number(record):>2}  {first}"
         tail = f"{second}{' ' * (self.pair_width - size)}  {protocol:<{self.protocol_width}}"
         marks = self.palette.marks
-        place = _Place(first, known, f"{head} > {tail}", f"{head} < {tail}", marks[(record.conversation or 0) % len(marks)])
-        self._places[record.conversation] = place
+        colour = marks[(record.conversation or 0) % len(marks)]
+        place = self._places[record.conversation] = _Place(first, client is not None, f"{head} > {tail}", f"{head} < {tail}", colour)
         return place
 
     def _introduction(self, record: Record, place: _Place) -> str:

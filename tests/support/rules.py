@@ -50,6 +50,9 @@ def examples() -> dict[str, Shown]:
 
 def template(tell: Callable[..., Any]) -> str:
     """The sentence that a rule makes, with an ellipsis for what it fills in; empty where it is made elsewhere."""
+    noted = inspect.getclosurevars(tell).nonlocals.get("cause")
+    if noted is not None:
+        return re.sub(r"{\w+}", "…", noted)
     sentences = []
     for node in ast.walk(ast.parse(dedent(inspect.getsource(tell)))):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node] if isinstance(node, ast.Constant) else []
