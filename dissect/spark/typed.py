@@ -253,15 +253,21 @@ def _member(found: RegisteredField) -> Member | Struct | None:
             if low <= found.low and found.high <= high:
                 return Member(kind, info, _strict(kind, WHOLE_CLASSES, _whole(low, high)))
         return Member(WIDE, info, _wide)
-    if kinds == {BOOL}:
-        return Member(pa.bool_(), info, _strict(pa.bool_(), frozenset((bool, NULL)), _truth))
-    if kinds == {FLOAT}:
-        return Member(pa.float64(), info, _strict(pa.float64(), frozenset((float, NULL)), _float))
-    if kinds == {WORDS}:
-        return Member(TEXT, info, _strict(TEXT, frozenset((str, NULL)), _text))
-    if kinds == {WORDS, INT}:
-        return Member(TEXT, info, _strict(TEXT, frozenset((str, NULL)), _digits))
-    return None
+    return ALIKE[frozenset(kinds)](info) if frozenset(kinds) in ALIKE else None
+
+
+def _alike(kind: Any, accepted: type, clean: Callable[[Any], Any]) -> Callable[[str], Member]:
+    array = _strict(kind, frozenset((accepted, NULL)), clean)
+    return lambda info: Member(kind, info, array)
+
+
+ALIKE = {
+    frozenset((BOOL,)): _alike(pa.bool_(), bool, _truth),
+    frozenset((FLOAT,)): _alike(pa.float64(), float, _float),
+    frozenset((WORDS,)): _alike(TEXT, str, _text),
+    frozenset((WORDS, INT)): _alike(TEXT, str, _digits),
+}
+"""Makes members of those kinds that have one type whatever the field says further."""
 
 
 def _members(found: RegisteredField) -> dict[str, Member | Struct]:
