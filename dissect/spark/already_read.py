@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from streamdump.spark.splits import HEAD, digest, head_of
-
-
-class KnownCapture(NamedTuple):
-    """A capture that is in the tables: a row of `files`."""
-
-    file: int
-    path: str
-    size: int
-    packets: int
-    head: str
-    unpacked: int | None
+from streamdump.spark.tables import Input
 
 
 class Captures:
     """All of them."""
 
-    def __init__(self, found: Iterable[KnownCapture] = ()) -> None:
+    def __init__(self, found: Iterable[Input] = ()) -> None:
         self.next = 0
         """The index of the first file that comes."""
         self._names: dict[tuple[str, int], str] = {}

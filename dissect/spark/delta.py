@@ -22,9 +22,8 @@ import msgspec
 import pyarrow as pa
 
 from streamdump.errors import UsageError
-from streamdump.spark.already_read import KnownCapture
 from streamdump.spark.storage import Disk, Folder
-from streamdump.spark.tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, schema
+from streamdump.spark.tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema
 from streamdump.spark.write import Written
 
 CLAIM = "streamdump.claim"
@@ -99,12 +98,11 @@ class Delta:
         place = self._out.at(table)
         return os.fspath(place.path) if isinstance(place, Disk) else place.name
 
-    def captures(self) -> list[KnownCapture]:
+    def captures(self) -> list[Input]:
         """The captures that are in."""
         table = self._tables[DECIDES]
         table.update_incremental()
-        found = table.to_pyarrow_table(columns=list(KnownCapture._fields)).to_pylist()
-        return [KnownCapture(**row) for row in found]
+        return msgspec.convert(table.to_pyarrow_table(columns=list(Input.__struct_fields__)).to_pylist(), list[Input])
 
     def committed(self, app: str) -> int:
         """The last transaction of this name."""
