@@ -185,8 +185,12 @@ def pipeline(
     _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql, by=by)
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
+    from streamdump.spark.session import needed
+
+    needed()
     from streamdump.filter import compile_filter
     from streamdump.spark import storage
+    from streamdump.spark.pipeline import PipelineSettings
 
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = replace(options, show_secrets=show_secrets, keylog=tuple(map(storage.normal, key_logs(options.keylog))))
@@ -195,11 +199,6 @@ def pipeline(
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     if follow is not None:
         following.checked(follow, out)
-    from streamdump.spark.session import needed
-
-    needed()
-    from streamdump.spark.pipeline import PipelineSettings
-
     settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, where, findings, fields, by)
     bar = _Bar(colour)
     calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)

@@ -11,7 +11,7 @@ The functions take what the data source gives and return a table of `streamdump.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +91,14 @@ def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
 
 def by_conversation(packets: Any, parts: int | None = None) -> Any:
     """The packets of each conversation together and in order, each conversation in one partition of `parts`: as sorted blocks of rows."""
+    from streamdump.spark import tasks
     from streamdump.spark.rows import CARRY, SEGMENT
 
     count = parts or PARTS * cores(packets.sparkSession)
     alone = packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")
-    together = alone.mapInArrow(partial(_blocks, _by_time, 0), BLOCKS).repartition(1).mapInArrow(partial(_ordered, count), BLOCKS)
-    blocks = packets.mapInArrow(partial(_blocks, _simple, count), BLOCKS).unionByName(together)
-    return blocks.repartitionById(count, "part")
+    by_time = alone.mapInArrow(partial(tasks.as_rows, tasks.dependent, 0), BLOCKS).repartition(1)
+    blocks = packets.mapInArrow(partial(tasks.as_rows, tasks.simple, count), BLOCKS)
+    return blocks.unionByName(by_time.mapInArrow(partial(tasks.as_ordered_rows, count), BLOCKS)).repartitionById(count, "part")
 
 
 def cores(spark: Any) -> int:
@@ -114,59 +115,14 @@ IDS = 10_000
 BLOCKS = "part int, block binary"
 
 
-def _simple(batch: Any) -> Any:
-    from streamdump.spark.tasks import simple
-
-    return simple(batch)
-
-
-def _by_time(batch: Any) -> Any:
-    from streamdump.spark.tasks import dependent
-
-    return dependent(batch)
-
-
-def _blocks(rows_of: Callable[[Any], Any], count: int, batches: Iterator[Any]) -> Iterator[Any]:
-    """Rows as blocks, for parts by conversation, or (`count` 0) all of them by time."""
-    from streamdump.spark.tasks import sorter
-
-    sorted_rows = sorter(count)
-    for batch in batches:
-        yield from map(_block, sorted_rows.add(rows_of(batch)))
-    yield from map(_block, sorted_rows.close())
-
-
-def _ordered(count: int, batches: Iterator[Any]) -> Iterator[Any]:
-    from streamdump.spark.tasks import from_order
-
-    yield from map(_block, from_order(count, _of(batches)))
-
-
-def _of(batches: Iterator[Any]) -> Iterator[bytes]:
-    for batch in batches:
-        yield from batch.column("block").to_pylist()
-
-
-def _block(pair: tuple[int, bytes]) -> Any:
-    import pyarrow as pa
-
-    part, block = pair
-    return pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([block], pa.binary())], ["part", "block"])
-
-
 def _table(name: str, packets: Any, options: Options | None, parts: int | None) -> Any:
     from dataclasses import replace
 
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from streamdump.model import Options
+    from streamdump.spark import tasks
     from streamdump.spark.write import pointless
 
     chosen = replace(options or Options(), findings=name == "findings")
-
-    def made(blocks: Iterator[Any]) -> Iterator[Any]:
-        from streamdump.spark import flows, tasks, write
-
-        return write.batches(name, flows.dissect(tasks.merged(_of(blocks)), chosen))
-
-    return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(pointless(name)))
+    return by_conversation(packets, parts).mapInArrow(partial(tasks.records, name, chosen), from_arrow_schema(pointless(name)))

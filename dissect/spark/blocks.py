@@ -13,7 +13,7 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,22 +75,23 @@ class Sorter:
     def __init__(self, order: SortOrder, part_of: Callable[[pa.RecordBatch], Ints] | None = None) -> None:
         self._order = order
         self._part_of = part_of
-        self._batches: list[pa.RecordBatch] = []
+        self.batches: list[pa.RecordBatch] = []
+        """What waits to be sorted."""
         self._bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, bytes]]:
         """Take rows; the blocks that are full."""
         if batch.num_rows:
-            self._batches.append(batch)
+            self.batches.append(batch)
             self._bytes += batch.get_total_buffer_size()
             if self._bytes >= ROUND:
                 yield from self.close()
 
     def close(self) -> Iterator[tuple[int, bytes]]:
         """What is left."""
-        if not self._batches:
+        if not self.batches:
             return
-        batch, self._batches, self._bytes = joined(self._batches), [], 0
+        batch, self.batches, self._bytes = joined(self.batches), [], 0
         keys = self._order.keys(batch)
         part = np.zeros(batch.num_rows, np.int64) if self._part_of is None else self._part_of(batch)
         rows = np.lexsort((*reversed(keys), part))
@@ -102,18 +103,32 @@ class Sorter:
         for first, stop in itertools.pairwise(borders):
             yield int(part[first]), self._order.block(batch, keys, first, stop, ends)
 
+    def blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+        """The blocks of these rows."""
+        for batch in batches:
+            yield from self.add(batch)
+        yield from self.close()
+
 
 class Runs:
-    """Blocks of one part, to be merged."""
+    """Blocks of one part, and rows that are made blocks here, to be merged."""
 
-    def __init__(self, order: SortOrder) -> None:
+    def __init__(self, order: SortOrder, blocks: Iterable[bytes] = ()) -> None:
         self._order = order
+        self._sorter = Sorter(order)
         self._held: list[tuple[Key, bytes | tuple[int, int]]] = []
         """The first key of each, and its bytes or where they are in the file."""
         self._bytes = 0
         self._file: Any = None
         self._map: mmap.mmap | None = None
         self._end = 0
+        for block in blocks:
+            self.add(block)
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+        for _, block in self._sorter.add(batch):
+            self.add(block)
 
     def add(self, block: bytes) -> None:
         """Take a block."""
@@ -133,10 +148,12 @@ class Runs:
     @property
     def any(self) -> bool:
         """Whether there are rows."""
-        return bool(self._held)
+        return bool(self._held or self._sorter.batches)
 
     def merged(self) -> Iterator[pa.RecordBatch]:
         """All rows in order. What was read of a block is let go."""
+        for _, block in self._sorter.close():
+            self.add(block)
         waiting = sorted(self._held, key=lambda one: one[0], reverse=True)
         self._held = []
         if self._file is not None:

@@ -153,12 +153,14 @@ def dissect(batches: Iterator[pa.RecordBatch], options: Options, several: bool =
     for batch in batches:
         for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, data in _columns(batch, COLUMNS):
             if kind >= CARRY:
-                yield from opened.carried(_carry(kind, flow_id, flow, time_ns, data))
+                opened.carried(_carry(kind, flow_id, flow, time_ns, data))
             elif kind == REPEATED:
                 repeated = file, number
             elif (file, number) != repeated:
                 segment = Segment(ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, window, data, wire)
-                yield from opened.packet(flow_id, segment)
+                opened.packet(flow_id, segment)
+            if opened.full:
+                yield from opened.made()
         yield from opened.made()
     yield from opened.end()
 
@@ -208,24 +210,31 @@ class Dissection:
     def take(self, segments: Iterable[Segment]) -> Iterator[TaskResults]:
         """What some segments in the order of a plain run make certain."""
         for segment in segments:
-            yield from self.packet(0, segment)
+            self.packet(0, segment)
+            if self.full:
+                yield from self.made()
 
-    def carried(self, row: dict[str, Any]) -> Iterator[TaskResults]:
+    @property
+    def full(self) -> bool:
+        """Whether what became certain is to be handed on."""
+        return len(self._emitted) + len(self.results.records) >= HELD_RECORDS or self._held >= HELD_BYTES
+
+    def carried(self, row: dict[str, Any]) -> None:
         """Take a row that was carried."""
         if row["kind"] == CARRY_IN_ORDER:
             self._carry(row)
             return
         if row["flow_id"] == self._flow_id and (self._row is not None or self._session is not None):
             raise ForeignState(f"there are two of the conversations {row['flow_id']}")
-        yield from self.close()
+        self.close()
         self._flow_id, self._flow, self._row = row["flow_id"], row["flow"], row
         if self._until is None or row["time_ns"] <= self._until:
             self._restore()
 
-    def packet(self, flow_id: int, segment: Segment) -> Iterator[TaskResults]:
-        """Take a packet; what became certain while there are more. Conversations that share a `flow_id` share a session."""
+    def packet(self, flow_id: int, segment: Segment) -> None:
+        """Take a packet. Conversations that share a `flow_id` share a session."""
         if flow_id != self._flow_id:
-            yield from self.close()
+            self.close()
         session = self._session
         if session is None:
             if self._row is not None:
@@ -242,11 +251,7 @@ class Dissection:
             self._twice.add(segment)
         if session.run.windows is not None:
             session.run.windows.look(segment)
-        emitted = session.feed(segment)
-        if emitted:
-            self._emitted += emitted
-            if len(self._emitted) >= HELD_RECORDS:
-                yield from self.made()
+        self._emitted += session.feed(segment)
 
     def _restore(self) -> Session:
         assert self._row is not None
@@ -264,7 +269,7 @@ class Dissection:
             self._held = 0
             yield results
 
-    def close(self) -> Iterator[TaskResults]:
+    def close(self) -> None:
         """No more rows of these conversations will come."""
         results, session, row = self.results, self._session, self._row
         if row is not None:
@@ -287,12 +292,10 @@ class Dissection:
                     assert self._flow_id is not None
                     self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
         self._session = self._row = None
-        if len(results.records) >= HELD_RECORDS or self._held >= HELD_BYTES:
-            yield from self.made()
 
     def end(self) -> Iterator[TaskResults]:
         """No more rows will come."""
-        yield from self.close()
+        self.close()
         if self._twice is not None:
             self.results.twice = self._twice.found()
         if self._diagnoser is not None:

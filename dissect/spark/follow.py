@@ -29,7 +29,8 @@ from streamdump.spark.session import of_spark
 from streamdump.spark.splits import NEVER, Plan, Trouble
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import TABLES, Input
-from streamdump.spark.write import CarryFile, Receipt, Target, Written, files_of, receipts, suspected, twice
+from streamdump.spark.tasks import Work, flows_carried
+from streamdump.spark.write import CARRIED, Receipt, Target, Written, files_of, receipts, suspected, twice
 
 if TYPE_CHECKING:
     from streamdump.spark.delta import Delta
@@ -177,8 +178,6 @@ class Follow(Job):
         raise AssertionError
 
     def _batch(self, ready: list[Ready], told: list[Trouble], last: bool) -> Batch:
-        from streamdump.spark.tasks import Work, flows_carried
-
         before = self.state
         state = msgspec.structs.replace(before, batch=before.batch + 1, taken=dict(before.taken))
         state.points = msgspec.structs.replace(before.points, begin=[*before.points.begin], point=[*before.points.point])
@@ -213,7 +212,7 @@ class Follow(Job):
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
         state.rows = {table: before.rows.get(table, 0) + rows[table] for table in TABLES}
         if parts:
-            state.carry = [f"{state.place}/{one.name}" for receipt in done for one in receipt.files.get(CarryFile.TABLE, ())]
+            state.carry = [f"{state.place}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
         state.networks = self.points.known
         state.written = {table: [] for table in TABLES}
         for table, file in files_of(done):
@@ -317,7 +316,7 @@ class Follow(Job):
     def _carry(self) -> list[str]:
         """The files with the open conversations."""
         pairs = [one.split("/") for one in self.state.carry]
-        return [self.folder.at(place, "files", CarryFile.TABLE, name).name for place, name in pairs]
+        return [self.folder.at(place, "files", CARRIED, name).name for place, name in pairs]
 
     def _load_state(self) -> FollowState:
         settings = self.settings

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,19 +19,19 @@ import msgspec
 from streamdump.errors import UsageError
 from streamdump.latency.groups import LatencyGroup
 from streamdump.model import ConversationRow, Options
-from streamdump.spark import storage
+from streamdump.spark import PARTS, storage, tasks
 from streamdump.spark.already_read import Captures
 from streamdump.spark.keys import NETWORKS
 from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import BY_DAY, TABLES, Input, PointOf
-from streamdump.spark.together import BUCKET, Together, by_server, frames, merge_groups, slowest
+from streamdump.spark.tasks import TaskInput, Work
+from streamdump.spark.together import BUCKET, Together, by_server, frames, slowest
 from streamdump.spark.write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
     from streamdump.spark.delta import Delta
     from streamdump.spark.session import SparkTasks
-    from streamdump.spark.tasks import TaskInput, Work
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
@@ -44,9 +45,6 @@ LEAST_RANGE = 16 << 20
 PART_BYTES = 128 << 20
 LEAST_PART_BYTES = 8 << 20
 """Payload of a part, about: one for all where there is little, more of them where there is much."""
-
-PARTS = 4
-"""Parts of conversations for each core: more than one, so that others fill in while one has a giant."""
 
 
 class PipelineSettings(msgspec.Struct):
@@ -168,7 +166,7 @@ class Job:
             made = [(file, copies.at(f"{uuid.uuid4().hex}.capture").name) for file in packed]
             large = sum(size for size, _ in stamps(packed).values()) * UNPACKED > LOCALLY
             spread = partial(self._spread, "unpacking", size) if large else map
-            return list(spread(_unpacked, made))
+            return list(spread(unpack, made))
 
         run = None if here else partial(self._spread, "looking", size)
         return plan(files, self._range(size), run, unpacked, networks)
@@ -183,21 +181,19 @@ class Job:
     def _watch(self, what: str, size: int) -> Watch:
         return lambda ended, total, share: self.show(Progress(what, ended, total, int(size * share), size))
 
-    def parts(self, found: Plan, payload: int) -> int:
+    def parts(self, payload: int) -> int:
         """How many parts conversations of so much payload are divided into."""
         few = min(PARTS * self.cluster.cores, payload // LEAST_PART_BYTES + 1)
         return self.settings.parts or max(few, payload // PART_BYTES + 1)
 
     def tasks(self, found: Plan, carry: Mapping[str, Any] | None = None) -> tuple[list[TaskInput], int]:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
-        from streamdump.spark.tasks import sources
-
         settings = self.settings
         here = settings.parts is None and all(storage.local(one.path) is not None for one in found.splits)
         readers = self.cluster.cores if here and carry is None and not found.dependent else 0
-        made, sending = sources(found, self._range(found.bytes), carry, readers)
-        payload = sum(split.payload for split in found.splits)
-        return made, self.parts(found, payload) if sending else 0
+        made, share = tasks.sources(found, self._range(found.bytes), carry, readers)
+        payload = int(sum(split.payload for split in found.splits) * share)
+        return made, self.parts(payload) if share else 0
 
     def options(self, found: Plan) -> Options:
         """What tasks dissect by. Keys of TLS are read where they are needed, from the captures too: none goes through Spark."""
@@ -209,8 +205,6 @@ class Job:
 
         `depend`: packets depend on each other across conversations.
         """
-        from streamdump.spark import tasks
-
         for source in made:
             source.done = source.part in done
         first = len(made)
@@ -222,7 +216,7 @@ class Job:
             return
         others = None
         if depend and not made[0].alone:
-            others = partial(tasks.in_time, work), made, partial(tasks.ordered, work)
+            others = tasks.in_time, made, partial(tasks.from_order, work.count, work.carrying)
         second = partial(_together, work, first, frozenset(done))
         self.cluster.sent(partial(tasks.at_home, work), made, others, work.count, second, watch)
 
@@ -239,11 +233,12 @@ class Job:
         else:
             second = partial(gathered, target, points, first)
             made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
-        result = Gathered([], [], {}, slowest(one for some in made for one in some.slowest))
+        result = Gathered([], [], defaultdict(LatencyGroup), slowest(one for some in made for one in some.slowest))
         for some in made:
             done += some.receipts
             result.related.extend(some.related)
-            merge_groups(result.commands, some.commands)
+            for key, group in some.commands.items():
+                result.commands[key].merge(group)
         return result
 
     def last_part(
@@ -268,7 +263,7 @@ class Gathered(NamedTuple):
     receipts: list[Receipt]
     related: list[ConversationRow]
     """The conversations that were related, where they were in the driver."""
-    commands: dict[tuple[str, str], LatencyGroup]
+    commands: defaultdict[tuple[str, str], LatencyGroup]
     """Exchanges by protocol and command."""
     slowest: list[tuple[int, dict[str, Any]]]
 
@@ -285,22 +280,14 @@ def gathered(
     return Gathered([writer.close()], found.related if before is not None else [], found.commands, found.slowest)
 
 
-def _unpacked(pair: tuple[str, str]) -> Copy:
-    return unpack(*pair)
-
-
 def _at_home(work: Work, source: TaskInput) -> int:
-    from streamdump.spark.tasks import at_home
-
-    for _ in at_home(work, source):
+    for _ in tasks.at_home(work, source):
         raise AssertionError
     return source.part
 
 
 def _together(work: Work, first: int, done: Collection[int], part: int, blocks: Any) -> int:
-    from streamdump.spark.tasks import together
-
-    return first + part if first + part in done else together(work, first + part, blocks)
+    return first + part if first + part in done else tasks.together(work, first + part, blocks)
 
 
 class PipelineRun(Job):
@@ -375,8 +362,6 @@ class PipelineRun(Job):
 
     def go(self, cluster: SparkTasks) -> None:
         """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
-        from streamdump.spark.tasks import Work
-
         self.cluster = cluster
         sizes = {file: self.stamps[file] for file in self.files}
         scratch = storage.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")

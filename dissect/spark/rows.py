@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +39,6 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
     "window": ("int", pa.int32(), "window, as the segment says it"),
     "length": ("int", pa.int32(), "bytes of payload captured"),
     "wire": ("int", pa.int32(), "bytes of payload sent"),
-    "place": ("bigint", pa.int64(), "where in the file the payload begins; null in a packed file"),
     "payload": ("binary", pa.binary(), "bytes of it as captured"),
     "cooked": ("int", pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
     "digest": ("binary", pa.binary(), "digest of the IP packet of a Linux cooked capture"),
@@ -59,34 +57,56 @@ ROWS = 10_000
 def read(split: Split, ordered: bool = False) -> Iterator[pa.RecordBatch]:
     """The rows of a range in the order of its packets. `ordered`: only the rows that depend on each other across conversations."""
     parser = LinkParser(stateless=True)
-    for packets, base, latest_ns in parsed(split):
+    latest = split.latest_ns
+    for packets in _packets(split):
         found: list[Row] = []
-        for packet, latest in zip(packets, latest_ns, strict=True):
-            found += row_of(parser, packet, parser.segment(packet, 0), split, base, latest)
+        for packet in packets:
+            latest = max(latest, packet.time_ns)
+            found += _rows_of(parser, packet, split, latest)
         if ordered:
             found = [row for row in found if row[0] != SEGMENT or row[-1] is not None]
         for start in range(0, len(found), ROWS):
             yield batch_of(found[start : start + ROWS])
 
 
-def row_of(parser: LinkParser, packet: Packet, segment: Segment | None, split: Split, base: int | None, latest_ns: int) -> tuple[Row, ...]:
-    """The row of a packet, which was parsed; none where it is none of ours. `base`: where in the file its buffer begins."""
+def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int) -> tuple[Row, ...]:
+    """The row of a packet; none where it is none of ours."""
+    segment = parser.segment(packet, 0)
     sighting = parser.sighting or NOWHERE
-    place = split.file, packet.number, packet.time_ns, latest_ns
     if segment is not None:
-        key = key_of(segment.ends + network_key(split.network))
-        at = None if base is None else base + parser.payload_at
-        told = segment.seq, segment.ack, segment.flags, segment.window, len(segment.data), segment.wire
-        return ((SEGMENT, *place, *key, *told, at, segment.data, *sighting),)
+        segment.file = split.file
+        segment.ends += network_key(split.network)
+        return (row_of(segment, latest_ns, sighting),)
+    place = split.file, packet.number, packet.time_ns, latest_ns
     fragment = parser.fragment
     if fragment is not None:
         data = packet.buffer[fragment.offset : fragment.offset + fragment.captured]
-        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, data, *sighting),)
-    return () if sighting is NOWHERE else ((OTHER, *place, split.network, *[None] * 10, *sighting),)
+        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, data, *sighting),)
+    return () if sighting is NOWHERE else ((OTHER, *place, split.network, *[None] * 9, *sighting),)
 
 
 NOWHERE = (None, None)
 """Of a packet that nobody compares with others."""
+
+
+def row_of(segment: Segment, latest_ns: int, sighting: tuple[Any, Any] = NOWHERE) -> Row:
+    """The row of a segment."""
+    place = segment.file, segment.number, segment.time_ns, latest_ns
+    told = segment.seq, segment.ack, segment.flags, segment.window, len(segment.data), segment.wire
+    return (SEGMENT, *place, *key_of(segment.ends), *told, segment.data, *sighting)
+
+
+def timed_segments(split: Split) -> Iterator[tuple[Segment, int]]:
+    """The segments of a range, with each the latest time so far; none of them depends on others."""
+    parser, network, latest_ns = LinkParser(stateless=True), network_key(split.network), split.latest_ns
+    for packets in _packets(split):
+        for packet in packets:
+            latest_ns = max(latest_ns, packet.time_ns)
+            segment = parser.segment(packet, 0)
+            if segment is not None:
+                segment.file = split.file
+                segment.ends += network
+                yield segment, latest_ns
 
 
 def merged_segments(splits: Sequence[Split], home: Home | None, stateless: bool = True) -> Iterator[Segment]:
@@ -118,26 +138,16 @@ class _Input:
 
     def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
         for split in self.splits:
-            for packets, _ in _packets(split):
-                yield packets
+            yield from _packets(split)
 
 
-def _packets(split: Split) -> Iterator[tuple[list[Packet], int | None]]:
+def _packets(split: Split) -> Iterator[list[Packet]]:
     """The packets of a range up to the damage that was found in it."""
     try:
         yield from batches(split)
     except CaptureError as error:
         if not split.damaged:
             raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
-
-
-def parsed(split: Split) -> Iterator[tuple[list[Packet], int | None, list[int]]]:
-    """The packets of a range, where in the file their buffer begins, and with each the latest time so far."""
-    latest = split.latest_ns
-    for packets, base in _packets(split):
-        latest_ns = list(accumulate([packet.time_ns for packet in packets], max, initial=latest))[1:]
-        latest = latest_ns[-1]
-        yield packets, base, latest_ns
 
 
 def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:

@@ -214,11 +214,10 @@ def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]
     found: dict[str, None] = {}
     for source in sources:
         name = storage.normal(source)
-        path = storage.local(name)
-        names = _remote(source, name) if path is None else _local(source, name, path)
+        names = _named_by(source, name)
         if others is not None and names != [name]:
             asked = [one for one in names if not named_as_capture(one)]
-            left_out = [one for one, other in zip(asked, each(_is_other, asked), strict=True) if other]
+            left_out = [one for one, begun in zip(asked, each(_begun, asked), strict=True) if isinstance(begun, NoCapture)]
             others += left_out
             names = sorted(set(names) - set(left_out))
             if not names:
@@ -227,47 +226,39 @@ def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]
     return list(found)
 
 
-def _is_other(path: str) -> bool:
-    """Whether a file is something else."""
-    return isinstance(_begun(path), NoCapture)
-
-
-def _local(source: str, name: str, path: Path) -> list[str]:
-    if path.is_dir():
-        return _of_folder(source, name)
-    if path.exists():
+def _named_by(source: str, name: str) -> list[str]:
+    path = storage.local(name)
+    if storage.status(name) is not None or (path is not None and path.exists() and not path.is_dir()):
         return [name]
-    pattern = os.fspath(path)
-    if not glob.has_magic(pattern):
+    lacks = "the folder has no files"
+    if storage.folder(name).exists():
+        found = sorted(storage.walk(name))
+    elif glob.has_magic(name):
+        lacks = "no file has such a name"
+        found = sorted(_fitting(name) if path is None else _fitting_here(os.fspath(path)))
+    else:
         raise CaptureError("no such file", source)
-    names = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - a pattern may be absolute
-    fits = _hidden_as(pattern)
-    found = sorted(storage.normal(one) for one in names if Path(one).is_file() and fits(one))
     if not found:
-        raise UsageError(f"{source}: no file has such a name")
+        raise UsageError(f"{source}: {lacks}")
     return found
 
 
-def _of_folder(source: str, name: str) -> list[str]:
-    found = sorted(storage.walk(name))
-    if not found:
-        raise UsageError(f"{source}: the folder has no files")
-    return found
+def _fitting_here(pattern: str) -> Iterator[str]:
+    """The files of a disk that a pattern names; hidden ones only where it names such."""
+    signs = re.compile(r"[*?\[]")
+    parts = pattern.split("/")
+    fixed = sum(1 for _ in itertools.takewhile(lambda part: not signs.search(part), parts))
+    wanted = {part[:1] for part in parts[fixed:]}
+    for name in glob.iglob(pattern, recursive=True):  # noqa: PTH207 - a pattern may be absolute
+        hidden = any(part[:1] in storage.HIDDEN and part[:1] not in wanted for part in name.split("/")[fixed:])
+        if not hidden and Path(name).is_file():
+            yield storage.normal(name)
 
 
-def _remote(source: str, name: str) -> list[str]:
-    if storage.status(name) is not None:
-        return [name]
-    if not glob.has_magic(name):
-        if not storage.folder(name).exists():
-            raise CaptureError("no such file", name)
-        return _of_folder(source, name)
-    folder = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    fits = re.compile(_regular(name)).fullmatch
-    found = sorted(one for one in storage.walk(folder) if fits(one))
-    if not found:
-        raise UsageError(f"{source}: no file has such a name")
-    return found
+def _fitting(pattern: str) -> Iterator[str]:
+    """The objects of a store that a pattern names."""
+    folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    return filter(re.compile(_regular(pattern)).fullmatch, storage.walk(folder))
 
 
 def _regular(pattern: str) -> str:
@@ -279,14 +270,6 @@ def _regular(pattern: str) -> str:
 
 
 _SIGNS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-
-
-def _hidden_as(pattern: str) -> Callable[[str], bool]:
-    """Whether a name has hidden parts only where the pattern has them."""
-    signs = re.compile(r"[*?\[]")
-    fixed = sum(1 for _ in itertools.takewhile(lambda part: not signs.search(part), pattern.split("/")))
-    wanted = {part[:1] for part in pattern.split("/")[fixed:]}
-    return lambda name: not any(part[:1] in storage.HIDDEN and part[:1] not in wanted for part in name.split("/")[fixed:])
 
 
 def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -405,8 +388,9 @@ def _begin(path: str) -> ByteRange:
     return piece
 
 
-def unpack(path: str, to: str) -> Copy:
+def unpack(pair: tuple[str, str]) -> Copy:
     """Unpacks a capture into a file."""
+    path, to = pair
     copy = Copy(to)
     with storage.open_input(path) as stream:
         pieces = packing(Raw(stream, path))
@@ -545,20 +529,21 @@ class Range(io.RawIOBase):
         super().close()
 
 
-def batches(split: Split) -> Iterator[tuple[list[Packet], int | None]]:
-    """The packets of a range, numbered as in the file, and where in the file their buffer begins (None where it is packed)."""
+def batches(split: Split) -> Iterator[list[Packet]]:
+    """The packets of a range, numbered as in the file."""
     before, after, last = split.number if split.stop is not None else 0, split.after, split.number + split.packets
-    for packets, base in _batches(split):
+    for packets, _ in _batches(split):
         for one in packets if before else ():
             one.number += before
         # A packed file may have grown since it was examined.
         if packets[0].number <= after or packets[-1].number > last:
             packets = [one for one in packets if after < one.number <= last]
         if packets:
-            yield packets, base
+            yield packets
 
 
 def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[list[Packet], int | None]]:
+    """The packets of a range, and where in the file their buffer begins (None where it is packed)."""
     if split.stop is None:
         reader = storage.open_packets(split.path)
         for packets in reader:

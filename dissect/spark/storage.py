@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
+from pyarrow.fs import FileSelector, FileSystem, FileType
+
 from streamdump.capture.blocks import explain
 from streamdump.capture.files import CaptureReader, open_capture
 from streamdump.errors import CaptureError, UsageError
@@ -85,10 +87,8 @@ def base(name: str) -> str:
 @cache
 def _store(root: str) -> Any:
     """The file system of a bucket."""
-    from pyarrow import fs
-
     # Small objects are one request then instead of three.
-    return fs.FileSystem.from_uri(f"{root}?allow_delayed_open=true" if root.startswith("s3:") else root)[0]
+    return FileSystem.from_uri(f"{root}?allow_delayed_open=true" if root.startswith("s3:") else root)[0]
 
 
 def remote(name: str) -> tuple[Any, str]:
@@ -119,8 +119,6 @@ def status(name: str) -> Status | None:
         except OSError:
             return None
         return Status(found.st_size, found.st_mtime_ns) if path.is_file() else None
-    from pyarrow.fs import FileType
-
     store, at = remote(name)
     try:
         (info,) = store.get_file_info([at])
@@ -186,8 +184,6 @@ def walk(name: str) -> Iterator[str]:
 
 def listed(name: str) -> dict[str, Status]:
     """The files of a folder of an object store, as `walk` has them."""
-    from pyarrow.fs import FileSelector, FileType
-
     store, at = remote(name)
     root = name.rstrip("/")
     try:
@@ -282,23 +278,23 @@ class Store:
     def _at(self) -> tuple[Any, str]:
         return remote(self.name)
 
+    @property
+    def _info(self) -> Any:
+        store, at = self._at
+        return store.get_file_info([at])[0]
+
     def at(self, *parts: str) -> Store:
         """A folder or file below this one."""
         return Store("/".join((self.name, *parts)))
 
     def names(self) -> list[str]:
         """Of all that is in it, none if it is not there."""
-        from pyarrow.fs import FileSelector
-
         store, at = self._at
         return sorted(info.base_name for info in store.get_file_info(FileSelector(at, allow_not_found=True)))
 
     def exists(self) -> bool:
         """Whether there is a folder, or a file, of this name."""
-        from pyarrow.fs import FileType
-
-        store, at = self._at
-        return bool(store.get_file_info([at])[0].type != FileType.NotFound)
+        return bool(self._info.type != FileType.NotFound)
 
     def make(self, mode: int = 0o777) -> None:
         """Nothing: what is written to it makes it."""
@@ -323,8 +319,7 @@ class Store:
 
     def size(self) -> int:
         """Of a file."""
-        store, at = self._at
-        return int(store.get_file_info([at])[0].size)
+        return int(self._info.size)
 
     def move(self, to: Folder) -> None:
         """Give a file another name, in a folder that need not be there yet."""
@@ -333,10 +328,8 @@ class Store:
 
     def remove(self) -> None:
         """Remove it with all that is in it, if it is there."""
-        from pyarrow.fs import FileType
-
         store, at = self._at
-        kind = store.get_file_info([at])[0].type
+        kind = self._info.type
         if kind == FileType.File:
             store.delete_file(at)
         elif kind == FileType.Directory:

@@ -7,8 +7,8 @@ shuffle at all then, and small ones are one task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -18,16 +18,29 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from streamdump.capture.link import LinkParser, network_key
-from streamdump.model import Options, Segment
+from streamdump.model import Options
 from streamdump.spark import storage
 from streamdump.spark.blocks import Runs, Sorter, SortOrder
 from streamdump.spark.flows import IN_ORDER, SORTED_BY, Dissection, TaskResults, dissect, in_order
 from streamdump.spark.keys import key_of
-from streamdump.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Home, Row, batch_of, merged_segments, parsed, read, row_of
+from streamdump.spark.rows import (
+    CARRY,
+    CARRY_IN_ORDER,
+    ROWS,
+    SCHEMA,
+    SEGMENT,
+    Home,
+    Row,
+    batch_of,
+    merged_segments,
+    read,
+    row_of,
+    timed_segments,
+)
 from streamdump.spark.splits import Plan, Split, grouped
 from streamdump.spark.tables import PointOf
-from streamdump.spark.write import CarryFile, PartWriter, Target
+from streamdump.spark.write import PartWriter, Target
+from streamdump.spark.write import batches as table_batches
 
 BY_CONVERSATION, BY_TIME = SortOrder(SORTED_BY), SortOrder(IN_ORDER)
 
@@ -66,11 +79,16 @@ class TaskInput(msgspec.Struct):
     done: bool = False
     """What is at home here was dissected before."""
 
+    @property
+    def at_home(self) -> Home | None:
+        """The conversations that are dissected here; None: all of them."""
+        return None if self.home is None else frozenset(_ids(self.home).tolist())
+
 
 def sources(
     found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None, readers: int = 0, *, forced: bool = False
-) -> tuple[list[TaskInput], bool]:
-    """The tasks that read these ranges, small ones together up to `target` bytes; and whether they send anything.
+) -> tuple[list[TaskInput], float]:
+    """The tasks that read these ranges, small ones together up to `target` bytes; and which share of what they read they send, about.
 
     `carry`: files with conversations that were left open, and their `flow_id`; `readers`: so many tasks may read what others read too,
     where that costs less than to send it to them, or in any case (`forced`).
@@ -84,7 +102,7 @@ def sources(
         made[-1].carry = list(carry)
         own = flows[-1]
         flows[-1] = None if own is None else np.unique(np.concatenate([own, *carry.values()]))
-    sending = False
+    share = 0.0
     if len(made) == 1:
         made[0].alone = True
     elif made:
@@ -92,35 +110,34 @@ def sources(
         dependent = [source for source in made if any(split.fragments or split.sightings for split in source.splits)]
         if len(known) < len(flows) or any(split.fragments for source in dependent for split in source.splits):
             # Whose conversation a fragment is of is known only when all are there.
-            again: list[TaskInput] = []
+            share = 1.0
             for source in made:
                 source.home = b""
         else:
-            _part(made, known, dependent)
-            again = _again(made, known, readers, forced=forced)
-            made = again or made
-        sending = not again and any(source.home is not None for source in made)
+            away = _part(made, known, dependent)
+            sizes = [sum(split.size for split in source.splits) for source in made]
+            sent = sum(size * len(theirs) / max(len(own), 1) for size, theirs, own in zip(sizes, away, known, strict=True))
+            again = _again(made, away, sizes, readers, math.inf if forced else sent * SENDING)
+            made, share = (again, 0.0) if again else (made, sent / max(sum(sizes), 1))
     for source in made:
         source.splits = [msgspec.structs.replace(split, flows=b"") for split in source.splits]
-    return made, sending
+    return made, share
 
 
 def alone(found: Plan, target: int) -> list[TaskInput]:
     """Tasks that read these ranges and need no others: each conversation is dissected by one that reads all of it. Where packets depend
     on each other across conversations, or these are too many to be told apart, one task reads all."""
-    made, sending = sources(found, target, None, len(found.splits), forced=True)
-    if not sending and not (found.dependent and len(made) > 1):
+    made, sent = sources(found, target, None, len(found.splits), forced=True)
+    if not sent and not (found.dependent and len(made) > 1):
         return made
     return [TaskInput(0, [msgspec.structs.replace(split, flows=b"") for split in found.splits], alone=True)]
 
 
 def dissected(source: TaskInput, options: Options) -> Iterator[TaskResults]:
     """What a task that needs no others says."""
-    home = None if source.home is None else frozenset(_ids(source.home).tolist())
-    several = len({split.file for split in source.splits}) > 1
-    straight = Dissection(options, several)
+    straight = Dissection(options, several=len({split.file for split in source.splits}) > 1)
     if source.splits:
-        yield from straight.take(merged_segments(source.splits, home, stateless=not source.alone))
+        yield from straight.take(merged_segments(source.splits, source.at_home, stateless=not source.alone))
     yield from straight.end()
 
 
@@ -132,13 +149,14 @@ def _flows(source: TaskInput) -> NDArray[np.int64] | None:
     return np.unique(np.concatenate([np.frombuffer(one or b"", np.int64) for one in found]))
 
 
-def _part(made: list[TaskInput], flows: list[NDArray[np.int64]], dependent: list[TaskInput]) -> None:
-    """Say which conversations are at home nowhere."""
+def _part(made: list[TaskInput], flows: list[NDArray[np.int64]], dependent: list[TaskInput]) -> list[NDArray[np.int64]]:
+    """Say which conversations are at home where; of each task those that are at home nowhere."""
     every, times = np.unique(np.concatenate(flows), return_counts=True)
     shared = np.concatenate([every[times > 1], *(own for source, own in zip(made, flows, strict=True) if source in dependent)])
     for source, own in zip(made, flows, strict=True):
         home = np.setdiff1d(own, shared, assume_unique=True)
         source.home = None if len(home) == len(own) else home.tobytes()
+    return [np.intersect1d(own, shared) for own in flows]
 
 
 FILES = 16
@@ -148,21 +166,16 @@ SENDING = 4
 """Sending a byte to the part of its conversation costs about as much as reading so many: sorting it, and Spark's handling of it."""
 
 
-def _again(made: list[TaskInput], flows: list[NDArray[np.int64]], readers: int, *, forced: bool = False) -> list[TaskInput]:
+def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int], readers: int, most: float) -> list[TaskInput]:
     """The tasks if conversations that several of them read are at home in tasks of their own, which read all those ranges again; none
-    where sending costs less and this is not `forced`."""
-    away = [own[:0] if one.home is None else np.setdiff1d(own, _ids(one.home), True) for one, own in zip(made, flows, strict=True)]
-    sizes = [sum(split.size for split in source.splits) for source in made]
-    sent = sum(size * len(theirs) / max(len(own), 1) for size, theirs, own in zip(sizes, away, flows, strict=True))
+    where these have more than so many bytes, or too many files for all of them to be open."""
     every = np.unique(np.concatenate(away))
     found: list[TaskInput] = []
-    for at in range(min(readers, len(every))):
-        mine = every[at::readers]
+    for mine in (every[at::readers] for at in range(min(readers, len(every)))):
         whose = [place for place, theirs in enumerate(away) if np.isin(theirs, mine).any()]
         found.append(TaskInput(0, [split for place in whose for split in made[place].splits], home=mine.tobytes()))
-        sent -= sum(sizes[place] for place in whose) / SENDING
-    costly = sent < 0 or len({split.file for source in made for split in source.splits}) > FILES
-    if not found or (costly and not forced):
+        most -= sum(sizes[place] for place in whose)
+    if not found or most < 0 or (most < math.inf and len({split.file for source in made for split in source.splits}) > FILES):
         return []
     found += [source for source in made if source.home != b""]
     for part, source in enumerate(found):
@@ -174,110 +187,74 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Block]:
     """Reads captures: gives the blocks of conversations that others read too, and dissects all others."""
     files = len({split.file for split in source.splits})
     depends = any(split.fragments or split.sightings for split in source.splits)
-    sent = sorter(max(work.count, 1))
-    home = None if source.home is None else frozenset(_ids(source.home).tolist())
-    if source.carry or work.until is not None or depends or files > FILES:
-        yield from _in_order(work, source, home, sent)
-    elif home is None or not work.count:
-        if not source.done:
-            _write(work, source.part, _dissected(work, merged_segments(source.splits, home)))
-    elif source.home and not source.done and files == 1:
-        yield from _at_once(work, source, home, sent)
-    else:
-        yield from _in_order(work, source, home, sent)
+    sends = work.count and source.home is not None
+    if source.carry or work.until is not None or depends or files > FILES or (sends and (files > 1 or source.done)):
+        yield from _in_order(work, source)
+    elif sends:
+        yield from _at_once(work, source)
+    elif not source.done:
+        _write(work, source.part, dissected(source, work.options))
 
 
-def _dissected(work: Work, segments: Iterable[Segment]) -> Iterator[TaskResults]:
-    straight = Dissection(work.options, len(work.paths) > 1)
-    yield from straight.take(segments)
-    yield from straight.end()
-
-
-def _at_once(work: Work, source: TaskInput, home: Home, sent: Sorter) -> Iterator[Block]:
+def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
     """The ranges of one file: what is at home is dissected as it is read."""
+    home, sent = source.at_home, sorter(work.count)
+    assert home is not None
     straight = Dissection(work.options, several=False)
-    parser = LinkParser(stateless=True)
-    with _writing(work, source.part) as put:
+    others: list[Row] = []
+    with PartWriter(work.target, source.part, work.points) as writer:
         for split in source.splits:
-            network = network_key(split.network)
-            for packets, base, latest_ns in parsed(split):
-                mine: list[Segment] = []
-                others: list[Row] = []
-                for packet, latest in zip(packets, latest_ns, strict=True):
-                    segment = parser.segment(packet, 0)
-                    if segment is None:
-                        continue
-                    if key_of(segment.ends + network)[0] not in home:
-                        others += row_of(parser, packet, segment, split, base, latest)
-                        continue
-                    segment.ends += network
-                    segment.file = split.file
-                    mine.append(segment)
-                put(straight.take(mine))
-                if others:
-                    yield from sent.add(simple(batch_of(others)))
-        put(straight.end())
-        yield from sent.close()
+            for segment, latest_ns in timed_segments(split):
+                if key_of(segment.ends)[0] in home:
+                    straight.packet(0, segment)
+                    if straight.full:
+                        writer.add_all(straight.made())
+                else:
+                    others.append(row_of(segment, latest_ns))
+                    if len(others) == ROWS:
+                        yield from sent.add(simple(batch_of(others)))
+                        others.clear()
+        writer.add_all(straight.end())
+    yield from sent.blocks([simple(batch_of(others))] if others else ())
 
 
-def _in_order(work: Work, source: TaskInput, home: Home | None, sent: Sorter) -> Iterator[Block]:
+def _in_order(work: Work, source: TaskInput) -> Iterator[Block]:
     """What is at home is dissected in the order of its conversations, with what was carried of them."""
-    own, alone = Sorter(BY_CONVERSATION), sorter(0)
+    sent = sorter(max(work.count, 1))
     runs, ordered = Runs(BY_CONVERSATION), Runs(BY_TIME)
-
-    def keep(rows: pa.RecordBatch) -> None:
-        for _, block in own.add(rows):
-            runs.add(block)
-
-    for batch in _rows(work, source):
+    for batch in _rows(source):
         if source.alone:
-            for _, block in alone.add(dependent(batch)):
-                ordered.add(block)
+            ordered.take(dependent(batch))
         rows = simple(batch)
-        if home is not None:
-            here = np.array([one in home for one in rows.column("flow_id").to_pylist()], np.bool_)
+        if source.home is not None:
+            here = np.isin(rows.column("flow_id").to_numpy(), _ids(source.home))
             if work.count:
                 yield from sent.add(rows.filter(pa.array(~here)) if here.any() else rows)
             rows = rows.filter(pa.array(here))
         if not source.done:
-            keep(rows)
+            runs.take(rows)
     yield from sent.close()
     if source.done:
         return
     if source.alone:
-        for _, block in alone.close():
-            ordered.add(block)
-        for rows in in_order(ordered.merged(), work.carrying) if ordered.any else ():
-            keep(simple(rows, every=True))
-    for _, block in own.close():
-        runs.add(block)
+        for rows in _ordered(ordered, work.carrying):
+            runs.take(rows)
     _write(work, source.part, dissect(runs.merged(), work.options, len(work.paths) > 1, work.until))
 
 
-def in_time(work: Work, source: TaskInput) -> Iterator[bytes]:
+def in_time(source: TaskInput) -> Iterator[bytes]:
     """Reads of captures what depends on packets of other conversations, as blocks for one task that sees all of it."""
-    made = sorter(0)
-    for batch in _rows(work, source, ordered=True):
-        for _, block in made.add(dependent(batch)):
-            yield block
-    for _, block in made.close():
-        yield block
+    return (block for _, block in sorter(0).blocks(map(dependent, _rows(source, ordered=True))))
 
 
-def ordered(work: Work, blocks: Iterable[bytes]) -> Iterator[Block]:
-    """What depends on packets of other conversations, for the parts of theirs."""
-    yield from from_order(work.count, blocks, work.carrying)
+def from_order(count: int, carrying: bool, blocks: Iterable[bytes]) -> Iterator[Block]:
+    """What rows say that depend on each other across conversations, for the parts of theirs. `carrying`: more packets will come."""
+    return sorter(count).blocks(_ordered(Runs(BY_TIME, blocks), carrying))
 
 
-def from_order(count: int, blocks: Iterable[bytes], carrying: bool = False) -> Iterator[Block]:
-    """What rows say that depend on each other across conversations, for the parts of theirs."""
-    runs = Runs(BY_TIME)
-    for block in blocks:
-        runs.add(block)
-    made = sorter(count)
+def _ordered(runs: Runs, carrying: bool) -> Iterator[pa.RecordBatch]:
     for batch in in_order(runs.merged(), carrying) if runs.any else ():
-        yield from made.add(simple(batch, every=True))
-    yield from made.close()
+        yield simple(batch, every=True)
 
 
 def sorter(count: int) -> Sorter:
@@ -285,49 +262,49 @@ def sorter(count: int) -> Sorter:
     return Sorter(BY_CONVERSATION, partial(_part_of, count)) if count else Sorter(BY_TIME)
 
 
-def merged(blocks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """The rows of blocks by conversation, in order."""
-    runs = Runs(BY_CONVERSATION)
-    for block in blocks:
-        runs.add(block)
-    return runs.merged()
-
-
 def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
     """Dissects the conversations of a part, all packets of which are in these blocks."""
-    _write(work, part, dissect(merged(blocks), work.options, len(work.paths) > 1, work.until))
+    _write(work, part, dissect(Runs(BY_CONVERSATION, blocks).merged(), work.options, len(work.paths) > 1, work.until))
     return part
 
 
-def _write(work: Work, part: int, results: Iterable[TaskResults]) -> None:
-    with _writing(work, part) as put:
-        put(results)
-
-
-@contextmanager
-def _writing(work: Work, part: int) -> Iterator[Callable[[Iterable[TaskResults]], None]]:
-    """Writes what a part is told of, whose receipt it has at the end."""
+def _write(work: Work, part: int, found: Iterable[TaskResults]) -> None:
+    """Write what a part is told of, whose receipt it has at the end."""
     # Of what was read and sorted before.
     pa.default_memory_pool().release_unused()
-    writer = PartWriter(work.target, part, work.points)
-    left = CarryFile(writer)
-
-    def put(some: Iterable[TaskResults]) -> None:
-        for results in some:
-            writer.add(results)
-            left.add(results)
-
-    try:
-        yield put
-        left.close()
-        writer.close()
-    except BaseException:
-        left.abandon()
-        writer.abandon()
-        raise
+    with PartWriter(work.target, part, work.points) as writer:
+        writer.add_all(found)
 
 
-def _rows(work: Work, source: TaskInput, ordered: bool = False) -> Iterator[pa.RecordBatch]:
+# What a notebook's tables are made of: blocks in Spark's own rows
+
+
+def as_rows(rows_of: Callable[[pa.RecordBatch], pa.RecordBatch], count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of packets as blocks, for parts by conversation, or (`count` 0) all of them by time."""
+    return map(_row_of, sorter(count).blocks(map(rows_of, batches)))
+
+
+def as_ordered_rows(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same of blocks of what depends on each other across conversations."""
+    return map(_row_of, from_order(count, False, _blocks_of(batches)))
+
+
+def records(table: str, options: Options, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a table of the conversations whose packets are in these blocks."""
+    return table_batches(table, dissect(Runs(BY_CONVERSATION, _blocks_of(batches)).merged(), options))
+
+
+def _row_of(pair: Block) -> pa.RecordBatch:
+    part, block = pair
+    return pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([block], pa.binary())], ["part", "block"])
+
+
+def _blocks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+    for batch in batches:
+        yield from batch.column("block").to_pylist()
+
+
+def _rows(source: TaskInput, ordered: bool = False) -> Iterator[pa.RecordBatch]:
     for split in source.splits:
         if not ordered or split.fragments or split.sightings:
             yield from read(split, ordered)
@@ -351,8 +328,8 @@ def simple(batch: pa.RecordBatch, every: bool = False) -> pa.RecordBatch:
     return kept if good.all() else kept.filter(pa.array(good))
 
 
-UNSENT = ("cooked", "digest", "place")
-"""Columns that only tell packets apart, or where they are."""
+UNSENT = ("cooked", "digest")
+"""Columns that only tell packets apart."""
 
 
 def dependent(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -7,7 +7,8 @@ in a shuffle by server where there are many, else in the driver.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -26,8 +27,11 @@ from streamdump.spark.tables import ends_of
 
 MINUTE_NS = 60_000_000_000
 
-GROUPS = 4_096
-"""So many groups of exchanges are counted at a time; a group may leave several frames."""
+NOTED = 1 << 15
+"""So many exchanges are noted at a time."""
+
+FEW = 64
+"""A group of fewer exchanges is left as they are, since a sketch of them would take longer and be larger; it may leave several frames."""
 
 SLOWEST = 5
 """So many exchanges of a part, and of a run, are remembered as its slowest."""
@@ -39,6 +43,13 @@ RELATED, LATENCY, SLOW, OVERVIEW = range(4)
 """What a frame holds."""
 
 EXCHANGES = ("src", "dst", "protocol", "name", "id", "latency_ns")
+
+
+GroupKey = tuple[int, str, str, str | None]
+"""Minute, protocol, command and server."""
+
+Note = tuple[str, str | None, int | None]
+"""Of an exchange: outcome, reason and latency."""
 
 
 class Minute(NamedTuple):
@@ -56,7 +67,8 @@ class Frames:
 
     def __init__(self, out: Any) -> None:
         self.out = out
-        self._groups: dict[tuple[int, str, str, str | None], LatencyGroup] = {}
+        self._noted = 0
+        self._notes: defaultdict[GroupKey, list[Note]] = defaultdict(list)
         self._slowest: list[tuple[int, dict[str, Any]]] = []
 
     def leave(self, server: str | None, kind: int, value: Any) -> None:
@@ -66,17 +78,14 @@ class Frames:
 
     def count(self, exchanges: Sequence[Linked]) -> None:
         """Count exchanges, and remember the slowest."""
-        groups = self._groups
         for linked in exchanges:
             one: Any = linked[0]
             key = one.time_ns // MINUTE_NS * MINUTE_NS, one.protocol, one.name, ends_of(linked)[1]
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = LatencyGroup()
-            group.note(one.outcome, one.reason, one.latency_ns, None)
+            self._notes[key].append((one.outcome, one.reason, one.latency_ns))
             if one.latency_ns is not None and (len(self._slowest) < SLOWEST or one.latency_ns > self._slowest[-1][0]):
                 self._slowest = slowest([*self._slowest, (one.latency_ns, _row(one))])
-        if len(groups) >= GROUPS:
+        self._noted += len(exchanges)
+        if self._noted >= NOTED:
             self._let_go()
 
     def close(self) -> None:
@@ -84,12 +93,12 @@ class Frames:
         self._let_go()
         for one in self._slowest:
             self.leave(None, SLOW, one)
-        self.out.close()
 
     def _let_go(self) -> None:
-        for (minute, protocol, name, server), group in self._groups.items():
-            self.leave(server, LATENCY, (minute, protocol, name, server, group.pack()))
-        self._groups.clear()
+        for key, notes in self._notes.items():
+            self.leave(key[-1], LATENCY, (*key, notes if len(notes) < FEW else _counted(LatencyGroup(), notes).pack()))
+        self._notes.clear()
+        self._noted = 0
 
 
 def _row(one: Exchange) -> dict[str, Any]:
@@ -101,10 +110,14 @@ def slowest(some: Iterable[Any]) -> list[Any]:
     return nlargest(SLOWEST, some, key=lambda one: one[0])
 
 
-def merge_groups(into: dict[Any, LatencyGroup], groups: Mapping[Any, LatencyGroup]) -> None:
-    """Count these exchanges too."""
-    for key, group in groups.items():
-        into.setdefault(key, LatencyGroup()).merge(group)
+def _counted(group: LatencyGroup, found: bytes | list[Note]) -> LatencyGroup:
+    """A group that counts what a frame has, too."""
+    if isinstance(found, bytes):
+        group.merge(LatencyGroup.unpack(found))
+    else:
+        for outcome, reason, latency_ns in found:
+            group.note(outcome, reason, latency_ns, None)
+    return group
 
 
 def frames(name: str) -> Iterator[bytes]:
@@ -126,23 +139,22 @@ class Together:
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self.related: list[ConversationRow] = []
         self.slowest: list[tuple[int, dict[str, Any]]] = []
-        self.commands: dict[tuple[str, str], LatencyGroup] = {}
-        self._groups: dict[tuple[int, str, str, str | None], LatencyGroup] = {}
+        self.commands: defaultdict[tuple[str, str], LatencyGroup] = defaultdict(LatencyGroup)
+        self._groups: defaultdict[GroupKey, LatencyGroup] = defaultdict(LatencyGroup)
         self._diagnoser = Diagnoser()
         for data in blocks:
             _, kind, value = msgspec.msgpack.decode(data)
             if kind == RELATED:
                 self.related.append(msgspec.convert(value, ConversationRow))
             elif kind == LATENCY:
-                *key, group = value
-                merge_groups(self._groups, {tuple(key): LatencyGroup.unpack(group)})
+                minute, protocol, name, server, found = value
+                _counted(self._groups[minute, protocol, name, server], found)
+                _counted(self.commands[protocol, name], found)
             elif kind == SLOW:
                 self.slowest = slowest([*self.slowest, tuple(value)])
             else:
                 self._diagnoser.learn(value)
         self.related.sort(key=lambda row: (row.time_ns, row.conversation))
-        for (_, protocol, name, _), group in self._groups.items():
-            merge_groups(self.commands, {(protocol, name): group})
 
     def relate(self, before: Sequence[ConversationRow]) -> list[Report]:
         """Add to conversations what others tell, also those `before`; what to tell of bugs of ours."""

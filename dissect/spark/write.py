@@ -34,8 +34,8 @@ from streamdump.spark.tables import DATE, TABLES, PendingRows, PointOf, schema, 
 from streamdump.spark.together import Frames
 from streamdump.spark.typed import STRUCTS, struct_name
 
-FRAMES = "frames"
-"""The files with what is put together of several parts."""
+FRAMES, CARRIED = "frames", "carry"
+"""The files with what is put together of several parts, and with what has to be given with later packets."""
 
 FORMATS = ("parquet", "delta", "json", "csv")
 
@@ -122,8 +122,23 @@ class PartWriter:
         self._bytes = 0
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
         self._filter = compile_filter(target.where) if target.where is not None else None
-        self._side: dict[str, tuple[Written, Folder]] = {}
+        self._side: dict[str, tuple[Written, Folder, Any]] = {}
         self._frames: Frames | None = None
+        self._carried: Any = None
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def add_all(self, found: Iterable[TaskResults]) -> None:
+        """Take records and conversations as they become certain."""
+        for results in found:
+            self.add(results)
 
     def add(self, results: TaskResults) -> None:
         """Take records and conversations."""
@@ -140,6 +155,10 @@ class PartWriter:
                 self.frames.leave(row.server, together.RELATED, row)
         if results.overview is not None:
             self.frames.leave(None, together.OVERVIEW, results.overview)
+        if results.carry:
+            if self._carried is None:
+                self._carried = pa.parquet.ParquetWriter(self._beside(CARRIED, "parquet"), SCHEMA, compression="zstd")
+            self._carried.write_batch(results.carry_batch())
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
         for pair, (found, of) in results.twice.items():
@@ -164,15 +183,16 @@ class PartWriter:
     def frames(self) -> Frames:
         """What is left for those who put parts together."""
         if self._frames is None:
-            self._frames = Frames(self.beside(FRAMES, "frames"))
+            self._frames = Frames(self._beside(FRAMES, "frames"))
         return self._frames
 
-    def beside(self, kind: str, suffix: str) -> Any:
+    def _beside(self, kind: str, suffix: str) -> Any:
         """A file that is no part of a table; the receipt names it."""
         written = Written(f"part-{self.part:05d}-{uuid.uuid4().hex[:12]}.{suffix}")
         place = self.target.kept.at("files", kind, written.name)
-        self._side[kind] = written, place
-        return place.open()
+        stream = place.open()
+        self._side[kind] = written, place, stream
+        return stream
 
     def waits(self, table: str) -> bool:
         """Whether there are rows to write."""
@@ -190,7 +210,10 @@ class PartWriter:
             self.receipt.files.setdefault(table, []).extend(out.close())
         if self._frames is not None:
             self._frames.close()
-        for kind, (written, place) in self._side.items():
+        if self._carried is not None:
+            self._carried.close()
+        for kind, (written, place, stream) in self._side.items():
+            stream.close()
             written.size = place.size()
             self.receipt.files[kind] = [written]
         self.receipt.twice = [(*pair, *counts) for pair, counts in self._twice.items()]
@@ -201,8 +224,7 @@ class PartWriter:
         """Something went wrong: nobody will name these files."""
         for out in self._open.values():
             out.abandon()
-        if self._frames is not None:
-            _let_go(self._frames.out)
+        _let_go(*[self._carried] * (self._carried is not None), *(stream for _, _, stream in self._side.values()))
 
     def _flush(self, table: str) -> None:
         if table == "messages":
@@ -250,71 +272,48 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
 
-class CarryFile:
-    """The file with what a part leaves to be given with later packets, named in its receipt."""
-
-    TABLE = "carry"
-
-    def __init__(self, writer: PartWriter) -> None:
-        self._writer = writer
-        self._out: Any = None
-
-    def add(self, results: TaskResults) -> None:
-        """Take the rows that are carried."""
-        if not results.carry:
-            return
-        if self._out is None:
-            self._stream = self._writer.beside(self.TABLE, "parquet")
-            self._out = pa.parquet.ParquetWriter(self._stream, SCHEMA, compression="zstd")
-        self._out.write_batch(results.carry_batch())
-
-    def close(self) -> None:
-        """The file is whole."""
-        if self._out is not None:
-            self._out.close()
-            self._stream.close()
-
-    def abandon(self) -> None:
-        """Something went wrong."""
-        if self._out is not None:
-            _let_go(self._out, self._stream)
-
-
 SUFFIX = {"parquet": ".zstd.parquet", "delta": ".zstd.parquet", "json": ".json", "csv": ".csv"}
 
 
 class _Out:
-    """A file of a table that is written."""
+    """A file of a table that is written; what some library makes of rows goes through its writer."""
 
     def __init__(self, folder: Folder, name: str, whole: Any) -> None:
         self.schema = whole
         self._place = folder.at(*name.split("/"))
         self._stream = self._place.open()
-        self._written = Written(name)
+        self._opened = [self._stream]
+        self.written = Written(name)
+
+    def _through(self, writer: Any) -> Any:
+        self._opened.insert(0, writer)
+        return writer
 
     def write(self, rows: Any) -> None:
         """Take a batch."""
-        self._written.rows += rows.num_rows
+        self.written.rows += rows.num_rows
         if "time_ns" in rows.schema.names and rows.num_rows:
             times = rows.column("time_ns").to_numpy()
-            least, most = self._written.span or (int(times[0]), int(times[0]))
-            self._written.span = min(least, int(times.min())), max(most, int(times.max()))
+            least, most = self.written.span or (int(times[0]), int(times[0]))
+            self.written.span = min(least, int(times.min())), max(most, int(times.max()))
 
     def close(self) -> list[Written]:
         """The file is whole."""
-        self._stream.close()
-        self._written.size = self._place.size()
-        return [self._written]
+        for one in self._opened:
+            one.close()
+        self.written.size = self._place.size()
+        return [self.written]
 
     def abandon(self) -> None:
         """Let go of it as it is."""
-        _let_go(self._stream)
+        _let_go(*self._opened)
 
 
 class _Parquet(_Out):
     def __init__(self, folder: Folder, name: str, whole: Any) -> None:
         super().__init__(folder, name, whole)
-        self._writer = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
+        given = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
+        self._writer = self._through(given)
         self._group: list[Any] = []
         self._rows = 0
         self.bytes = 0
@@ -337,11 +336,7 @@ class _Parquet(_Out):
 
     def close(self) -> list[Written]:
         self.flush()
-        self._writer.close()
         return super().close()
-
-    def abandon(self) -> None:
-        _let_go(self._writer, self._stream)
 
 
 class _Partitioned:
@@ -381,7 +376,7 @@ class _Partitioned:
             others = {*partition, *(struct_name(one) for one in STRUCTS if one != partition.get("protocol", one))}
             whole = pa.schema([one for one in self._whole if one.name not in others], self._whole.metadata)
             out = self._open[key] = _Parquet(self._folder, "/".join((*folders, self._name)), whole)
-            out._written.partition = partition
+            out.written.partition = partition
         return out
 
     def close(self) -> list[Written]:
@@ -439,7 +434,7 @@ class _Csv(_Out):
 
     def __init__(self, folder: Folder, name: str, whole: Any) -> None:
         super().__init__(folder, name, whole)
-        self._writer = pa.csv.CSVWriter(self._stream, flat(whole))
+        self._writer = self._through(pa.csv.CSVWriter(self._stream, flat(whole)))
 
     def write(self, rows: Any) -> None:
         super().write(rows)
@@ -450,13 +445,6 @@ class _Csv(_Out):
                 column = pa.array(texts, pa.string())
             arrays.append(column)
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=flat(rows.schema)))
-
-    def close(self) -> list[Written]:
-        self._writer.close()
-        return super().close()
-
-    def abandon(self) -> None:
-        _let_go(self._writer, self._stream)
 
 
 def _let_go(*opened: Any) -> None:

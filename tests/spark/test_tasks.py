@@ -84,8 +84,8 @@ def test_only_those_that_several_tasks_read_are_sent(
     half = len(both) // 2
     files = written(tmp_path / "files", [*alone, both[:half], both[half:]])
     found = plan([str(path) for path in files], 1 << 30)
-    made, sending = sources(found, 1)
-    assert ([source.home for source in made], sending) == ([None] * len(alone) + [b"", b""], True)
+    made, sent = sources(found, 1)
+    assert ([source.home for source in made], sent > 0) == ([None] * len(alone) + [b"", b""], True)
     cluster = Here()
     go(files, tmp_path / "out", cluster, split=whole(files), parts=parts)
     size = sum(len(one.data) for one in both)
