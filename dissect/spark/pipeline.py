@@ -277,6 +277,8 @@ def gathered(
     writer.receipt.reports += found.relate(before or ())
     for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings())):
         writer.put(table, rows)
+    for table, left in found.rows:
+        writer.take(table, left)
     return Gathered([writer.close()], found.related if before is not None else [], found.commands, found.slowest)
 
 

@@ -69,8 +69,9 @@ BEFORE_S, AFTER_S = 86_400, 7 * 86_400
 
 NEVER = -(1 << 62)
 
-MANY = 1 << 18
-"""From so many conversations of a range on they are not told apart by the range that they lie in."""
+MANY = 1 << 20
+"""From so many conversations of a range on they are not told apart by the range that they lie in; one of `TARGET` bytes has no room for
+so many packets."""
 
 AT_ONCE = 16
 """So many objects of a store are asked for at the same time."""

@@ -202,7 +202,7 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
     assert home is not None
     straight = Dissection(work.options, several=False)
     others: list[Row] = []
-    with PartWriter(work.target, source.part, work.points) as writer:
+    with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
         for split in source.splits:
             for segment, latest_ns in timed_segments(split):
                 if key_of(segment.ends)[0] in home:
@@ -272,7 +272,7 @@ def _write(work: Work, part: int, found: Iterable[TaskResults]) -> None:
     """Write what a part is told of, whose receipt it has at the end."""
     # Of what was read and sorted before.
     pa.default_memory_pool().release_unused()
-    with PartWriter(work.target, part, work.points) as writer:
+    with PartWriter(work.target, part, work.points, leaves=True) as writer:
         writer.add_all(found)
 
 

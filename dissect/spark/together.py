@@ -39,7 +39,7 @@ SLOWEST = 5
 BUCKET = 64 << 20
 """Bytes of frames that come together in one place, about."""
 
-RELATED, LATENCY, SLOW, OVERVIEW = range(4)
+RELATED, LATENCY, SLOW, OVERVIEW, ROWS = range(5)
 """What a frame holds."""
 
 EXCHANGES = ("src", "dst", "protocol", "name", "id", "latency_ns")
@@ -138,6 +138,8 @@ class Together:
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self.related: list[ConversationRow] = []
+        self.rows: list[tuple[str, bytes]] = []
+        """Rows of tables that are small in each part."""
         self.slowest: list[tuple[int, dict[str, Any]]] = []
         self.commands: defaultdict[tuple[str, str], LatencyGroup] = defaultdict(LatencyGroup)
         self._groups: defaultdict[GroupKey, LatencyGroup] = defaultdict(LatencyGroup)
@@ -150,6 +152,8 @@ class Together:
                 minute, protocol, name, server, found = value
                 _counted(self._groups[minute, protocol, name, server], found)
                 _counted(self.commands[protocol, name], found)
+            elif kind == ROWS:
+                self.rows.append(tuple(value))
             elif kind == SLOW:
                 self.slowest = slowest([*self.slowest, tuple(value)])
             else:

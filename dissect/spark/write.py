@@ -37,6 +37,9 @@ from streamdump.spark.typed import STRUCTS, struct_name
 FRAMES, CARRIED = "frames", "carry"
 """The files with what is put together of several parts, and with what has to be given with later packets."""
 
+SMALL = frozenset(("conversations", "gaps", "endings", "findings"))
+"""Tables of which a part has few rows, as a rule."""
+
 FORMATS = ("parquet", "delta", "json", "csv")
 
 JSON = ("fields", "facts")
@@ -112,11 +115,13 @@ class Receipt(msgspec.Struct):
 class PartWriter:
     """The files of one part."""
 
-    def __init__(self, target: Target, part: int, points: PointOf | None = None) -> None:
+    def __init__(self, target: Target, part: int, points: PointOf | None = None, leaves: bool = False) -> None:
+        """`leaves`: few rows of tables that are small in each part are left for those who put parts together, in larger files."""
         self.target = target
         self.part = part
         self.receipt = Receipt(part, {}, {}, [])
         self._points = points
+        self._leaves = leaves
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, PendingRows] = {}
         self._bytes = 0
@@ -205,7 +210,10 @@ class PartWriter:
     def close(self) -> Receipt:
         """Write what is left; the receipt counts from here on."""
         for table in self._waiting:
-            self._flush(table)
+            if self._leaves and table in SMALL and table not in self._open and self.waits(table):
+                self._leave(table)
+            else:
+                self._flush(table)
         for table, out in self._open.items():
             self.receipt.files.setdefault(table, []).extend(out.close())
         if self._frames is not None:
@@ -231,6 +239,18 @@ class PartWriter:
             self._bytes = 0
         if self.waits(table):
             self._write(table, self._waiting[table].batch(self.receipt.reports))
+
+    def _leave(self, table: str) -> None:
+        sink = pa.BufferOutputStream()
+        batch = self._waiting[table].batch(self.receipt.reports)
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
+            out.write_batch(batch)
+        self.frames.leave(str(self.part), together.ROWS, (table, sink.getvalue().to_pybytes()))
+
+    def take(self, table: str, left: bytes) -> None:
+        """Write rows that a part has left."""
+        for batch in pa.ipc.open_stream(left):
+            self._write(table, batch)
 
     def _write(self, table: str, some: Any) -> None:
         self.receipt.rows[table] = self.receipt.rows.get(table, 0) + some.num_rows

@@ -21,6 +21,7 @@ from streamdump.spark.rows import SCHEMA, batch_of_rows
 from streamdump.spark.splits import plan
 from streamdump.spark.storage import folder
 from streamdump.spark.tasks import sources
+from streamdump.spark.write import SMALL
 from tests.spark.captures import SNAP, fragments, generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import Here, go
@@ -92,6 +93,15 @@ def test_only_those_that_several_tasks_read_are_sent(
     # Reading two files twice costs less than sending what is in them
     assert (0 < cluster.sent_blocks < 4 * size + 100_000) == (parts is not None or most == 1)
     same(tmp_path / "out", plain(files))
+
+
+def test_tables_of_which_each_part_has_few_rows_are_in_one_file(packets: list[Packet], tmp_path: Path) -> None:
+    files = written(tmp_path / "files", by_client(packets))
+    go(files, tmp_path / "out", split=whole(files))
+    same(tmp_path / "out", plain(files))
+    many = {table: len(list((tmp_path / "out" / table).iterdir())) for table in ("messages", *SMALL)}
+    assert many.pop("messages") >= len(files) // 2
+    assert set(many.values()) == {1}
 
 
 def in_fragments(packets: list[Packet]) -> list[Packet]:
