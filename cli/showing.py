@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from streamdump.cli.run import RunReport
     from streamdump.inspector import Inspector
     from streamdump.model import Message, Record
+    from streamdump.render.fields import FieldLines
     from streamdump.render.terminal import Palette
 
 AT_ONCE = 4_096
@@ -202,11 +203,16 @@ def _json_view() -> RecordView:
     return RecordView(show)
 
 
-def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
+def field_lines(shown: Shown, form: ViewForm, options: Options) -> FieldLines:
+    """What makes lines of the values that were asked for."""
     from streamdump.filter import compile_columns
     from streamdump.render.fields import FieldLines
 
-    lines = FieldLines(compile_columns(shown.names or COLUMNS, options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
+    return FieldLines(compile_columns(shown.names or COLUMNS, options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
+
+
+def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
+    lines = field_lines(shown, form, options)
 
     def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(lines.lines, batch, failed):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamdump.cli.dividing import division_of, show_divided, work_of
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.help import brief
 from streamdump.cli.live import LiveOptions, LiveRun, list_interfaces, run_of
@@ -20,6 +21,7 @@ from streamdump.cli.options import (
     Alone,
     Colour,
     Files,
+    Jobs,
     ListInterfaces,
     OnlyMatching,
     ReadFiles,
@@ -53,6 +55,7 @@ def read(
     list_all: ListInterfaces = False,
     only_matching: OnlyMatching = False,
     options: Annotated[Options, Members(*SETTINGS)],
+    jobs: Jobs = None,
     unresolved: Unresolved = False,
     alone: Alone = False,
     statistics: Statistics = None,
@@ -81,6 +84,7 @@ def read(
         write_text(brief())
         return ExitCode.DONE
     form = form_of(shown)
+    base = options
     asked, options = asking(where, options_for(shown, form, options, quiet))
     view = view_of_values(shown, form, options)
     quiet = quiet or (writes and not form.given)
@@ -89,7 +93,17 @@ def read(
         raise UsageError("-w - : standard output is for one thing: not for a terminal, and not with -V, -x, -T or --json")
     if writes and live.write is not None:
         selection = _selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
-    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes) as run:
+    reasons = {
+        "-w writes the packets of all": writes,
+        "-c ends it before": form.left is not None,
+        "findings tell of all conversations together": base.findings,
+        "-t d counts from packet to packet": shown.clock == "d",
+    }
+    division = division_of(jobs, names, base, asked, reasons, lambda: work_of(shown, form, quiet, where, base, palette(colour)))
+    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, division=division) as run:
+        if division is not None:
+            show_divided(run, shown, form, quiet, options, palette(colour))
+            return run.end()
         if selection is not None:
             selection.listen(run.inspector)
         showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)
