@@ -14,18 +14,18 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from streamdump.cli.options import whole
-from streamdump.cli.output import columns, say, write, write_text
+from streamdump.cli.output import coloured, columns, say, write, write_text
 from streamdump.cli.run import FileRun, RunReport, about, asking, blocks, lines_of
-from streamdump.cli.showing import Failed, Shown, ViewForm, field_lines, form_of, options_for, text_settings
+from streamdump.cli.showing import Failed, Shown, ViewForm, field_lines, form_of, text_settings
 from streamdump.errors import Report, describe_exception
-from streamdump.model import Ending, Exchange, Message
+from streamdump.render.terminal import COLOURED, PLAIN
 
 if TYPE_CHECKING:
     from streamdump.cli.live import LiveRun
     from streamdump.cli.run import FilterCount
     from streamdump.inspector import Inspector
     from streamdump.model import Options, Record
-    from streamdump.parallel import Divided, Division, Told
+    from streamdump.parallel import Divided, Division, Told, Work
     from streamdump.render.terminal import Palette
     from streamdump.render.told import SaidLines
 
@@ -44,10 +44,11 @@ def division_of(
     options: Options,
     asked: FilterCount | None,
     reasons: Mapping[str, bool],
-    work: Callable[[], tuple[Any, ...]],
+    make: Callable[..., Work],
+    arguments: tuple[Any, ...],
 ) -> Division | None:
     """How these captures are read by several processes, if they are. `jobs`: what was asked for; `reasons`: why only one can, and whether
-    that is so; `work`: what makes the workers' work, and its arguments."""
+    that is so; `make` makes the workers' work of `arguments`."""
     wanted = None if jobs is None else whole("--jobs", jobs)
     sizes = [_size(one) for one in names]
     if wanted == 1 or (wanted is None and (sum(one or 0 for one in sizes) <= LARGE or _is_root())):
@@ -65,7 +66,7 @@ def division_of(
         return None
     from streamdump.parallel import Division
 
-    return Division(count, *work())
+    return Division(count, make, arguments)
 
 
 def processors() -> int:
@@ -182,7 +183,7 @@ class Rendering(Asking):
 
     def __init__(self, where: str | None, options: Options, shown: Shown) -> None:
         self.shown, self.form, self.holes = shown, form_of(shown), Holes()
-        super().__init__(where, options_for(shown, self.form, options))
+        super().__init__(where, options)
 
     def take(self, records: list[Record]) -> list[Any] | None:
         self.learn(records)
@@ -233,14 +234,16 @@ class Values(Rendering):
 class Text(Rendering):
     """What lines say, and the details below them."""
 
-    def __init__(self, where: str | None, options: Options, shown: Shown, colours: Palette, width: int | None) -> None:
+    def __init__(self, where: str | None, options: Options, shown: Shown, coloured: bool, width: int | None) -> None:
         super().__init__(where, options, shown)
-        self._looks = colours, width
+        self._looks = COLOURED if coloured else PLAIN, width
 
     def begin(self, inspector: Inspector) -> None:
+        from streamdump.model import Ending, Exchange, Message
         from streamdump.render.summary import Lines
 
         super().begin(inspector)
+        self.kinds = Message, Exchange, Ending
         self.lines = Lines(**text_settings(self.shown, self.options, *self._looks, inspector))
 
     def learn(self, records: list[Record]) -> None:
@@ -252,12 +255,13 @@ class Text(Rendering):
     def _said(self, record: Any) -> tuple[Any, ...] | None:
         """The members of `Said`, in which what has holes is in pieces; and at last whether it is a `SaidEnding`."""
         lines, holes, kind = self.lines, self.holes, type(record)
+        message, exchange, ending = [kind is one for one in self.kinds]
         # What a message says may depend on which one it answers
-        before = holes.put((record,), NAMES[2:]) if kind is Exchange else []
+        before = holes.put((record,), NAMES[2:]) if exchange else []
         more: Any = None
         try:
             mark, name, latency_ns, text = lines.content(record)
-            if lines.after is not None and kind is Message:
+            if message and lines.after is not None:
                 before = holes.put((record,), NAMES[2:])
                 more = holes.pieces(lines.after(record))
         except Exception as error:
@@ -265,21 +269,21 @@ class Text(Rendering):
             return None
         finally:
             restore(before)
-        place = record.time_ns, record.time, record.src, record.dst, None if kind is Exchange else record.sender, record.protocol
-        told = holes.pieces(text) if kind is Exchange else text
-        return *place, mark, name, latency_ns, told, more, lines.inside.get(record.conversation), kind is Ending
+        place = record.time_ns, record.time, record.src, record.dst, None if exchange else record.sender, record.protocol
+        told = holes.pieces(text) if exchange else text
+        return *place, mark, name, latency_ns, told, more, lines.inside.get(record.conversation), ending
 
     def end(self) -> Any:
         return *super().end(), self.lines.marked
 
 
-def work_of(shown: Shown, form: ViewForm, quiet: bool, where: str | None, options: Options, colours: Palette) -> tuple[Any, ...]:
-    """What makes a worker's work for such a view, and its arguments."""
+def work_of(shown: Shown, form: ViewForm, quiet: bool, colour: str) -> tuple[Callable[..., Work], tuple[Any, ...]]:
+    """What makes a worker's work for such a view, and what it takes besides the filter and the options."""
     if quiet:
-        return Asking, (where, options_for(shown, form, options, quiet))
+        return Asking, ()
     if form.json or form.fields:
-        return Values, (where, options, shown, sys.stdout.encoding or "utf-8")
-    return Text, (where, options, shown, colours, columns("auto"))
+        return Values, (shown, sys.stdout.encoding or "utf-8")
+    return Text, (shown, coloured(colour, sys.stdout), columns(colour))
 
 
 # What the whole run shows
@@ -288,20 +292,34 @@ def work_of(shown: Shown, form: ViewForm, quiet: bool, where: str | None, option
 def show_divided(run: FileRun | LiveRun, shown: Shown, form: ViewForm, quiet: bool, options: Options, colours: Palette) -> None:
     """Show what workers rendered, and count what they counted."""
     assert isinstance(run, FileRun) and run.divided is not None
-    show: Callable[[list[Told]], bool] = lambda batch: False
-    if form.json or form.fields:
-        show = show_values
-    elif not quiet:
+    show: Callable[[list[Told]], bool] = show_values
+    if form.fields and form.looks.header:
+        write_text(field_lines(shown, form, options).header())
+    if not (form.json or form.fields or quiet):
         from streamdump.render.told import SaidLines
 
         run.view = view = SaidLines(**text_settings(shown, options, colours, columns(run.colour), run.inspector))
         show = text_of(view, run.divided, run.failed)
     run.each(show)  # type: ignore[arg-type]
-    for counted, *marked in run.divided.of_work:
-        if run.asked is not None:
-            run.asked.add(counted, run.divided.conversations)
+    for marked in add_up(run):
         if run.view is not None:
             run.view.marked |= any(marked)
+
+
+def add_up(run: FileRun) -> list[list[Any]]:
+    """Add what the workers counted of -Y; what else they told at their end."""
+    assert run.divided is not None
+    more = []
+    for counted, *told in run.divided.of_work:
+        if run.asked is not None:
+            run.asked.add(counted, run.divided.conversations)
+        more.append(told)
+    return more
+
+
+def shows_nothing(batch: list[Any]) -> bool:
+    """For what is told at the end."""
+    return False
 
 
 def show_values(batch: list[Told]) -> bool:

@@ -205,6 +205,8 @@ class Worker:
         self.table = ShareOfTable(inspector.run, task.share, task.division.workers)
         inspector.table = inspector.session.table = self.table
         self.work.begin(inspector)
+        self.told = False
+        """The records have numbers in the process that merges."""
         self._pruned = 0
         self._held: tuple[float, ...] = ()
         self._looked = 0
@@ -224,6 +226,7 @@ class Worker:
         if rendered is None:
             places.clear()
         else:
+            self.told = True
             for record, shown in zip(records, rendered, strict=True):
                 named = getattr(record, "request", None), getattr(record, "response", None)
                 entries.append((*places.popleft(), record.conversation, record.number, share, record.time_ns, *named, shown))  # type: ignore[arg-type]
@@ -237,7 +240,7 @@ class Worker:
 
     def _named(self, records: list[Record]) -> list[int] | None:
         """The numbers of records that may be named by following ones, from time to time."""
-        if not records or records[-1].number - self._pruned < self.task.division.named:
+        if not self.told or not records or records[-1].number - self._pruned < self.task.division.named:
             return None
         self._pruned = records[-1].number
         paired = [one.pairer for one in self.inspector.run.paired.values() if one.pairer is not None]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from streamdump.cli.dividing import Noting, add_up, division_of, shows_nothing
 from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
-from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
+from streamdump.cli.options import SHOWN, Colour, Files, Html, Jobs, Json, ReadFiles, Where, inputs
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from streamdump.cli.run import FileRun, asking, blocks, introduction, titled
@@ -36,21 +37,27 @@ def conversations(
     evidence: Annotated[bool, typer.Option("-V", help="what the verdict on each rests on, too", rich_help_panel=SHOWN)] = False,
     where: Where = None,
     live: LiveOptions,
+    jobs: Jobs = None,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     names = inputs(read_files, files)
-    asked, options = asking(where, replace(options, bodies=False))
+    base = replace(options, bodies=False)
+    asked, options = asking(where, base)
     look = _Look(json, evidence, colour)
     if html is not None:
         from streamdump.render.html.page import check_page
 
         check_page(html, names)
-    with run_of(live, names, options, colour, asked, prints=False, page=html) as run:
+    division = division_of(jobs, names, base, asked, {}, Noting, (where, base))
+    with run_of(live, names, options, colour, asked, prints=False, page=html, division=division) as run:
         run.tells = ("conversations",)
         if isinstance(run, LiveRun):
             _live(run, look)
+        elif run.divided is not None:
+            run.each(shows_nothing)
+            add_up(run)
         else:
             run.each(_noting(run))
         each = (row for rows in run.inspector.each_rows() for row in rows)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streamdump.cli.dividing import Asking, add_up, division_of, shows_nothing
 from streamdump.cli.live import REFRESH, LiveOptions, LiveRun, run_of
 from streamdump.cli.options import LIMITS as LIMITS_PANEL
 from streamdump.cli.options import (
@@ -18,6 +19,7 @@ from streamdump.cli.options import (
     Enough,
     Files,
     Html,
+    Jobs,
     Json,
     ReadFiles,
     TimeForm,
@@ -31,14 +33,16 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import coloured, columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import FileRun, FilterCount, asking, introduction, titled
+from streamdump.cli.run import FileRun, FilterCount, RunReport, asking, introduction, titled
 from streamdump.cli.showing import first
 from streamdump.errors import Report, UsageError, describe_exception
 from streamdump.options import Options
 
 if TYPE_CHECKING:
+    from streamdump.inspector import Inspector
     from streamdump.latency.groups import Latencies
     from streamdump.model import Pair, Record
+    from streamdump.parallel import Divided
     from streamdump.render.clock import Clock
 
 GROUPED = ("command", "conversation", "server", "client", "stream", "verb")
@@ -84,6 +88,7 @@ def latency(
     group_limit: Annotated[
         str, typer.Option("--group-limit", metavar="N", help="groups; what is beyond is counted together", rich_help_panel=LIMITS_PANEL)
     ] = "1000",
+    jobs: Jobs = None,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
@@ -99,18 +104,27 @@ def latency(
     limit = whole("--group-limit", group_limit)
     check_clock(clock)
     left = enough_of(enough)
-    asked, options = asking(where, replace(options, bodies=False, pairs=True))
+    base = replace(options, bodies=False, pairs=True)
+    asked, options = asking(where, base)
     if html is not None:
         from streamdump.render.html.page import check_page
 
         check_page(html, names)
     from streamdump.latency.groups import Latencies
 
-    found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
-    with run_of(live, names, options, colour, asked, left, prints=False, page=html) as run:
+    width = SHORTEST_NS if html is not None and width_ns is None else width_ns
+    counting: dict[str, Any] = {"by": grouped, "interval_ns": width, "slowest": number, "groups": limit}
+    found = Latencies(**counting)
+    reasons = {"-c ends it before": left is not None}
+    division = division_of(jobs, names, base, asked, reasons, _Worker, (where, base, counting))
+    with run_of(live, names, options, colour, asked, left, prints=False, page=html, division=division) as run:
         taker = _Taker(run, found, asked, clock, left)
         with _Screen(run, taker) if isinstance(run, LiveRun) else nullcontext():
-            run.each(taker.take)
+            if isinstance(run, FileRun) and run.divided is not None:
+                run.each(shows_nothing)
+                _add_up(run, run.divided, taker)
+            else:
+                run.each(taker.take)
         if html is not None:
             _write(html, found, run, names or list(live.interfaces or ()), width_ns is None)
         _show(found, json, csv, colour, taker.clock)
@@ -129,7 +143,7 @@ def _grouped(by: list[str] | None) -> list[str]:
 class _Taker:
     """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
 
-    def __init__(self, run: FileRun | LiveRun, found: Latencies, asked: FilterCount | None, clock: Any, left: int | None) -> None:
+    def __init__(self, run: RunReport, found: Latencies, asked: FilterCount | None, clock: Any, left: int | None) -> None:
         from streamdump.render.clock import Clock
 
         self.clock = Clock(clock)
@@ -168,6 +182,39 @@ class _Taker:
         for number in list(matched)[: max(0, len(matched) - MATCHED)]:
             del matched[number]
         return chosen, kept
+
+
+class _Worker(Asking):
+    """Counts the exchanges of its share."""
+
+    def __init__(self, where: str | None, options: Options, counting: dict[str, Any]) -> None:
+        from streamdump.latency.groups import Latencies
+
+        super().__init__(where, options)
+        self._found = Latencies(**counting)
+
+    def begin(self, inspector: Inspector) -> None:
+        super().begin(inspector)
+        self._taker = _Taker(self.run, self._found, self.asked, "r", None)
+
+    def take(self, records: list[Record]) -> list[Any]:
+        self._taker.take(records)
+        return [None] * len(records)
+
+    def named(self) -> list[int]:
+        return [number for one in self._found.slowest() for number in (one.request, one.response)]
+
+    def end(self) -> Any:
+        return *super().end(), self._taker.matched, self._found.counted()
+
+
+def _add_up(run: FileRun, divided: Divided, taker: _Taker) -> None:
+    """Take over what workers counted."""
+    if divided.begun_ns is not None:
+        taker.clock.begin(divided.begun_ns)
+    for worker, (matched, counted) in enumerate(add_up(run)):
+        taker.matched += matched
+        taker.found.merge(counted, divided.conversations, divided.numbers(worker))
 
 
 def _number(pair: Pair) -> int | None:

@@ -84,8 +84,8 @@ def read(
         write_text(brief())
         return ExitCode.DONE
     form = form_of(shown)
-    base = options
-    asked, options = asking(where, options_for(shown, form, options, quiet))
+    base = options_for(shown, form, options, quiet)
+    asked, options = asking(where, base)
     view = view_of_values(shown, form, options)
     quiet = quiet or (writes and not form.given)
     selection = None
@@ -99,7 +99,8 @@ def read(
         "findings tell of all conversations together": base.findings,
         "-t d counts from packet to packet": shown.clock == "d",
     }
-    division = division_of(jobs, names, base, asked, reasons, lambda: work_of(shown, form, quiet, where, base, palette(colour)))
+    make, more = work_of(shown, form, quiet, colour)
+    division = division_of(jobs, names, base, asked, reasons, make, (where, base, *more))
     with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, division=division) as run:
         if division is not None:
             show_divided(run, shown, form, quiet, options, palette(colour))
