@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
-from secrets import randbelow
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +100,11 @@ class Holes:
     capture has them."""
 
     def __init__(self) -> None:
+        from secrets import randbelow
+
         drawn = randbelow(8 * 10**17) + 10**17
-        self._of = dict(zip(NAMES, range(drawn * 10, drawn * 10 + 4), strict=True))
-        self.relative = drawn * 10 + 4
+        self.of = dict(zip((*NAMES, "relative"), range(drawn * 10, drawn * 10 + 5), strict=True))
+        self.of["tcp.stream"] = self.of["conversation"]
         self._in_bytes, self._in_text = re.compile(b"%d([0-4])" % drawn), re.compile(f"{drawn}([0-4])")
 
     def put(self, records: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, str, int]]:
@@ -114,7 +115,7 @@ class Holes:
                 value = getattr(record, name, None)
                 if value is not None:
                     before.append((record, name, value))
-                    setattr(record, name, self._of[name])
+                    setattr(record, name, self.of[name])
         return before
 
     def pieces(self, made: str | bytes) -> list[Any]:
@@ -208,11 +209,15 @@ class Values(Rendering):
         super().__init__(where, options, shown)
         from streamdump.render.jsonl import encode
 
+        self._names: tuple[str, ...] = NAMES
         self._encode: Callable[[Any], bytes] = encode
         self._learn: Callable[[Any], None] = lambda records: None
         if self.form.fields:
             lines = field_lines(shown, self.form, self.options)
-            lines.columns.replace("relative", self.holes.relative)
+            # Who the client is, is known by the conversation
+            self._names = ("number", "request", "response")
+            for name in ("conversation", "tcp.stream", "relative"):
+                lines.columns.replace(name, self.holes.of[name])
             self._learn = lines.columns.learn
             self._encode = lambda records: lines.lines(records).encode(encoding, "backslashreplace")
 
@@ -220,7 +225,7 @@ class Values(Rendering):
         self._learn(records)
 
     def rendered(self, records: list[Any]) -> list[Any]:
-        before = self.holes.put(records, NAMES)
+        before = self.holes.put(records, self._names)
         try:
             lines = b"".join(blocks(self._encode, records, lambda record, what: None)).splitlines(True)
             if len(lines) != len(records):

@@ -304,6 +304,9 @@ class FileRun(RunReport):
             if self.inspector.interrupted:
                 self.stopped = INTERRUPTED
         except KeyboardInterrupt:
+            if self.inspector.interrupted:
+                # Nobody waits for what the workers have counted either
+                raise
             self.stopped = INTERRUPTED
         finally:
             progress.close()

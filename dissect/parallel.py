@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from heapq import merge
 from itertools import cycle
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from threading import current_thread, main_thread
 from typing import Any, NamedTuple, Protocol
@@ -46,6 +46,9 @@ AHEAD = 16 << 20
 
 NAMED = 1 << 16
 """After so many records of a worker, the numbers of those are forgotten that no other record can name any more."""
+
+LOOKED = 4_096
+"""After so many packets a worker looks what its conversations hold."""
 
 BUCKETS, KNOWN = 4_096, 65_536
 """Pairs of endpoints are put into so many groups, which go to the workers in turn; whose so many of them are is remembered."""
@@ -81,37 +84,30 @@ class Work(Protocol):
 
 
 class Division(NamedTuple):
-    """How a run is divided: the number of workers, and what is called there, with these arguments, to make what they do."""
+    """How a run is divided: the number of workers; what is called there, with these arguments, to make what they do; after how many records
+    numbers are forgotten. The whole run adds what it reads: captures, key logs, and so many packets."""
 
     workers: int
     make: Callable[..., Work]
     arguments: tuple[Any, ...]
     named: int = NAMED
-
-
-class Task(NamedTuple):
-    """What a worker is told."""
-
-    division: Division
-    share: int
-    captures: list[str]
-    keylog: tuple[str, ...]
-    packets: int | None
+    captures: tuple[str, ...] = ()
+    keylog: tuple[str, ...] = ()
+    packets: int | None = None
 
 
 class Batch(msgspec.Struct, array_like=True):
-    """What a worker sends at once. `held`: shares of the limits over all conversations. `named`: the numbers that may still be named, where
-    others are to be forgotten. `read`: bytes of each capture. `end`: what is sent once."""
+    """What a worker sends at once. `named`: the numbers that may still be named, where others are to be forgotten. `read`: bytes of each
+    capture. `end`: what is sent once."""
 
     entries: list[Entry]
-    held: tuple[float, ...]
     named: list[int] | None
     read: list[int]
     end: bytes = b""
 
 
 class End(NamedTuple):
-    """What is left to tell when all is read."""
+    """What is left to tell when all is read. `held`: the most that was held of what all conversations may, as shares of the limits."""
 
     counters: RunCounters
     packets: PacketCounters
@@ -122,6 +118,7 @@ class End(NamedTuple):
     keys: KeyLog
     errors: list[tuple[Any, ...]]
     reports: list[Report]
+    held: list[float]
     of_work: Any
 
 
@@ -141,6 +138,8 @@ class ShareOfTable(ConversationTable):
         """The orders of the first packets of conversations that began since this was emptied."""
         self.places: deque[tuple[int, int, int, int]] = deque()
         """Where records stand that were not taken yet."""
+        self.held = [0.0] * 4
+        """The most that `look` found."""
         self._turns = cycle([one == share for one in range(workers)])
         self._buckets: dict[int, bool] = {}
         self._mine: dict[bytes, bool] = {}
@@ -166,17 +165,14 @@ class ShareOfTable(ConversationTable):
         self.places += [(END, *PLACE(one)) for one in found]
         return found
 
-    def held(self) -> tuple[float, ...]:
-        """What these hold of what all may, as shares of the limits."""
+    def look(self) -> None:
+        """Note what these hold of what all may, as shares of the limits."""
         run, options = self.run, self.run.options
         undecided = sum([one.detector.cost for one in run.detecting.values() if one.detector is not None])
         opened = sum([one.pairer.weight() for one in run.paired.values() if one.pairer is not None])
-        return (
-            undecided / options.undecided_total,
-            run.pool.total / options.waiting_total,
-            opened / options.open_total,
-            len(self.conversations) / options.tracked_limit,
-        )
+        held = undecided, run.pool.total, opened, len(self.conversations)
+        limits = options.undecided_total, options.waiting_total, options.open_total, options.tracked_limit
+        self.held = [max(most, now / limit) for most, now, limit in zip(self.held, held, limits, strict=True)]
 
     def _begin(self, segment: Segment) -> int:
         self.begun.append(segment.order)
@@ -195,52 +191,51 @@ class ShareOfTable(ConversationTable):
 class Worker:
     """Dissects one share and sends what it makes of it."""
 
-    def __init__(self, pipe: Connection, task: Task) -> None:
+    def __init__(self, pipe: Connection, share: int, division: Division) -> None:
         self.pipe = pipe
-        self.task = task
-        self.work = task.division.make(*task.division.arguments)
-        self.readers = [open_capture(one) for one in task.captures]
-        options = replace(self.work.options, keylog=task.keylog)
-        self.inspector = inspector = Inspector(self.readers, options, bare=True)
-        self.table = ShareOfTable(inspector.run, task.share, task.division.workers)
+        self.share = share
+        self.division = division
+        self.work = division.make(*division.arguments)
+        self.readers = [open_capture(one) for one in division.captures]
+        self.inspector = inspector = Inspector(self.readers, replace(self.work.options, keylog=division.keylog), bare=True)
+        self.table = ShareOfTable(inspector.run, share, division.workers)
         inspector.table = inspector.session.table = self.table
         self.work.begin(inspector)
-        self.told = False
-        """The records have numbers in the process that merges."""
-        self._pruned = 0
-        self._held: tuple[float, ...] = ()
-        self._looked = 0
+        self._pruned = self._looked = 0
 
     def run(self) -> None:
         """Read all, or as much as is asked for."""
-        for records in self.inspector.batches(self.task.packets):
-            self._send(records, self.work.take(records))
+        for records in self.inspector.batches(self.division.packets):
+            rendered = self.work.take(records)
+            self._send(self._entries(records, rendered), None if rendered is None else self._named(records))
+            if self.inspector.counters.packets - self._looked > LOOKED:
+                self._looked = self.inspector.counters.packets
+                self.table.look()
             # Told to stop, or left alone
             if self.pipe.poll():
                 break
+        self.table.look()
         self._send([], None, pickle.dumps(self._end()))
 
-    def _send(self, records: list[Record], rendered: list[Any] | None, end: bytes = b"") -> None:
-        share, places, packets = self.task.share, self.table.places, self.inspector.counters.packets
-        entries: list[Entry] = []
+    def _send(self, entries: list[Entry], named: list[int] | None, end: bytes = b"") -> None:
+        self.pipe.send_bytes(_encode(Batch(entries, named, [one.bytes_read for one in self.readers], end)))
+
+    def _entries(self, records: list[Record], rendered: list[Any] | None) -> list[Entry]:
+        share, table = self.share, self.table
+        entries: list[Entry] = [(order, -1, 0, 0, order, 0, share, 0, None, None, None) for order in table.begun]
+        table.begun.clear()
+        for record, shown in zip(records, rendered or [], strict=False):
+            place, names = table.places.popleft(), (getattr(record, "request", None), getattr(record, "response", None))
+            entries.append((*place, record.conversation, record.number, share, record.time_ns, *names, shown))  # type: ignore[arg-type]
         if rendered is None:
-            places.clear()
-        else:
-            self.told = True
-            for record, shown in zip(records, rendered, strict=True):
-                named = getattr(record, "request", None), getattr(record, "response", None)
-                entries.append((*places.popleft(), record.conversation, record.number, share, record.time_ns, *named, shown))  # type: ignore[arg-type]
-        entries += [(order, -1, 0, 0, order, 0, share, 0, None, None, None) for order in self.table.begun]
-        self.table.begun.clear()
+            table.places.clear()
         entries.sort()
-        entries.append((packets - 1, END, 0, 0, 0, -1, share, 0, None, None, None))
-        if packets - self._looked > BUCKETS:
-            self._looked, self._held = packets, self.table.held()
-        self.pipe.send_bytes(_encode(Batch(entries, self._held, self._named(records), [one.bytes_read for one in self.readers], end)))
+        entries.append((self.inspector.counters.packets - 1, END, 0, 0, 0, -1, share, 0, None, None, None))
+        return entries
 
     def _named(self, records: list[Record]) -> list[int] | None:
         """The numbers of records that may be named by following ones, from time to time."""
-        if not self.told or not records or records[-1].number - self._pruned < self.task.division.named:
+        if not records or records[-1].number - self._pruned < self.division.named:
             return None
         self._pruned = records[-1].number
         paired = [one.pairer for one in self.inspector.run.paired.values() if one.pairer is not None]
@@ -263,14 +258,15 @@ class Worker:
             inspector.keys.account(),
             [(type(one), one.reason, one.file, one.offset, one.packet) for one in inspector.errors],
             [*inspector.reports],
+            table.held,
             self.work.end(),
         )
 
 
-def serve(pipe: Connection, task: Task) -> None:
+def serve(pipe: Connection, share: int, division: Division) -> None:
     """What a worker's process does."""
     try:
-        Worker(pipe, task).run()
+        Worker(pipe, share, division).run()
     except (BrokenPipeError, ConnectionResetError):
         # Nobody wants it any more
         pipe.close()
@@ -300,11 +296,9 @@ class Numbers:
 class Link:
     """The merging process's end of a worker."""
 
-    def __init__(self, task: Task) -> None:
-        self.name = f"{task.share + 1} of {task.division.workers}"
+    def __init__(self, share: int, division: Division) -> None:
+        self.name = f"{share + 1} of {division.workers}"
         self.numbers = Numbers()
-        self.read: list[int] = []
-        self.held: tuple[float, ...] = ()
         self.end: End | None = None
         self.waiting: deque[bytes] = deque()
         self.over = False
@@ -312,7 +306,7 @@ class Link:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         with _uninterrupted():
-            self.process = context.Process(target=serve, args=(theirs, task), daemon=True)
+            self.process = context.Process(target=serve, args=(theirs, share, division), daemon=True)
             self.process.start()
         theirs.close()
 
@@ -361,7 +355,7 @@ class Divided(Inspector):
         self.of_work: list[Any] = []
         """What the workers' work told at its end."""
         self.crowded = False
-        """What all workers held together was more than one process may hold at some time."""
+        """What all workers held together may have been more than one process may hold."""
         self.conversations: dict[int, int] = {}
         """The numbers of conversations by the orders of their first packets."""
         self._links: list[Link] = []
@@ -369,10 +363,10 @@ class Divided(Inspector):
 
     def batches(self, packets: int | None = None) -> Iterator[list[Any]]:
         """What is shown, in the order of one process."""
-        captures = [one.name for one in self.readers]
-        tasks = [Task(self.division, share, captures, self.options.keylog, packets) for share in range(self.division.workers)]
-        for task in tasks:
-            self._links.append(Link(task))
+        captures = tuple(one.name for one in self.readers)
+        division = self.division._replace(captures=captures, keylog=self.options.keylog, packets=packets)
+        for share in range(division.workers):
+            self._links.append(Link(share, division))
         with self._heeding():
             yield from self._merged()
         self._sum_up()
@@ -443,12 +437,12 @@ class Divided(Inspector):
                 self._receive()
             batch = _decode(link.waiting.popleft())
             yield from batch.entries
-            link.read, link.held = batch.read, batch.held
+            for reader, read in zip(self.readers, batch.read, strict=True):
+                reader.bytes_read = read
             if batch.named is not None:
                 link.numbers.keep(batch.named)
             if batch.end:
                 link.end = pickle.loads(batch.end)
-            self._look()
 
     def _receive(self) -> None:
         """Wait until some worker has sent something."""
@@ -456,16 +450,10 @@ class Divided(Inspector):
         for pipe in wait(list(open_)):
             open_[pipe].receive()  # type: ignore[index]
 
-    def _look(self) -> None:
-        """Note how far all are, and what they hold."""
-        told = [one.held for one in self._links if one.held]
-        self.crowded = self.crowded or any(sum(kind) > 1 for kind in zip(*told, strict=True))
-        for reader, read in zip(self.readers, zip(*[one.read for one in self._links if one.read], strict=True), strict=False):
-            reader.bytes_read = min(read)
-
     def _sum_up(self) -> None:
         """Take over what the workers know."""
         ends = [one.end for one in self._links if one.end is not None]
+        self.crowded = any(sum(kind) > 1 for kind in zip(*[one.held for one in ends], strict=True))
         conversations = self.conversations
         for order in sorted({order for one in ends for order in one.rows.protocols()} - conversations.keys()):
             conversations[order] = len(conversations)
@@ -495,6 +483,8 @@ def _uninterrupted() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
+    # What it starts first lets interruptions through again
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
