@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from streamdump.cli.options import whole
-from streamdump.cli.output import coloured, columns, say, write, write_text
-from streamdump.cli.run import FileRun, RunReport, about, asking, blocks, lines_of
-from streamdump.cli.showing import Failed, Shown, ViewForm, field_lines, form_of, text_settings
-from streamdump.errors import Report, describe_exception
-from streamdump.render.terminal import COLOURED, PLAIN
+from streamdump.cli.output import say, write, write_text
+from streamdump.cli.run import FileRun, RunReport, about, asking, blocks
+from streamdump.cli.showing import RecordView, Showing, Shown, ViewForm, field_lines, form_of, text_settings
+from streamdump.errors import Report
 
 if TYPE_CHECKING:
-    from streamdump.cli.live import LiveRun
     from streamdump.cli.run import FilterCount
     from streamdump.inspector import Inspector
     from streamdump.model import Options, Record
-    from streamdump.parallel import Divided, Division, Told, Work
-    from streamdump.render.terminal import Palette
-    from streamdump.render.told import SaidLines
+    from streamdump.parallel import Division, Told, Values, Work
+    from streamdump.render.told import Said
 
 LARGE, MOST = 64 << 20, 4
 """Captures of so many bytes are divided without being asked to, among so many workers at most."""
 
 CGROUPS = Path("/sys/fs/cgroup")
+
+Renders = tuple[Callable[[list[Any]], Any], Callable[[list[Any]], list[Any]]]
+"""What is told of all records, and what renders those that are shown."""
 
 NAMES = ("number", "conversation", "request", "response")
 """The members of records that only the whole run knows, in the order of `Values`."""
@@ -96,8 +95,7 @@ def _is_root() -> bool:
 
 
 class Holes:
-    """Numbers that stand for those which only the whole run knows, and for the time since the first record. They are drawn, so that no
-    capture has them."""
+    """Numbers that stand for those which only the whole run knows. They are drawn, so that no capture has them."""
 
     def __init__(self) -> None:
         from secrets import randbelow
@@ -105,30 +103,25 @@ class Holes:
         drawn = randbelow(8 * 10**17) + 10**17
         self.of = dict(zip((*NAMES, "relative"), range(drawn * 10, drawn * 10 + 5), strict=True))
         self.of["tcp.stream"] = self.of["conversation"]
-        self._in_bytes, self._in_text = re.compile(b"%d([0-4])" % drawn), re.compile(f"{drawn}([0-4])")
+        self._mark = re.compile(f"{drawn}([0-4])"), re.compile(b"%d([0-4])" % drawn)
 
-    def put(self, records: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, str, int]]:
-        """Put them into these members of records, where something is; what `restore` takes."""
-        before = []
-        for record in records:
-            for name in names:
-                value = getattr(record, name, None)
-                if value is not None:
-                    before.append((record, name, value))
-                    setattr(record, name, self.of[name])
-        return before
+    @contextmanager
+    def put(self, records: Sequence[Any], names: Sequence[str]) -> Iterator[None]:
+        """They stand in these members of records, where something is."""
+        before = [(one, name, value) for one in records for name in names if (value := getattr(one, name, None)) is not None]
+        for record, name, _ in before:
+            setattr(record, name, self.of[name])
+        try:
+            yield
+        finally:
+            for record, name, value in before:
+                setattr(record, name, value)
 
-    def pieces(self, made: str | bytes) -> list[Any]:
-        """What is around the holes; between two pieces stands which of `Values` belongs there."""
-        parts: list[Any] = self._in_text.split(made) if isinstance(made, str) else self._in_bytes.split(made)
+    def pieces(self, made: Any) -> list[Any]:
+        """What is around the holes of a text or of bytes; between two pieces stands which of `Values` belongs there."""
+        parts: list[Any] = self._mark[isinstance(made, bytes)].split(made)
         parts[1::2] = map(int, parts[1::2])
         return parts
-
-
-def restore(before: list[tuple[Any, str, int]]) -> None:
-    """Let records be what they were."""
-    for record, name, value in before:
-        setattr(record, name, value)
 
 
 class WorkerRun(RunReport):
@@ -148,8 +141,6 @@ class WorkerRun(RunReport):
 class Asking:
     """Looks at what -Y asks for, and shows nothing."""
 
-    run: WorkerRun
-
     def __init__(self, where: str | None, options: Options) -> None:
         with redirect_stderr(StringIO()):
             # The whole run says what looks like a slip
@@ -157,6 +148,7 @@ class Asking:
 
     def begin(self, inspector: Inspector) -> None:
         self.run = WorkerRun(inspector)
+        self.run.asked = self.asked
 
     def take(self, records: list[Record]) -> list[Any] | None:
         if self.asked is not None:
@@ -180,135 +172,97 @@ class Noting(Asking):
 
 
 class Rendering(Asking):
-    """Renders what is asked for."""
+    """Renders what is asked for: values, or lines, as `encoding` or `width` belong to."""
 
-    def __init__(self, where: str | None, options: Options, shown: Shown) -> None:
-        self.shown, self.form, self.holes = shown, form_of(shown), Holes()
+    def __init__(self, where: str | None, options: Options, shown: Shown, *looks: Any) -> None:
         super().__init__(where, options)
-
-    def take(self, records: list[Record]) -> list[Any] | None:
-        self.learn(records)
-        if self.asked is None:
-            return self.rendered(records)
-        chosen = self.asked.select(records, self.run.failed)
-        found = dict(zip(map(id, chosen), self.rendered(chosen), strict=True))
-        return [found.get(id(record)) for record in records]
-
-    def learn(self, records: list[Record]) -> None:
-        """Take note of records, whether they are shown or not."""
-
-    def rendered(self, records: list[Any]) -> list[Any]:
-        """What is shown of each of these."""
-        raise NotImplementedError
-
-
-class Values(Rendering):
-    """JSON Lines, or chosen values."""
-
-    def __init__(self, where: str | None, options: Options, shown: Shown, encoding: str) -> None:
-        super().__init__(where, options, shown)
-        from streamdump.render.jsonl import encode
-
-        self._names: tuple[str, ...] = NAMES
-        self._encode: Callable[[Any], bytes] = encode
-        self._learn: Callable[[Any], None] = lambda records: None
-        if self.form.fields:
-            lines = field_lines(shown, self.form, self.options)
-            # Who the client is, is known by the conversation
-            self._names = ("number", "request", "response")
-            for name in ("conversation", "tcp.stream", "relative"):
-                lines.columns.replace(name, self.holes.of[name])
-            self._learn = lines.columns.learn
-            self._encode = lambda records: lines.lines(records).encode(encoding, "backslashreplace")
-
-    def learn(self, records: list[Record]) -> None:
-        self._learn(records)
-
-    def rendered(self, records: list[Any]) -> list[Any]:
-        before = self.holes.put(records, self._names)
-        try:
-            lines = b"".join(blocks(self._encode, records, lambda record, what: None)).splitlines(True)
-            if len(lines) != len(records):
-                # One cannot be shown, or is several lines
-                lines = [b"".join(blocks(self._encode, [one], self.run.failed)) for one in records]
-        finally:
-            restore(before)
-        return [self.holes.pieces(line) for line in lines]
-
-
-class Text(Rendering):
-    """What lines say, and the details below them."""
-
-    def __init__(self, where: str | None, options: Options, shown: Shown, coloured: bool, width: int | None) -> None:
-        super().__init__(where, options, shown)
-        self._looks = COLOURED if coloured else PLAIN, width
+        self.shown, self.looks = shown, looks
+        self.marked = False
 
     def begin(self, inspector: Inspector) -> None:
-        from streamdump.model import Ending, Exchange, Message
-        from streamdump.render.summary import Lines
-
         super().begin(inspector)
-        self.kinds = Message, Exchange, Ending
-        self.lines = Lines(**text_settings(self.shown, self.options, *self._looks, inspector))
+        form = form_of(self.shown)
+        make = self._values if form.json or form.fields else self._lines
+        learn, self._rendered = make(form, *self.looks)
+        self._showing = Showing(self.run, RecordView(shows_nothing, learn=learn), None)
 
-    def learn(self, records: list[Record]) -> None:
-        self.lines.learn(records)
-
-    def rendered(self, records: list[Any]) -> list[Any]:
-        return [self._said(record) for record in records]
-
-    def _said(self, record: Any) -> tuple[Any, ...] | None:
-        """The members of `Said`, in which what has holes is in pieces; and at last whether it is a `SaidEnding`."""
-        lines, holes, kind = self.lines, self.holes, type(record)
-        message, exchange, ending = [kind is one for one in self.kinds]
-        # What a message says may depend on which one it answers
-        before = holes.put((record,), NAMES[2:]) if exchange else []
-        more: Any = None
-        try:
-            mark, name, latency_ns, text = lines.content(record)
-            if message and lines.after is not None:
-                before = holes.put((record,), NAMES[2:])
-                more = holes.pieces(lines.after(record))
-        except Exception as error:
-            self.run.failed(record, describe_exception(error))
-            return None
-        finally:
-            restore(before)
-        place = record.time_ns, record.time, record.src, record.dst, None if exchange else record.sender, record.protocol
-        told = holes.pieces(text) if exchange else text
-        return *place, mark, name, latency_ns, told, more, lines.inside.get(record.conversation), ending
+    def take(self, records: list[Record]) -> list[Any]:
+        chosen = self._showing.chosen(records)
+        rendered = self._rendered(chosen)
+        if chosen is records:
+            return rendered
+        found = dict(zip(map(id, chosen), rendered, strict=True))
+        return [found.get(id(record)) for record in records]
 
     def end(self) -> Any:
-        return *super().end(), self.lines.marked
+        return *super().end(), self.marked
+
+    def _values(self, form: ViewForm, encoding: str) -> Renders:
+        """JSON Lines, or chosen values."""
+        from streamdump.render.jsonl import encode
+
+        holes, failed = Holes(), self.run.failed
+        learn: Callable[[list[Any]], Any] = shows_nothing
+        make: Callable[[Any], bytes] = encode
+        names: Sequence[str] = NAMES
+        if form.fields:
+            lines = field_lines(self.shown, form, self.options)
+            # Who the client is, is known by the conversation
+            learn, names = lines.columns.learn, ("number", "request", "response")
+            for name in ("conversation", "tcp.stream", "relative"):
+                lines.columns.replace(name, holes.of[name])
+
+            def make(records: Any) -> bytes:
+                return lines.lines(records).encode(encoding, "backslashreplace")
+
+        def rendered(records: list[Any]) -> list[Any]:
+            with holes.put(records, names):
+                made = b"".join(blocks(make, records, shows_nothing)).splitlines(True)
+                if len(made) != len(records):
+                    # One cannot be shown, or is several lines
+                    made = [b"".join(blocks(make, [one], failed)) for one in records]
+            return [holes.pieces(line) for line in made]
+
+        return learn, rendered
+
+    def _lines(self, form: ViewForm, colour: bool, width: int | None) -> Renders:
+        """The members of `Said` but for the numbers; what may have holes is in pieces."""
+        from streamdump.model import Exchange, Message
+        from streamdump.render.summary import Lines
+        from streamdump.render.terminal import COLOURED, PLAIN
+
+        lines = Lines(**text_settings(self.shown, self.options, COLOURED if colour else PLAIN, width, self.run.inspector))
+        holes, names, after = Holes(), NAMES[2:], lines.after
+
+        def said(record: Any) -> tuple[Any, ...]:
+            kind = type(record)
+            # What a message says may depend on which one it answers
+            with holes.put((record,), names) if kind is Exchange else nullcontext():
+                *content, text = lines.content(record)
+            more = None
+            if after is not None and kind is Message:
+                with holes.put((record,), names):
+                    more = holes.pieces(after(record))
+            place = record.time_ns, record.time, record.src, record.dst, getattr(record, "sender", None), record.protocol
+            told = holes.pieces(text) if kind is Exchange else [text]
+            return *place, content, told, more, lines.inside.get(record.conversation), getattr(record, "how", None)
+
+        def rendered(records: list[Any]) -> list[Any]:
+            found: list[Any] = []
+            for record in records:
+                found += [*blocks(lambda one: said(one[0]), [record], self.run.failed)] or [None]
+            self.marked = lines.marked
+            return found
+
+        return lines.learn, rendered
 
 
-def work_of(shown: Shown, form: ViewForm, quiet: bool, colour: str) -> tuple[Callable[..., Work], tuple[Any, ...]]:
-    """What makes a worker's work for such a view, and what it takes besides the filter and the options."""
-    if quiet:
-        return Asking, ()
-    if form.json or form.fields:
-        return Values, (shown, sys.stdout.encoding or "utf-8")
-    return Text, (shown, coloured(colour, sys.stdout), columns(colour))
+def shows_nothing(*ignored: Any) -> Any:
+    """For what is told at the end, or by others; never enough."""
+    return False
 
 
 # What the whole run shows
-
-
-def show_divided(run: FileRun | LiveRun, shown: Shown, form: ViewForm, quiet: bool, options: Options, colours: Palette) -> None:
-    """Show what workers rendered, and count what they counted."""
-    assert isinstance(run, FileRun) and run.divided is not None
-    show: Callable[[list[Told]], bool] = show_values
-    if form.fields and form.looks.header:
-        write_text(field_lines(shown, form, options).header())
-    if not (form.json or form.fields or quiet):
-        from streamdump.render.told import SaidLines
-
-        run.view = view = SaidLines(**text_settings(shown, options, colours, columns(run.colour), run.inspector))
-        show = text_of(view, run.divided, run.failed)
-    run.each(show)  # type: ignore[arg-type]
-    for marked in add_up(run):
-        if run.view is not None:
-            run.view.marked |= any(marked)
 
 
 def add_up(run: FileRun) -> list[list[Any]]:
@@ -322,47 +276,38 @@ def add_up(run: FileRun) -> list[list[Any]]:
     return more
 
 
-def shows_nothing(batch: list[Any]) -> bool:
-    """For what is told at the end."""
-    return False
-
-
-def show_values(batch: list[Told]) -> bool:
-    """Write what `Values` rendered; never enough."""
-    found: list[bytes] = []
-    for values, pieces in batch:
-        pieces[1::2] = [str(values[at]).encode() for at in pieces[1::2]]
-        found += pieces
-    write(b"".join(found))
-    return False
-
-
-def text_of(view: SaidLines, divided: Divided, failed: Failed) -> Callable[[list[Told]], bool]:
-    """Writes what `Text` said; never enough."""
-    from streamdump.render.told import Said, SaidEnding
-
-    header = view.columns is not None
-
-    def filled(pieces: Any, values: Any) -> Any:
-        if type(pieces) is not list:
-            return pieces
-        pieces[1::2] = [str(values[at]) for at in pieces[1::2]]
-        return "".join(pieces)
+def show_divided(run: FileRun, view: RecordView) -> None:
+    """Show what workers rendered: lines in this view, or values, which need but be joined."""
 
     def show(batch: list[Told]) -> bool:
-        nonlocal header
-        records: list[Any] = []
-        for values, (*said, ending) in batch:
-            record = (SaidEnding if ending else Said)(*said)
-            record.number, record.conversation = values[:2]
-            record.text, record.more = filled(record.text, values), filled(record.more, values)
-            records.append(record)
-        if view.clock.form == "r" and divided.begun_ns is not None:
-            view.clock.begin(divided.begun_ns)
-        if records:
-            text = lines_of(view, records, failed)
-            write_text(view.header() + text if header else text)
-            header = False
+        if run.view is None:
+            write(b"".join([_filled(*one) for one in batch]))
+        elif batch:
+            records: list[Any] = [_said(values, made) for values, made in batch]
+            # Relative times begin with the first record of all, shown or not
+            view.begin(records[0]._replace(time_ns=records[0].time_ns - batch[0][0][4]))
+            view.show(records, run.failed)
         return False
 
-    return show
+    write_text(view.header)
+    run.each(show)  # type: ignore[arg-type]
+    for marked in add_up(run):
+        if run.view is not None:
+            run.view.marked |= any(marked)
+
+
+def _said(values: Values, made: list[Any]) -> Said:
+    from streamdump.render.told import Said
+
+    *place, content, text, more, inside, how = made
+    return Said._make((*place, content, _filled(values, text), _filled(values, more), inside, how, *values[:2]))
+
+
+def _filled(values: Values, pieces: list[Any] | None) -> Any:
+    """The pieces with what belongs between them."""
+    if pieces is None or len(pieces) == 1:
+        return pieces and pieces[0]
+    numbers = [str(values[at]) for at in pieces[1::2]]
+    nothing = pieces[0][:0]
+    pieces[1::2] = numbers if nothing == "" else [one.encode() for one in numbers]
+    return nothing.join(pieces)

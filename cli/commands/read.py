@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.dividing import division_of, show_divided, work_of
+from streamdump.cli.dividing import Asking, Rendering, division_of, show_divided
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.help import brief
 from streamdump.cli.live import LiveOptions, LiveRun, list_interfaces, run_of
@@ -36,6 +36,7 @@ from streamdump.cli.run import FileRun, asking, lines_of
 from streamdump.cli.showing import QUIET, Failed, RecordView, Showing, Shown, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
+from streamdump.render.terminal import PLAIN
 
 if TYPE_CHECKING:
     from streamdump.cli.writing import Selection
@@ -99,11 +100,12 @@ def read(
         "findings tell of all conversations together": base.findings,
         "-t d counts from packet to packet": shown.clock == "d",
     }
-    make, more = work_of(shown, form, quiet, colour)
-    division = division_of(jobs, names, base, asked, reasons, make, (where, base, *more))
+    looks = (sys.stdout.encoding or "utf-8",) if view is not None else (palette(colour) is not PLAIN, columns(colour))
+    work = (Asking, (where, base)) if quiet else (Rendering, (where, base, shown, *looks))
+    division = division_of(jobs, names, base, asked, reasons, *work)
     with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, division=division) as run:
-        if division is not None:
-            show_divided(run, shown, form, quiet, options, palette(colour))
+        if division is not None and isinstance(run, FileRun):
+            show_divided(run, QUIET if quiet else view or _text(shown, options, palette(colour), run, True))
             return run.end()
         if selection is not None:
             selection.listen(run.inspector)
@@ -128,12 +130,13 @@ def _selection(path: str, names: Sequence[str], some: bool, alone: bool, keys: b
     return Selection(path, names, some, alone, keys)
 
 
-def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun) -> RecordView:
-    """Shows lines."""
+def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun, told: bool = False) -> RecordView:
+    """Shows lines; `told`: of what workers said."""
     from streamdump.render.summary import Lines
+    from streamdump.render.told import SaidLines
 
     width = columns(run.colour)
-    lines = run.view = Lines(**text_settings(shown, options, colours, width, run.inspector))
+    lines = run.view = (SaidLines if told else Lines)(**text_settings(shown, options, colours, width, run.inspector))
     if shown.clock == "d":
         run.inspector.watch = lines.clock.watch
     started = False

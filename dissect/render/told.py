@@ -1,18 +1,16 @@
-"""The text view where others have said what each record says: columns, numbers and what repeats are left to do."""
+"""The text view where workers have said what each record says: columns, numbers and what repeats are left to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from streamdump.render.summary import Lines
 
 
-class Said(msgspec.Struct, array_like=True):
-    """A record as far as its line needs it. `inside`: what its conversation is carried in. `text`: what the line says. `more`: whole lines
-    below it. `how`: how a conversation ended, in records of that alone."""
+class Said(NamedTuple):
+    """A record as far as its line needs it. `mark` to `text`: the line's content; `more`: whole lines below it; `inside`: what its
+    conversation is carried in; `how`: how the conversation ended, in records of that."""
 
     time_ns: int
     time: str
@@ -20,36 +18,25 @@ class Said(msgspec.Struct, array_like=True):
     dst: str
     sender: str | None
     protocol: str | None
-    mark: str
-    name: str
-    latency_ns: int | None
-    text: Any
-    more: Any = None
-    inside: str | None = None
-    number: int = 0
-    conversation: int = 0
-
-
-class SaidEnding(Said, array_like=True):
-    """How a conversation ended, which `Lines` tells by this member."""
-
-    how: str = ""
+    content: tuple[str, str, int | None]
+    text: str
+    more: str | None
+    inside: str | None
+    how: str | None
+    number: int
+    conversation: int
 
 
 class SaidLines(Lines):
     """Makes lines of what was said of records."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.carried: dict[int, str] = {}
-        super().__init__(**{**settings, "inside": self.carried})
-
     def content(self, record: Any) -> tuple[str, str, int | None, str]:
-        return record.mark, record.name, record.latency_ns, record.text
+        return *record.content, record.text
 
     def add(self, records: Iterable[Any], lines: list[str]) -> None:
         for record in records:
             if record.inside is not None:
-                self.carried[record.conversation] = record.inside
+                self.inside[record.conversation] = record.inside  # type: ignore[index]
             super().add((record,), lines)
             if record.more:
                 lines[-1] = f"{lines[-1]}\n{record.more}"

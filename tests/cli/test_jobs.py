@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from streamdump import parallel
 from streamdump.capture.files import open_capture
 from streamdump.cli import dividing
 from streamdump.cli.app import main
-from streamdump.cli.dividing import Values, processors
+from streamdump.cli.dividing import Rendering, processors
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.showing import Shown
 from streamdump.inspector import Inspector
@@ -26,7 +26,7 @@ from streamdump.parallel import Divided, Division
 from streamdump.render.jsonl import encode
 from tests.bench import mix
 from tests.support.peers import GOLDEN
-from tests.support.waiting import PATIENCE, STEP, until
+from tests.support.waiting import PATIENCE, until
 
 RABBITMQ = GOLDEN / "rabbitmq-stream"
 VIEWS = {
@@ -122,7 +122,7 @@ def test_files_that_disagree_are_told(tmp_path: Path, capsysbinary: pytest.Captu
 @pytest.mark.usefixtures("forked")
 def test_numbers_that_nobody_can_name_any_more_are_forgotten(mixed: Path) -> None:
     records = list(Inspector([open_capture(mixed)]).records())
-    division = Division(2, Values, (None, Options(), Shown(json=True), "utf-8"), 10)
+    division = Division(2, Rendering, (None, Options(), Shown(json=True), "utf-8"), 10)
     divided = Divided([open_capture(mixed)], Options(), division)
     found = b""
     for batch in divided.batches():
@@ -175,7 +175,7 @@ def test_a_wrong_number_is_refused(capsysbinary: pytest.CaptureFixture[bytes]) -
 
 def test_large_captures_are_divided_by_default_but_not_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
     def count(jobs: str | None = None) -> int | None:
-        found = dividing.division_of(jobs, [str(RABBITMQ / "publisher_refused_310.pcap")], Options(), None, {}, Values, ())
+        found = dividing.division_of(jobs, [str(RABBITMQ / "publisher_refused_310.pcap")], Options(), None, {}, Rendering, ())
         return found and found.workers
 
     monkeypatch.setattr(dividing, "processors", lambda: 6)
@@ -252,10 +252,11 @@ def test_an_interruption_ends_the_reading(running: tuple[subprocess.Popen[bytes]
 
 def test_a_second_interruption_ends_all(running: tuple[subprocess.Popen[bytes], list[int]]) -> None:
     process, _ = running
-    # One may come before the other was noticed
     while process.poll() is None:
         os.kill(process.pid, signal.SIGINT)
-        time.sleep(STEP)
+        # One that comes before another was noticed is none, and one that comes while the process ends is one too many
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
     assert process.stderr is not None
     assert (process.returncode, process.stderr.read()) == (ExitCode.INTERRUPTED, b"")
 
