@@ -72,7 +72,7 @@ def processors() -> int:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with suppress(OSError, ValueError):
-            quota, period = " ".join([(CGROUPS / one).read_text("ascii") for one in names]).split()
+            quota, period = " ".join([(CGROUPS / one).read_text(encoding="ascii") for one in names]).split()
             count = min(count, max(1, int(quota) // int(period)) if int(quota) > 0 else count)
     return count
 

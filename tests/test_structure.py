@@ -20,6 +20,7 @@ ROWS = (
     {"snapshot"},
     {"session"},
     {"inspector", "latency", "stats"},
+    {"parallel"},
     {"render", "spark", "golden", "scrub", "wireshark"},
     {"cli"},
     {"__main__"},

@@ -35,8 +35,8 @@ class Run(NamedTuple):
 
 def state(process: int) -> tuple[int, float, int]:
     """Parent, CPU seconds, and the most MB of a process."""
-    fields = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
-    status = Path(f"/proc/{process}/status").read_text("ascii")
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     peak = int(status.partition("VmHWM:")[2].split()[0]) // 1024 if "VmHWM:" in status else 0
     return int(fields[1]), (int(fields[11]) + int(fields[12])) / TICK, peak
 
