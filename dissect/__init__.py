@@ -6,7 +6,6 @@ for record in streamdump.read("capture.pcap"):
 
 from __future__ import annotations
 
-from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
@@ -14,9 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streamdump.model import Options, Record
-
-# Other distributions ship modules below `dissect` too; without this the two hide each other.
-__path__ = extend_path(__path__, __name__)
 
 __all__ = ["__version__", "read"]
 
@@ -36,14 +32,16 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
     A source is a path or a binary file object; `where` is a filter as `-Y` takes it (`"name == Open and latency > 20ms"`); `options` are
     the members of `streamdump.model.Options` (`show_secrets=True`, `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...).
 
-    Raises `streamdump.errors.FilterError` at once, `CaptureError` after the last whole packet of a file that is damaged, and
-    `InternalError` at the end where a bug of ours cost the rest of a conversation.
+    Raises `streamdump.errors.UsageError` and `FilterError` at once, `CaptureError` after the last whole packet of a file that is damaged,
+    and `InternalError` at the end where a bug of ours cost the rest of a conversation.
     """
     from dataclasses import replace
 
     from streamdump.model import Options
+    from streamdump.protocols import check_options
     from streamdump.tls.keys import check
 
+    check_options(options)
     check(options.get("keylog", ()))
     chosen = Options(**options)
     if where is None:

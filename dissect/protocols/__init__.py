@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
-from streamdump.options import Options
+from streamdump.errors import UsageError
+from streamdump.options import DEFAULTS, SETTINGS, Options
 from streamdump.protocols.iggy.dissector import PROTOCOLS as IGGY
 from streamdump.protocols.mewbase.dissector import PROTOCOLS as MEWBASE
 from streamdump.protocols.parser import Parser
@@ -18,6 +21,24 @@ PROTOCOLS: tuple[Protocol, ...] = (*RABBITMQ, *IGGY, *SEASTAR, *MEWBASE)
 """Every protocol name, in the order in which `streamdump protocols` lists them."""
 
 PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for the first of these members of `Options` that is none, or has a value that it cannot have."""
+    for name, value in options.items():
+        choices = SETTINGS[name].choices if name in SETTINGS else ()
+        if name not in DEFAULTS:
+            raise UsageError(f"there is no option {name}; streamdump.options.Options has them all")
+        if name == "bytes_as" and value not in (*choices, "raw"):
+            raise UsageError(f"{name} is one of {', '.join(choices)} or raw, not {value!r}")
+        if name == "keylog" and isinstance(value, str):
+            raise UsageError(f"{name} is a tuple of files: ({value!r},)")
+        if isinstance(DEFAULTS[name], int) and (not isinstance(value, int) or value < 0):
+            raise UsageError(f"{name} is a number, 0 or more, not {value!r}")
+    known = {protocol.name for protocol in PROTOCOLS}
+    for _, protocol, _ in options.get("decode_as", ()):
+        if protocol not in known:
+            raise UsageError(f"decode_as: there is no protocol {protocol}; there are {', '.join(sorted(known))}")
 
 
 def known_ports(options: Options) -> frozenset[int]:

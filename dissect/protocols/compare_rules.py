@@ -1,6 +1,6 @@
 """What of a protocol's messages is behaviour, and what is chance: the words of the tables that `golden` compares by.
 
-A protocol says so in a table of its own folder (`Protocol.behaviour`); without one, names that speak for themselves do
+A protocol says so in a table of its own folder (`Protocol.compare_rules`); without one, names that speak for themselves do
 (`golden.rules`). A field is named by its path without the numbers of lists, an entry of a list of keys and values by its key:
 `chunk.entries.offset`, `peer_properties["version"]`. `Open:virtual_host` speaks of one message only, `*.checksum` of that name at
 any depth, and whatever is said of a field is said of all below it.

@@ -1,4 +1,4 @@
-"""What a protocol declares, and what its probe and its dissector are given."""
+"""What a protocol declares, and what its heuristic and its dissector are given."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SideView(msgspec.Struct):
 class DetectionView(msgspec.Struct):
     """A conversation as detection sees it; `final` when no more bytes will come.
 
-    `work_budget` bounds what a probe may do, and `known` holds what it found out that no further byte will change, under names of its own.
+    `work_budget` bounds what a heuristic may do, and `known` holds what it found out that no further byte will change, by its own names.
     `hinges`: what is found would perhaps be another thing if `final` were, so that it is to be looked for again.
     """
 
@@ -112,7 +112,7 @@ class InfoWithContext(Typed):
 
 
 class Protocol(msgspec.Struct, frozen=True):
-    """One entry of PROTOCOLS: a protocol name with its probe, its dissector and its tables."""
+    """One entry of PROTOCOLS: a protocol name with its heuristic, its dissector and its tables."""
 
     name: str
     title: str

@@ -26,10 +26,10 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.wireshark import plugin, plugin_protocols, prefix
+from streamdump.wireshark.generate import LEFT_OUT
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 DIFFERENCES = Path(__file__).with_name("differences.json")
-FOREIGN = ("mewbase", "seastar-rpc")
 PREFIXES = {protocol.name: prefix(protocol) for protocol in plugin_protocols()}
 
 UNORDERED = ("reorder", "duplicated", "py070-reorder")
@@ -68,7 +68,7 @@ def tshark(script: Path, capture: Path, *arguments: str) -> subprocess.Completed
 
 def captures() -> list[Path]:
     """The golden captures of what the plugin reads."""
-    folders = [folder for folder in sorted(GOLDEN.iterdir()) if folder.is_dir() and folder.name not in FOREIGN]
+    folders = [folder for folder in sorted(GOLDEN.iterdir()) if folder.is_dir() and folder.name not in LEFT_OUT]
     return [path for folder in folders for path in sorted(folder.glob("*.pcap*")) if path.suffix in (".pcap", ".pcapng", ".gz")]
 
 

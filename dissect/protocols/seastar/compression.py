@@ -1,7 +1,7 @@
 """Unpacking of Seastar's two stock compressions.
 
-Both carry raw LZ4 blocks (no LZ4 frame header); see "Compressed frames" in the facts each function quotes. Nothing is carried
-over from one frame to the next. Sizes are compared before anything is allocated.
+Both carry raw LZ4 blocks (no LZ4 frame header). Nothing is carried over from one frame to the next. Sizes are compared before anything is
+allocated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """Reports as one HTML page that holds all it needs: nothing is loaded from elsewhere, and captured text is text only (`page`).
 
-`ladders` keeps the handshakes of conversations that failed, `charts` makes drawings of durations.
+`sequence_diagrams` keeps the handshakes of conversations that failed, `charts` makes drawings of durations.
 """
