@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
@@ -65,19 +66,12 @@ LARGEST_ID: Final = 1 << 63
 
 REST_NOTE: Final = "the length does not count its own 4 bytes, as the mewbase document says and no real program does"
 
-_shapes: dict[tuple[Any, ...], Shape] = {}
+_known_shape = lru_cache(SHAPES_KEPT)(shape)
 
 
 def _shape(table: FrameTable, body: dict[str, Any]) -> Shape:
-    key = (table, *body, *map(type, body.values()))
-    found = _shapes.get(key)
-    if found is None:
-        found = shape(table, tuple(body), tuple(map(type, body.values())))
-        if len(body) <= SHAPE_FIELDS:
-            if len(_shapes) >= SHAPES_KEPT:
-                _shapes.clear()
-            _shapes[key] = found
-    return found
+    look = _known_shape if len(body) <= SHAPE_FIELDS else shape
+    return look(table, tuple(body), tuple(map(type, body.values())))
 
 
 class MewbaseDissector(Dissector):
@@ -332,7 +326,8 @@ class MewbaseDissector(Dissector):
             failed = not body.get("ok", True)
             if failed and "errCode" in body and type(fields.get("frame")) is dict:
                 fields["frame"] = labelled(body)
-                spans = _label(spans, body)
+                label = fields["frame"]["errCode_label"]
+                spans = spans and [span._replace(label=label) if span.name == "errCode" and span.depth == 1 else span for span in spans]
             ident, role, key, notes = self._response(side, name, body, found, rid, fault, notes)
             if role != NONE:
                 outcome = "refused" if failed else "answered"
@@ -355,8 +350,11 @@ class MewbaseDissector(Dissector):
                 return _ident(query), NONE, None, notes
             key = (1 - side, query, 0)
             return _ident(query), self._result(name, body, key), key, notes
-        if name == "SUBRESPONSE" and self.subscriptions is not None and body.get("ok", True):
-            self._subscribed(body.get("subID"))
+        subscription = body.get("subID")
+        if name == "SUBRESPONSE" and self.subscriptions is not None and body.get("ok", True) and _plain(subscription):
+            self.subscriptions.add(subscription)
+            if len(self.subscriptions) > self.options.open_limit:
+                self.subscriptions = None
         ident = _ident(body.get("rID"))
         return (ident, ANSWER, (1 - side, rid), notes) if rid is not None else (ident, *self.order.answer(name, fault, notes, self.client))
 
@@ -418,22 +416,12 @@ class MewbaseDissector(Dissector):
                     del results[next(iter(results))]
                 results[key] = count
             return ANSWER_PART
-        if body.get("last") or not body.get("ok", True):
+        if body.get("last") or not body.get("ok", True) or (key in results and results[key] <= 1):
             results.pop(key, None)
             return ANSWER
-        left = results.get(key)
-        if left is not None:
-            if left <= 1:
-                del results[key]
-                return ANSWER
-            results[key] = left - 1
+        if key in results:
+            results[key] -= 1
         return ANSWER_PART
-
-    def _subscribed(self, subscription: Any) -> None:
-        if self.subscriptions is not None and _plain(subscription):
-            self.subscriptions.add(subscription)
-            if len(self.subscriptions) > self.options.open_limit:
-                self.subscriptions = None
 
     def _unsubscribed(self, subscription: Any, notes: Any) -> Any:
         """`notes`, with one on a subscription that the server has not given out."""
@@ -478,9 +466,7 @@ def _fields(walked: WalkedDocument, bytes_as: Any, hide: bool) -> tuple[dict[str
     """The fields of a frame as they are printed, and what stands under `type` and `frame`."""
     pairs = walked.pairs
     names = [name for name, _ in pairs]
-    fields: dict[str, Any] = {}
-    if walked.size is not None:
-        fields["size"] = walked.size
+    fields: dict[str, Any] = {} if walked.size is None else {"size": walked.size}
     if len(set(names)) == len(names) and "size" not in names and "trailing" not in names:
         fields.update(pairs)
     else:
@@ -529,13 +515,6 @@ def _spans(walked: WalkedDocument, hide: bool) -> list[Span]:
         span._replace(secret=True, value=redacted(span.length)) if span.leaf and span.name in ("undecoded", "trailing") else span
         for span in walked.spans
     ]
-
-
-def _label(spans: list[Span] | None, body: dict[str, Any]) -> list[Span] | None:
-    if spans is None:
-        return None
-    label = labelled(body)["errCode_label"]
-    return [span._replace(label=label) if span.name == "errCode" and span.depth == 1 else span for span in spans]
 
 
 PROTOCOLS: Final = (

@@ -38,9 +38,7 @@ def heuristic(view: DetectionView) -> Verdict | None:
         if evidence is None or (best is not None and evidence[0] <= best.confidence):
             continue
         confidence, text, name = evidence
-        client = None
-        if name is not None:
-            client = side if BY_NAME[name].side == CLIENT else 1 - side
+        client = None if name is None else side if BY_NAME[name].side == CLIENT else 1 - side
         best = Verdict("mewbase", confidence, (text,), client=client)
     return best
 
@@ -53,9 +51,7 @@ def _beginning(view: DetectionView, side: int) -> Evidence | None:
         return None
     size = _INT32(data, 0)[0]
     start = data[4:10]
-    if (size + 4 < SHORTEST or size > LARGEST) and start != TYPE:
-        return _other_order(view, side, size)
-    if not TYPE.startswith(start):
+    if not TYPE.startswith(start) or (start != TYPE and not SHORTEST - 4 <= size <= LARGEST):
         return _other_order(view, side, size)
     if have < 14:
         return 0.3, f"{have} bytes fit the beginning of a frame", None
@@ -117,9 +113,7 @@ def _middle(view: DetectionView, side: int) -> Evidence | None:
     """The first frame of a run that begins somewhere: its head, and the next frame behind it."""
     data = view.sides[side].runs[0][1]
     starts = view.sides[side].segments
-    if len(data) < SHORTEST:
-        return None
-    if any(_mongodb(data, start) for start in starts[:16]):
+    if len(data) < SHORTEST or any(_mongodb(data, start) for start in starts[:16]):
         return None
     end = len(data)
     # No frame begins before this, whatever follows
@@ -156,6 +150,4 @@ def _middle(view: DetectionView, side: int) -> Evidence | None:
 
 
 def _mongodb(data: bytes, at: int) -> bool:
-    if len(data) < at + 16:
-        return False
-    return _INT32(data, at)[0] >= 16 and _INT32(data, at + 12)[0] in MONGODB
+    return len(data) >= at + 16 and _INT32(data, at)[0] >= 16 and _INT32(data, at + 12)[0] in MONGODB

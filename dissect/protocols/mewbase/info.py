@@ -39,11 +39,7 @@ def info(message: Message) -> str:
         parts.append(f"query {_brief(get('queryID'))}")
         if "errCode" in body:
             parts.append(_error(body))
-        parts += [_brief(body[key]) for key in ("name", "binder", "params", "matcher", "docID", "result") if key in body]
-        if "numResults" in body:
-            parts.append(f"{_brief(body['numResults'])} results")
-        if "bytes" in body:
-            parts.append(f"{_brief(body['bytes'])} bytes")
+        parts += [form.format(_brief(body[key])) for key, form in _OF_QUERIES.items() if key in body]
         if get("last"):
             parts.append("last")
     else:
@@ -59,6 +55,11 @@ def info(message: Message) -> str:
     return "  ".join(parts)
 
 
+_OF_QUERIES: Final = {
+    **dict.fromkeys(("name", "binder", "params", "matcher", "docID", "result"), "{}"),
+    "numResults": "{} results",
+    "bytes": "{} bytes",
+}
 _SAID_ALREADY: Final = frozenset(("ok", "rID", "errCode", "errCode_label", "errMsg", "sequence"))
 _UNSET: Final = {"sessID": -1, "startPos": -1, "startTimestamp": 0}
 """What clients write for a field that is not used."""

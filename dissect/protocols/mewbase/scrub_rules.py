@@ -10,17 +10,22 @@ from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart, What
 
 _INT32 = Struct("<i").unpack_from
 
-PAYLOADS = frozenset(("event", "params", "result", "matcher", "command"))
-NAMES = frozenset(
-    ("channel", "streamName", "eventType", "name", "binder", "durableID", "filterName", "docID", "dodID", "binders", "channels", "authInfo")
-)
-"""Of authInfo only the user's name is not a secret."""
-TEXTS = frozenset(("errMsg",))
+_NAMES = ("channel", "streamName", "eventType", "name", "binder", "durableID", "filterName", "docID", "dodID", "binders", "channels")
+
+_OWN: dict[str, What] = {
+    **dict.fromkeys(("event", "params", "result", "matcher", "command"), "payload"),
+    **dict.fromkeys((*_NAMES, "authInfo"), "name"),
+    "errMsg": "text",
+}
+"""What the fields of frames hold; of authInfo only the user's name is not a secret."""
 
 _NULL = 0x0A
 
-_FIXED = {0x01: 8, 0x07: 12, 0x09: 8, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16}
-"""Bytes of values that are numbers, times and ids."""
+_FIXED = frozenset((0x01, 0x07, 0x09, 0x10, 0x11, 0x12, 0x13))
+"""Values that are numbers, times and ids."""
+
+_AROUND = {**dict.fromkeys(_FIXED, (0, 0)), 0x02: (4, 1), 0x05: (5, 0), 0x0D: (4, 1), 0x0E: (4, 1), 0x0F: (8, 1)}
+"""Bytes of a value, by its kind, in front of what it says, and behind."""
 
 
 def _parts(message: Message, frame: bytes) -> Iterator[SensitivePart]:
@@ -36,7 +41,7 @@ def _parts(message: Message, frame: bytes) -> Iterator[SensitivePart]:
         if span.secret and span.name.startswith("<redacted "):
             # damage may have made it of a password
             yield SensitivePart(span.offset + 1, frame.find(0, span.offset + 1, span.offset + span.length), "secret")
-        what: What | None = "secret" if span.secret else inside or _own(span)
+        what: What | None = "secret" if span.secret else inside or _OWN.get(span.name)
         if not span.leaf:
             if what is not None and span.depth:
                 within.append((span.depth, what))
@@ -51,14 +56,6 @@ def _parts(message: Message, frame: bytes) -> Iterator[SensitivePart]:
             yield from _value(frame, span, what)
 
 
-def _own(span: Span) -> What | None:
-    if span.name in PAYLOADS:
-        return "payload"
-    if span.name in NAMES:
-        return "name"
-    return "text" if span.name in TEXTS else None
-
-
 def _key(frame: bytes, span: Span, what: What) -> Iterator[SensitivePart]:
     """The name of an element; those of arrays are numbers."""
     stop = frame.find(0, span.offset + 1, span.offset + span.length)
@@ -69,19 +66,14 @@ def _key(frame: bytes, span: Span, what: What) -> Iterator[SensitivePart]:
 
 def _value(frame: bytes, span: Span, what: What) -> Iterator[SensitivePart]:
     start, end = span.offset, span.offset + span.length
-    stop = frame.find(0, start + 1, end)
-    if stop < 0:
+    at = frame.find(0, start + 1, end) + 1
+    kind = frame[start]
+    if not at:
         yield SensitivePart(start, end, what)
         return
-    kind, at = frame[start], stop + 1
-    if kind in _FIXED:
-        yield SensitivePart(at, end, what, True)
-    elif kind == 0x0F:
-        yield SensitivePart(at + 8, end - 1, what)
-    elif kind in (0x02, 0x0D, 0x0E):
-        yield SensitivePart(at + 4, end - 1, what)
-    elif kind == 0x05:
-        yield SensitivePart(at + 5, end, what)
+    if kind in _AROUND:
+        before, behind = _AROUND[kind]
+        yield SensitivePart(at + before, end - behind, what, kind in _FIXED)
     elif kind == 0x0B:
         middle = frame.find(0, at, end)
         yield SensitivePart(at, middle if middle >= 0 else end, what)
