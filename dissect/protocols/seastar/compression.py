@@ -97,14 +97,8 @@ def _limit(total: int, limit: int) -> None:
         raise Oversize(total, f"{total} unpacked bytes are over the limit of {limit} bytes")
 
 
-def unpacked_size(blocks: list[CompressedBlock]) -> int:
-    return sum(block.unpacked for block in blocks)
-
-
 def unpack(blocks: list[CompressedBlock], data: bytes, start: int) -> bytes:
     """The unpacked bytes of a frame that begins at data[start]."""
-    if len(blocks) == 1:
-        return _block(blocks[0], data, start, b"")
     pieces: list[bytes] = []
     before = b""
     for block in blocks:
@@ -120,7 +114,8 @@ def _block(block: CompressedBlock, data: bytes, start: int, before: bytes) -> by
     size = block.unpacked
     if not size:
         return b""
-    _check_ratio(block.header, len(packed), size)
+    if size > RATIO * len(packed) + 64:
+        raise Unpackable(block.header, f"{len(packed)} bytes cannot unpack to {size}")
     try:
         unpacked = unpack_block(packed, before if size >= SMALLEST_MATCHED else b"", size)
     except ValueError as error:
@@ -128,11 +123,6 @@ def _block(block: CompressedBlock, data: bytes, start: int, before: bytes) -> by
     if len(unpacked) != size:
         raise Unpackable(block.start, f"unpacks to {len(unpacked)} bytes, not {size}")
     return unpacked
-
-
-def _check_ratio(header: int, packed: int, size: int) -> None:
-    if size > RATIO * packed + 64:
-        raise Unpackable(header, f"{packed} bytes cannot unpack to {size}")
 
 
 def unpack_head(packed: bytes, want: int) -> bytes:

@@ -18,7 +18,7 @@ from streamdump.protocols.records import Decoded, Frame
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.compare_rules import COMPARE_RULES
 from streamdump.protocols.seastar.frames import CompressedFrames, PlainFrames, frames_of
-from streamdump.protocols.seastar.framing import plausible
+from streamdump.protocols.seastar.framing import LARGEST_ID
 from streamdump.protocols.seastar.heuristic import NAME, heuristic
 from streamdump.protocols.seastar.info import TEXT, InfoWithVerb, hint, info, paired, relate, unanswered, verb, worked
 from streamdump.protocols.seastar.layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
@@ -76,10 +76,11 @@ class SeastarDissector(Dissector):
             return SEARCH if self.sides[1 - side].greeting != EXPECTED or one.greeting == MISSED else WAIT
         if left < one.header:
             return 0
-        if one.strict and not plausible(framing, data, at, len(data)):
-            return -1
         if one.id_at is not None:
-            one.last_id = _i64(data, at + one.id_at)[0]
+            ident = _i64(data, at + one.id_at)[0]
+            if one.strict and not 0 < abs(ident) <= LARGEST_ID:
+                return -1
+            one.last_id = ident
         length = int(_u32(data, at + one.length_at)[0])
         if length == END_OF_STREAM and framing.kind == "stream" and framing.codec is None:
             return one.header
@@ -100,9 +101,7 @@ class SeastarDissector(Dissector):
     def _framing(self, side: int) -> SeastarFraming | None:
         """The framing of `side`, if what is known by now settles it."""
         one = self.sides[side]
-        if one.greeting == EXPECTED and self.forced is None:
-            return None
-        if one.greeting == SEEN and self.sides[1 - side].greeting == EXPECTED:
+        if (one.greeting == EXPECTED and self.forced is None) or (one.greeting == SEEN and self.sides[1 - side].greeting == EXPECTED):
             return None
         self._settle()
         return one.framing
@@ -171,8 +170,7 @@ class SeastarDissector(Dissector):
 
     def _candidates(self, side: int, terms: NegotiatedTerms) -> tuple[SeastarFraming, ...]:
         """The framings that `side` may have."""
-        role = None if self.client is None else side == self.client
-        return terms.framings(role)
+        return terms.framings(None if self.client is None else side == self.client)
 
     def _settle(self) -> None:
         """Take over every framing of which only one is possible."""

@@ -22,12 +22,12 @@ _i64 = Struct("<q").unpack_from
 class PlainFrames:
     """The frames of one side whose framing is known. `negative`: what requests with a negative msg_id asked, for both sides."""
 
-    DERIVED: ClassVar[tuple[str, ...]] = ("notes", "style", "tables")
+    DERIVED: ClassVar[tuple[str, ...]] = ("style", "tables")
 
-    def __init__(self, options: Options, framing: SeastarFraming, inferred: str | None, negative: set[int]) -> None:
+    def __init__(self, options: Options, framing: SeastarFraming, notes: tuple[str, ...], negative: set[int]) -> None:
         self.options = options
         self.framing = framing
-        self.inferred = inferred
+        self.notes = notes
         self.negative = negative
         self.prepare()
         self.ended = False
@@ -37,13 +37,11 @@ class PlainFrames:
 
     def prepare(self) -> None:
         options = self.options
-        self.notes = () if self.inferred is None else (f"framing inferred: {self.inferred}",)
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.tables = layouts.tables(options.verbs)
 
     def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
-        missing = None if damage is None else damage.reason
-        return self.means(*self.fields(data, start, end, missing))
+        return self.means(*self.fields(data, start, end, damage and damage.reason))
 
     def fields(
         self, data: bytes, start: int, end: int, missing: str | None, buffer: str = "frame"
@@ -82,9 +80,8 @@ class RequestFrames(PlainFrames):
         elif self.negative:
             self.negative.discard(ident)
         verbs = self.options.verbs
-        if verbs and fields.get("verb") in getattr(verbs, "one_way", ()):
-            return Decoded("Request", "one_way", ident, fields, None, notes, fault, ASK_MAYBE, ident, spans)
-        return Decoded("Request", "request", ident, fields, None, notes, fault, ASK, ident, spans)
+        kind, role = ("one_way", ASK_MAYBE) if verbs and fields.get("verb") in getattr(verbs, "one_way", ()) else ("request", ASK)
+        return Decoded("Request", kind, ident, fields, None, notes, fault, role, ident, spans)
 
 
 class ResponseFrames(PlainFrames):
@@ -166,7 +163,7 @@ class CompressedFrames:
         try:
             limit = min(self.options.frame_limit, self.quota.grow(end - start))
             blocks = compression.chunks(self.codec, data, start, end, limit)
-            about["unpacked_size"] = compression.unpacked_size(blocks)
+            about["unpacked_size"] = sum(block.unpacked for block in blocks)
             if self.options.detail:
                 spans = self._spans(blocks, data, start, end)
             if not blocks:
@@ -224,10 +221,10 @@ def frames_of(
     options: Options, framing: SeastarFraming, inferred: str | None, negative: set[int], quota: UnpackQuota
 ) -> PlainFrames | CompressedFrames:
     """What decodes the frames of a side."""
+    notes = () if inferred is None else (f"framing inferred: {inferred}",)
     kind = _KINDS.get(framing.kind)
-    inside = None if kind is None else kind(options, framing, inferred, negative)
+    inside = None if kind is None else kind(options, framing, notes, negative)
     if framing.codec is None:
         assert inside is not None
         return inside
-    notes = () if inferred is None else (f"framing inferred: {inferred}",)
     return CompressedFrames(options, framing.codec, inside if framing.codec in OPENED else None, notes, quota)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
 from streamdump.protocols.seastar.layouts import END_OF_STREAM
-from streamdump.protocols.seastar.negotiated import Kind, SeastarFraming
+from streamdump.protocols.seastar.negotiated import PLACES, Kind, SeastarFraming
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
 _u32 = Struct("<I").unpack_from
@@ -185,14 +185,15 @@ def _packed_head(
     kind, extra, codec = framing
     assert codec is not None
     whole = after <= bound
-    inner = _opened(codec, data, at, min(after, bound), after, limit)
+    try:
+        inner = unpack(chunks(codec, data, at, after, limit), data, at) if whole else unpack_head(data[at + 8 : bound], 64)
+    except Unpackable:
+        inner = b""
     if inner:
         work_budget.spend(min(after, bound) - at + (len(inner) >> 2))
         head = _head(kind, extra, inner, 0, len(inner), last, seen, known)
-        if head is not None and not whole:
-            return head
-        if head is not None and head[0] == len(inner):
-            return head[0], head[1], True
+        if head is not None and (not whole or head[0] == len(inner)):
+            return head[0], head[1], whole or head[2]
     return RULED_OUT if whole else None
 
 
@@ -221,17 +222,6 @@ def inside(framing: SeastarFraming, data: bytes, at: int, end: int, previous: in
     return None
 
 
-def _opened(codec: str, data: bytes, at: int, there: int, after: int, limit: int) -> bytes:
-    """The unpacked frame, or its beginning where it is not all there; nothing if it does not unpack."""
-    try:
-        if there == after:
-            blocks = chunks(codec, data, at, after, limit)
-            return unpack(blocks, data, at) if blocks else b""
-        return unpack_head(data[at + 8 : there], 64)
-    except Unpackable:
-        return b""
-
-
 def _head(
     kind: Kind, extra: bool, data: bytes, at: int, bound: int, last: int | None, seen: Set[int], known: bool
 ) -> tuple[int, int, bool] | None:
@@ -241,58 +231,38 @@ def _head(
             return None
         size = _u32(data, at)[0]
         return (4 if size == END_OF_STREAM else 4 + size), 0, False
-    if kind == "request":
-        if bound - at < (28 if extra else 20):
-            return None
-        timeout = 0
-        if extra:
-            timeout, verb, ident, size = _request_timeout(data, at)
-        else:
-            verb, ident, size = _request(data, at)
-        if not 0 < ident <= LARGEST_ID or (last is not None and not 0 < ident - last <= (LEEWAY if known else LEAP)):
-            return None
-        if not known and (timeout >= LARGEST_TIMEOUT or verb >= LARGEST_VERB):
-            return None
-        return (28 if extra else 20) + size, ident, False
-    header = 16 if extra else 12
+    header = PLACES[kind, extra][0]
     if bound - at < header:
         return None
+    if kind == "request":
+        timeout, verb, ident, size = _request_timeout(data, at) if extra else (0, *_request(data, at))
+        if not 0 < ident <= LARGEST_ID or (last is not None and not 0 < ident - last <= (LEEWAY if known else LEAP)):
+            return None
+        return (header + size, ident, False) if known or (timeout < LARGEST_TIMEOUT and verb < LARGEST_VERB) else None
     ident, size = _response(data, at)
     absolute = abs(ident)
-    if not 0 < absolute <= LARGEST_ID or absolute in seen:
+    if not 0 < absolute <= LARGEST_ID or absolute in seen or (ident < 0 and size < 8):
         return None
     if last is not None and abs(absolute - abs(last)) > (LEEWAY if known else SPREAD):
         return None
-    if ident > 0:
+    if ident > 0 or bound - at < header + 8:
         return header + size, ident, False
-    body = at + header
-    if size < 8:
-        return None
-    if bound - body < 8:
-        return header + size, ident, False
-    what, inside = _record(data, body)
-    if inside != size - 8 or (what >= EXCEPTION_KINDS and not known):
-        return None
-    return header + size, ident, True
+    what, inside = _record(data, at + header)
+    return (header + size, ident, True) if inside == size - 8 and (known or what < EXCEPTION_KINDS) else None
 
 
 def likely(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int) -> list[SeastarFraming]:
     """Those of `framings` that the first header at `at` does not rule out; a cheap test before `fit`."""
-    found: list[SeastarFraming] = []
-    packed: dict[str | None, bool] = {}
-    for framing in framings:
-        kind, extra, codec = framing
-        if codec is None:
-            possible = _head(kind, extra, data, at, bound, None, _NONE_SEEN, False) is not None
-        elif kind == "sealed":
-            possible = bound - at >= 4
-        else:
-            if codec not in packed:
-                packed[codec] = bound - at < 8 or _packed(codec, *_record(data, at))
-            possible = packed[codec]
-        if possible:
-            found.append(framing)
-    return found
+    return [framing for framing in framings if _may_begin(framing, data, at, bound)]
+
+
+def _may_begin(framing: SeastarFraming, data: bytes, at: int, bound: int) -> bool:
+    kind, extra, codec = framing
+    if codec is None:
+        return _head(kind, extra, data, at, bound, None, _NONE_SEEN, False) is not None
+    if kind == "sealed":
+        return bound - at >= 4
+    return bound - at < 8 or _packed(codec, *_record(data, at))
 
 
 def within(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int, missing: int = 0) -> list[SeastarFraming]:
@@ -316,11 +286,3 @@ def _packed(codec: str, size: int, head: int) -> bool:
     if codec == LZ4:
         return 4 <= head <= RATIO * size
     return 4 <= head - LAST_CHUNK <= RATIO * size if head >= LAST_CHUNK else head < size
-
-
-def plausible(framing: SeastarFraming, data: bytes, at: int, bound: int) -> bool:
-    """Whether a frame of this framing may begin at `at`, for one side whose place was inferred."""
-    if framing.codec is not None or framing.kind == "stream":
-        return True
-    ident: int = _response(data, at)[0] if framing.kind == "response" else _request(data, at + 8 * framing.extra)[1]
-    return 0 < abs(ident) <= LARGEST_ID

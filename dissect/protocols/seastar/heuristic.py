@@ -61,11 +61,7 @@ def _client(view: DetectionView, side: int) -> int | None:
 
 
 def _guess(view: DetectionView) -> Verdict | None:
-    found: list[tuple[int, SeastarFraming, Fit]] = []
-    for side in (0, 1):
-        one = _chain(view, side)
-        if one is not None:
-            found.append((side, *one))
+    found = [(side, *one) for side in (0, 1) if (one := _chain(view, side)) is not None]
     if not found:
         return None
     if len(found) == 2:

@@ -124,13 +124,10 @@ def _negotiation(fields: dict[str, Any], kind: str) -> str:
 
 def _feature(record: dict[str, Any]) -> str:
     label: str = record.get("number_label") or f"feature {record['number']}"
-    if "algorithms" in record:
-        return f"{label} {record['algorithms']}"
-    if "cookie" in record:
-        return f"{label} {record['cookie']}"
-    for name in ("connection_id", "stream_parent"):
+    for name in ("algorithms", "cookie", "connection_id", "stream_parent"):
         if name in record:
-            return f"{label} {connection_text(record[name])}"
+            said = record[name]
+            return f"{label} {connection_text(said) if isinstance(said, int) else said}"
     return label
 
 

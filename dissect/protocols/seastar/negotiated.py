@@ -41,7 +41,7 @@ REMEMBERED = 64
 
 
 _LENGTH_ALONE = (4, 0, None)
-_PLACES: dict[tuple[Kind, bool], tuple[int, int, int | None]] = {
+PLACES: dict[tuple[Kind, bool], tuple[int, int, int | None]] = {
     ("request", True): (28, 24, 16),
     ("request", False): (20, 16, 8),
     ("response", True): (16, 8, 0),
@@ -60,7 +60,7 @@ class SeastarFraming(NamedTuple):
     def places(self) -> tuple[int, int, int | None]:
         """The size of a frame's header, of the outer one where it is compressed; where in it the length stands; and where the msg_id, None
         where there is none, or it is compressed."""
-        return _PLACES.get((self.kind, self.extra), _LENGTH_ALONE) if self.codec is None else _LENGTH_ALONE
+        return PLACES.get((self.kind, self.extra), _LENGTH_ALONE) if self.codec is None else _LENGTH_ALONE
 
     @property
     def header(self) -> int:
@@ -122,16 +122,15 @@ class NegotiatedTerms(NamedTuple):
 
     def narrowed(self, framing: SeastarFraming) -> NegotiatedTerms:
         """What is left when one side is framed like this."""
-        codecs: tuple[str | None, ...] = (framing.codec,)
+        known = self._replace(codecs=(framing.codec,))
         match framing.kind:
             case "request":
-                return NegotiatedTerms(("rpc",), (framing.extra,), self.durations, codecs)
+                return known._replace(connections=("rpc",), timeouts=(framing.extra,))
             case "response":
-                return NegotiatedTerms(("rpc",), self.timeouts, (framing.extra,), codecs)
+                return known._replace(connections=("rpc",), durations=(framing.extra,))
             case "stream":
-                return NegotiatedTerms(("stream",), (False,), (False,), codecs)
-            case "sealed":
-                return self._replace(codecs=codecs)
+                return known._replace(connections=("stream",), timeouts=(False,), durations=(False,))
+        return known
 
 
 _OURS = frozenset((None, *OPENED))
@@ -217,12 +216,9 @@ def _agree(client: Offer | None, server: Offer | None) -> NegotiatedTerms:
 def _connections(client: Offer | None, server: Offer | None) -> tuple[Connection, ...]:
     if client is not None and STREAM_PARENT in client.features:
         return ("stream",)
-    if client is not None and not client.rest:
-        return ("rpc",)
-    if server is not None and (TIMEOUT in server.features or (not server.rest and CONNECTION_ID not in server.features)):
-        # A stream connection never offers a timeout, and takes a server that has ids to give.
-        return ("rpc",)
-    return ("rpc", "stream")
+    # A stream connection never offers a timeout, and takes a server that has ids to give.
+    told = server is not None and (TIMEOUT in server.features or (not server.rest and CONNECTION_ID not in server.features))
+    return ("rpc",) if told or (client is not None and not client.rest) else ("rpc", "stream")
 
 
 def _grants(client: Offer | None, server: Offer | None) -> Iterator[dict[int, bytes]]:
@@ -255,10 +251,7 @@ def _grants(client: Offer | None, server: Offer | None) -> Iterator[dict[int, by
 
 def _codecs(client: Offer | None, granted: dict[int, bytes]) -> list[str | None]:
     names = Offer(granted, 0).algorithms
-    if not names:
-        return [None]
     if len(names) > 1 and client is not None:
         # Servers before September 2020 name all they support.
-        chosen = [name for name in client.algorithms if name in names][:1]
-        names = chosen or names
-    return list(names)
+        names = [name for name in client.algorithms if name in names][:1] or names
+    return [*names] or [None]

@@ -138,20 +138,15 @@ def greeting(
 def _in_force(server: Offer, client: Offer | None) -> dict[str, Any]:
     """What the two frames agree on."""
     terms = agree(client, server)
-    declined: list[str] | None = None
-    if client is not None and not client.rest:
-        # of a frame that was not captured, or not all of it, nobody knows what else was asked for
-        declined = [
-            FEATURES.get(number, f"feature {number}")
-            for number in client.features
-            if number not in server.features and number != STREAM_PARENT
-        ]
+    asked = () if client is None else client.features
+    declined = [FEATURES.get(number, f"feature {number}") for number in asked if number not in server.features and number != STREAM_PARENT]
     return {
         "connection": terms.connections[0] if len(terms.connections) == 1 else None,
         "compression": terms.codecs[0] if len(terms.codecs) == 1 else server.algorithms or None,
         "timeout": TIMEOUT in server.features and terms.connections != ("stream",),
         "handler_duration": HANDLER_DURATION in server.features and terms.connections != ("stream",),
-        "declined": declined,
+        # of a frame that was not captured, or not all of it, nobody knows what else was asked for
+        "declined": None if client is None or client.rest else declined,
     }
 
 
@@ -168,9 +163,7 @@ def _told(spans: list[Span], layouts: Sequence[str], negotiated: dict[str, Any] 
 
 def _unexpected(server: Offer, client: Offer | None) -> list[str]:
     """What a server of the library would not have answered."""
-    notes: list[str] = []
-    if STREAM_PARENT in server.features:
-        notes.append("a server never sends STREAM_PARENT")
+    notes = ["a server never sends STREAM_PARENT"] if STREAM_PARENT in server.features else []
     if client is None or client.rest:
         return notes
     notes += [

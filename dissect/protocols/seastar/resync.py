@@ -36,12 +36,8 @@ class SearchWindow(NamedTuple):
     missing: int
 
 
-class FrameStart(NamedTuple):
-    """Frames begin at `place`, in the `framing` that was guessed if it was not known; or not `there`: none begins before it."""
-
-    there: bool
-    place: int
-    framing: SeastarFraming | None = None
+FrameStart = tuple[bool, int, SeastarFraming | None]
+"""Whether frames begin at a place (else none begins before it), and in the framing that was guessed if it was not known."""
 
 
 class FrameSearch:
@@ -65,14 +61,13 @@ class FrameSearch:
             # Who sends one message after the other begins few of them with a segment
             begin = max(at, buffer.starts[max(look.segment - LATEST + 1, 0)] - base)
             place = inside(one.framing, data, begin, end, one.last_id, self.work_budget)
-            found = None if place is None else FrameStart(True, place)
+            found = None if place is None else (True, place, None)
         if found is not None:
             return found
-        behind = buffer.starts[look.segment - FAR + 2] - base if look.segment >= FAR - 1 else at
-        keep = max(at, behind)
+        keep = max(at, buffer.starts[look.segment - FAR + 2] - base if look.segment >= FAR - 1 else at)
         for position in [known for known in one.possible if known < base + keep and not (certain and known == one.begins)]:
             del one.possible[position]
-        return FrameStart(False, at if certain else keep)
+        return False, at if certain else keep, None
 
     def _from_a_segment(self, look: SearchWindow, certain: bool, candidates: tuple[SeastarFraming, ...]) -> tuple[FrameStart | None, bool]:
         """The start of a segment from which there are frames, and whether it may be looked on.
@@ -98,7 +93,7 @@ class FrameSearch:
                 break
             if framing is not None:
                 if self._goes_on(framing, look, start):
-                    return FrameStart(True, start), True
+                    return (True, start, None), True
                 continue
             need = 1 if certain and start == look.at else needed(segments, look.end - start)
             left = within([known for known in ruled if known in candidates], look.data, start, look.end, look.missing)
@@ -106,7 +101,7 @@ class FrameSearch:
             if gone and self.buffer.base + start in one.possible:
                 one.possible[self.buffer.base + start] = [known for known in ruled if known not in gone]
             if found is not None:
-                return FrameStart(True, start, found), True
+                return (True, start, found), True
         return None, going
 
     def _possible(self, candidates: tuple[SeastarFraming, ...], look: SearchWindow, start: int) -> list[SeastarFraming] | None:
@@ -124,14 +119,13 @@ class FrameSearch:
 
     def _goes_on(self, framing: SeastarFraming, look: SearchWindow, start: int) -> bool:
         """Whether frames from `start` end where the look does."""
-        ends = {look.end: 1, look.end + look.missing: 1}
         previous = self.one.last_id
         found = fit(
             framing,
             look.data,
             start,
             look.end,
-            ends,
+            {look.end: 1, look.end + look.missing: 1},
             self.work_budget,
             known=True,
             previous=previous,
@@ -153,7 +147,6 @@ class FrameSearch:
 
         `need`: so many frames make a guess.
         """
-        limit, work_budget = self.limit, self.work_budget
         other = self.other.framing
         sure = other is not None or self.one.offer is not None or self.other.offer is not None
         # The other side asks. One of several small segments may well end where a frame does not.
@@ -161,16 +154,21 @@ class FrameSearch:
         spread = segments > 1 and look.end - start < segments * LARGE_SEGMENT
         doubtful: list[SeastarFraming] = []
         gone: list[SeastarFraming] = []
-        guesses: list[tuple[tuple[bool, int], SeastarFraming]] = []
-        alone = True
-        while True:
+        for alone in (True, False):
+            guesses: list[tuple[tuple[bool, int], SeastarFraming]] = []
             for candidate in candidates:
                 # One frame will do where these certainly are frames and no other framing fits.
                 enough = 1 if answers and candidate.kind == "response" and not spread else need
-                ends = {look.end: enough, look.end + look.missing: enough}
-                will_do = sure and alone
                 found = fit(
-                    candidate, look.data, start, look.end, ends, work_budget, proof_will_do=will_do, missing=look.missing, limit=limit
+                    candidate,
+                    look.data,
+                    start,
+                    look.end,
+                    {look.end: enough, look.end + look.missing: enough},
+                    self.work_budget,
+                    proof_will_do=sure and alone,
+                    missing=look.missing,
+                    limit=self.limit,
                 )
                 if found is RULED_OUT:
                     gone.append(candidate)
@@ -181,12 +179,10 @@ class FrameSearch:
                     guesses.append((found.doubt, candidate))
                 else:
                     doubtful.append(candidate)
-            if len(guesses) < 2 or not alone:
+            if len(guesses) < 2:
                 break
             # What proves one framing may prove another too (any frame unpacks): then only more frames tell.
             candidates = [candidate for _, candidate in guesses]
-            guesses = []
-            alone = False
         if guesses:
             return min(guesses, key=lambda one: one[0])[1], gone
         return doubtful[0] if len(doubtful) == 1 else None, gone
