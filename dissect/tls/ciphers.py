@@ -42,13 +42,10 @@ def opener_of(suite: Suite, keys: Keys, version_13: bool, mac_last: bool = False
 def _aead(suite: Suite, key: bytes) -> tuple[Any, int]:
     from cryptography.hazmat.primitives.ciphers import aead
 
-    if suite.mode == GCM:
-        return aead.AESGCM(key), 16
-    if suite.mode == CHACHA20:
-        return aead.ChaCha20Poly1305(key), 16
-    assert suite.mode in (CCM, CCM_8)
-    size = 8 if suite.mode == CCM_8 else 16
-    return aead.AESCCM(key, size), size
+    if suite.mode in (CCM, CCM_8):
+        size = 8 if suite.mode == CCM_8 else 16
+        return aead.AESCCM(key, size), size
+    return (aead.AESGCM if suite.mode == GCM else aead.ChaCha20Poly1305)(key), 16
 
 
 def _algorithm(name: str) -> Any:
@@ -65,11 +62,14 @@ def _algorithm(name: str) -> Any:
 
 
 class _Aead:
-    def __init__(self, aead: Any, tag: int, iv: bytes, more: int) -> None:
+    more: int
+    """Bytes of a record besides the header, the content and the tag."""
+
+    def __init__(self, aead: Any, tag: int, iv: bytes) -> None:
         from cryptography.exceptions import InvalidTag
 
-        self.overhead: int | None = HEADER + tag + more
-        self.least = HEADER + tag + more
+        self.least = HEADER + tag + self.more
+        self.overhead: int | None = self.least
         self._tag = tag
         self._decrypt = aead.decrypt
         self._salt = iv
@@ -80,8 +80,7 @@ class _Aead:
 class _Sealed13(_Aead):
     """TLS 1.3: the header is authenticated as it stands, the content type and padding stand behind the content."""
 
-    def __init__(self, aead: Any, tag: int, iv: bytes) -> None:
-        super().__init__(aead, tag, iv, 1)
+    more = 1
 
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
         try:
@@ -96,19 +95,16 @@ class _Sealed13(_Aead):
 class _Sealed12(_Aead):
     """ChaCha20-Poly1305 in TLS 1.2: the nonce is made of the sequence number."""
 
-    explicit = 0
+    more = 0
     """Bytes of the nonce that come with the record."""
 
-    def __init__(self, aead: Any, tag: int, iv: bytes) -> None:
-        super().__init__(aead, tag, iv, self.explicit)
-
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
-        begin = at + HEADER + self.explicit
+        begin = at + HEADER + self.more
         size = end - begin - self._tag
         if size < 0:
             return None
         told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
-        nonce = self._salt + data[at + HEADER : begin] if self.explicit else (self._iv ^ seq).to_bytes(12, "big")
+        nonce = self._salt + data[at + HEADER : begin] if self.more else (self._iv ^ seq).to_bytes(12, "big")
         try:
             return data[at], self._decrypt(nonce, data[begin:end], told)
         except self._wrong:
@@ -118,7 +114,7 @@ class _Sealed12(_Aead):
 class _Explicit12(_Sealed12):
     """GCM and CCM in TLS 1.2."""
 
-    explicit = 8
+    more = 8
 
 
 class _Blocks:
@@ -144,9 +140,7 @@ class _Blocks:
         """What these blocks hold without their padding."""
         opened = self._update(sealed)[self.BLOCK :]
         padding = opened[-1] + 1
-        if padding > len(opened) or opened[-padding:] != opened[-1:] * padding:
-            return None
-        return opened[:-padding]
+        return opened[:-padding] if padding <= len(opened) and opened[-padding:] == opened[-1:] * padding else None
 
 
 class _MacFirst(_Blocks):
@@ -165,9 +159,7 @@ class _MacFirst(_Blocks):
         size = len(opened) - self._mac
         content = opened[:size]
         told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
-        if self._code(told + content) != opened[size:]:
-            return None
-        return data[at], content
+        return (data[at], content) if self._code(told + content) == opened[size:] else None
 
 
 class _MacLast(_Blocks):
@@ -183,7 +175,5 @@ class _MacLast(_Blocks):
             return None
         sealed = data[at + HEADER : end - self._mac]
         told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
-        if self._code(told + sealed) != data[end - self._mac : end]:
-            return None
-        content = self._unpadded(sealed)
+        content = self._unpadded(sealed) if self._code(told + sealed) == data[end - self._mac : end] else None
         return None if content is None else (data[at], content)

@@ -180,9 +180,7 @@ class TlsDecryptor(RecordReader):
         """Read both sides until neither gets further: what one tells may free the other."""
         progress = True
         while progress:
-            progress = False
-            for flow in self.flows:
-                progress = self._run(flow) or progress
+            progress = self._run(self.flows[0]) | self._run(self.flows[1])
             for flow in () if progress else self.flows:
                 if flow.blocked:
                     flow.weigh(self.options.keys_limit)
@@ -192,8 +190,7 @@ class TlsDecryptor(RecordReader):
         for flow in self.flows:
             flow.rest()
         out = self.flows[0].take() + self.flows[1].take()
-        if out:
-            self.emitted = True
+        self.emitted |= bool(out)
         return out
 
     def _run(self, flow: RecordBuffer) -> bool:
@@ -226,12 +223,6 @@ class TlsDecryptor(RecordReader):
         """No more bytes of this side will come."""
         if flow.stopped is None and flow.lost is not None and not flow.opened:
             flow.stop(resync.WRONG if flow.lost.reason == "skipped" else BEGINNING, release)
-        if not self.emitted:
-            return
-        reason: Any = None
-        if flow.stopped is not None:
-            reason = "skipped"
-        elif flow.lost is not None:
-            reason = flow.lost.reason
-        if reason is not None:
+        reason: Any = "skipped" if flow.stopped is not None else flow.lost and flow.lost.reason
+        if self.emitted and reason is not None:
             flow.gap(None, reason, last)

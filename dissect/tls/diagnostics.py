@@ -83,9 +83,8 @@ def _another_name(facts: Facts) -> str | None:
 
 
 def _no_client_certificate(facts: Facts) -> str | None:
-    if facts.certificate_given is not False or _alerted(facts, REFUSED, NO_CERTIFICATE, REQUIRED) != 1 - facts.client:
-        return None
-    return "the server asks for a certificate of the client, which gives none"
+    refused = _alerted(facts, REFUSED, NO_CERTIFICATE, REQUIRED) == 1 - facts.client
+    return "the server asks for a certificate of the client, which gives none" if refused and facts.certificate_given is False else None
 
 
 RULES: tuple[tuple[str, Callable[[Facts], str | None]], ...] = (

@@ -132,12 +132,10 @@ class Facts(msgspec.Struct):
 
     def row(self) -> dict[str, Any]:
         """What a row of `conversations` says of it."""
-        version = "not agreed" if self.version is None else version_name(self.version)
-        if self.plain_peer is not None and self.version is None:
-            version = f"only the {self._who(1 - self.plain_peer)}"
+        alone = "not agreed" if self.plain_peer is None else f"only the {self._who(1 - self.plain_peer)}"
         asked = {None: "asked for", True: "asked for and given", False: "asked for, not given"}
         told = {
-            "tls": version,
+            "tls": alone if self.version is None else version_name(self.version),
             "tls_offered": [version_name(one) for one in self.offered] if self.version is None else None,
             "tls_server_name": self.server_name,
             "tls_alpn": self.alpn,
@@ -220,5 +218,4 @@ def certificate(der: bytes) -> Certificate | None:
 def _said(kept: Certificate | str | None) -> str | dict[str, Any] | None:
     if not isinstance(kept, Certificate):
         return kept
-    names = {"names": list(kept.names)} if kept.names else {}
-    return {"subject": kept.subject, **names, "issuer": kept.issuer, "expires": kept.expires}
+    return {"subject": kept.subject, **({"names": list(kept.names)} if kept.names else {}), "issuer": kept.issuer, "expires": kept.expires}

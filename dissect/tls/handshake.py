@@ -83,8 +83,10 @@ class TlsHandshake:
         facts = self.facts
         release = flow.release(index)
         client = self.is_client(flow)
-        if not facts.complete and kind not in UNCOUNTED:
-            self._progress(flow, kind, release, index)
+        if not facts.complete and kind not in UNCOUNTED and flow.round <= 0 and (release, flow.side) >= self.latest:
+            # How far the handshake got: what was certain last counts, whichever side was read first
+            self.latest = release, flow.side
+            facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.marks[index][3]
         sealed = flow.epoch.phase if flow.epoch is not None else None
         if kind == hello.CLIENT_HELLO and client and sealed in (None, "master"):
             self._offer(flow, facts, body, release)
@@ -97,19 +99,15 @@ class TlsHandshake:
             self._certificate(flow, facts, kind, body, index)
         elif kind == hello.CERTIFICATE_REQUEST and not client:
             facts.certificate_asked = True
-        elif kind == hello.FINISHED:
-            self._finished(flow)
+        elif flow.epoch is not None and kind == hello.FINISHED and sealed != "traffic":
+            if sealed == "handshake":
+                flow.enter(flow.epoch.then("traffic"))
+            self.finish(flow)
         elif flow.epoch is not None and kind == hello.END_OF_EARLY_DATA and sealed == "early":
             flow.enter(flow.epoch.then("handshake"))
         elif flow.epoch is not None and kind == hello.KEY_UPDATE and sealed == "traffic":
             facts.key_updates += 1
             flow.enter(flow.epoch.then("traffic", flow.epoch.generation + 1))
-
-    def _progress(self, flow: RecordBuffer, kind: int, release: int, index: int) -> None:
-        """Note how far the handshake got; what was certain last counts, whichever side was read first."""
-        if flow.round <= 0 and (release, flow.side) >= self.latest:
-            self.latest = release, flow.side
-            self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.marks[index][3]
 
     def _begins(self, flow: RecordBuffer, said: H | None, release: int, hellos: dict[int, tuple[H, int]]) -> bool:
         """Whether a hello begins a handshake of its side: the second one, which a HelloRetryRequest asks for, differs in nothing that
@@ -152,21 +150,12 @@ class TlsHandshake:
     def _certificate(self, flow: RecordBuffer, facts: Facts, kind: int, body: bytes, index: int) -> None:
         sealed_13 = flow.epoch is not None and flow.epoch.phase != "master"
         der = hello.leaf_certificate(body, TLS_13 if sealed_13 else TLS_12) if kind == hello.CERTIFICATE else b""
-        given = bool(der) or len(body) > 8
         if not self.is_client(flow):
             facts.certificate, facts.certificate_packet = kept(der), flow.marks[index]
-        else:
-            facts.certificate_given = given
-            if given:
-                facts.client_certificate = kept(der)
-
-    def _finished(self, flow: RecordBuffer) -> None:
-        epoch = flow.epoch
-        if epoch is None or epoch.phase == "traffic":
             return
-        if epoch.phase == "handshake":
-            flow.enter(epoch.then("traffic"))
-        self.finish(flow)
+        facts.certificate_given = bool(der) or len(body) > 8
+        if facts.certificate_given:
+            facts.client_certificate = kept(der)
 
     def begin_sealed(self, flow: RecordBuffer) -> None:
         """A side seals what it says from here on."""

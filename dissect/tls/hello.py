@@ -6,7 +6,7 @@ Everything here comes from the wire and is cut off where its lengths are not tru
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 HELLO_REQUEST, CLIENT_HELLO, SERVER_HELLO, NEW_SESSION_TICKET, END_OF_EARLY_DATA, ENCRYPTED_EXTENSIONS = 0, 1, 2, 4, 5, 8
@@ -201,14 +201,8 @@ def _names(data: bytes) -> Iterator[str]:
 
 def _first_names(data: bytes) -> tuple[str, ...]:
     """The first names of a list, as many as are kept."""
-    found: list[str] = []
-    left = NAMES_BYTES
-    for name in islice(_names(data), NAMES_KEPT):
-        left -= len(name)
-        if left < 0:
-            break
-        found.append(name)
-    return tuple(found)
+    names = list(islice(_names(data), NAMES_KEPT))
+    return tuple(name for name, size in zip(names, accumulate(map(len, names)), strict=True) if size <= NAMES_BYTES)
 
 
 def _server_name(data: bytes) -> str | None:

@@ -12,9 +12,9 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from streamdump.capture.blocks import Blocks, Raw, explain
 from streamdump.capture.files import CaptureReader, open_capture
@@ -48,24 +48,13 @@ _HEAD = 10
 """Bytes in front of a secret: its label's number, its length, and the packet from which on it is known."""
 
 
-class _Lines(NamedTuple):
-    """What tells lines apart: secrets, those of RSA key exchange, and others that are as they should be (comments, empty ones, secrets
-    that open no record such as EXPORTER_SECRET)."""
-
-    wanted: re.Pattern[bytes]
-    rsa: re.Pattern[bytes]
-    other: re.Pattern[bytes]
-
-
-@cache
-def _lines() -> _Lines:
-    labels = b"|".join(_NUMBERS)
-    end = rb"[ \t]*\r?$"
-    return _Lines(
-        re.compile(rb"^(" + labels + rb") ([0-9A-Fa-f]{64}) ([0-9A-Fa-f]{64}|[0-9A-Fa-f]{96})" + end, re.M),
-        re.compile(rb"^RSA [0-9A-Fa-f]+ [0-9A-Fa-f]+" + end, re.M),
-        re.compile(rb"^(?:#.*|(?!(?:RSA|" + labels + rb") )[A-Z0-9_]+ [0-9A-Fa-f]+ [0-9A-Fa-f]+|)" + end, re.M),
-    )
+_LABELS = b"|".join(_NUMBERS)
+_END = rb"[ \t]*\r?$"
+_WANTED = rb"(?m)^(" + _LABELS + rb") ([0-9A-Fa-f]{64}) ([0-9A-Fa-f]{64}|[0-9A-Fa-f]{96})" + _END
+_RSA = rb"(?m)^RSA [0-9A-Fa-f]+ [0-9A-Fa-f]+" + _END
+_OTHER = rb"(?m)^(?:#.*|(?!(?:RSA|" + _LABELS + rb") )[A-Z0-9_]+ [0-9A-Fa-f]+ [0-9A-Fa-f]+|)" + _END
+"""What tells lines apart, compiled when there are some: secrets, those of RSA key exchange, and others that are as they should be
+(comments, empty ones, secrets that open no record such as EXPORTER_SECRET)."""
 
 
 class KeyLog:
@@ -165,16 +154,15 @@ class KeyLog:
 
     def add(self, text: bytes, order: int = 0) -> bool:
         """Take lines that were known from the packet `order` on; whether there was a secret among them."""
-        new = False
-        understood = 0
-        for label, random, secret in _lines().wanted.findall(text):
+        new, understood = False, 0
+        for label, random, secret in re.findall(_WANTED, text):
             new = self._put(bytes.fromhex(random.decode()), _NUMBERS[label], bytes.fromhex(secret.decode()), order) or new
             understood += 1
         lines = text.count(b"\n") + (not text.endswith(b"\n"))
         if understood < lines:
-            rsa = len(_lines().rsa.findall(text))
+            rsa = len(re.findall(_RSA, text))
             self.rsa += rsa
-            self.damaged += max(0, lines - understood - rsa - len(_lines().other.findall(text.removesuffix(b"\n"))))
+            self.damaged += max(0, lines - understood - rsa - len(re.findall(_OTHER, text.removesuffix(b"\n"))))
         return new
 
     def poll(self, order: int) -> bool:

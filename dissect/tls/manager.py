@@ -105,19 +105,16 @@ class TlsManager:
             self.waiting.setdefault(tcp.index, (tcp, carried))
         else:
             self.waiting.pop(tcp.index, None)
-        self._learn(carried, stage, tcp)
-        if closed and not carried.waits:
-            carried.facts, carried.limit_hits = stage.told(), stage.limit_hits
-            carried.stage = None
-        return items
-
-    def _learn(self, carried: TlsState, stage: TlsDecryptor, tcp: TcpStream) -> None:
         carried.client = stage.client
         carried.unread = None if stage.emitted else stage.verdict()
         if stage.emitted and not carried.read:
             carried.read = True
             carried.whole = carried.client == 0 and not stage.middle
             self.inside[tcp.index] = stage.name
+        if closed and not carried.waits:
+            carried.facts, carried.limit_hits = stage.told(), stage.limit_hits
+            carried.stage = None
+        return items
 
     def forget(self, index: int) -> None:
         """A conversation waits for keys no longer."""

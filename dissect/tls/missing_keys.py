@@ -18,13 +18,6 @@ MISSING = "keys missing"
 BEGINNING = "beginning not captured"
 
 
-class NeverComes:
-    """What somebody waits for will not come."""
-
-
-GONE = NeverComes()
-
-
 class MissingKeys:
     """Says what a side needs, or lets it wait."""
 
@@ -80,20 +73,20 @@ class MissingKeys:
         known[key] = opener
         return opener
 
-    def hellos(self, flow: RecordBuffer) -> tuple[ClientHello, ServerHello] | NeverComes | None:
-        """Both hellos of the handshake that a side is in; None where it has to wait for one."""
+    def hellos(self, flow: RecordBuffer) -> tuple[ClientHello, ServerHello] | str | None:
+        """Both hellos of the handshake that a side is in: or why they will not come, or None where it has to wait for one."""
         number, client = max(flow.round, 0), self.handshake.client
         said = self.handshake.offers.get(number), self.handshake.answers.get(number)
         stopped = [self.flows[side].stopped for side in (client, 1 - client)]
         gone = [self.flows[side].stopped_at for side in (client, 1 - client) if said[side != client] is None and stopped[side != client]]
         if gone:
             self._known(flow, min(gone))
-            return GONE
+            return BEGINNING
         offer, answer = said
         if offer is None or answer is None:
             flow.blocked = True
             return None
-        return (offer[0], answer[0]) if self._known(flow, max(offer[1], answer[1])) else GONE
+        return (offer[0], answer[0]) if self._known(flow, max(offer[1], answer[1])) else BEGINNING
 
     def _known(self, flow: RecordBuffer, since: int) -> bool:
         """What a side needs is known since the packet `since`; False if it could not wait so long."""

@@ -6,7 +6,7 @@ from streamdump.model import StreamGap
 from streamdump.tls import hello
 from streamdump.tls.ciphers import HEADER
 from streamdump.tls.hello import TLS_12, TLS_13
-from streamdump.tls.missing_keys import BEGINNING, MISSING, MissingKeys, NeverComes
+from streamdump.tls.missing_keys import BEGINNING, MISSING, MissingKeys
 from streamdump.tls.record_buffer import Epoch, RecordBuffer
 from streamdump.tls.records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESSAGE, sane
 
@@ -54,7 +54,7 @@ class RecordReader(MissingKeys):
         hellos = self.hellos(flow)
         if hellos is None:
             return
-        if isinstance(hellos, NeverComes) or (kind == DATA and hellos[1].version < TLS_13):
+        if isinstance(hellos, str) or (kind == DATA and hellos[1].version < TLS_13):
             flow.stop(BEGINNING, flow.release(flow.find(end)))
             return
         offer, answer = hellos
@@ -118,17 +118,15 @@ class RecordReader(MissingKeys):
                 if wanted and content:
                     said.append((content, first, index, end))
                 continue
-            if said:
-                flow.emit(said)
-                said = []
+            flow.emit(said)
+            said = []
             goes_on = self._says(flow, epoch, kind, content, (first, index, end))
             if kind == CHANGE and flow.epoch is epoch:
                 break
             at, seq = end, seq + 1 if goes_on else 0
             if not goes_on:
                 break
-        if said:
-            flow.emit(said)
+        flow.emit(said)
         flow.went(at, seq, index, count)
 
     def _says(self, flow: RecordBuffer, epoch: Epoch, kind: int, content: bytes, where: tuple[int, int, int]) -> bool:

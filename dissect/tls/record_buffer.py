@@ -86,11 +86,7 @@ class RecordBuffer:
         """Nothing is certain before this packet."""
         self.now = 0
         """The packet that is being read."""
-        self.blocked = False
-        """It waits for keys or for the other side; `held` counts what is kept meanwhile, `crossed` is the packet that made it too much."""
-        self.held = 0
-        self.weighed = 0
-        self.crossed: int | None = None
+        self.unblock()
 
         self.epoch: Epoch | None = None
         self.seq = 0
@@ -129,19 +125,21 @@ class RecordBuffer:
         """The latest traffic secret, with its session, whether it is the server's, and its generation."""
         self.openers: dict[tuple[str, int, int, bytes, bool], Opener | None] = {}
 
+    def unblock(self) -> None:
+        """What this waited for is there."""
+        self.blocked = False
+        """It waits for keys or for the other side; `held` counts what is kept meanwhile, `crossed` is the packet that made it too much."""
+        self.held = self.weighed = 0
+        self.crossed: int | None = None
+
     @property
     def position(self) -> int:
         return self.base + self.at
 
     def add(self, item: SideData) -> None:
         """Take the next bytes."""
-        if self.at == len(self.data):
-            self.base += self.at
-            self.data, self.at = item.data, 0
-        else:
-            self.data = self.data[self.at :] + item.data
-            self.base += self.at
-            self.at = 0
+        self.data = self.data[self.at :] + item.data
+        self.base, self.at = self.position, 0
         if self.index or (self.starts and self.base >= item.position):
             count = len(self.starts) if self.base >= item.position else self.index
             del self.starts[:count], self.marks[:count], self.releases[:count]
@@ -217,12 +215,6 @@ class RecordBuffer:
         self.held += max(size, PIECE_COST)
         if self.crossed is None and self.held > limit and release:
             self.crossed = release[0]
-
-    def unblock(self) -> None:
-        """What this waited for is there."""
-        self.blocked = False
-        self.held = self.weighed = 0
-        self.crossed = None
 
     def went(self, at: int, seq: int, index: int, opened: int) -> None:
         """Sealed records up to `at`, so many, were opened."""

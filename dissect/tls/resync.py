@@ -234,8 +234,7 @@ def _tell(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, epoch: Epoch
     size = _missing(stage, flow, lost, epoch, opener, seq, passed) if lost.reason is not None and passed else 0
     if size == 0:
         return
-    index = flow.find(end)
-    flow.gap(size, lost.reason, flow.marks[index])
+    flow.gap(size, lost.reason, flow.marks[flow.find(end)])
     if lost.reason == "skipped" and lost.passed:
         flow.told.append(f"{lost.passed} TLS record{'' if lost.passed == 1 else 's'} before this did not authenticate")
 

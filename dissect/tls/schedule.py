@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import NamedTuple
 
 from streamdump.tls.suites import CBC, CHACHA20, Suite
@@ -44,12 +45,7 @@ def keys_12(suite: Suite, master: bytes, client_random: bytes, server_random: by
     # The IV of a CBC record comes with it.
     iv = 0 if suite.mode == CBC else 12 if suite.mode == CHACHA20 else 4
     block = prf(suite.prf, master, b"key expansion", server_random + client_random, 2 * (mac + suite.key + iv))
-    parts = []
-    at = 0
-    for size in (mac, mac, suite.key, suite.key, iv, iv):
-        parts.append(block[at : at + size])
-        at += size
-    mac_client, mac_server, client, server, iv_client, iv_server = parts
+    mac_client, mac_server, client, server, iv_client, iv_server = map(BytesIO(block).read, (mac, mac, suite.key, suite.key, iv, iv))
     return Keys(client, iv_client, mac_client), Keys(server, iv_server, mac_server)
 
 

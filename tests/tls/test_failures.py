@@ -96,7 +96,7 @@ def _noting(function: Any, opened: list[bytes]) -> Any:
 PLACES: list[tuple[Any, str]] = [
     (TlsHandshake, "_offer"),
     (TlsHandshake, "_answer"),
-    (TlsHandshake, "_finished"),
+    (TlsHandshake, "finish"),
     (TlsHandshake, "alert"),
     (TlsHandshake, "take"),
     (TlsHandshake, "told"),
