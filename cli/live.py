@@ -32,7 +32,7 @@ from streamdump.cli.options import (
     whole,
 )
 from streamdump.cli.output import PipeClosed, abandon, coloured, say, write_text
-from streamdump.cli.run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, slip_of
+from streamdump.cli.run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, check_html, slip_of
 from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def run_of(
     division: Division | None = None,
 ) -> FileRun | LiveRun:
     """What captures from the interfaces that were asked for, else what reads captures (see `FileRun`); `page` is written at the end."""
+    check_html(page, names)
     options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
     run: FileRun | LiveRun
     if live.interfaces:

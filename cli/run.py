@@ -368,13 +368,25 @@ class FileRun(RunReport):
         return f"{self.names[0] if len(self.names) == 1 else count(len(self.names), 'file')}: {'; '.join(said)}"
 
 
-def titled(command: str, names: Sequence[str]) -> str:
-    """What a page is called."""
+def check_html(path: str | None, names: Sequence[str]) -> None:
+    """Raises `UsageError` for a page that could not be written."""
+    if path is not None:
+        from streamdump.render.html.page import check_page
+
+        check_page(path, names)
+
+
+def write_html(path: str, command: str, run: RunReport, names: Sequence[str], page: Callable[..., str], *shown: Any) -> None:
+    """Write a page, too, which `page` makes of a title, what was read, and what is to be shown."""
+    from streamdump.render.html.page import write_page
+
     named = [Path(one).name if one != "-" else "standard input" for one in names] or ["standard input"]
-    return f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
+    title = f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
+    write_page(path, page(title, _introduction(run, names), *shown))
+    say(f"--html {path}: written")
 
 
-def introduction(run: RunReport, names: Sequence[str]) -> list[str]:
+def _introduction(run: RunReport, names: Sequence[str]) -> list[str]:
     """What a page says was read: which files, when it was captured, how much it is."""
     from streamdump.render.clock import utc
 

@@ -11,9 +11,9 @@ import typer
 from streamdump.cli.dividing import Noting, add_up, division_of, shows_nothing
 from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
 from streamdump.cli.options import SHOWN, Colour, Files, Html, Jobs, Json, ReadFiles, Where, inputs
-from streamdump.cli.output import columns, palette, say, write, write_text
+from streamdump.cli.output import columns, palette, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import FileRun, asking, blocks, introduction, titled
+from streamdump.cli.run import FileRun, asking, blocks, write_html
 from streamdump.errors import Report
 from streamdump.options import Options
 
@@ -46,10 +46,6 @@ def conversations(
     base = replace(options, bodies=False)
     asked, options = asking(where, base)
     look = _Look(json, evidence, colour)
-    if html is not None:
-        from streamdump.render.html.page import check_page
-
-        check_page(html, names)
     division = division_of(jobs, names, base, asked, {}, Noting, (where, base))
     with run_of(live, names, options, colour, asked, prints=False, page=html, division=division) as run:
         run.tells = ("conversations",)
@@ -115,13 +111,10 @@ def _noting(run: FileRun | LiveRun) -> Callable[[list[Record]], bool]:
 def _write(run: FileRun | LiveRun, path: str, names: Sequence[str]) -> None:
     """Write the page, too."""
     from streamdump.render.conversations import PAGE_HEAD, PAGE_NAMES, page_rows
-    from streamdump.render.html.page import write_page
     from streamdump.render.html.reports import listing
 
     each = [row for rows in run.inspector.each_rows() for row in (rows if run.asked is None else run.asked.rows(rows))]
-    title, about = titled("conversations", names), introduction(run, names)
-    write_page(path, listing(title, about, "Conversations", PAGE_HEAD, PAGE_NAMES, page_rows(each)))
-    say(f"--html {path}: written")
+    write_html(path, "conversations", run, names, listing, "Conversations", PAGE_HEAD, PAGE_NAMES, page_rows(each))
 
 
 def _show(run: FileRun | LiveRun, rows: list[ConversationRow], look: _Look) -> None:

@@ -26,7 +26,7 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import STOPPED, FileRun, FilterCount, blocks, introduction, titled
+from streamdump.cli.run import STOPPED, FileRun, FilterCount, blocks, write_html
 from streamdump.cli.showing import first
 from streamdump.options import Options
 from streamdump.render.terminal import count
@@ -69,17 +69,11 @@ def diagnose(
     check_clock(clock)
     left = enough_of(enough)
     names = inputs(read_files, files)
-    if html is not None:
-        from streamdump.render.html.page import check_page
-
-        check_page(html, names)
     options = replace(options, bytes_as="omit", findings=True)
     asked = None if where is None else FilterCount(where, options)
     with run_of(live, names, options, colour, asked, left, prints=json, page=html) as run:
         run.tells = ("diagnose", "conversations")
-        diagnoser = run.inspector.diagnoser
-        assert diagnoser is not None
-        view = _View(run, diagnoser, json, colour, bool(live.interfaces), None if html is None else _Report(), clock, left)
+        view = _View(run, json, None if html is None else _Report(), clock, left)
         if isinstance(run, LiveRun):
             run.leaving = view.leave
         run.each(view.take)
@@ -103,35 +97,24 @@ class _Report:
         self.findings = Findings()
         self.ladders = SequenceDiagrams({one.name: one.info for one in PROTOCOLS})
 
-    def drop(self, diagnoser: Diagnoser) -> None:
-        """Do not keep what conversations that went well said."""
-        went_well = [number for number, one in diagnoser.summaries.items() if one.worst != "error" and number in self.ladders]
-        self.ladders.drop(went_well)
+    def take(self, records: list[Record], diagnoser: Diagnoser) -> None:
+        """Keep what these say, but not of conversations that went well."""
+        self.ladders.take(records)
+        self.ladders.drop([number for number, one in diagnoser.summaries.items() if one.worst != "error"])
 
 
 class _View:
     """Shows findings: as they come in JSON and of an interface, else the worst first at the end; then the conversations."""
 
-    def __init__(
-        self,
-        run: FileRun | LiveRun,
-        diagnoser: Diagnoser,
-        json: bool,
-        colour: str,
-        live: bool,
-        report: _Report | None,
-        clock: Any,
-        left: int | None,
-    ) -> None:
+    def __init__(self, run: FileRun | LiveRun, json: bool, report: _Report | None, clock: Any, left: int | None) -> None:
         from streamdump.render.clock import Clock
         from streamdump.render.findings import Findings
 
-        self.run = run
-        self.diagnoser = diagnoser
-        self.asked = run.asked
+        assert run.inspector.diagnoser is not None
+        self.run, self.asked = run, run.asked
+        self.diagnoser = run.inspector.diagnoser
         self.json = json
-        self.live = live
-        self.palette = palette(colour)
+        self.palette = palette(run.colour)
         self.findings = Findings()
         self.report = report
         self.clock = Clock(clock)
@@ -150,15 +133,13 @@ class _View:
             records, self.left = first(records, self.left)
         found: list[Record] = [one for one in records if type(one) is Finding]
         if self.report is not None:
-            self.report.ladders.take(records)
-            self.report.drop(self.diagnoser)
+            self.report.take(records, self.diagnoser)
         if self.asked is not None:
             self.asked.watch(records)
             found = self.asked.select(found, self.run.failed)
         for one in found:
             self.shown[one.severity] += 1  # type: ignore[union-attr]
-            if one.conversation is not None and self.asked is not None:
-                self.conversations.add(one.conversation)
+        self.conversations.update(one.conversation for one in found if one.conversation is not None)
         if found:
             self._show(found)  # type: ignore[arg-type]
             if self.report is not None:
@@ -171,15 +152,12 @@ class _View:
 
             for block in blocks(encode, found, self.run.failed):
                 write(block)
-        elif self.live:
+        elif isinstance(self.run, LiveRun):
             from streamdump.render.findings import COLUMNS, finding_lines
 
             for one in found:
-                write_text(
-                    "".join(
-                        f"{line}\n" for line in [*finding_lines(one, columns(self.run.colour) or COLUMNS, self.palette, self.clock), ""]
-                    )
-                )
+                lines = finding_lines(one, columns(self.run.colour) or COLUMNS, self.palette, self.clock)
+                write_text("".join(f"{line}\n" for line in [*lines, ""]))
         else:
             self.findings.add(found)
 
@@ -207,28 +185,18 @@ class _View:
             from streamdump.render.findings import page
 
             write_text(page(self.findings, summaries, columns(self.run.colour), self.palette, self.clock))
-        told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
+        told = [count(number, name) for name, number in self.shown.items() if number]
+        nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
         counters = self.run.inspector.counters
         if counters.packets:
-            if not counters.messages:
-                nothing = "nothing, as no message could be read"
-            else:
-                nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
-            say(f"found: {', '.join(told) or nothing}")
+            say(f"found: {', '.join(told) or (nothing if counters.messages else 'nothing, as no message could be read')}")
 
     def write(self, path: str, names: list[str]) -> None:
         """Write the page, too."""
-        from streamdump.render.html.page import write_page
         from streamdump.render.html.reports import diagnosis
 
         assert self.report is not None
-        write_page(
-            path,
-            diagnosis(
-                titled("diagnose", names), introduction(self.run, names), self.report.findings, self._summaries(), self.report.ladders
-            ),
-        )
-        say(f"--html {path}: written")
+        write_html(path, "diagnose", self.run, names, diagnosis, self.report.findings, self._summaries(), self.report.ladders)
 
     def _summaries(self) -> list[Outcome]:
         """How the conversations went; not where they were not read to their ends."""

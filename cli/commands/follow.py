@@ -14,7 +14,7 @@ from streamdump.cli.live import LiveOptions, LiveRun, run_of
 from streamdump.cli.options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, inputs
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import Members, gathers
-from streamdump.cli.run import FileRun, asking, introduction, lines_of, titled
+from streamdump.cli.run import FileRun, asking, lines_of, write_html
 from streamdump.cli.showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 READY = "stopped by --until ready"
 SIDES = ("client", "server")
-
-
-def _sides() -> list[str]:
-    return list(SIDES)
 
 
 @gathers
@@ -51,7 +47,7 @@ def follow(
             help="the bytes of the messages of client or server (or of an ADDRESS:PORT), secrets overwritten",
             rich_help_panel=SHOWN,
             show_default=False,
-            autocompletion=_sides,
+            autocompletion=lambda: list(SIDES),
         ),
     ] = None,
     html: Html = None,
@@ -85,10 +81,6 @@ def follow(
     bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
     view = view_of_values(shown, form, options) if bytes_of is None else RecordView(bytes_of.show)
     handshake = None if until is None else _Handshake()
-    if html is not None:
-        from streamdump.render.html.page import check_page
-
-        check_page(html, names)
     with run_of(live, names, options, colour, asked, form.left, page=html) as run:
         page = None if html is None else _Page(text_settings(shown, options, PLAIN, None, run.inspector))
         showing = Showing(run, view or _text(shown, options, palette(colour), run, ladder, mermaid), form.left)
@@ -118,7 +110,7 @@ def follow(
         if met:
             return _end(run, told)
         row = next((row for rows in run.inspector.each_rows() for row in rows if row.conversation == wanted), None)
-        code = _end(run, [_none(run, wanted) if row is None else _nothing(row)])
+        code = _end(run, [_nothing(row, wanted, len(run.inspector.table))])
         return ExitCode.USAGE if row is None and code == ExitCode.DONE else code
 
 
@@ -175,29 +167,24 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
 
 
 def _end(run: FileRun | LiveRun, told: list[str]) -> ExitCode:
-    if isinstance(run, LiveRun):
-        code = run.end()
-        for text in told:
-            say(text)
-        return code
-    # What is behind the handshake was read as far as a batch happened to reach
-    return run.end(quiet=run.stopped == READY, more=told)
+    if isinstance(run, FileRun):
+        # What is behind the handshake was read as far as a batch happened to reach
+        return run.end(quiet=run.stopped == READY, more=told)
+    code = run.end()
+    for text in told:
+        say(text)
+    return code
 
 
-def _nothing(row: ConversationRow) -> str:
-    """Why nothing is shown of a conversation."""
+def _nothing(row: ConversationRow | None, wanted: int, known: int) -> str:
+    """Why nothing is shown of a conversation; so many are `known`."""
+    if row is None:
+        others = f"but {count(known, 'other')}, from 0 on; streamdump conversations lists them" if known else "nor any other"
+        return f"there is no conversation {wanted}, {others}"
     if row.protocol:
-        return f"conversation {row.conversation} has no messages"
+        return f"conversation {wanted} has no messages"
     what = row.name or ("it carried nothing" if not any(row.bytes) else "its protocol is not known; -d decides")
-    return f"conversation {row.conversation} is not read: {what}"
-
-
-def _none(run: FileRun | LiveRun, wanted: int) -> str:
-    """That there is no such conversation."""
-    known = len(run.inspector.table)
-    if not known:
-        return f"there is no conversation {wanted}, nor any other"
-    return f"there is no conversation {wanted}, but {count(known, 'other')}, from 0 on; streamdump conversations lists them"
+    return f"conversation {wanted} is not read: {what}"
 
 
 class _Page:
@@ -222,13 +209,10 @@ class _Page:
 
     def write(self, path: str, run: FileRun | LiveRun, number: int, names: list[str]) -> None:
         """Write the page."""
-        from streamdump.render.html.page import write_page
         from streamdump.render.html.reports import listing
 
         head = ("#", "seconds", "", "message", "what it says", "latency, ms")
-        title, about = titled(f"follow {number}", names), introduction(run, names)
-        write_page(path, listing(title, about, f"Conversation {number}", head, 5, self._rows))
-        say(f"--html {path}: written")
+        write_html(path, f"follow {number}", run, names, listing, f"Conversation {number}", head, 5, self._rows)
 
 
 class _Raw:
@@ -259,16 +243,13 @@ class _Raw:
                 self._missing += record.size or 0
 
     def told(self) -> list[str]:
-        found = (
-            []
-            if self._met
-            else [f"--raw {self._side}: it sent no message; where it is not known who the client is, name its address and port"]
+        silent = f"--raw {self._side}: it sent no message; where it is not known who the client is, name its address and port"
+        notes = (
+            (not self._met, silent),
+            (self._hidden, "bytes of secrets were overwritten with *; --show-secrets leaves them"),
+            (self._missing, f"{count(self._missing, 'byte')} of this side are not there: lost, skipped or not kept"),
         )
-        if self._hidden:
-            found.append("bytes of secrets were overwritten with *; --show-secrets leaves them")
-        if self._missing:
-            found.append(f"{count(self._missing, 'byte')} of this side are not there: lost, skipped or not kept")
-        return found
+        return [text for holds, text in notes if holds]
 
 
 class _Handshake:

@@ -33,7 +33,7 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import coloured, columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import FileRun, FilterCount, RunReport, asking, introduction, titled
+from streamdump.cli.run import FileRun, FilterCount, RunReport, asking, write_html
 from streamdump.cli.showing import first
 from streamdump.errors import Report, UsageError, describe_exception
 from streamdump.options import Options
@@ -106,10 +106,6 @@ def latency(
     left = enough_of(enough)
     base = replace(options, bodies=False, pairs=True)
     asked, options = asking(where, base)
-    if html is not None:
-        from streamdump.render.html.page import check_page
-
-        check_page(html, names)
     from streamdump.latency.groups import Latencies
 
     width = SHORTEST_NS if html is not None and width_ns is None else width_ns
@@ -239,14 +235,12 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) ->
 
 def _write(path: str, found: Latencies, run: FileRun | LiveRun, names: list[str], alone: bool) -> None:
     """Write the page, too; `alone`: nobody but it asked for the course of time."""
-    from streamdump.render.html.page import write_page
     from streamdump.render.html.reports import latencies
 
     if alone:
         found.widen_to(INTERVALS)
     if run.inspector.counters.packets:
-        write_page(path, latencies(titled("latency", names), introduction(run, names), found))
-        say(f"--html {path}: written")
+        write_html(path, "latency", run, names, latencies, found)
     if alone:
         found.forget_series()
 

@@ -10,7 +10,7 @@ import typer
 from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, nanoseconds
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, Members, gathers
-from streamdump.cli.run import FileRun, asking, introduction, titled
+from streamdump.cli.run import FileRun, asking, check_html, write_html
 from streamdump.errors import UsageError
 from streamdump.options import Options
 
@@ -47,10 +47,7 @@ def stats(
     if width_ns == 0:
         raise UsageError(f"--interval {interval}: must be longer than nothing")
     asked, options = asking(where, replace(options, bodies=False))
-    if html is not None:
-        from streamdump.render.html.page import check_page, write_page
-
-        check_page(html, names)
+    check_html(html, names)
     from streamdump.render.stats import Counted, comma_separated, text
     from streamdump.stats import Stats
 
@@ -71,8 +68,7 @@ def stats(
         if html is not None and total.packets:
             from streamdump.render.html.reports import statistics
 
-            write_page(html, statistics(titled("stats", names), introduction(run, names), counted))
-            say(f"--html {html}: written")
+            write_html(html, "stats", run, names, statistics, counted)
         if width_ns is None:
             counted = counted._replace(series=[])
         if json:
