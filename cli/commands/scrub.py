@@ -83,21 +83,20 @@ def _tell(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
     if done.sealed and wanted.payloads:
         parts.append("what is sealed in TLS")
     say(f"{target}: {count(done.packets, 'packet')}, {count(done.messages, 'message')}; overwritten: {', '.join(parts) or 'nothing'}")
-    if done.packed:
-        say(f"{count(done.packed, 'message')} with compressed bytes, which were overwritten as a whole and do not unpack any more")
-    if done.left_out:
-        say(f"{_several(done.left_out, 'comment, name or key')} of the file left out")
-    if done.unread:
-        say(f"{count(done.unread, 'conversation')} of other protocols stay as they are; --payloads overwrites them")
-    if done.sealed:
-        say(f"{count(done.sealed, 'conversation')} in TLS {_sealed(done.sealed > 1, wanted)}; keys of TLS are left out")
-    if done.foreign:
-        say(f"{count(done.foreign, 'packet')} without TCP stay as they are; --payloads empties them")
-    if done.unsought:
-        sizes = ", ".join(map(str, sorted(done.unsought)))
-        say(f"not searched for elsewhere, for they may be any bytes: secrets of {sizes} bytes")
-    if done.error is not None:
-        say(f"{done.error}; what is whole was written")
+    packed = f"{count(done.packed, 'message')} with compressed bytes, which were overwritten as a whole and do not unpack any more"
+    sizes = ", ".join(map(str, sorted(done.unsought)))
+    notes = (
+        (done.packed, packed),
+        (done.left_out, f"{_several(done.left_out, 'comment, name or key')} of the file left out"),
+        (done.unread, f"{count(done.unread, 'conversation')} of other protocols stay as they are; --payloads overwrites them"),
+        (done.sealed, f"{count(done.sealed, 'conversation')} in TLS {_sealed(done.sealed > 1, wanted)}; keys of TLS are left out"),
+        (done.foreign, f"{count(done.foreign, 'packet')} without TCP stay as they are; --payloads empties them"),
+        (done.unsought, f"not searched for elsewhere, for they may be any bytes: secrets of {sizes} bytes"),
+        (done.error, f"{done.error}; what is whole was written"),
+    )
+    for holds, text in notes:
+        if holds:
+            say(text)
 
 
 def _sealed(several: bool, wanted: ScrubOptions) -> str:
