@@ -256,12 +256,12 @@ class Follow(Job):
                 state.taken.pop(one.taken.path, None)  # it may have another name now
         for at, one in enumerate(ready):
             state.taken[one.path] = ReadFile(
-                indexes[at],
                 one.path,
                 one.head,
                 one.head_size,
                 size[at],
                 one.first_ns,
+                indexes[at],
                 packets[at],
                 found.latest_ns[at],
                 held.get(at),
@@ -309,7 +309,7 @@ class Follow(Job):
             index = before.file if before is not None else state.files
             state.files += before is None
             trouble = Trouble(index, one.path, read or None, None, "was deleted or written anew before it was read", one.size - read)
-            state.taken[one.path] = ReadFile(index, one.path, "", 0, one.size, one.first_ns, 0, NEVER, trouble)
+            state.taken[one.path] = ReadFile(one.path, "", 0, one.size, one.first_ns, index, 0, NEVER, trouble)
 
     # What is there between micro-batches
 

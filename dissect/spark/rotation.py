@@ -34,17 +34,22 @@ HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""
 
 
-class ReadFile(msgspec.Struct):
-    """A file that was read, as far as it was there."""
+class KnownFile(msgspec.Struct):
+    """A file, and what it is known again by."""
 
-    file: int
-    """Index of the input."""
     path: str
     head: str
     """Digest of its first `head_size` bytes."""
     head_size: int
     size: int
     first_ns: int | None
+
+
+class ReadFile(KnownFile):
+    """A file that was read, as far as it was there."""
+
+    file: int
+    """Index of the input."""
     packets: int = 0
     latest_ns: int = NEVER
     """The latest time of its packets."""
@@ -56,38 +61,14 @@ class ReadFile(msgspec.Struct):
     """A newer file of its series was there when it was read."""
 
 
-class Ready(msgspec.Struct):
+class Ready(KnownFile):
     """A file that can be read, or read on where it was `taken` before."""
 
-    path: str
-    size: int
-    head: str
-    head_size: int
-    first_ns: int | None
     superseded: bool
     """A newer file of its series is there."""
     final: bool
     """Certainly nothing will be added."""
     taken: ReadFile | None
-
-
-class SeenFile(msgspec.Struct):
-    """A file of the folder as it was when it was looked at."""
-
-    path: str
-    size: int
-    modified_ns: int
-    changed_ns: int
-    """When its content, owner or mode were changed."""
-    inode: tuple[int, int] | str
-    series: str
-    head: str
-    head_size: int
-    first_ns: int | None
-    age: tuple[int, int, list[tuple[int, str]]]
-    """Sorts the files of a series by when they were written."""
-    known: ReadFile | None = None
-    """What was read of it, once the first bytes have been compared."""
 
 
 class Stat(NamedTuple):
@@ -96,8 +77,20 @@ class Stat(NamedTuple):
     size: int
     modified_ns: int
     changed_ns: int
+    """When its content, owner or mode were changed."""
     inode: tuple[int, int] | str
     """What stays when it is renamed; an object of a store cannot be."""
+
+
+class SeenFile(KnownFile):
+    """A file of the folder as it was when it was looked at."""
+
+    status: Stat
+    series: str
+    age: tuple[int, int, list[tuple[int, str]]]
+    """Sorts the files of a series by when they were written."""
+    known: ReadFile | None = None
+    """What was read of it, once the first bytes have been compared."""
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -155,14 +148,14 @@ class Rotation:
                     continue  # a copy: whoever packs has not removed the other yet, or that was whole when it was read
                 before = packed
             known = before is not None and before.size == one.size
-            if known and before is not None and before.path == one.path:
-                continue
             if before is not None:
+                if known and before.path == one.path:
+                    continue
                 self._going_on.add(before.path)
             superseded = one is not groups[one.series][-1]
             quiet = bool(one.size) and self._is_quiet(one, now)
             final = end or (superseded and quiet)
-            ready = Ready(one.path, one.size, one.head, one.head_size, one.first_ns, superseded, final, before)
+            ready = Ready(one.path, one.head, one.head_size, one.size, one.first_ns, superseded, final, before)
             if end or superseded or quiet or known:
                 complete.append((one, ready))
             else:
@@ -189,12 +182,8 @@ class Rotation:
         seen = self._seen() if waiting else None
         if seen is None:
             return []
-        newest: dict[str, SeenFile] = {}
-        there = {}
-        for one in seen:
-            there[one.path] = one
-            if one.series not in newest or one.age > newest[one.series].age:
-                newest[one.series] = one
+        there = {one.path: one for one in seen}
+        newest = {one.series: one for one in sorted(seen, key=lambda one: one.age)}
         found = []
         for old in waiting:
             now_there = there.get(old.path)
@@ -209,14 +198,14 @@ class Rotation:
     def missed(self, taken: Mapping[str, ReadFile]) -> list[SeenFile]:
         """Files that were seen, and are gone or written anew before they were read to what was seen; each is told once."""
         missed, self._missed = self._missed, []
-        names = {one.inode: path for path, one in self._known.items()}
+        names = {one.status.inode: path for path, one in self._known.items()}
         return [
             one
             for one in missed
             if one.first_ns is not None
             and not ((old := taken.get(one.path)) is not None and old.size >= one.size and old.first_ns == one.first_ns)
             and not any(one.path + suffix in self._known for suffix in PACKED)
-            and names.get(one.inode) in (None, one.path)
+            and names.get(one.status.inode) in (None, one.path)
         ]
 
     def there(self, path: str) -> bool:
@@ -232,7 +221,7 @@ class Rotation:
         known, self._known = self._known, {}
         for path, status in found.items():
             one = known.get(path)
-            if one is None or (one.size, one.modified_ns, one.changed_ns) != status[:3]:
+            if one is None or one.status[:3] != status[:3]:
                 before, one = one, _look_at(path, status, one)
                 if before is not None and not _goes_on(before, one):
                     self._missed.append(before)
@@ -267,17 +256,15 @@ class Rotation:
         if plain is None:
             return None
         candidates: list[ReadFile | SeenFile | None] = [taken.get(plain), self._known.get(plain)]
-        for found in candidates:
-            if found is not None and found.first_ns is not None and one.first_ns in (None, found.first_ns):
-                return found
-        return None
+        fits = (found for found in candidates if found and found.first_ns is not None and one.first_ns in (None, found.first_ns))
+        return next(fits, None)
 
     def _is_quiet(self, one: SeenFile, now: int) -> bool:
         size, modified, since = self._quiet.get(one.path, (-1, -1, now))
-        if (size, modified) != (one.size, one.modified_ns):
+        if (size, modified) != one.status[:2]:
             since = now
-        self._quiet[one.path] = one.size, one.modified_ns, since
-        return now - since >= self.settle_ns or now - one.modified_ns >= self.settle_ns
+        self._quiet[one.path] = *one.status[:2], since
+        return now - since >= self.settle_ns or now - one.status.modified_ns >= self.settle_ns
 
     def _waits(self, one: SeenFile, ready: Ready, writing: list[SeenFile], ends: Mapping[str, int], now: int) -> bool:
         """Whether a complete file waits for one of another series that is being written and began before it ended."""
@@ -344,12 +331,12 @@ def _look_at(path: str, status: Stat, before: SeenFile | None) -> SeenFile:
     with suppress(OSError, CaptureError):  # the plan says why
         data = storage.pieces(path, 0, min(HEAD, status.size))
     head = digest(data)
-    same = before is not None and before.head == head and before.inode == status.inode
+    same = before is not None and before.head == head and before.status.inode == status.inode
     first = before.first_ns if before is not None and same else None
     if first is None:
         first = first_ns(path)
     age = first or status.modified_ns, status.modified_ns, natural(path)
-    return SeenFile(path, status.size, status.modified_ns, status.changed_ns, status.inode, series(path), head, len(data), first, age)
+    return SeenFile(path, head, len(data), status.size, first, status, series(path), age)
 
 
 def _goes_on(before: SeenFile, now: SeenFile) -> bool:
@@ -370,7 +357,7 @@ def _ends(groups: Iterable[list[SeenFile]]) -> dict[str, int]:
     return found
 
 
-def same_file(path: str, old: ReadFile | Ready) -> bool:
+def same_file(path: str, old: KnownFile) -> bool:
     """Whether a file still begins as it did then, and has no fewer bytes."""
     with suppress(OSError, CaptureError):
         found = storage.status(path)
@@ -380,10 +367,7 @@ def same_file(path: str, old: ReadFile | Ready) -> bool:
 
 def first_ns(path: str) -> int | None:
     """When the first packet of a capture was captured; None where there is none, or no capture."""
-    try:
-        with storage.open_packets(path) as reader:
-            for packets in reader.batches(1):
-                return packets[0].time_ns
-    except CaptureError:
-        pass
+    with suppress(CaptureError), storage.open_packets(path) as reader:
+        for packets in reader.batches(1):
+            return packets[0].time_ns
     return None

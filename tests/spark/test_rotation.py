@@ -50,7 +50,7 @@ class Folder:
         """Read these files."""
         for one in ready:
             self.taken[one.path] = ReadFile(
-                0, one.path, one.head, one.head_size, one.size, one.first_ns, 1, one.first_ns or 0, trouble, self.now, one.superseded
+                one.path, one.head, one.head_size, one.size, one.first_ns, 0, 1, one.first_ns or 0, trouble, self.now, one.superseded
             )
         return [Path(one.path).name for one in ready]
 
