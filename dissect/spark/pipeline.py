@@ -22,6 +22,7 @@ from streamdump.model import ConversationRow, Options
 from streamdump.spark import PARTS, storage, tasks
 from streamdump.spark.already_read import Captures
 from streamdump.spark.keys import NETWORKS
+from streamdump.spark.session import SparkTasks, Watch
 from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import BY_DAY, TABLES, Input, PointOf
@@ -31,7 +32,6 @@ from streamdump.spark.write import FRAMES, PartWriter, Receipt, Target, commit, 
 
 if TYPE_CHECKING:
     from streamdump.spark.delta import Delta
-    from streamdump.spark.session import SparkTasks
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
@@ -108,10 +108,6 @@ class Progress(msgspec.Struct):
     total: int = 0
     read: int = 0
     bytes: int = 0
-
-
-Watch = Callable[[int, int, float], None]
-"""Told how many tasks have ended, of how many, and which share of those of the first stage."""
 
 
 class Points:

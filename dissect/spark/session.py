@@ -62,6 +62,7 @@ OPENED = [
 T = TypeVar("T")
 
 Watch = Callable[[int, int, float], None]
+"""Told how many tasks have ended, of how many, and which share of those of the first stage."""
 
 VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
 """What is set in the environment while a session lives."""

@@ -77,7 +77,20 @@ AT_ONCE = 16
 """So many objects of a store are asked for at the same time."""
 
 
-class Split(msgspec.Struct):
+class Counts(msgspec.Struct, kw_only=True):
+    """What is in a byte range."""
+
+    packets: int = 0
+    fragments: int = 0
+    sightings: int = 0
+    """Packets of cooked captures, any of which may be one that was seen before."""
+    payload: int = 0
+    """Bytes of TCP payload."""
+    flows: bytes | None = b""
+    """The `flow_id` of its segments, each once, sorted; None where there are too many."""
+
+
+class Split(Counts):
     """A byte range of a capture, or a whole one that cannot be cut (`stop` None).
 
     `head` is what a reader has to see first: the file's header, or the section's and its interfaces'. `number` packets lie before it,
@@ -91,21 +104,13 @@ class Split(msgspec.Struct):
     head: bytes = b""
     number: int = 0
     latest_ns: int = NEVER
-    packets: int = 0
-    fragments: int = 0
-    sightings: int = 0
-    """Packets of cooked captures, any of which may be one that was seen before."""
     size: int = 0
-    payload: int = 0
-    """Bytes of TCP payload."""
     damaged: bool = False
     """Reading it ends with an error."""
     after: int = 0
     """Packets up to this number were read before."""
     network: int = 0
     """Number of the network that its conversations are kept apart in."""
-    flows: bytes | None = b""
-    """The `flow_id` of its segments, each once, sorted; None where there are too many."""
 
 
 class Copy(msgspec.Struct):
@@ -159,24 +164,19 @@ class Plan(msgspec.Struct):
         return [split for split in self.splits if split.fragments or split.sightings]
 
 
-class Examined(msgspec.Struct):
+class Examined(Counts):
     """What a walk through a range found. `landed` is where it ended, `stop` where it should have."""
 
     start: int | None
     stop: int
     landed: int
-    packets: int = 0
     latest_ns: int = NEVER
     middle_ns: int = NEVER
     """The time in the middle of its last packets."""
-    fragments: int = 0
-    sightings: int = 0
-    payload: int = 0
     error: tuple[str, int | None, int | None] | None = None
     """Reason, position and packet, both counted from the range's own beginning."""
     apart: str | None = None
     """Why it cannot be read without what comes before it."""
-    flows: bytes | None = b""
     secrets: bool = False
     """It holds keys of TLS."""
 
@@ -464,11 +464,9 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
         packed = whole.format == PACKED
         stop = None if packed else one.stop if last else one.landed
         size = whole.size if packed else one.landed - at
-        counts = one.packets, one.fragments, one.sightings, size, one.payload
         damaged = one.error is not None
-        splits.append(
-            Split(index, whole.path, at, stop, whole.head, number, latest, *counts, damaged, network=whole.network, flows=one.flows)
-        )
+        counts = {name: getattr(one, name) for name in Counts.__struct_fields__}
+        splits.append(Split(index, whole.path, at, stop, whole.head, number, latest, size, damaged, network=whole.network, **counts))
         if last and copy is not None and copy.error is not None:
             # What the copy lacks at its end is what could not be unpacked.
             one.error = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -216,10 +217,9 @@ class PartWriter:
                 self._flush(table)
         for table, out in self._open.items():
             self.receipt.files.setdefault(table, []).extend(out.close())
-        if self._frames is not None:
-            self._frames.close()
-        if self._carried is not None:
-            self._carried.close()
+        for left in (self._frames, self._carried):
+            if left is not None:
+                left.close()
         for kind, (written, place, stream) in self._side.items():
             stream.close()
             written.size = place.size()
@@ -509,14 +509,14 @@ TWICE = 4
 
 def twice(done: Sequence[Receipt], paths: Mapping[int, str]) -> list[Trouble]:
     """What to tell of files that hold the same bytes."""
-    counts: dict[tuple[int, int], list[int]] = {}
-    for receipt in done:
-        for first, second, found, of in receipt.twice:
-            count = counts.setdefault((first, second), [0, 0])
-            count[0] += found
-            count[1] += of
+    alike: Counter[tuple[int, int]] = Counter()
+    compared: Counter[tuple[int, int]] = Counter()
+    for first, second, found, of in (one for receipt in done for one in receipt.twice):
+        alike[first, second] += found
+        compared[first, second] += of
     most: dict[int, tuple[int, int, int]] = {}
-    for (first, second), (found, of) in sorted(counts.items()):
+    for (first, second), of in sorted(compared.items()):
+        found = alike[first, second]
         if found * TWICE >= of and found > most.get(second, (0, 0, 0))[0]:
             most[second] = found, of, first
     return [
