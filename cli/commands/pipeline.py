@@ -519,18 +519,12 @@ def _summary(run: PipelineRun) -> None:
         times = [_time(group.latency.quantile(share)) for share in shares] or [""] * (len(QUANTILES) + 1)
         lines.append((f"{protocol} {name}", f"{group.count:,}", *times))
         missing += [(-many, name, why) for why, many in group.reasons.items()]
-    if len(lines) > 1:
-        _table(lines[: COMMANDS + 1])
+    _table(lines[: COMMANDS + 1])
     lines = [("slowest", "id", "between", "latency")]
     for latency, row in run.gathered.slowest:
         lines.append((row["name"], "" if row["id"] is None else str(row["id"]), f"{row['src']} > {row['dst']}", _time(latency)))
-    if len(lines) > 1:
-        _table(lines)
-    lines = [("without a response", "why", "requests")]
-    for many, name, why in sorted(missing)[:UNANSWERED]:
-        lines.append((name, why, f"{-many:,}"))
-    if len(lines) > 1:
-        _table(lines)
+    _table(lines)
+    _table([("without a response", "why", "requests"), *((name, why, f"{-many:,}") for many, name, why in sorted(missing)[:UNANSWERED])])
 
 
 def _time(value: float) -> str:
@@ -538,12 +532,12 @@ def _time(value: float) -> str:
 
 
 def _table(lines: list[tuple[str, ...]]) -> None:
-    """Columns on standard error: text to the left, numbers to the right."""
+    """Columns on standard error, if there are any below their heads: text to the left, numbers to the right."""
     from streamdump.render.terminal import visible
 
     shown = [[visible(cell) for cell in line] for line in lines]
     widths = [max(len(line[at]) for line in shown) for at in range(len(shown[0]))]
-    for line in shown:
+    for line in shown if len(shown) > 1 else ():
         cells = [cell.ljust(width) if cell == line[0] else cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
         sys.stderr.write("  " + "  ".join(cells).rstrip() + "\n")
 
