@@ -41,7 +41,8 @@ class AcknowledgedPairs(list[Pair]):
             sent = self._sent.get(ends)
             if sent is None:
                 if len(self._sent) >= SIDES_KEPT:
-                    del self._sent[next(iter(self._sent))]
+                    # Those whose every packet was acknowledged miss nothing
+                    self._sent = dict([one for one in self._sent.items() if one[1]][-SIDES_KEPT // 2 :])
                 sent = self._sent[ends] = deque(maxlen=SENT_KEPT)
             sent.append(((segment.seq + segment.wire) & MASK, (segment.file, segment.number)))
         waiting = self._sent.get(back(ends)) if segment.flags & ACK else None
