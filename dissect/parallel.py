@@ -145,16 +145,17 @@ class ShareOfTable(ConversationTable):
         self._mine: dict[bytes, bool] = {}
         self._feed = super().feed
 
-    def feed(self, segment: Segment) -> list[Event]:
-        mine = self._mine.get(segment.ends)
+    def skips(self, ends: bytes) -> bool:
+        """Whether another share has the segments with these ends, and none of this one waits for any segment."""
+        mine = self._mine.get(ends)
         if mine is None:
-            mine = self._look_up(segment.ends)
-        if mine:
-            found = self._feed(segment)
-        elif self.run.tls_manager.waiting:
-            found = self._keys(NOTHING, segment.order)
-        else:
+            mine = self._look_up(ends)
+        return not (mine or self.run.tls_manager.waiting)
+
+    def feed(self, segment: Segment) -> list[Event]:
+        if self.skips(segment.ends):
             return NOTHING
+        found = self._feed(segment) if self._mine[segment.ends] else self._keys(NOTHING, segment.order)
         if found:
             order = segment.order
             self.places += [(order, one.record.conversation, 0, 0) for one in found]
@@ -200,6 +201,9 @@ class Worker:
         self.inspector = inspector = Inspector(self.readers, replace(self.work.options, keylog=division.keylog), bare=True)
         self.table = ShareOfTable(inspector.run, share, division.workers)
         inspector.table = inspector.session.table = self.table
+        if not inspector.options.separate:
+            # Else the ends lack the network
+            inspector.link.skips = self.table.skips
         self.work.begin(inspector)
         self._pruned = self._looked = 0
 
