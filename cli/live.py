@@ -38,7 +38,6 @@ from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, 
 if TYPE_CHECKING:
     from streamdump.capture.write import PcapngWriter, Ring
     from streamdump.model import ConversationRow, Options, Packet, Record
-    from streamdump.parallel import Division
 
 SIGNALS = (signal.SIGINT, *ENDING)
 KILOBYTE = 1000
@@ -90,7 +89,6 @@ def run_of(
     prints: bool = True,
     twice: bool = False,
     page: str | None = None,
-    division: Division | None = None,
 ) -> FileRun | LiveRun:
     """What captures from the interfaces that were asked for, else what reads captures (see `FileRun`); `page` is written at the end."""
     check_html(page, names)
@@ -100,7 +98,7 @@ def run_of(
         run = LiveRun(live, names, options, colour, page)
     else:
         check_without(live, twice)
-        run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice, division)
+        run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice)
     run.asked = asked
     return run
 

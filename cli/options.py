@@ -209,16 +209,6 @@ TimeForm = Annotated[
     ),
 ]
 Enough = Annotated[str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)]
-Jobs = Annotated[
-    str | None,
-    typer.Option(
-        "--jobs",
-        metavar="N",
-        help="read files with N processes; by default with one, above 64 MB with one a processor, at most 4 and not as root",
-        rich_help_panel=READ,
-        show_default=False,
-    ),
-]
 Html = Annotated[
     str | None,
     typer.Option("--html", metavar="FILE", help="a report, too: one page that loads nothing", rich_help_panel=WRITTEN, show_default=False),

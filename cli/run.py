@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from streamdump.capture.link import PacketCounters
     from streamdump.inspector import Inspector
     from streamdump.model import ConversationRow, Options, Record
-    from streamdump.parallel import Divided, Division
     from streamdump.render.summary import Lines
 
 COMMANDS = (
@@ -57,8 +56,6 @@ SHORTEST = 3
 """Letters of a command that tell which one is meant."""
 
 STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
-
-CROWDED = "the workers of --jobs held more together than one process may: --jobs 1 may tell some of it otherwise"
 
 PORTS_NAMED = 4
 """For so many ports of conversations that are not read the closing line says how to have them read."""
@@ -146,22 +143,6 @@ class FilterCount:
         if self._conversations is not None:
             self._conversations -= gone
 
-    @property
-    def whole(self) -> bool:
-        """Whether that takes the whole run to tell."""
-        return self._filter.whole
-
-    def counted(self) -> tuple[int, set[int] | None]:
-        """What was counted and noted."""
-        return self._records, self._conversations
-
-    def add(self, counted: tuple[int, set[int] | None], numbers: Mapping[int, int]) -> None:
-        """Add what was counted elsewhere, where conversations are called otherwise than by these numbers."""
-        records, conversations = counted
-        self._records += records
-        if conversations is not None:
-            self._conversations = (self._conversations or set()) | {numbers[one] for one in conversations}
-
     def told(self) -> str:
         """How much that was, for the closing line."""
         what, number = "record", self._records
@@ -233,10 +214,9 @@ class FileRun(RunReport):
         messages: int | None = None,
         prints: bool = True,
         twice: bool = False,
-        division: Division | None = None,
     ) -> None:
         """`packets` and `messages`: how many are enough; the one who shows the messages counts them. `prints`: results come meanwhile.
-        `twice`: the captures can be read `again`. `division`: other processes read them."""
+        `twice`: the captures can be read `again`."""
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 
@@ -271,17 +251,9 @@ class FileRun(RunReport):
             except CaptureError as error:
                 self.errors.append(error)
         self.names += [reader.name for reader in self.readers]
-        self.divided: Divided | None = None
-        if division is None:
-            self.inspector = Inspector(self.readers, options, bare=True)
-        else:
-            from streamdump.parallel import Divided
-
-            self.inspector = self.divided = Divided(self.readers, options, division)
+        self.inspector = Inspector(self.readers, options, bare=True)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.divided is not None:
-            self.divided.close()
         for reader in self.readers:
             reader.close()
 
@@ -301,12 +273,7 @@ class FileRun(RunReport):
                 # what is still held while the next are made does not fit in the cache with them
                 del batch
                 progress.step()
-            if self.inspector.interrupted:
-                self.stopped = INTERRUPTED
         except KeyboardInterrupt:
-            if self.inspector.interrupted:
-                # Nobody waits for what the workers have counted either
-                raise
             self.stopped = INTERRUPTED
         finally:
             progress.close()
@@ -341,14 +308,14 @@ class FileRun(RunReport):
 
     def _foreign(self) -> list[str]:
         """That files disagree on what was said, as those of different networks do that use the same addresses."""
-        found = self.inspector.disputed()
+        found = [one.tcp for one in self.inspector.table.conversations if one.tcp.foreign is not None]
         if not found:
             return []
-        first = found[0]
-        files = " and ".join(self.readers[index].name for index in sorted(set(first.files)))
+        first = min(found, key=lambda one: one.index)
+        files = " and ".join(self.readers[index].name for index in sorted({first.first[2], first.foreign or 0}))
         others = f", and of {count(len(found) - 1, 'other')}" if len(found) > 1 else ""
         return [
-            f"the bytes of conversation {first.conversation} ({' - '.join(first.endpoints)}){others} are not the same in {files}: "
+            f"the bytes of conversation {first.index} ({' - '.join(first.endpoints)}){others} are not the same in {files}: "
             "those that came first were kept; --separate reads each file as of a network of its own"
         ]
 
@@ -361,8 +328,6 @@ class FileRun(RunReport):
             if self.view is not None and self.view.marked:
                 command = "diagnose"
             said += [] if self.asked is None else [self.asked.told()]
-            if self.divided is not None and self.divided.crowded:
-                said.append(CROWDED)
         if command is not None and command not in self.tells:
             said.append(f"more: streamdump {command}")
         return f"{self.names[0] if len(self.names) == 1 else count(len(self.names), 'file')}: {'; '.join(said)}"

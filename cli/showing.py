@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from streamdump.cli.run import RunReport
     from streamdump.inspector import Inspector
     from streamdump.model import Message, Record
-    from streamdump.render.fields import FieldLines
     from streamdump.render.terminal import Palette
 
 AT_ONCE = 4_096
@@ -203,16 +202,11 @@ def _json_view() -> RecordView:
     return RecordView(show)
 
 
-def field_lines(shown: Shown, form: ViewForm, options: Options) -> FieldLines:
-    """What makes lines of the values that were asked for."""
+def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
     from streamdump.filter import compile_columns
     from streamdump.render.fields import FieldLines
 
-    return FieldLines(compile_columns(shown.names or COLUMNS, options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
-
-
-def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
-    lines = field_lines(shown, form, options)
+    lines = FieldLines(compile_columns(shown.names or COLUMNS, options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
 
     def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(lines.lines, batch, failed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.capture.merge import merge
@@ -30,14 +30,6 @@ LAST = 1_024
 
 AGE_NS = 500_000_000
 """How often a capture without an end looks for what has become old."""
-
-
-class Dispute(NamedTuple):
-    """A conversation of which two files have other bytes: those of the first one were kept."""
-
-    conversation: int
-    endpoints: tuple[str, str]
-    files: tuple[int, int]
 
 
 class Input(Protocol):
@@ -83,8 +75,6 @@ class Inspector:
             self.run.windows = Windows()
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
-        self.interrupted = False
-        """Somebody did not want to wait for the end."""
         self.watch: Callable[[list[Packet]], None] | None = None
         """Is shown all packets as they are read."""
         self._number = 0
@@ -208,11 +198,6 @@ class Inspector:
     def each_rows(self, related: bool = True) -> Iterator[list[ConversationRow]]:
         """The rows of `rows`, some at a time."""
         return self.table.rows(related)
-
-    def disputed(self) -> list[Dispute]:
-        """What files disagree on, by first packet."""
-        found = [one.tcp for one in self.table.conversations]
-        return sorted(Dispute(one.index, one.endpoints, (one.first[2], one.foreign)) for one in found if one.foreign is not None)
 
     def flows(self) -> Iterator[ConversationSpan]:
         """What tells the packets of each conversation; not after `age` has dropped some."""

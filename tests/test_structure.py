@@ -20,7 +20,6 @@ ROWS = (
     {"snapshot"},
     {"session"},
     {"inspector", "latency", "stats"},
-    {"parallel"},
     {"render", "spark", "golden", "scrub", "wireshark"},
     {"cli"},
     {"__main__"},

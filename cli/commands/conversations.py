@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.dividing import Noting, add_up, division_of, shows_nothing
 from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
-from streamdump.cli.options import SHOWN, Colour, Files, Html, Jobs, Json, ReadFiles, Where, inputs
+from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
 from streamdump.cli.output import columns, palette, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from streamdump.cli.run import FileRun, asking, blocks, write_html
@@ -37,58 +36,43 @@ def conversations(
     evidence: Annotated[bool, typer.Option("-V", help="what the verdict on each rests on, too", rich_help_panel=SHOWN)] = False,
     where: Where = None,
     live: LiveOptions,
-    jobs: Jobs = None,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     names = inputs(read_files, files)
-    base = replace(options, bodies=False)
-    asked, options = asking(where, base)
-    look = _Look(json, evidence, colour)
-    division = division_of(jobs, names, base, asked, {}, Noting, (where, base))
-    with run_of(live, names, options, colour, asked, prints=False, page=html, division=division) as run:
+    asked, options = asking(where, replace(options, bodies=False))
+    with run_of(live, names, options, colour, asked, prints=False, page=html) as run:
         run.tells = ("conversations",)
         if isinstance(run, LiveRun):
-            _live(run, look)
-        elif run.divided is not None:
-            run.each(shows_nothing)
-            add_up(run)
+            _live(run, json)
         else:
             run.each(_noting(run))
         each = (row for rows in run.inspector.each_rows() for row in rows)
         # A table is made of all rows together
         while rows := list(islice(each, AT_ONCE if json else None)):
-            _show(run, rows, look)
+            _show(run, rows, json, evidence)
         if html is not None and run.inspector.counters.packets:
             _write(run, html, names or list(live.interfaces or ()))
         return run.end()
 
 
-class _Look(NamedTuple):
-    """How rows are shown."""
-
-    json: bool
-    evidence: bool
-    colour: str
-
-
-def _live(run: LiveRun, look: _Look) -> None:
+def _live(run: LiveRun, json: bool) -> None:
     """While it goes on a table on a terminal; in JSON each conversation when it is forgotten."""
     note = _noting(run)
     gone: list[ConversationRow] = []
-    if look.json or run.asked is not None:
+    if json or run.asked is not None:
         run.leaving = gone.extend
 
     def leave() -> None:
         # Not before the last records of those that leave were looked at
-        if look.json and gone:
-            _show(run, gone, look)
+        if json and gone:
+            _show(run, gone, json)
         if run.asked is not None:
             run.asked.forget(gone)
         gone.clear()
 
-    if look.json:
+    if json:
         run.tick = leave
         run.each(note)
         leave()
@@ -117,14 +101,14 @@ def _write(run: FileRun | LiveRun, path: str, names: Sequence[str]) -> None:
     write_html(path, "conversations", run, names, listing, "Conversations", PAGE_HEAD, PAGE_NAMES, page_rows(each))
 
 
-def _show(run: FileRun | LiveRun, rows: list[ConversationRow], look: _Look) -> None:
+def _show(run: FileRun | LiveRun, rows: list[ConversationRow], json: bool, evidence: bool = False) -> None:
     if run.asked is not None:
         rows = run.asked.rows(rows)
 
     def failed(row: ConversationRow, what: str) -> None:
         run.tell(Report(what, "it is not shown", None, None, row.conversation, " - ".join(row.endpoints)))
 
-    if look.json:
+    if json:
         from streamdump.render.jsonl import encode
 
         for block in blocks(encode, rows, failed):
@@ -132,10 +116,10 @@ def _show(run: FileRun | LiveRun, rows: list[ConversationRow], look: _Look) -> N
     elif rows:
         from streamdump.render.conversations import plain, table
 
-        width = columns(look.colour)
+        width = columns(run.colour)
 
         def text(rows: list[ConversationRow]) -> str:
-            return plain(rows, look.evidence) if width is None else table(rows, width, palette(look.colour), look.evidence)
+            return plain(rows, evidence) if width is None else table(rows, width, palette(run.colour), evidence)
 
         # A table is made of all rows together
         parts = [*blocks(lambda rows: (rows, text(rows)), rows, failed)]

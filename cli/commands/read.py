@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.dividing import Asking, Rendering, division_of, show_divided
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.help import brief
 from streamdump.cli.live import LiveOptions, LiveRun, list_interfaces, run_of
@@ -21,7 +20,6 @@ from streamdump.cli.options import (
     Alone,
     Colour,
     Files,
-    Jobs,
     ListInterfaces,
     OnlyMatching,
     ReadFiles,
@@ -36,7 +34,6 @@ from streamdump.cli.run import FileRun, asking, lines_of
 from streamdump.cli.showing import QUIET, Failed, RecordView, Showing, Shown, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
-from streamdump.render.terminal import PLAIN
 
 if TYPE_CHECKING:
     from streamdump.cli.writing import Selection
@@ -56,7 +53,6 @@ def read(
     list_all: ListInterfaces = False,
     only_matching: OnlyMatching = False,
     options: Annotated[Options, Members(*SETTINGS)],
-    jobs: Jobs = None,
     unresolved: Unresolved = False,
     alone: Alone = False,
     statistics: Statistics = None,
@@ -85,8 +81,7 @@ def read(
         write_text(brief())
         return ExitCode.DONE
     form = form_of(shown)
-    base = options_for(shown, form, options, quiet)
-    asked, options = asking(where, base)
+    asked, options = asking(where, options_for(shown, form, options, quiet))
     view = view_of_values(shown, form, options)
     quiet = quiet or (writes and not form.given)
     selection = None
@@ -94,19 +89,7 @@ def read(
         raise UsageError("-w - : standard output is for one thing: not for a terminal, and not with -V, -x, -T or --json")
     if writes and live.write is not None:
         selection = _selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
-    reasons = {
-        "-w writes the packets of all": writes,
-        "-c ends it before": form.left is not None,
-        "findings tell of all conversations together": base.findings,
-        "-t d counts from packet to packet": shown.clock == "d",
-    }
-    looks = (sys.stdout.encoding or "utf-8",) if view is not None else (palette(colour) is not PLAIN, columns(colour))
-    work = (Asking, (where, base)) if quiet else (Rendering, (where, base, shown, *looks))
-    division = division_of(jobs, names, base, asked, reasons, *work)
-    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, division=division) as run:
-        if division is not None and isinstance(run, FileRun):
-            show_divided(run, QUIET if quiet else view or _text(shown, options, palette(colour), run, True))
-            return run.end()
+    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes) as run:
         if selection is not None:
             selection.listen(run.inspector)
         showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)
@@ -130,13 +113,12 @@ def _selection(path: str, names: Sequence[str], some: bool, alone: bool, keys: b
     return Selection(path, names, some, alone, keys)
 
 
-def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun, told: bool = False) -> RecordView:
-    """Shows lines; `told`: of what workers said."""
+def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun) -> RecordView:
+    """Shows lines."""
     from streamdump.render.summary import Lines
-    from streamdump.render.told import SaidLines
 
     width = columns(run.colour)
-    lines = run.view = (SaidLines if told else Lines)(**text_settings(shown, options, colours, width, run.inspector))
+    lines = run.view = Lines(**text_settings(shown, options, colours, width, run.inspector))
     if shown.clock == "d":
         run.inspector.watch = lines.clock.watch
     started = False

@@ -75,11 +75,6 @@ class CaptureReader:
         """Bytes read from the input so far, packed where it is packed."""
         return self._blocks.raw.count
 
-    @bytes_read.setter
-    def bytes_read(self, count: int) -> None:
-        """Others read it, and so much."""
-        self._blocks.raw.count = count
-
     @property
     def bytes_total(self) -> int | None:
         """The size of the input as `bytes_read` counts it; None for a pipe."""

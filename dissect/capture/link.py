@@ -17,8 +17,6 @@ from streamdump.capture.duplicates import Duplicates, digest, place_of
 from streamdump.model import Packet, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from streamdump.capture.odd import OddPackets
 
 ETHERNET, PPP, PPP_HDLC, CISCO_HDLC, SLL, SLL2, NULL, LOOP = 1, 9, 50, 104, 113, 276, 0, 108
@@ -117,8 +115,6 @@ class LinkParser:
         """Where somebody wants it: by the order of the packet, the fragments of TCP datagrams that others completed."""
         self.network = b""
         """What the `ends` of its segments are followed by."""
-        self.skips: Callable[[bytes], bool] | None = None
-        """Where somebody has no use for the segments with some `ends`: tells of which. It may get some all the same."""
         self._odd: OddPackets | None = None
         self._duplicates = Duplicates()
 
@@ -164,8 +160,6 @@ class LinkParser:
         counters.tcp += 1
         if self.stateless:
             self.payload_at = min(ip + size, ip + room)
-        if self.skips is not None and self.skips(ends):
-            return None
         data = buffer[ip + size : ip + (sent if sent < room else room)]
         return Segment(ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size)
 

@@ -41,9 +41,7 @@ class AcknowledgedPairs(list[Pair]):
             sent = self._sent.get(ends)
             if sent is None:
                 if len(self._sent) >= SIDES_KEPT:
-                    # Those whose every packet was acknowledged miss nothing
-                    left = [one for one in self._sent.items() if one[1]]
-                    self._sent = dict(left[max(0, len(left) - SIDES_KEPT // 2) :])
+                    del self._sent[next(iter(self._sent))]
                 sent = self._sent[ends] = deque(maxlen=SENT_KEPT)
             sent.append(((segment.seq + segment.wire) & MASK, (segment.file, segment.number)))
         waiting = self._sent.get(back(ends)) if segment.flags & ACK else None

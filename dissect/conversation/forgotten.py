@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import get_type_hints
 
 import msgspec
@@ -44,10 +43,6 @@ class PackedRows:
         """Keep the row of a conversation whose first packet is `order`, in this file."""
         self._rows[row.conversation] = row.protocol, _encode((order, file, *msgspec.structs.astuple(row)))
 
-    def take(self, others: PackedRows, numbers: Mapping[int, int]) -> None:
-        """Take over the rows of others, whose conversations have these numbers here."""
-        self._rows.update({numbers[index]: row for index, row in others._rows.items()})
-
     def protocols(self) -> dict[int, str | None]:
         """What the conversations speak."""
         return {index: protocol for index, (protocol, _) in self._rows.items()}
@@ -55,7 +50,7 @@ class PackedRows:
     def row(self, index: int, number: int) -> ConversationRow:
         """The row of one."""
         row = ConversationRow(*_decode(self._rows[index][1])[2:])
-        row.number, row.conversation = number, index
+        row.number = number
         return row
 
     def flow(self, index: int, separate: bool) -> ConversationSpan:

@@ -75,7 +75,6 @@ class Filter:
     `reads_fields`: whether it looks into `fields`, or at what is wrong with them, so that these have to be complete.
     `wanted`: whether it may keep a message of which a `Head` is known; None where that tells nothing.
     `kinds`: the kinds of records for which it may hold at all.
-    `whole`: whether it asks for what the whole run tells, such as the number of a record.
     `hints`: what looks like a slip, though it is none by the rules.
     """
 
@@ -89,10 +88,8 @@ class Filter:
         reads_raw: bool,
         kinds: frozenset[type],
         hints: list[str],
-        whole: bool,
     ) -> None:
         self.text = text
-        self.whole = whole
         self.wanted = wanted
         self.reads_fields = reads_fields
         self.reads_raw = reads_raw
@@ -134,9 +131,6 @@ def compile_filter(text: str, options: Options | None = None) -> Filter:
 OF_EARLIER = ("client", "server", RELATIVE, DELTA)
 """What earlier records tell."""
 
-OF_WHOLE = ("r.number", "r.conversation", "r.request", "r.response", f"{RELATIVE}(r)")
-"""What is not known where only a part of the conversations is."""
-
 _OF_BODIES = (f"r.{FIELDS}", "r.notes", "r.fault")
 """What lacks something where bodies are not decoded."""
 
@@ -170,8 +164,7 @@ class _Builder:
         wanted = None if may == TRUE else self._function(Head.__name__, may)
         kinds = frozenset(record for record in RECORDS if pieces[record].text != FALSE)
         raw = "raw(r)" in pieces[Message].text
-        whole = any(one in piece.text for piece in pieces.values() for one in OF_WHOLE)
-        return Filter(self.text, tests, wanted, self.earlier if asks else None, self.reads_fields, raw, kinds, self.hints, whole)
+        return Filter(self.text, tests, wanted, self.earlier if asks else None, self.reads_fields, raw, kinds, self.hints)
 
     def _function(self, name: str, body: str) -> Callable[[Any], Any]:
         scope = {"__builtins__": {}, **self.namespace}

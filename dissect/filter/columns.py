@@ -29,13 +29,6 @@ class Columns:
         kind = type(record)
         return [get[kind](record) if kind in get else None for get in self._getters]
 
-    def replace(self, name: str, value: Any) -> None:
-        """Let the values of a name be this one, whatever the record is."""
-        self._getters = [
-            dict.fromkeys(getters, lambda record: value) if name == of else getters
-            for of, getters in zip(self.names, self._getters, strict=True)
-        ]
-
     def learn(self, records: Iterable[Record]) -> None:
         """To be told of all records of a run in their order, also of those that are not shown, before their values are asked for."""
         self._earlier.learn(records)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Protocol
 
 import msgspec
 
@@ -47,12 +46,6 @@ _PARTS: dict[str, Callable[[Pair], Hashable]] = {
 }
 BY = (*_PARTS, "verb")
 """What exchanges can be grouped by, besides their protocol."""
-
-
-class Numbers(Protocol):
-    """The numbers that messages of a worker have among all."""
-
-    def __getitem__(self, own: int) -> int: ...
 
 
 class LatencyGroup(msgspec.Struct):
@@ -124,10 +117,6 @@ class LatencyGroup(msgspec.Struct):
             self.network.add(latency_ns - handler_ns)
 
 
-Counted = tuple[dict[Key, LatencyGroup], dict[tuple[int, Key], LatencyGroup], list[SlowRow], int, int | None]
-"""Groups, the series, the slowest, exchanges beyond the limit, and the length of an interval."""
-
-
 class Latencies:
     """Groups of exchanges. What is kept does not grow with them, but for the bounded number of groups and of intervals."""
 
@@ -171,34 +160,6 @@ class Latencies:
             if self.interval_ns is not None:
                 told = pair.exchange if response is None else response
                 self._cell((request if told is None else told).time_ns, key).note(*ended)
-
-    def counted(self) -> Counted:
-        """All that was counted, for `merge` in another process."""
-        return self.groups, self.series, self.slowest(), self.beyond, self.interval_ns
-
-    def merge(self, counted: Counted, conversations: Mapping[int, int], numbers: Numbers) -> None:
-        """Add what was counted of other conversations, which have these numbers here, as their messages have."""
-        groups, series, slow, beyond, interval_ns = counted
-        self.beyond += beyond
-        place = 1 + self.by.index("conversation") if "conversation" in self.by else 0
-
-        def named(key: Key) -> Key:
-            return (*key[:place], conversations[key[place]], *key[place + 1 :]) if place and len(key) > 1 else key  # type: ignore[index]
-
-        for key, group in groups.items():
-            mine = named(key)
-            if mine not in self.groups and len(self.groups) >= self.limit:
-                self.beyond += group.count if len(mine) > 1 else 0
-                mine = mine[:1]
-            self.groups.setdefault(mine, LatencyGroup()).merge(group)
-        while self.interval_ns is not None and interval_ns is not None and self.interval_ns < interval_ns:
-            self._widen()
-        for (at, key), cell in series.items():
-            mine = named(key)
-            self._cell(at, mine if mine in self.groups else mine[:1]).merge(cell)
-        for one in slow:
-            one.conversation, one.request, one.response = conversations[one.conversation], numbers[one.request], numbers[one.response]
-            self._keep(one)
 
     def slowest(self) -> list[SlowRow]:
         """The slowest exchanges, the slowest first."""
@@ -249,11 +210,7 @@ class Latencies:
             response.packets,
             latency_ns,
         )
-        self._keep(row)
-
-    def _keep(self, row: SlowRow) -> None:
-        """Keep an exchange among the slowest, if it is."""
-        heappush(self._slow, (row.latency_ns, -row.request, row))
+        heappush(self._slow, (latency_ns, -request.number, row))
         if len(self._slow) > self._slowest:
             heappop(self._slow)
         if len(self._slow) == self._slowest:

@@ -190,7 +190,7 @@ class Lines:
         more: list[str] = []
         if columns is not None:
             room = columns - len(head) - len(where) - self.name_width - len(beside) - 7
-            if not elapsed and (mark != " " or getattr(record, "how", None)) and width(text) > room:
+            if not elapsed and (mark != " " or type(record) is Ending) and width(text) > room:
                 beside, room = "", room + len(beside)
             if mark == "!" and room > 0:
                 text, more = laid_out(text, room, columns, len(head) + len(where) + 4)

@@ -11,7 +11,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -172,13 +171,6 @@ class KeyLog:
         self._loaded = True
         found = [self.add(text, order) for file in self._files for text in file.more()]
         return any(found)
-
-    def account(self) -> KeyLog:
-        """What is to be told of it in the end, without secrets."""
-        told = copy(self)
-        told.tried, told._guesses = {}, (-1, None)
-        told._sessions = dict.fromkeys([b""] if self._sessions else (), b"")
-        return told
 
     def close(self) -> None:
         """Follow no more."""
