@@ -1111,7 +1111,7 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         ("Deliver", "Publish"),
         noted("^sub-batch", "a sub-batch of {name} cannot be unpacked: {note}", "{note}"),
-        "Install the codec (the extra [compress]) or look at how the publisher packs its batches.",
+        "Look at how the publisher packs its batches.",
     ),
     Rule(
         "offsets", WARNING, "Deliver", _offsets, "Compare with what the stream retains, and let the consumer pass over what it has already."

@@ -269,13 +269,13 @@ def gathered(
 ) -> Gathered:
     """Write what frames tell together. `before`: conversations that they are related to as well, None: in a task, which gives none back."""
     found = Together(blocks)
-    writer = PartWriter(target, first + bucket, points)
-    writer.receipt.reports += found.relate(before or ())
-    for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings())):
-        writer.put(table, rows)
-    for table, left in found.rows:
-        writer.take(table, left)
-    return Gathered([writer.close()], found.related if before is not None else [], found.commands, found.slowest)
+    with PartWriter(target, first + bucket, points) as writer:
+        writer.receipt.reports += found.relate(before or ())
+        for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings())):
+            writer.put(table, rows)
+        for table, left in found.rows:
+            writer.take(table, left)
+    return Gathered([writer.receipt], found.related if before is not None else [], found.commands, found.slowest)
 
 
 def _at_home(work: Work, source: TaskInput) -> int:

@@ -136,9 +136,13 @@ class PartWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
+        try:
+            if kind is None:
+                self.close()
+        except BaseException:
+            self.abandon()
+            raise
+        if kind is not None:
             self.abandon()
 
     def add_all(self, found: Iterable[TaskResults]) -> None:
