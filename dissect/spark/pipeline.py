@@ -244,13 +244,13 @@ class Job:
 
         `complete`: a table that nobody has written anything to gets a file without rows, which says what its columns are.
         """
-        last = PartWriter(target, max(receipt.part for receipt in done) + 1, points)
-        last.put("errors", errors)
-        last.put("files", files)
-        for table in TABLES if complete else ():
-            if not any(table in receipt.files for receipt in done) and not last.waits(table):
-                last.empty(table)
-        done.append(last.close())
+        with PartWriter(target, max(receipt.part for receipt in done) + 1, points) as last:
+            last.put("errors", errors)
+            last.put("files", files)
+            for table in TABLES if complete else ():
+                if not any(table in receipt.files for receipt in done) and not last.waits(table):
+                    last.empty(table)
+        done.append(last.receipt)
 
 
 class Gathered(NamedTuple):

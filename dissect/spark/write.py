@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -136,14 +136,11 @@ class PartWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.abandon)
             if kind is None:
                 self.close()
-        except BaseException:
-            self.abandon()
-            raise
-        if kind is not None:
-            self.abandon()
+                stack.pop_all()
 
     def add_all(self, found: Iterable[TaskResults]) -> None:
         """Take records and conversations as they become certain."""
@@ -236,7 +233,8 @@ class PartWriter:
         """Something went wrong: nobody will name these files."""
         for out in self._open.values():
             out.abandon()
-        _let_go(*[self._carried] * (self._carried is not None), *(stream for _, _, stream in self._side.values()))
+        carried = () if self._carried is None else (self._carried,)
+        _let_go(*carried, *(stream for _, _, stream in self._side.values()))
 
     def _flush(self, table: str) -> None:
         if table == "messages":
