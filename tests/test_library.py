@@ -17,6 +17,7 @@ CAPTURE = Path(__file__).parents[1] / "captures" / "golden" / "rabbitmq-stream" 
         ({"bytes_as": "nonsense"}, "bytes_as is one of hex, base64, text, omit or raw, not 'nonsense'"),
         ({"decode_as": ((5552, "nonsense", None),)}, "decode_as: there is no protocol nonsense; there are iggy, "),
         ({"open_limit": -1}, "open_limit is a number, 0 or more, not -1"),
+        ({"separate": "no"}, "separate is True or False, not 'no'"),
         ({"keylog": "keys.log"}, "keylog is a tuple of files: ('keys.log',)"),
         ({"show_secret": True}, "there is no option show_secret; "),
     ],

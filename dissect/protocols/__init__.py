@@ -26,13 +26,14 @@ PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
 def check_options(options: Mapping[str, Any]) -> None:
     """Raises `UsageError` for the first of these members of `Options` that is none, or has a value that it cannot have."""
     for name, value in options.items():
-        choices = SETTINGS[name].choices if name in SETTINGS else ()
         if name not in DEFAULTS:
             raise UsageError(f"there is no option {name}; streamdump.options.Options has them all")
-        if name == "bytes_as" and value not in (*choices, "raw"):
-            raise UsageError(f"{name} is one of {', '.join(choices)} or raw, not {value!r}")
+        if name == "bytes_as" and value not in (*SETTINGS[name].choices, "raw"):
+            raise UsageError(f"{name} is one of {', '.join(SETTINGS[name].choices)} or raw, not {value!r}")
         if name == "keylog" and isinstance(value, str):
             raise UsageError(f"{name} is a tuple of files: ({value!r},)")
+        if isinstance(DEFAULTS[name], bool) and not isinstance(value, bool):
+            raise UsageError(f"{name} is True or False, not {value!r}")
         if isinstance(DEFAULTS[name], int) and (not isinstance(value, int) or value < 0):
             raise UsageError(f"{name} is a number, 0 or more, not {value!r}")
     known = {protocol.name for protocol in PROTOCOLS}
