@@ -49,10 +49,8 @@ class Browser(Asking):
         Binding("2", "root(1)"),
         Binding("3", "root(2)"),
         Binding("tab", "other"),
-        Binding("slash", "ask('/')"),
-        Binding("colon", "ask(':')"),
-        Binding("e", "ask('e')"),
-        Binding("w", "ask('w')"),
+        # At once, before other keys that came with them are given to the list
+        *(Binding(key, f"ask('{what}')", priority=True) for key, what in (("slash", "/"), ("colon", ":"), ("e", "e"), ("w", "w"))),
         Binding("n", "next(1)"),
         Binding("N", "next(-1)"),
         Binding("r", "answer"),

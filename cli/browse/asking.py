@@ -62,6 +62,10 @@ class Asking(Screen):
             return text
         return ""
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What opens the prompt is a letter like others in it."""
+        return not (action == "ask" and self.asking)
+
     def action_ask(self, what: str) -> None:
         """Open the prompt."""
         if what in dict(self.place.keys):
@@ -69,7 +73,7 @@ class Asking(Screen):
             self.prompt.add_class("open")
             self.prompt.placeholder, self.prompt.suggester = ASKS[what], Names() if what == "/" else None
             self.prompt.value = self.place.asked if what == "/" else ""
-            self.prompt.focus()
+            self.screen.set_focus(self.prompt)
             self.say(ASKS[what])
 
     def close(self, keeps: bool) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
-from textual.events import Click, MouseScrollDown, MouseScrollUp
+from textual.events import Click, Key, MouseScrollDown, MouseScrollUp
 from textual.geometry import Size
 from textual.strip import Strip
 from textual.suggester import Suggester
@@ -173,6 +173,15 @@ class Prompt(Input):
     """A line to type into; the tab key takes what is proposed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "cursor_right")]
+
+    async def _on_key(self, event: Key) -> None:
+        """Obey keys that move and delete in the order in which all came; letters would overtake them else."""
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            event.stop()
+            event.prevent_default()
+            await self.run_action(binding.action)
+            return
+        await super()._on_key(event)
 
 
 def strip_of(parts: Parts, left: int, width: int) -> Strip:

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from textual.events import Key
 
 import streamdump
 from streamdump.capture.files import open_capture
@@ -246,6 +247,22 @@ def test_a_filter_keeps_what_it_keeps_elsewhere(asked: str, path: Path) -> None:
         assert len(on.place) == len(on.reader.records)
 
     Browsing(path, where=asked).drive(look)
+
+
+def test_keys_that_come_together_keep_their_order() -> None:
+    """As where somebody pastes, types while the machine is busy, or has another program type."""
+
+    async def look(on: Browsing) -> None:
+        await on.settle()
+        for keys in (["/", *"outcome != refusde", "left", "backspace", "delete", *"ed"], [":", *"7x", "backspace"]):
+            for key in keys:
+                on.app.post_message(Key(NAMES.get(key, key), key if len(key) == 1 else None))
+            await on.settle()
+            assert on.app.prompt.value == {"/": "outcome != refused", ":": "7"}[keys[0]]
+            await on.press("escape")
+        assert on.app.place.order == 0 and on.app.reader.clock.form == "r" and isinstance(on.place, Messages)
+
+    Browsing(REFUSED).drive(look)
 
 
 def test_a_filter_is_understood_as_it_is_typed() -> None:
