@@ -147,12 +147,14 @@ class Browser(Asking):
     def action_sort(self) -> None:
         place = self.place
         if place.orders:
+            index = self.index()
             place.order = (place.order + 1) % len(place.orders)
-            self.background(lambda: partial(self._sorted, place, place.sort()))
+            self.background(lambda: partial(self._sorted, place, index, place.sort()))
 
-    def _sorted(self, place: Place, order: str) -> None:
+    def _sorted(self, place: Place, index: int | None, order: str) -> None:
+        """Back among the messages by number, the chosen one is what ran beside others."""
         if self.place is place:
-            self.go(place, 0)
+            self.go(place, place.at(index) if isinstance(place, Messages) and not place.order and index is not None else 0)
             self.say(f"sorted by {order}")
 
     def action_mark(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from streamdump.capture.blocks import explain
 from streamdump.capture.whole import in_place_of
@@ -27,11 +27,14 @@ def latency(place: Messages, columns: int) -> str:
     from streamdump.render.latency import text
     from streamdump.render.terminal import PLAIN
 
-    found = Latencies(slowest=0)
+    found, records = Latencies(slowest=0), place.reader.records
     for at in range(len(place)):
         record = place.row(at).record
         if isinstance(record, Message) and record.latency_ns is not None:
-            found.take([Pair(record, record, record.outcome or "answered", None, record.latency_ns, None)])  # type: ignore[arg-type]
+            # What was asked tells more than an answer, which is one for all in mewbase
+            request = record.request or 0
+            asked: Any = records.row(request - 1).record if request > records.first else record
+            found.take([Pair(asked, record, record.outcome or "answered", None, record.latency_ns, None)])  # type: ignore[arg-type]
         elif isinstance(record, Exchange) and record.response is None:
             found.take([Pair(record, None, record.outcome, record.reason, None, record)])  # type: ignore[arg-type]
     return text(found, columns, PLAIN, place.clock) or "no response among these has a latency"

@@ -205,8 +205,11 @@ def test_keys_of_messages() -> None:
         assert "not a message's number" in on.text
         await on.press("s")
         assert "by latency" in on.text and on.lines()[0].startswith("10 ")
-        await on.press("s", "s")
+        await on.press("s")
+        longest = on.lines()[0][:3]
+        await on.press("s")
         assert on.lines()[0].startswith("1 ")
+        assert on.lines()[on.app.list.cursor].startswith(longest), "what ran beside it is around it"
         await on.press("l")
         assert isinstance(on.place, Told) and any("SaslAuthenticate" in line for line in on.lines())
         await on.press("escape", "question_mark")
@@ -247,6 +250,15 @@ def test_a_filter_keeps_what_it_keeps_elsewhere(asked: str, path: Path) -> None:
         assert len(on.place) == len(on.reader.records)
 
     Browsing(path, where=asked).drive(look)
+
+
+def test_latency_is_told_by_what_was_asked() -> None:
+    async def look(on: Browsing) -> None:
+        await on.settle()
+        await on.press("l")
+        assert any("LISTBINDERS" in line for line in on.lines()) and not any("RESPONSE" in line for line in on.lines())
+
+    Browsing(GOLDEN / "mewbase" / "java-admin.pcap").drive(look)
 
 
 def test_keys_that_come_together_keep_their_order() -> None:
