@@ -1,4 +1,4 @@
-"""Reads for long: python tests/bench/endurance.py [file] [live] [--gigabytes 10] [--connections 1000000] [--open 100000]
+"""Reads for long: python tests/bench/endurance.py [file] [live] [--gigabytes 10] [--connections 1000000] [--open 100000] [--rate 12000]
 
 file  copies of real traffic (`mix`) through several views: CPU a GB in each half of the file, and resident memory at the end of each
 live  connections through one run, so many of them open at once, on a pair of virtual interfaces, while a ring of files and a key log
@@ -27,9 +27,6 @@ from tests.bench.live import conversation
 from tests.support.peers import capturing
 
 VIEWS = ([], ["--json"], ["latency"], ["diagnose"], ["conversations"], ["-w"])
-RATE = 12_000
-"""Packets a second."""
-
 NEAR, FAR = "streamdump0", "streamdump1"
 
 
@@ -88,11 +85,13 @@ def interfaces() -> Iterator[None]:
         ip("del", NEAR)
 
 
-def listen(connections: int, held: int) -> None:
+def listen(connections: int, held: int, rate: int) -> None:
     with tempfile.TemporaryDirectory() as folder, interfaces():
         keys, ring = Path(folder) / "keys.log", Path(folder) / "ring.pcapng"
         keys.touch()
-        more = ["-b", "filesize:20000", "-b", "files:3", "--keylog", str(keys), "-T", "fields", "-e", "number", "-Y", "number == 1"]
+        # No connection that is open is forgotten, of those that ended as many are remembered as fit
+        more = ["--tracked-limit", str(held + held // 5)]
+        more += ["-b", "filesize:20000", "-b", "files:3", "--keylog", str(keys), "-T", "fields", "-e", "number", "-Y", "number == 1"]
         null = open(os.devnull, "wb")  # noqa: PTH123, SIM115
         with capturing("-i", NEAR, "-w", str(ring), *more, stdout=null) as capture, socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
             out.bind((FAR, 0))
@@ -106,7 +105,7 @@ def listen(connections: int, held: int) -> None:
                 for one in frames:
                     out.send(one)
                 sent += len(frames)
-                wait = begun + sent / RATE - time.monotonic()
+                wait = begun + sent / rate - time.monotonic()
                 if wait > 0:
                     time.sleep(wait)
                 if time.monotonic() - told > 30:
@@ -129,11 +128,12 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=10)
     parser.add_argument("--connections", type=int, default=1_000_000)
     parser.add_argument("--open", type=int, default=100_000)
+    parser.add_argument("--rate", type=int, default=12_000, help="packets a second")
     options = parser.parse_args()
     if "file" in options.parts:
         read_file(options.gigabytes)
     if "live" in options.parts:
-        listen(options.connections, options.open)
+        listen(options.connections, options.open, options.rate)
 
 
 if __name__ == "__main__":
