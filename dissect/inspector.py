@@ -11,6 +11,7 @@ from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.acknowledged import AcknowledgedPairs
 from streamdump.conversation.conversation import NOTHING
 from streamdump.conversation.forgotten import ForgottenCounts
+from streamdump.conversation.timers import Timers
 from streamdump.diagnose.rules import Closed
 from streamdump.errors import CaptureError, InternalError, Report, describe_exception
 from streamdump.model import ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
@@ -60,6 +61,8 @@ class Inspector:
         self.batch_rows = rows
         self.session = Session(self.options, self.keys, bare)
         self.run, self.table = self.session.run, self.session.table
+        if not bare:
+            self.table.timers = Timers(self.options)
         self.counters = self.run.counters
         self.errors: list[CaptureError] = []
         self.reports = self.run.reports

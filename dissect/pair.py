@@ -723,6 +723,12 @@ def _moment_of(asked: Event, time_ns: int) -> Moment:
     return Moment(*PLACE(asked), rfc3339(time_ns), time_ns)
 
 
+def asked_since(pairer: Pairer, time_ns: int) -> list[int]:
+    """When the open requests were made that are younger."""
+    times = [_asked(one).record.time_ns for entry in pairer.open.values() for one in _each(entry)]
+    return [one for one in times if one > time_ns]
+
+
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
     """The requests that have no response by now, and why they will have none if the other side has ended at this time."""
     found = {id(asked): asked for entry in pairer.open.values() for asked in _asked_of(entry)}

@@ -266,7 +266,7 @@ def test_a_conversation_of_one_packet_takes_little(tmp_path: Path, what: str, op
     path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * 1000) for number, one in enumerate(packets)]))
     sizes = []
     for _ in range(2):
-        inspector = Inspector([open_capture(path)], Options())
+        inspector = Inspector([open_capture(path)], Options(), bare=True)
         batches = inspector.batches(many)
         tracemalloc.start()
         next(batches)

@@ -57,7 +57,7 @@ class PacketSelection:
         self._between: dict[bytes, tuple[list[ConversationSpan], str]] = {}
         """By the `ends` of their segments those between two endpoints, in their order, with the one that sends."""
         for flow in sorted(flows, key=_FIRST):
-            there, back = _ends(flow.endpoints, flow.network)
+            there, back = ends_of(flow.endpoints, flow.network)
             between, _ = self._between.setdefault(there, ([], flow.endpoints[0]))
             self._between.setdefault(back, (between, flow.endpoints[1]))
             between.append(flow)
@@ -105,7 +105,7 @@ def copy(
     return written, order
 
 
-def _ends(endpoints: tuple[str, str], network: int) -> tuple[bytes, bytes]:
+def ends_of(endpoints: tuple[str, str], network: int) -> tuple[bytes, bytes]:
     """The `ends` of segments from the first endpoint to the second, and of those back."""
     hosts, ports = [], []
     for text in endpoints:

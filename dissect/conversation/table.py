@@ -9,12 +9,13 @@ from operator import attrgetter
 from socket import AF_INET, AF_INET6, inet_ntop
 
 from streamdump.capture.link import back
-from streamdump.capture.selection import ConversationSpan
+from streamdump.capture.selection import ConversationSpan, ends_of
 from streamdump.conversation.conversation import Conversation
-from streamdump.conversation.endings import CROWDED, IDLE, LAST_NS, ahead, closed, is_unused
+from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused
 from streamdump.conversation.forgotten import ForgottenCounts, PackedRows
 from streamdump.conversation.shared import SharedState
 from streamdump.conversation.summary import report, row_of
+from streamdump.conversation.timers import Timers, leaves
 from streamdump.errors import Report, describe_exception
 from streamdump.model import ConversationRow, Segment
 from streamdump.pair import KEYS_COUNTED
@@ -43,12 +44,12 @@ class ConversationTable:
         """`keeps`: the capture has an end, so the rows of conversations that are forgotten are kept for it; else `past` counts them.
         `index`: the number of a conversation by its first segment; without it they are counted."""
         self.run = run
-        self.conversations: list[Conversation] = []
-        """Those that are not forgotten, by first packet."""
+        self._by_index: dict[int, Conversation] = {}
         self.packed = PackedRows()
         self.past = ForgottenCounts()
         self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
-        self._by_index: dict[int, Conversation] = {}
+        self.timers: Timers | None = None
+        """Where `age` is called, when it looks at which conversation."""
         self._count = 0
         self.index = index
         self._most = run.options.tracked_limit if keeps else None
@@ -58,6 +59,11 @@ class ConversationTable:
         """No more requests can be open than this, which was found when so many records had been made."""
         self._counted = 0
         self._known = 0
+
+    @property
+    def conversations(self) -> list[Conversation]:
+        """Those that are not forgotten, by first packet."""
+        return [*self._by_index.values()]
 
     def feed(self, segment: Segment) -> list[Event]:
         """The records that a segment makes certain."""
@@ -69,6 +75,8 @@ class ConversationTable:
             mine = conversation.finish(segment.order)
             conversation, side = self._create(segment)
             mine = mine + (conversation.feed(segment, side) or [])
+        if self.timers is not None and conversation.tcp.end is not None:
+            self.timers.set(conversation, segment.time_ns)
         run = self.run
         if run.pool.total > run.pool.total_limit:
             mine = mine + self._relieve(segment.order)
@@ -79,7 +87,7 @@ class ConversationTable:
     def finish(self) -> list[Event]:
         """What is left at the end of the capture."""
         emitted: list[Event] = []
-        for conversation in self.conversations:
+        for conversation in self._by_index.values():
             if not conversation.done:
                 emitted += conversation.finish(END)
         self._by_ends.clear()
@@ -88,15 +96,17 @@ class ConversationTable:
 
     def unused(self, ports: frozenset[int]) -> list[Event]:
         """For the diagnosis alone, the ends of those that never carried a byte, of these ports."""
-        found = [closed(one) for one in self.conversations if ports.intersection(one.tcp.ports) and is_unused(one)]
+        found = [closed(one) for one in self._by_index.values() if ports.intersection(one.tcp.ports) and is_unused(one)]
         return sorted(found, key=PLACE)
 
     def age(self, now_ns: int, order: int) -> list[Event]:
         """What becomes certain by the mere passing of time, for a capture without an end: requests that were not answered in time, and the
         end of conversations that were silent for long, or ended a while ago."""
-        options = self.run.options
+        options, timers = self.run.options, self.timers
+        assert timers is not None
         emitted = self._keys([], order)
-        for conversation in self.conversations:
+        due = [self._by_index[index] for index in timers.due(now_ns) if index in self._by_index]
+        for conversation in due:
             pairer = conversation.pairer
             if pairer is not None and pairer.open:
                 late = conversation.guard(order, pairer.expire, now_ns, options.answer_time_ns)
@@ -104,10 +114,12 @@ class ConversationTable:
                     conversation.tally.unanswered += len(late)
                     self.run.counters.unanswered += len(late)
                 emitted += late
-        emitted += self.forget(now_ns, order)
-        for one in self.conversations:
+        emitted += self._forget([one for one in due if now_ns >= leaves(one.tcp, options)], IDLE, order) + self._crowd(order)
+        for one in due:
             if one.tcp.end is not None and one.tcp.closed is None and not one.ended:
                 emitted += one.guard(order, ahead, one, now_ns)
+            if now_ns < leaves(one.tcp, options):
+                timers.set_next(one, now_ns)
         for index in self.run.tls_manager.stale(now_ns - options.closed_time_ns, order):
             emitted += _wake(self._by_index[index], order)
         emitted.sort(key=PLACE)
@@ -116,22 +128,22 @@ class ConversationTable:
     def forget(self, now_ns: int, order: int) -> list[Event]:
         """What conversations end with that are forgotten: those without a packet for long, and the oldest of too many."""
         options = self.run.options
-        old = [one for one, _ in self._by_ends.values() if now_ns >= _leaves(one.tcp, options.idle_time_ns, options.closed_time_ns)]
+        old = [one for one, _ in self._by_ends.values() if now_ns >= leaves(one.tcp, options)]
         return self._forget(list(dict.fromkeys(old)), IDLE, order) + self._crowd(order)
 
     def due(self) -> int | None:
         """When `forget` or `drop` has something to do again if no packet comes; None: nothing is known any more."""
         options = self.run.options
-        times = [_leaves(one.tcp, options.idle_time_ns, options.closed_time_ns) for one, _ in self._by_ends.values()]
-        times += [one.tcp.last[3] + options.closed_time_ns for one in self.conversations if one.done]
+        times = [leaves(one.tcp, options) for one, _ in self._by_ends.values()]
+        times += [one.tcp.last[3] + options.closed_time_ns for one in self._by_index.values() if one.done]
         return min(times, default=None)
 
     def drop(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None) -> None:
         """Forget those that have ended, when they did long ago or there are too many; `leaving` gets their rows."""
         options = self.run.options
-        done = [one for one in self.conversations if one.done]
+        done = [one for one in self._by_index.values() if one.done]
         done.sort(key=lambda one: one.tcp.last[3])
-        spare = len(self.conversations) - options.tracked_limit
+        spare = len(self._by_index) - options.tracked_limit
         before = now_ns - options.closed_time_ns
         gone = [one for index, one in enumerate(done) if index < spare or one.tcp.last[3] <= before]
         if not gone:
@@ -146,7 +158,7 @@ class ConversationTable:
 
     def rows(self, related: bool) -> Iterator[list[ConversationRow]]:
         """The rows of all, by first packet, some at a time; `related`: with what they tell of each other."""
-        known: dict[int, Conversation | str | None] = {one.index: one for one in self.conversations}
+        known: dict[int, Conversation | str | None] = {**self._by_index}
         known.update(self.packed.protocols())
         number = self.past.conversations + 1
         told: dict[int, list[ConversationRow]] = {}
@@ -164,7 +176,7 @@ class ConversationTable:
     def flows(self) -> Iterator[ConversationSpan]:
         """What tells the packets of each; not after `drop` has forgotten some."""
         separate = self.run.options.separate
-        for tcp in [one.tcp for one in self.conversations]:
+        for tcp in [one.tcp for one in self._by_index.values()]:
             order, _, file, _ = tcp.first
             yield ConversationSpan(tcp.index, tcp.endpoints, order, file if separate else 0)
         for index in self.packed.protocols():
@@ -181,13 +193,13 @@ class ConversationTable:
         if ends not in pairs or pairs[ends][0].done:
             return None
         table, conversation = copy(self), pairs[ends][0]
-        table.conversations, table._by_ends, table._by_index = [conversation], pairs, {conversation.index: conversation}
+        table._by_index, table._by_ends = {conversation.index: conversation}, pairs
         table.packed, table.past, table.index = PackedRows(), ForgottenCounts(), None
         return table
 
     def __len__(self) -> int:
         """How many there are and were."""
-        return self.past.conversations + len(self.packed) + len(self.conversations)
+        return self.past.conversations + len(self.packed) + len(self._by_index)
 
     # One conversation
 
@@ -205,9 +217,9 @@ class ConversationTable:
         index = self._count if self.index is None else self.index(segment)
         self._count += 1
         tcp = TcpStream((one[0], two[0]), (one[1], two[1]), first, index, self.run.pool)
-        conversation = Conversation(self.run, tcp)
-        self.conversations.append(conversation)
-        self._by_index[tcp.index] = conversation
+        conversation = self._by_index[index] = Conversation(self.run, tcp)
+        if self.timers is not None:
+            self.timers.set_next(conversation, segment.time_ns)
         self._by_ends[back(ends)] = conversation, 1 - side
         found = self._by_ends[ends] = conversation, side
         return found
@@ -248,7 +260,7 @@ class ConversationTable:
         if self._opened > run.options.open_total:
             emitted += self._drop_requests(before, segment.time_ns)
         emitted.sort(key=lambda one: one.record.conversation)
-        if self._most is not None and len(self.conversations) > self._most:
+        if self._most is not None and len(self._by_index) > self._most:
             crowd = self._crowd(before)
             crowd.sort(key=PLACE)
             emitted += crowd
@@ -297,25 +309,28 @@ class ConversationTable:
     def _crowd(self, order: int) -> list[Event]:
         """While there are more than may be, forget first those that ended and then those longest without a packet."""
         most = self.run.options.tracked_limit
-        held = list({one for one, _ in self._by_ends.values()})
-        if len(held) <= most:
+        # Of each there are both directions
+        if len(self._by_ends) <= 2 * most:
             return []
+        held = list({one for one, _ in self._by_ends.values()})
         # Some more than needed: sorting them for each new conversation would be slow.
         held.sort(key=lambda one: (one.tcp.open, one.tcp.last[3], one.tcp.last[0]))
         return self._forget(held[: len(held) - most + most // 10], CROWDED, order)
 
     def _forget(self, conversations: list[Conversation], why: str, order: int) -> list[Event]:
         """What these end with, whose packets from now on are others'."""
-        gone = {id(one) for one in conversations}
-        for ends in [ends for ends, (one, _) in self._by_ends.items() if id(one) in gone]:
-            del self._by_ends[ends]
+        for one in conversations:
+            for ends in ends_of(one.tcp.endpoints, one.tcp.first[2] if self.run.options.separate else 0):
+                # Another one may have taken its ports
+                if ends in self._by_ends and self._by_ends[ends][0] is one:
+                    del self._by_ends[ends]
         return [record for one in sorted(conversations, key=attrgetter("index")) if not one.done for record in one.finish(order, why)]
 
     def _pack(self) -> None:
         """Keep but the rows of those that have ended, unless their packets may still come."""
         known = {id(one) for one, _ in self._by_ends.values()}
         gone = []
-        for one in self.conversations:
+        for one in self._by_index.values():
             # What files disagree on is told at the end
             if one.done and id(one) not in known and one.tcp.foreign is None:
                 for row in self._row(one, 0):
@@ -323,12 +338,10 @@ class ConversationTable:
                 gone.append(one)
         self._let_go(gone)
         limit = self.run.options.tracked_limit
-        self._most = max(limit, len(self.conversations) + limit // 10)
+        self._most = max(limit, len(self._by_index) + limit // 10)
 
     def _let_go(self, gone: list[Conversation]) -> None:
         """Forget all that is known of these."""
-        left = {id(one) for one in gone}
-        self.conversations[:] = [one for one in self.conversations if id(one) not in left]
         for one in gone:
             self.run.tls_manager.inside.pop(one.index, None)
             self.run.ahead.pop(one.index, None)
@@ -338,13 +351,6 @@ class ConversationTable:
 def _wake(one: Conversation, order: int) -> list[Event]:
     """The records that keys of TLS make certain, which came with this packet."""
     return one.guard(order, one.take, [], order)
-
-
-def _leaves(tcp: TcpStream, idle_ns: int, closed_ns: int) -> int:
-    """When a conversation is forgotten if no packet comes. Who waits for a connection should not wait to be told that it was reset."""
-    if tcp.open and tcp.closed is None:
-        return tcp.last[3] + idle_ns
-    return tcp.last[3] + (min(closed_ns, LAST_NS) if tcp.reset else closed_ns)
 
 
 @lru_cache(1_024)
