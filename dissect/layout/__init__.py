@@ -1,4 +1,4 @@
-"""Field tables: one declaration per message gives decoder, walk, encoder and documentation.
+"""Field tables: one declaration per message gives decoder, walk and documentation.
 
 `decoder` is the fast path: values only, generated on first use, raises one of `UNREADABLE`. `walk` is the table interpreted, exact about
 every byte, and never raises. `read` is the first, and on failure the second.
@@ -6,7 +6,6 @@ every byte, and never raises. `read` is the first, and on failure the second.
 
 from typing import Any
 
-from streamdump.layout.build import encode
 from streamdump.layout.docs import PartTable, describe, rows
 from streamdump.layout.generate import decoder, reader
 from streamdump.layout.types import (
@@ -90,7 +89,6 @@ __all__ = [
     "boolean",
     "decoder",
     "describe",
-    "encode",
     "f32",
     "f32le",
     "f64",

@@ -10,10 +10,10 @@ from typing import Any
 from streamdump.capture.files import open_capture
 from streamdump.diagnose.engine import Outcome
 from streamdump.inspector import Inspector
-from streamdump.layout import encode
 from streamdump.model import Finding, Options, Record
 from streamdump.protocols.rabbitmq import layouts
 from streamdump.render.findings import rank
+from tests.support.encoder import encode
 from tests.support.frames import ACK, FIN, PSH, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 MS = 1_000_000

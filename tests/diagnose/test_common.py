@@ -10,11 +10,11 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.diagnose.rules import ASKED_KEPT
 from streamdump.inspector import Inspector
-from streamdump.layout import encode
 from streamdump.model import Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from streamdump.render.clock import Clock
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
+from tests.support.encoder import encode
 from tests.support.frames import ACK, FIN, SYN, A, B, ethernet, ip4
 from tests.tls.peers import Wire, talk
 

@@ -25,7 +25,6 @@ from streamdump.layout import (
     Sized,
     Text,
     boolean,
-    encode,
     f64,
     following,
     i16,
@@ -38,6 +37,7 @@ from streamdump.layout import (
     u128,
     u128le,
 )
+from tests.support.encoder import encode
 from tests.support.layout_checks import check
 
 LABELS = {1: "one"}

@@ -29,7 +29,6 @@ from streamdump.layout import (
     Walked,
     Walker,
     boolean,
-    encode,
     i16,
     i32,
     u8,
@@ -39,6 +38,7 @@ from streamdump.layout import (
     walk,
 )
 from streamdump.model import Fault
+from tests.support.encoder import encode
 from tests.support.layout_properties import check_tiles
 
 RAW = Style("raw", show_secrets=True)

@@ -17,8 +17,8 @@ TEXT = (ROOT / "dissect" / "README.md").read_text()
 SPOKEN = """
 from pathlib import Path
 
-from streamdump.layout import encode
 from streamdump.protocols.lantern.layouts import BY_COMMAND
+from tests.support.encoder import encode
 from tests.support.frames import pcap
 from tests.support.secrets import CLIENT, SERVER, conversation
 

@@ -28,7 +28,6 @@ from streamdump.layout import (
     Style,
     Text,
     boolean,
-    encode,
     f64,
     i8,
     i16,
@@ -53,6 +52,7 @@ from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, commit
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
+from tests.support.encoder import encode
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

@@ -33,13 +33,13 @@ from streamdump.layout import (
     Walked,
     boolean,
     decoder,
-    encode,
     read,
     rows,
     walk,
 )
 from streamdump.layout.types import parts_of
 from streamdump.model import Limited
+from tests.support.encoder import encode
 
 BARE = Style("raw", show_secrets=True)
 STYLES = (BARE, Style(), Style("base64"), Style("text", show_secrets=True), Style("omit"), Style("raw"))

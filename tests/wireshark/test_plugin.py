@@ -32,7 +32,6 @@ from streamdump.layout import (
     Style,
     Text,
     boolean,
-    encode,
     f64le,
     following,
     i16le,
@@ -46,6 +45,7 @@ from streamdump.protocols.dissector import Dissector
 from streamdump.wireshark import generate, plugin_protocols, prefix
 from tests.bench.sweep import KINDS, variants
 from tests.fuzz.mutate import mutated
+from tests.support.encoder import encode
 from tests.support.frames import pcap
 from tests.support.logins import IGGY, RABBITMQ, SECRET, Login, damaged, flipped
 from tests.support.rewrite import Packet, capture, packets, server_port, tcp_offset, with_ports
