@@ -41,6 +41,7 @@ def protocol_names(incomplete: str) -> list[str]:
 
 
 _BEHIND_A_NAME = re.compile(r"(.*(?:==|!=|\bin\s*\{(?:[^}]*,)?)\s*)([^\s,{}]*)", re.S)
+_OPERATORS, _BETWEEN = ("==", "!=", "<", "<=", ">", ">=", "in", "contains", "matches"), ("and", "or")
 _LAST_WORD = re.compile(r"(.*?)([^\s()!]*)", re.S)
 
 
@@ -53,7 +54,8 @@ def field_names(incomplete: str) -> list[str]:
 
 
 def filter_words(incomplete: str) -> list[str]:
-    """What a filter can be completed to: a protocol or the name of a field, or behind `name ==` and the like a message or another value."""
+    """What a filter can be completed to: a protocol or the name of a field, behind a name an operator, behind `name ==` and the like
+    a message or another value, behind all that `and` or `or`."""
     from streamdump.filter import names_of
 
     value = _BEHIND_A_NAME.fullmatch(incomplete)
@@ -63,7 +65,13 @@ def filter_words(incomplete: str) -> list[str]:
         return [f"{before}{word}" for word in words if word.startswith(begun)]
     last = _LAST_WORD.fullmatch(incomplete)
     before, begun = last.groups() if last is not None else ("", incomplete)
-    return [f"{before}{name}" for name in [*protocol_names(begun), *field_names(begun)]]
+    second, word = ["", "", *before.replace("(", " ( ").split()][-2:]
+    if word in _OPERATORS:
+        return []
+    if word in ("", "(", "!", *_BETWEEN, "not"):
+        return [f"{before}{name}" for name in [*protocol_names(begun), *field_names(begun)]]
+    fits = _OPERATORS if second not in _OPERATORS and word in names_of().known() else _BETWEEN
+    return [f"{before}{one}" for one in fits if one.startswith(begun)]
 
 
 # Every value is a string here and is checked by our own functions: their messages say what to write instead.

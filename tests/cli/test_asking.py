@@ -298,6 +298,9 @@ def test_names_and_values_are_completed() -> None:
     assert filter_words("name == Publ") == ["name == Publish", "name == PublishConfirm", "name == PublishError"]
     assert filter_words("size > 3 and sender in {client, s") == ["size > 3 and sender in {client, server"]
     assert filter_words("response_code != access") == ["response_code != access_refused"]
+    assert filter_words("outcome ")[:2] == ["outcome ==", "outcome !="] and filter_words("outcome c") == ["outcome contains"]
+    assert filter_words("outcome == refused ") == ["outcome == refused and", "outcome == refused or"]
+    assert filter_words("iggy ") == ["iggy and", "iggy or"] and filter_words("size > ") == []
     assert filter_words("nothing == x") == filter_words("name < O") == []
 
 
