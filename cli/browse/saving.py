@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 from streamdump.capture.blocks import explain
 from streamdump.capture.whole import in_place_of
 from streamdump.capture.write import PcapngWriter, check, is_input
-from streamdump.cli.browse.places import Conversations, Fields, Messages, Place
+from streamdump.cli.browse.places import Messages, Place
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.errors import UsageError
 from streamdump.model import Exchange, Message, Pair
-from streamdump.render.terminal import count, visible
+from streamdump.render.terminal import PLAIN, count, visible
 
 COLUMNS = 1 << 16
 """Columns of a line that is exported: it is not cut."""
@@ -25,7 +25,6 @@ def latency(place: Messages, columns: int) -> str:
     """How long the requests took that are shown, by command."""
     from streamdump.latency.groups import Latencies
     from streamdump.render.latency import text
-    from streamdump.render.terminal import PLAIN
 
     found, records = Latencies(slowest=0), place.reader.records
     for at in range(len(place)):
@@ -66,12 +65,8 @@ def _records(place: Messages, reader: Reader) -> Iterator[bytes]:
 
 def write_packets(place: Place, path: str, reader: Reader) -> str:
     """Write the packets of the conversations that are shown, as captured; what to say of it."""
-    if isinstance(place, Messages):
-        found: set[int | None] = {place.row(at).record.conversation for at in range(len(place))}
-    elif isinstance(place, Conversations):
-        found = {row.conversation for row in place.rows}
-    else:
-        found = {place.record.conversation} if isinstance(place, Fields) else {one.conversation for one in reader.findings}
+    shown = (place.row(at).record for at in range(len(place))) if isinstance(place, Messages) else place.rows
+    found = {one.conversation for one in shown}
     check(path)
     written = 0
     with _file(path, reader) as file:
@@ -87,6 +82,8 @@ def _file(path: str, reader: Reader) -> Iterator[BinaryIO]:
     """A new file that is there once all is written."""
     if is_input(path, reader.run.names):
         raise UsageError(f"{path}: is an input, which is never overwritten")
+    if Path(path).exists():
+        raise UsageError(f"{path}: is there already, and stays as it is; another name is free")
     try:
         with in_place_of(Path(path)) as file:
             yield file
