@@ -10,31 +10,38 @@ from textual.binding import Binding, BindingType
 from streamdump.cli.browse import saving
 from streamdump.cli.browse.asking import Asking
 from streamdump.cli.browse.index import Shown
-from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place, Told
-from streamdump.render.clock import Clock, Times
-from streamdump.render.terminal import visible
+from streamdump.cli.browse.places import TIMES, Conversations, Fields, Findings, Messages, Place, Told
+from streamdump.cli.browse.reading import View
+from streamdump.render.clock import Clock
+from streamdump.render.terminal import count, visible
 
-FORMS: tuple[Times, ...] = ("r", "ad", "ud", "e")
+FORMS = tuple(TIMES)
 
 HELP = """\
 1 2 3        findings, conversations, messages
 enter, esc   go in, go back; a click on the chosen line goes in, too
 tab          to the other part of the screen and back
-j k, arrows  next and previous line, columns to the right and left
+j k, arrows  next and previous line; right and left through long lines
 g G          first and last line; at the last one a live list follows
 space, page  a page on, pages up and down
-/            filter, as -Y has it; tab or right takes what is proposed, enter keeps it, esc drops it
-:            to a message: its number, seconds since the first one (12.5s), or a time of day (08:15:00, UTC)
-n N          next and previous message with !; among fields, next and previous message
+/            filter, as -Y has it; tab or right takes what is proposed,
+             enter keeps it, esc returns to what was asked for before;
+             in the list, esc drops the filter
+:            to a message: its number, seconds since the first one (12.5s),
+             or a time of day (08:15:00, UTC)
+n N          next and previous message with !;
+             among fields, next and previous message
 r            from a request to its response, and back
 f            filter for this value
 s            sort by something else
 m d          mark a message; show times since the mark, and back
-t            times: relative, local, UTC, epoch
+t            times: seconds since the first one, local, UTC, epoch
 l            latency of what is shown
 y Y          copy the line or value; copy the filter that asks for it
-e            export what is shown: NAME.jsonl as JSON Lines, any other name as text
-w            write the packets of the conversations shown, as captured: secrets are in them
+e            export what is shown to a new file: NAME.jsonl as JSON Lines,
+             any other name as text
+w            write the packets of the conversations shown to a new file,
+             as captured: secrets are in them
 ctrl+z       to the shell; fg comes back
 q, ctrl+c    quit"""
 
@@ -78,7 +85,9 @@ class Browser(Asking):
         if isinstance(place, Findings):
             found = place.rows[at]
             inside = Messages(self.reader, found.conversation)
-            self.go(inside, inside.at(found.messages[0] - 1) if found.messages else 0)
+            there, told = inside.place_of(found)
+            self.go(inside, there)
+            self.say(*told)
         elif isinstance(place, Conversations):
             self.go(Messages(self.reader, place.rows[at].conversation))
         elif isinstance(place, Messages):
@@ -87,7 +96,7 @@ class Browser(Asking):
     def action_leave(self) -> None:
         """Go back: out of the prompt, of a filter, of a place."""
         if self.asking:
-            self.close(False)
+            self.close()
         elif self.place.view is not None:
             self.filter("")
         elif len(self.stack) > 1:
@@ -145,17 +154,18 @@ class Browser(Asking):
     # What is shown
 
     def action_sort(self) -> None:
-        place = self.place
+        place, view = self.place, self.place.view
         if place.orders:
-            index = self.index()
-            place.order = (place.order + 1) % len(place.orders)
-            self.background(lambda: partial(self._sorted, place, index, place.sort()))
+            index, order = self.index(), (place.order + 1) % len(place.orders)
+            self.say("sorting...")
+            self.background(lambda: partial(self._sorted, place, view, index, order, place.sort(order)))
 
-    def _sorted(self, place: Place, index: int | None, order: str) -> None:
+    def _sorted(self, place: Place, view: View | None, index: int | None, order: int, some: list[int]) -> None:
         """Back among the messages by number, the chosen one is what ran beside others."""
-        if self.place is place:
+        if self.place is place and place.view is view:
+            place.order, place.sorted = order, some
             self.go(place, place.at(index) if isinstance(place, Messages) and not place.order and index is not None else 0)
-            self.say(f"sorted by {order}")
+            self.say(f"sorted by {place.orders[order]}")
 
     def action_mark(self) -> None:
         self.reader.marked = self.index()
@@ -166,19 +176,17 @@ class Browser(Asking):
         if self.reader.marked is None:
             self.say("m marks a message first")
             return
-        since = None
-        if self.reader.since is None:
-            since = Clock()
-            since.begin(self.reader.records.row(self.reader.marked).record.time_ns)
-        self.reader.since = since
+        since = Clock()
+        since.begin(self.reader.records.row(self.reader.marked).record.time_ns)
+        self.reader.since = since if self.reader.since is None else None
         self.list.refresh()
         self.bars()
 
     def action_times(self) -> None:
         clock = self.reader.clock
         clock.form, self.reader.since = FORMS[(FORMS.index(clock.form) + 1) % len(FORMS)], None
-        self.choose()
         self.list.refresh()
+        self.say(f"times: {TIMES[clock.form][0]}")
 
     def action_latency(self) -> None:
         place = self.place
@@ -187,17 +195,17 @@ class Browser(Asking):
             self.background(lambda: partial(self.go, Told(self.reader, "latency", saving.latency(place, self.size.width))))
 
     def action_copy(self) -> None:
-        if len(self.place):
-            self._copy(self.place.value(self.list.cursor, self.list.size.width))
+        self._copy(self.place.value(self.list.cursor, self.list.size.width) if len(self.place) else "")
 
     def action_copy_filter(self) -> None:
-        if text := self.place.asked or self.asks():
-            self._copy(text)
+        self._copy(self.place.asked or self.asks())
 
     def _copy(self, text: str) -> None:
         """Copy text as it is seen."""
-        self.copy_to_clipboard(visible(text))
-        self.say(f"copied: {text}")
+        copied = visible(text)
+        if copied:
+            self.copy_to_clipboard(copied)
+        self.say(f"copied {count(len(copied), 'character')} to the terminal's clipboard (OSC 52): {copied}")
 
     # Filters and other things to type
 

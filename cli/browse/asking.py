@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from streamdump.cli.browse import saving
 from streamdump.cli.browse.listing import BAD, Names
-from streamdump.cli.browse.places import Fields, Messages
+from streamdump.cli.browse.places import Messages
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.cli.browse.screen import Screen
 from streamdump.errors import FilterError
@@ -27,19 +27,13 @@ class Asking(Screen):
 
     def __init__(self, reader: Reader, title: str, where: str | None) -> None:
         super().__init__(reader, title)
-        self._where = where
         self.asking = ""
         """What the prompt is for."""
+        self._before = where or ""
+        """The filter that there was before one was asked for another."""
 
     def on_mount(self) -> None:
-        if self._where is not None:
-            self.filter(self._where)
-
-    def index(self) -> int | None:
-        """That of the message one is at."""
-        if isinstance(self.place, Fields):
-            return self.place.record.number - 1
-        return self.place.index(self.list.cursor) if isinstance(self.place, Messages) and len(self.place) else None
+        self.filter(self._before)
 
     def to(self, index: int) -> None:
         """Go to a message of those that are shown."""
@@ -48,7 +42,7 @@ class Asking(Screen):
             at = min(place.at(index), len(place) - 1)
             self.list.action_to(at)
             if place.index(at) != index:
-                self.say(f"message {index + 1} is not among those shown; this is the next one")
+                self.say(f"message {index + 1} is not among those shown; here is the nearest one")
 
     def asks(self) -> str:
         """A filter for what is chosen; empty where there is none."""
@@ -69,19 +63,20 @@ class Asking(Screen):
     def action_ask(self, what: str) -> None:
         """Open the prompt."""
         if what in dict(self.place.keys):
-            self.asking = what
+            self.asking, self._before = what, self.place.asked
             self.prompt.add_class("open")
             self.prompt.placeholder, self.prompt.suggester = ASKS[what], Names() if what == "/" else None
             self.prompt.value = self.place.asked if what == "/" else ""
             self.screen.set_focus(self.prompt)
             self.say(ASKS[what])
 
-    def close(self, keeps: bool) -> None:
+    def close(self, keeps: bool = False) -> None:
+        """Close the prompt; unless one keeps it, the filter is what it was before."""
         what, self.asking = self.asking, ""
         self.prompt.remove_class("open")
         self.list.focus()
         if what == "/" and not keeps:
-            self.filter("")
+            self.filter(self._before)
         self.choose()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -90,13 +85,17 @@ class Asking(Screen):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         what, text, place = self.asking, event.value.strip(), self.place
+        if what == "/":
+            self.filter(text)
+            if text != place.asked:
+                return
         self.close(True)
         if text and what == ":" and isinstance(place, Messages):
             found = place.named(text)
-            if found is None:
-                self.say(f"{text}: not {ASKS[':']}", style=BAD)
-            else:
+            if isinstance(found, int):
                 self.to(found)
+            else:
+                self.say(found or f"{text}: not {ASKS[':']}", style=BAD)
         elif text and what in "ew":
             save: Any = saving.export if what == "e" else saving.write_packets
             self.say("writing...")
@@ -106,14 +105,16 @@ class Asking(Screen):
         """Show what is asked for; as long as that cannot be understood, what was asked for last."""
         from streamdump.filter import compile_filter
 
-        place, view = self.place, None
+        place = self.place
+        if text.strip() == place.asked:
+            self.choose()
+            return
         try:
             asked = compile_filter(text, self.reader.options) if text.strip() else None
         except FilterError as error:
-            self.say(error.reason, *error.place(), style=BAD)
+            self.say(*str(error).splitlines(), style=BAD)
             return
         index = self.index()
-        if asked is not None:
-            view = View(self.reader, getattr(place, "conversation", None), asked)
+        view = None if asked is None else View(self.reader, getattr(place, "conversation", None), asked)
         place.refilter(view, text.strip())
         self.go(place, place.at(index) if isinstance(place, Messages) and view is None and index is not None else 0)

@@ -83,7 +83,7 @@ class Listing(Widget, can_focus=True):
         height = max(1, self.size.height)
         last = len(self.source) - 1
         self.cursor = max(0, min(self.cursor, last))
-        self.top = max(0, min(max(self.top, self.cursor - height + 1), self.cursor, max(0, last)))
+        self.top = max(0, min(max(self.top, self.cursor - height + 1), self.cursor, last - height + 1))
         self.refresh()
 
     def action_move(self, lines: int) -> None:

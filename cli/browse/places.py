@@ -16,22 +16,29 @@ from streamdump.cli.browse.listing import ANSWER, ASK, BAD, BOLD, CHOSEN, COLOUR
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.layout.values import hidden, must_hide
 from streamdump.model import ConversationRow, Finding, Message, Span
-from streamdump.render.clock import Clock
+from streamdump.render.clock import Clock, Times
 from streamdump.render.conversations import protocol_of, sides, table, trouble_of
 from streamdump.render.findings import finding_lines, place_of, rank
 from streamdump.render.hexdump import paths
 from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROOMY, latency_text
 from streamdump.render.terminal import PLAIN as COLOURLESS
-from streamdump.render.terminal import cut, pad, width
+from streamdump.render.terminal import count, cut, pad, width
 from streamdump.render.tree import about, broken_span, fault_text, nested, value_text
 
-TIME = re.compile(r"(?:([0-9]{1,2}):([0-9]{2}):)?([0-9]{1,9}(?:[.][0-9]{1,9})?)s?")
+TIME = re.compile(r"(?:([0-9]{1,2}):([0-9]{2}):)?([0-9]{1,18}(?:[.][0-9]{1,9})?)s?")
 """A time of day, or seconds."""
 
 DAY_NS = 86_400_000_000_000
 
+PROTOCOL = 20
+"""Columns of a protocol, of whose layout more is told below."""
+
 SEVERITY = {"error": BAD, "warning": WARN, "note": PLAIN}
-WIDTHS = {"r": 10, "ad": 26, "ud": 26, "e": 20}
+LOST, AGAIN = "tcp.lost-by-capture", ".again-and-again"
+"""A finding that gaps show, and the end of one that counts others."""
+
+TIMES: dict[Times, tuple[str, int]] = {"r": ("seconds", 10), "ad": ("local time", 26), "ud": ("UTC", 26), "e": ("epoch", 20)}
+"""What stands over times of each form, and their columns."""
 
 
 class Place:
@@ -52,6 +59,8 @@ class Place:
         self.view: View | None = None
         """What a filter keeps."""
         self.asked = ""
+        self.sorted: list[int] = []
+        """The indexes of messages in another order than theirs."""
         self.state: Any = None
         """What was there when it was put in order."""
 
@@ -86,9 +95,9 @@ class Place:
             self.view.stopped = True
         self.view, self.asked = view, asked
 
-    def sort(self) -> str:
-        """Sort what is there by what `order` says, which is returned."""
-        return self.orders[self.order]
+    def sort(self, order: int) -> list[int]:
+        """What `sorted` is in one of its orders."""
+        return []
 
     def update(self) -> None:
         """Take what was read meanwhile."""
@@ -105,23 +114,22 @@ class Findings(Place):
     name = "findings"
     keys = (("enter", "its messages"), ("/", "filter"), ("e", "export"), ("y", "copy"))
 
-    rows: Sequence[Finding]
-
     def title(self) -> str:
         return f"{self.name} {len(self.reader.findings) if self.view is None else len(self):,}"
 
     def head(self, columns: int) -> str:
-        return f"{'':9}{'what':44} where"
+        return f"{'':9}{'rule':{self._size}}  what, and where"
 
     def update(self) -> None:
         found, asked = self.reader.findings, None if self.view is None else self.view.asked
         if not self.is_as(count := len(found), asked):
             self.rows = sorted([one for one in found[:count] if asked is None or asked.keeps(one)], key=rank)
+            self._size = max((width(one.rule) for one in self.rows), default=0)
 
     def line(self, at: int, columns: int) -> Parts:
         one = self.rows[at]
         style = SEVERITY[one.severity]
-        return [(f"{one.severity:<9}", style), (f"{cut(one.rule, 43):<44} ", style), (f"{place_of(one)}  ", DIM), (one.cause, PLAIN)]
+        return [(f"{one.severity:<9}{pad(one.rule, self._size)}  ", style), (f"{one.cause}  ", PLAIN), (place_of(one), DIM)]
 
     def below(self, at: int, columns: int) -> Texts:
         lines = finding_lines(self.rows[at], columns, COLOURLESS, self.reader.clock)
@@ -142,7 +150,6 @@ class Conversations(Place):
         ("y", "copy"),
     )
     orders = ("number", "messages", "bytes", "trouble")
-    rows: Sequence[ConversationRow]
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
@@ -155,7 +162,7 @@ class Conversations(Place):
 
     def head(self, columns: int) -> str:
         number, ends, protocol = self._sizes
-        return f"{'#':>{number}}  {'client and server':<{ends}}  {'protocol':<{protocol}}  messages       bytes  how it went"
+        return f"{'#':>{number}}    {'client and server':<{ends}}  {'protocol':<{protocol}}  messages       bytes  how it went"
 
     def refilter(self, view: View | None, asked: str) -> None:
         super().refilter(view, asked)
@@ -182,7 +189,7 @@ class Conversations(Place):
 
     def _texts(self, row: ConversationRow) -> tuple[str, str, str]:
         first, arrow, second, _ = sides(row)
-        return str(row.conversation), f"{first} {arrow} {second}", protocol_of(row)
+        return str(row.conversation), f"{first} {arrow} {second}", cut(protocol_of(row), PROTOCOL)
 
     def line(self, at: int, columns: int) -> Parts:
         row = self.rows[at]
@@ -190,10 +197,11 @@ class Conversations(Place):
         trouble = trouble_of(row)
         style = COLOURS[row.conversation % len(COLOURS)]
         return [
-            (f"{number:>{self._sizes[0]}}  ", style),
+            (f"{number:>{self._sizes[0]}} ", style),
+            ("! " if trouble else "  ", BAD),
             (f"{ends:<{self._sizes[1]}}  ", style),
             (f"{pad(protocol, self._sizes[2])}  {row.messages:>8,}  {sum(row.bytes):>10,}  ", PLAIN),
-            (f"! {', '.join(trouble)}, " if trouble else "  ", BAD),
+            (f"{', '.join(trouble)}, " if trouble else "", BAD),
             (row.ended, PLAIN),
         ]
 
@@ -232,7 +240,6 @@ class Messages(Place):
         super().__init__(reader)
         self.conversation = conversation
         self.every: View = View(reader, conversation)
-        self.sorted: list[int] = []
 
     def title(self) -> str:
         whose = "" if self.conversation is None else f" of conversation {self.conversation}"
@@ -246,12 +253,12 @@ class Messages(Place):
     @property
     def shown(self) -> View:
         """Those that are shown, in their order."""
-        return self.view or self.every
+        return self.every if self.view is None else self.view
 
     def head(self, columns: int) -> str:
         number, name = self._sizes(columns)
-        time = f"{'since mark' if self.clock is not self.reader.clock else 'time':>{WIDTHS[self.clock.form]}}"
-        return f"{'#':>{number}} {time}        {'message':<{name}} {'latency':>8}    what it says"
+        time = "since mark" if self.reader.since else TIMES[self.clock.form][0]
+        return f"{'#':>{number}} {time:>{TIMES[self.clock.form][1]}}        {'message':<{name}} {'latency':>8}    what it says"
 
     def _sizes(self, columns: int) -> tuple[int, int]:
         return max(5, len(str(len(self.reader.records)))), NAME_LIMIT if columns >= ROOMY else NAME_WIDTH
@@ -267,20 +274,36 @@ class Messages(Place):
         """Where a record stands, or the next one."""
         if self.order:
             return self.sorted.index(index) if index in self.sorted else 0
-        return self.shown.place(index)
+        return bisect_left(self.shown, index)
 
-    def sort(self) -> str:
+    def sort(self, order: int) -> list[int]:
 
         def size(index: int) -> int:
             record: Any = self.reader.records.row(index).record
-            return int(getattr(record, "latency_ns" if self.order == 1 else "size", None) or 0)
+            return int(getattr(record, "latency_ns" if order == 1 else "size", None) or 0)
 
-        self.sorted = nlargest(self.SORTED, iter(self.shown), key=size) if self.order else []
-        return super().sort()
+        return nlargest(self.SORTED, self.shown, key=size) if order else []
 
     def refilter(self, view: View | None, asked: str) -> None:
         super().refilter(view, asked)
         self.order, self.sorted = 0, []
+
+    def place_of(self, found: Finding) -> tuple[int, list[str]]:
+        """Where a finding stands among them, and what to say of that place."""
+        if found.messages:
+            first = ["this is the first of them; the others have no finding of their own"]
+            return self.at(found.messages[0] - 1), first if found.rule.endswith(AGAIN) else []
+        if not len(self):
+            return 0, [f"conversation {self.conversation} has no messages; esc, 2 shows how it went"]
+        records, every, packet = self.reader.records, self.every[0 : len(self.every)], min(found.packets, default=0)
+        if found.rule == LOST:
+            marked = (at for at, index in enumerate(every) if records.marks[index - records.first] == ord("!"))
+            there = (at for at in marked if getattr(records.row(every[at]).record, "reason", "") == "lost")
+        else:
+            begin = bisect_left(every, packet, key=lambda index: records.row(index).until)
+            there = (at for at in range(begin, len(every)) if getattr(records.row(every[at]).record, "packets", (0, 0))[1] >= packet)
+        place, what = next(there, -1), "gap" if found.rule == LOST else f"one from packet {packet:,} on"
+        return place % len(self), [f"no message shows this; here is the {'last one' if place < 0 else f'first {what}'}"]
 
     def next_marked(self, at: int, way: int) -> int | None:
         """Where the next one with ! stands."""
@@ -291,21 +314,21 @@ class Messages(Place):
         places = range(at + way, len(self) if way > 0 else -1, way)
         return next((one for one in places if marks[self.index(one) - self.reader.records.first] == ord("!")), None)
 
-    def named(self, text: str) -> int | None:
-        """The index of a message by its number, or of the first one from a time on."""
-        if text.isdigit() and text.isascii():
-            return min(int(text[:12]), len(self.reader.records)) - 1
+    def named(self, text: str) -> int | str:
+        """The index of a message by its number, or of the first one from a time on; what to say where there is none."""
+        records, every = self.reader.records, self.every
         time = TIME.fullmatch(text)
-        base = self.reader.clock.base or 0
-        if time is None or not len(self.every):
-            return None
-        hours, minutes, seconds = time.groups()
-        since = float(seconds) * 1e9
+        if time is None:
+            return ""
+        if text.isdigit():
+            return int(text) - 1 if 0 < int(text) <= len(records) else f"there are only {count(len(records), 'message')}"
+        base, (hours, minutes, seconds) = self.reader.clock.base or 0, time.groups()
+        since = int(float(seconds) * 1e9)
         if hours:
-            since += (int(hours) * 60 + int(minutes)) * 60e9 - base % DAY_NS
-        records = self.reader.records
-        at = bisect_left(self.every, base + int(since), key=lambda index: records.row(index).record.time_ns)
-        return int(self.every[min(at, len(self.every) - 1)])
+            # What is earlier on the clock is the day after
+            since = (since + (int(hours) * 60 + int(minutes)) * 60_000_000_000 - base) % DAY_NS
+        at = bisect_left(every, base + since, key=lambda index: records.row(index).record.time_ns)
+        return int(every[at]) if at < len(every) else f"no message is at {text} or later"
 
     def row(self, at: int) -> Row:
         return self.reader.records.row(self.index(at))
@@ -319,7 +342,7 @@ class Messages(Place):
         marked = "m" if self.reader.marked == record.number - 1 else " "
         return [
             (f"{record.number:>{number}}{marked}", BOLD if marked == "m" else DIM),
-            (f"{self.clock.text(record.time_ns, record.time):>{WIDTHS[self.clock.form]}}  ", DIM),
+            (f"{self.clock.text(record.time_ns, record.time):>{TIMES[self.clock.form][1]}}  ", DIM),
             (f"{record.conversation:>2} ", COLOURS[(record.conversation or 0) % len(COLOURS)]),
             (f"{way}  {name:<{wide}}", style),
             (f" {'' if latency is None else latency_text(latency):>{LATENCY_WIDTH}} ", DIM),
@@ -443,7 +466,7 @@ class HexLines:
 class Told(Place):
     """Lines that tell something."""
 
-    keys = (("esc", "back"), ("e", "export"), ("y", "copy"))
+    keys = (("esc", "back"), ("space", "more"), ("g", "first line"), ("e", "export"), ("y", "copy"))
 
     def __init__(self, reader: Reader, name: str, text: str) -> None:
         super().__init__(reader, text.splitlines())

@@ -112,6 +112,13 @@ class Reader:
         totals = [one.bytes_total or 0 for one in readers]
         return 1.0 if self.done else sum(one.bytes_read for one in readers) / sum(totals) if all(totals) and totals else None
 
+    @property
+    def trouble(self) -> str:
+        """What could not be read, as far as that is known."""
+        errors = [*self.run.errors, *self.run.inspector.errors] if isinstance(self.run, FileRun) else [self.run.error]
+        told = [*self.warned, *[str(one).removeprefix(f"{(one.file or '').rpartition('/')[0]}/") for one in errors if one is not None]]
+        return f"! {told[0]}{f' (and {len(told) - 1} more, told at the end)' if len(told) > 1 else ''}" if told else ""
+
     def answer(self, index: int) -> int | None:
         """The index of the request of a response, or of the response to a request, if it is near."""
         one: Any = self.records.row(index).record
@@ -258,13 +265,13 @@ class View(Sequence[int]):
         return len(some) - first
 
     def __getitem__(self, at: Any) -> Any:
-        """The index of the record that stands there, or those of a slice from a place to another."""
+        """The index of the record that stands there, or those of a slice from a place to another; as records of a live capture are
+        forgotten at any moment, the last one where there are no more so many."""
         some, first = self._some()
-        return some[at.start + first : at.stop + first] if isinstance(at, slice) else some[at + first]
+        return some[at.start + first : at.stop + first] if isinstance(at, slice) else some[min(at + first, len(some) - 1)]
 
-    def place(self, index: int) -> int:
-        """Where a record stands, or the next one."""
-        return bisect_left(self, index)
+    def __iter__(self) -> Iterator[int]:
+        return iter(self[0 : len(self)])
 
     def full(self, options: Options) -> Iterator[tuple[int, Shown]]:
         """Their indexes, and the records with all that is in them, read again."""

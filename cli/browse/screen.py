@@ -13,10 +13,11 @@ from textual.containers import Container
 from textual.events import Resize
 
 from streamdump.cli.browse.index import Shown
-from streamdump.cli.browse.listing import ANSWER, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
-from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place
+from streamdump.cli.browse.listing import ANSWER, BAD, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
+from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place, Told
 from streamdump.cli.browse.reading import Reader
 from streamdump.errors import StreamdumpError, describe_exception
+from streamdump.render.terminal import visible, width, wrapped
 
 TICK = 0.1
 """Seconds between two looks at what was read."""
@@ -44,10 +45,11 @@ class Screen(App[None]):
     #list { height: 1fr; }
     #more { height: 6; border-top: solid ansi_bright_black; }
     .tall #more { height: 40%; }
-    .bytes #more { height: 45%; }
+    #more.fields { height: 45%; }
     .wide #both { layout: horizontal; }
     .wide #list { width: 1fr; height: 100%; }
     .wide #more { width: 78; height: 100%; border-top: none; border-left: solid ansi_bright_black; }
+    #more.help, #more.latency { display: none; }
     #prompt { display: none; border: none; height: 1; padding: 0; background: ansi_default; color: ansi_default; }
     #prompt.open { display: block; }
     """
@@ -67,6 +69,8 @@ class Screen(App[None]):
         self._wanted: tuple[int, Callable[[Shown], None]] | None = None
         self._fetching = False
         self._drawn: tuple[Place, int] | None = None
+        self._told: tuple[Place, str, str] | None = None
+        """The chosen line of which more is told."""
         self._following = reader.live
 
     @property
@@ -102,7 +106,7 @@ class Screen(App[None]):
             self.place.cursor = self.list.cursor
             self.stack.append(place)
         place.update()
-        self.screen.set_class(isinstance(place, Fields), "bytes")
+        self.more.set_classes(place.name)
         self.list.show(place, place.cursor if cursor is None else cursor)
         self.moved()
 
@@ -112,13 +116,13 @@ class Screen(App[None]):
         last = len(self.place) - 1
         if self._following and isinstance(self.place, Messages) and self.list.cursor < last:
             self.list.cursor = last
-            self.choose()
         if self._drawn != (self.place, last) or not self.reader.done:
             self._drawn = self.place, last
             self.list.settle()
         if last >= 0 and not self.reader.shown.is_set():
             self.call_after_refresh(self.reader.shown.set)
-            self.choose()
+        if self._told != self._chosen():
+            self._tell()
         self.bars()
 
     def bars(self) -> None:
@@ -130,16 +134,24 @@ class Screen(App[None]):
             top += [(f"{at} {one.title()}", CHOSEN if one is self.stack[0] else PLAIN, str(at)), ("  ", PLAIN, "")]
         path = " > ".join([one.title() for one in self.stack[1:]])
         self.top.show([*top, (state, DIM, "")], *([[(f" > {path}", ANSWER, "escape")]] if path else []))
-        self.heading.show([(place.head(self.list.size.width), DIM, "")])
-        text, style, view = f"{self.list.cursor + 1:,}/{len(place):,}" if len(place) else "nothing here", DIM, place.view
+        self.heading.show([(place.head(self.list.size.width)[self.list.left :], DIM, "")])
+        text, style, view = self._standing(), DIM, place.view
         if view is not None:
             text, style = view.failed or f"{len(view):,} match {place.asked}", WARN
             text += "" if view.done else f"  ({view.looked:,} of {len(reader.records):,} looked at; esc ends it)"
-        elif reader.warned:
-            text, style = reader.warned[-1], WARN
-        self.saying.show(*([(text, style, "")] for text, style in self.said or [(text, style)]))
+        trouble = [(line, BAD) for line in wrapped(visible(reader.trouble), self.size.width)[:2]]
+        self.saying.show(*([(text, style, "")] for text, style in [*(self.said or [(text, style)]), *trouble]))
         keys = (*place.keys, *EVERYWHERE)
         self.keys.show(*_lines([(f"{key} {what}", DIM, KEYS.get(key, key)) for key, what in keys], self.size.width))
+
+    def _standing(self) -> str:
+        """Where in the list one is, and what of it is not on the screen."""
+        place, here, more = self.place, self.list, ""
+        if isinstance(place, Told) and here.top + here.size.height < len(place):
+            more = "   space shows more"
+        elif width(self._chosen()[1]) > here.size.width + here.left:
+            more = "   the line goes on: right and left show more"
+        return f"{here.cursor + 1:,}/{len(place):,}{more}" if len(place) else "nothing here"
 
     def say(self, *lines: str, style: Any = WARN) -> None:
         """Tell something until another line is chosen."""
@@ -153,8 +165,23 @@ class Screen(App[None]):
 
     def choose(self) -> None:
         """Another line is chosen: show more of it."""
+        self._tell()
+        self.say()
+
+    def index(self) -> int | None:
+        """That of the message one is at."""
+        if isinstance(self.place, Fields):
+            return self.place.record.number - 1
+        return self.place.index(self.list.cursor) if isinstance(self.place, Messages) and len(self.place) else None
+
+    def _chosen(self) -> tuple[Place, str, str]:
+        text = self.place.value(self.list.cursor, self.list.size.width) if len(self.place) else ""
+        return self.place, text, self.reader.clock.form
+
+    def _tell(self) -> None:
+        """Show more of the chosen line."""
         place, columns = self.place, self.more.size.width or self.size.width
-        self.said = []
+        self._told = self._chosen()
         if isinstance(place, Messages) and len(place):
             # Who goes in does so even if the list goes on
             if self._wanted is None or self._wanted[1] == self._preview:
@@ -163,7 +190,6 @@ class Screen(App[None]):
             self.more.show(*place.dump(self.list.cursor, columns))
         else:
             self.more.show(place.below(self.list.cursor, columns) if len(place) else Texts())
-        self.bars()
 
     def fetch(self, index: int, then: Callable[[Shown], None]) -> None:
         """Read a record again with all that is in it; of those that were asked for meanwhile the last one."""
@@ -196,7 +222,7 @@ class Screen(App[None]):
         return lambda: None if self._wanted is not None and then == self._preview else then(record)
 
     def _preview(self, record: Shown) -> None:
-        if isinstance(self.place, Messages):
+        if isinstance(self.place, Messages) and self.index() == record.number - 1:
             self.more.show(Fields(self.reader, record))
 
     def _fatal_error(self) -> None:

@@ -285,8 +285,15 @@ def test_a_filter_is_understood_as_it_is_typed() -> None:
         await on.type(" and no")
         assert len(on.place) == 2 and "^^" in on.text
         await on.press("enter")
-        assert len(on.place) == 2 and on.app.list.has_focus
-        await on.press("slash", "escape")
+        assert on.app.prompt.has_focus and on.app.prompt.value == "outcome == refused and no" and "^^" in on.text, "it is kept and told of"
+        await on.press(*["backspace"] * 7, "enter")
+        assert len(on.place) == 2 and on.app.list.has_focus and "^^" not in on.text
+        await on.press("slash")
+        await on.type(" and number == 10")
+        assert len(on.place) == 1
+        await on.press("escape")
+        assert len(on.place) == 2 and on.place.asked == "outcome == refused", "esc returns to what was asked for before"
+        await on.press("escape")
         assert len(on.place) == 22
         await on.press("slash")
         await on.type("outco")
@@ -309,10 +316,167 @@ def test_a_filter_is_understood_as_it_is_typed() -> None:
     Browsing(REFUSED).drive(look)
 
 
+def test_what_a_filter_has_behind_a_name_is_proposed() -> None:
+    async def look(on: Browsing) -> None:
+        for typed, proposed in (
+            ("outcome ", "outcome =="),
+            ("outcome c", "outcome contains"),
+            ("outcome == r", "outcome == refused"),
+            ("outcome == refused ", "outcome == refused and"),
+            ("outcome > ", "outcome > "),
+            ("outcome == refused and lat", "outcome == refused and latency_ns"),
+        ):
+            await on.press("slash")
+            await on.type(typed)
+            await on.press("tab")
+            assert on.app.prompt.value == proposed
+            await on.press("escape")
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_what_is_told_below_is_of_the_chosen_line() -> None:
+    async def look(on: Browsing) -> None:
+        assert on.app.more.source.record.number == 1
+        await on.press("slash")
+        await on.type("number == 10")
+        assert len(on.place) == 1 and on.app.more.source.record.number == on.app.index() + 1 == 10
+        await on.type("0")
+        assert len(on.place) == 0 and len(on.app.more.source) == 0 and "nothing here" not in on.text and "0 match" in on.text
+        await on.press("escape", "2", "slash")
+        await on.type("conversation == 1")
+        assert on.app.more.source.line(0, 80)[0][0].startswith("1 ")
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_a_finding_without_messages_leads_to_its_place() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("1")
+        for rule, number, told in (
+            ("tcp.lost-by-capture", 24, "here is the first gap"),
+            ("rabbitmq-stream.id-in-use", 62, ""),
+            ("rabbitmq-stream.refused", 78, ""),
+        ):
+            await on.press("g", *["j"] * [one.rule for one in on.place.rows].index(rule), "enter")
+            assert isinstance(on.place, Messages) and on.app.index() == number - 1 and told in on.text
+            assert bool(told) == ("no message shows this" in on.text)
+            await on.press("escape")
+        messages = Messages(on.reader, 0)
+        for packet, at in ((74, 61), (75, 62), (1, 0)):
+            finding = msgspec.structs.replace(on.place.rows[0], rule="tcp.retransmitted", packets=[packet])
+            assert messages.place_of(finding) == (at, [f"no message shows this; here is the first one from packet {packet} on"])
+        finding.packets = [10_000]
+        assert messages.place_of(finding) == (len(messages) - 1, ["no message shows this; here is the last one"])
+        assert messages.place_of(msgspec.structs.replace(finding, messages=[7], rule="iggy.again-and-again"))[0] == 6
+        assert "has no messages" in Messages(on.reader, 7).place_of(finding)[1][0]
+
+    Browsing(LOST).drive(look)
+
+
+@pytest.mark.parametrize("size", [0, 20, 1000])
+def test_what_cannot_be_read_is_told_at_once_and_at_the_end(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(REFUSED.read_bytes()[:size])
+    told = {0: "is empty", 20: "cut off in the file header", 1000: "cut off in packet"}[size]
+
+    async def look(on: Browsing) -> None:
+        for keys in (["3"], ["1"], ["question_mark"], ["escape", "3", "slash"], ["x"]):
+            await on.press(*keys)
+            assert told in on.text and len(on.text.splitlines()) <= 24 and "quit" in on.text
+
+    on = Browsing(path, LOGIN) if size == 0 else Browsing(path)
+    on.drive(look, (80, 24))
+    assert on.reader.run.end() == ExitCode.UNREADABLE
+    assert told in capsys.readouterr().err
+
+
+def test_one_learns_that_there_are_no_more_messages() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("n")
+        for text, told in (
+            ("999", "there are only 22 messages"),
+            ("0", "there are only 22 messages"),
+            ("9999s", "no message is at 9999s or later"),
+            ("05:00:00", "no message is at 05:00:00 or later"),
+            ("x", "not a message's number"),
+        ):
+            await on.press("colon")
+            await on.type(text)
+            await on.press("enter")
+            assert told in on.text and on.app.index() == 9
+        await on.press("colon")
+        await on.type("06:02:1" + "0" + "s")
+        await on.press("enter")
+        assert on.app.index() is not None
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_what_does_not_fit_can_be_seen_and_that_is_said() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("question_mark")
+        assert "space shows more" in on.text and "quit" not in on.text.splitlines()[-3]
+        await on.press("space")
+        assert "q, ctrl+c    quit" in on.text and "space shows more" not in on.text
+        await on.press("escape", "2")
+        assert "right and left show more" in on.text
+        head = on.text.splitlines()[1]
+        assert "client and server" in head and "how it went" not in head
+        await on.press("right", "right", "right", "right")
+        assert "how it went" in on.text and "refused" in on.text.splitlines()[2] and "right and left" not in on.text
+
+    assert max(map(len, HELP.splitlines())) <= 80
+    Browsing(REFUSED).drive(look, (80, 24))
+
+
+def test_the_form_of_times_is_told() -> None:
+    async def look(on: Browsing) -> None:
+        for told in ("local time", "UTC", "epoch", "seconds"):
+            await on.press("t")
+            assert f"times: {told}" in on.text and told in on.text.splitlines()[1]
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    async def look(on: Browsing) -> None:
+        for key, name in (("e", "mine.txt"), ("w", "mine.pcapng")):
+            (tmp_path / name).write_text("mine")
+            await on.press(key)
+            on.app.prompt.value = str(tmp_path / name)
+            await on.press("enter")
+            assert "is there already" in on.text.replace("\n", "") and (tmp_path / name).read_text() == "mine"
+
+    Browsing(REFUSED).drive(look, (200, 40))
+
+
+def test_a_list_is_sorted_once_all_is_done() -> None:
+    """Until then it is what it was, and not empty."""
+
+    async def look(on: Browsing) -> None:
+        orders = []
+        real = Messages.sort
+
+        def sort(self: Messages, order: int) -> list[int]:
+            orders.append((self.order, len(self)))
+            return real(self, order)
+
+        Messages.sort = sort  # type: ignore[method-assign]
+        try:
+            await on.press("s", "s", "s")
+        finally:
+            Messages.sort = real  # type: ignore[method-assign]
+        assert orders == [(0, 22), (1, 22), (2, 22)]
+
+    Browsing(REFUSED).drive(look)
+
+
 def test_a_value_is_filtered_for_and_copied() -> None:
     async def look(on: Browsing) -> None:
         await on.press("n", "enter", "G", "y")
         assert on.app.clipboard == "12  virtual host access failure"
+        assert "copied 31 characters to the terminal's clipboard (OSC 52)" in on.text
         await on.press("Y")
         assert on.app.clipboard == "fields.response_code == 12"
         await on.press("f")
