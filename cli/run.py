@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
 from operator import length_hint
@@ -373,30 +374,24 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     """What was read, in parts of a line, and the command that can tell more; `lost`: what to say of packets besides."""
     from streamdump.protocols import PROTOCOLS
 
-    counters, past = inspector.counters, inspector.past
-    conversations = len(inspector.table)
+    counters, told = inspector.counters, deepcopy(inspector.past)
     # What carried nothing has nothing to tell, but for what `-d` says of it
-    each = inspector.each_rows(related=False)
-    limits, names, hints = past.limit_hits, dict(past.unread), dict[str, str | None]()
+    for rows in inspector.each_rows(related=False):
+        for row in rows:
+            told.add(row)
+    names, hints = told.unread, dict[str, str | None]()
     hinting = {protocol.name: protocol.hint for protocol in PROTOCOLS if protocol.hint is not None}
-    silent: set[int] = set()
-    for row in (row for some in each for row in some):
-        limits += row.limit_hits
-        if row.protocol is not None:
-            if hints.get(row.protocol) is None and row.protocol in hinting:
-                hints[row.protocol] = _hint(inspector, hinting[row.protocol], row)
-        elif any(row.bytes):
-            # There may be very many
-            names[row.name or "unknown"] = names.get(row.name or "unknown", 0) + 1
-            if row.name is None:
-                silent.update(int(end.rpartition(":")[2]) for end in row.endpoints)
+    for row in told.examples.values():
+        if row.protocol in hinting and hints.get(row.protocol) is None:
+            hints[row.protocol] = _hint(inspector, hinting[row.protocol], row)
     packets = ", ".join([count(counters.packets, "packet"), *lost])
+    conversations = len(inspector.table)
     said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]
-    if past.conversations:
-        said[0] += f" ({past.conversations:,} forgotten)"
+    if inspector.table.timers is not None and inspector.past.conversations:
+        said[0] += f" ({inspector.past.conversations:,} forgotten)"
     if stopped:
         said[0] += f", {stopped}"
-    trouble = _trouble(inspector, limits)
+    trouble = _trouble(inspector, told.limit_hits)
     if counters.by_server:
         said[0] += f", {counters.by_server:,} ended by the server"
     if trouble:
@@ -404,7 +399,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     unread = _unread(names)
     if unread:
         said.append(unread)
-        said += _by_hand(silent)
+        said += _by_hand(told.ports)
     said += _refused(inspector.run.refused)
     said += _about_keys(inspector, names)
     said += _passed_over(inspector.link.counters)

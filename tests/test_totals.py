@@ -17,6 +17,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.capture.selection import ConversationSpan
+from streamdump.cli.app import main
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.forgotten import PackedRows
 from streamdump.conversation.table import EPOCH, SEGMENT
@@ -121,6 +122,24 @@ def test_what_files_disagree_on_is_remembered(tmp_path: Path) -> None:
     assert len(inspector.table.packed) > 500
     assert [one.tcp.index for one in inspector.table.conversations if one.tcp.foreign is not None] == [0]
     assert len(inspector.rows()) == 3000
+
+
+@pytest.mark.parametrize("what", ["a greeting of RabbitMQ", "a greeting of Seastar", "one byte"])
+def test_a_view_without_rows_keeps_none_of_forgotten_conversations(tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And its closing line says what it says where they are kept."""
+    path = capture(tmp_path / "some.pcap", 3000, 1, MANY[what], 7000, lambda _: b"")
+    inspector = Inspector([open_capture(path)], Options(tracked_limit=300), bare=True)
+    inspector.table.keeps_rows = False
+    for _ in inspector.batches():
+        pass
+    assert (len(inspector.table), len(inspector.table.packed)) == (3000, 0)
+    assert inspector.past.conversations + len(inspector.table.conversations) == 3000
+    said = []
+    for command in ("-q", "latency", "conversations"):
+        assert main([command, str(path), "--tracked-limit", "300"]) == 0
+        said.append(capsys.readouterr().err.partition("; more: ")[0].strip())
+    assert said[0] == said[1] == said[2]
+    assert "3,000 conversations" in said[0]
 
 
 def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:

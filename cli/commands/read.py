@@ -90,6 +90,8 @@ def read(
     if writes and live.write is not None:
         selection = _selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
     with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes) as run:
+        # Nobody asks for them; there may be very many
+        run.inspector.table.keeps_rows = selection is not None
         if selection is not None:
             selection.listen(run.inspector)
         showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)

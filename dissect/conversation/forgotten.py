@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
 from streamdump.capture.selection import ConversationSpan
 from streamdump.model import ConversationRow
+from streamdump.protocols import PORTS
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[(int, int, *get_type_hints(ConversationRow).values())]).decode  # type: ignore[misc]
 
 
 class ForgottenCounts(msgspec.Struct):
-    """What is still known of conversations whose rows were dropped; live only."""
+    """What is still known of conversations whose rows were dropped: what the closing line says of them."""
 
     conversations: int = 0
     limit_hits: int = 0
     unread: dict[str, int] = msgspec.field(default_factory=dict)
     """Those of no known protocol that carried bytes, by what they are."""
+    ports: set[int] = msgspec.field(default_factory=set)
+    """Of those of which nobody knows what they are, the ports that protocols of ours use."""
+    examples: dict[tuple[Any, ...], ConversationRow] = msgspec.field(default_factory=dict)
+    """The first one of each protocol and of such ports."""
 
     def add(self, row: ConversationRow) -> None:
         """Count one more."""
         self.conversations += 1
         self.limit_hits += row.limit_hits
-        if row.protocol is None and any(row.bytes):
+        ports = PORTS.intersection(int(end.rpartition(":")[2]) for end in row.endpoints)
+        if row.protocol is not None:
+            self.examples.setdefault((row.protocol, *sorted(ports)), row)
+        elif any(row.bytes):
+            # There may be very many
             name = row.name or "unknown"
             self.unread[name] = self.unread.get(name, 0) + 1
+            self.ports.update(ports if row.name is None else ())
 
 
 class PackedRows:

@@ -45,6 +45,8 @@ class ConversationTable:
         `index`: the number of a conversation by its first segment; without it they are counted."""
         self.run = run
         self._by_index: dict[int, Conversation] = {}
+        self.keeps_rows = keeps
+        """Whether somebody asks for the rows of conversations that are forgotten."""
         self.packed = PackedRows()
         self.past = ForgottenCounts()
         self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
@@ -327,14 +329,17 @@ class ConversationTable:
         return [record for one in sorted(conversations, key=attrgetter("index")) if not one.done for record in one.finish(order, why)]
 
     def _pack(self) -> None:
-        """Keep but the rows of those that have ended, unless their packets may still come."""
+        """Keep but the rows of those that have ended, or what they count, unless their packets may still come."""
         known = {id(one) for one, _ in self._by_ends.values()}
         gone = []
         for one in self._by_index.values():
             # What files disagree on is told at the end
             if one.done and id(one) not in known and one.tcp.foreign is None:
                 for row in self._row(one, 0):
-                    self.packed.add(row, one.tcp.first[0], one.tcp.first[2])
+                    if self.keeps_rows:
+                        self.packed.add(row, one.tcp.first[0], one.tcp.first[2])
+                    else:
+                        self.past.add(row)
                 gone.append(one)
         self._let_go(gone)
         limit = self.run.options.tracked_limit
