@@ -374,6 +374,13 @@ def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     return FindingDraft(f"the same {count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
 
 
+def _refusals(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """What comes behind the first of several refusals that are one finding."""
+    total = sum(context.refusals.values())
+    every = some([f"{count:,} of {what}" for what, count in context.refusals.items()])
+    return FindingDraft(f"{total:,} requests are refused on this connection: {every}", (), key="all") if context.untold else None
+
+
 def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     aside = context.family.counted | (context.family.goodbye if context.dismissed else frozenset())
     found = [one for one in context.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside]
@@ -514,6 +521,7 @@ COMMON: tuple[Rule, ...] = (
         "Check what runs on this port; -d tcp.port==N,PROTOCOL has it read all the same.",
     ),
     Rule("again-and-again", WARNING, CLOSED, _often, "Look at the first of them, and at why the client goes on asking."),
+    Rule("refused", NOTE, CLOSED, _refusals, "streamdump -Y 'outcome == refused' shows each of them."),
     Rule("tcp.lost-by-capture", WARNING, CLOSED, _lost, "Capture again with a larger buffer (-B) or a narrower filter (-f)."),
     Rule("tcp.retransmitted", NOTE, CLOSED, _retransmitted, "Look at the network between the two if it is slow; else it is of no concern."),
     Rule(

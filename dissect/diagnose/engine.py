@@ -44,6 +44,9 @@ from streamdump.protocols.records import rfc3339
 PENDING = 16
 """So many refusals wait for what the client does next."""
 
+RETRY_NS = 10_000_000_000
+"""A client that asks again what it cannot do without does so by then."""
+
 ACROSS_KEPT = 4_096
 """So many different troubles are counted over all conversations."""
 
@@ -355,18 +358,21 @@ class Diagnoser:
             self._tell_refusal(context, message, request, refusal, None, out)
         elif len(context.pending) < PENDING:
             context.pending.append((message, request, refusal))
-        elif refusal.held:
+        elif refusal.lacks:
             self._tell_refusal(context, message, request, refusal, False, out)
 
     def _settle(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
-        """The client goes on, or the server says goodbye."""
+        """The client goes on, gets what it was refused before, or the server says goodbye."""
         goodbye = message.name in context.family.goodbye and message.kind != "response"
+        asked = context.request_of(message) if message.outcome == "answered" else None
         pending, context.pending = context.pending, []
         for refused, request, refusal in pending:
             left = goodbye and message.src == refused.src
-            if left or (message.src == refused.dst and not refusal.held):
+            waits = refusal.lacks and message.time_ns - refused.time_ns < RETRY_NS
+            taken = asked is not None and request is not None and (asked.name, asked.stream) == (request.name, request.stream)
+            if left or (refusal.lacks and taken) or (message.src == refused.dst and not waits):
                 ended = left and not _gone_on(context, refused, refusal) and message
-                self._tell_refusal(context, refused, request, refusal, ended, out)
+                self._tell_refusal(context, refused, request, refusal, bool(refusal.lacks and taken) or ended, out)
             else:
                 context.pending.append((refused, request, refusal))
 
@@ -379,7 +385,8 @@ class Diagnoser:
         ended: Message | Closed | bool | None,
         out: list[Record],
     ) -> None:
-        """`ended`: what ended the connection behind it, None: the handshake ends with it, False: the client went on."""
+        """`ended`: what ended the connection behind it, None: the handshake ends with it, False: the client went on, True: it asked again
+        and got it."""
         severity: Severity = NOTE if refusal.expected else WARNING
         behind = ""
         if ended is None:
@@ -388,6 +395,10 @@ class Diagnoser:
             severity, behind = ERROR, f", and the {message.sender} closes"
         elif isinstance(ended, Closed) and _ends_it(context, message, ended) and not refusal.expected:
             severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
+        elif ended is True:
+            severity, behind = WARNING, "; a later one is taken"
+        elif refusal.lacks:
+            severity, behind = ERROR, f", so that the client cannot {refusal.lacks}"
         elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and not context.goodbye:
             severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
@@ -398,10 +409,13 @@ class Diagnoser:
             packets(request, message),
             severity,
             refusal.advice,
-            (refusal.key or (name, refusal.why), severity),
+            (refusal.key or (name, refusal.about if refusal.lacks else "", refusal.why), severity),
             rule=refusal.rule,
         )
+        before = self._numbers
         self._tell(context, _REFUSAL, told, message, out)
+        if refusal.key is None:
+            context.count_refusal(name, refusal.why, self._numbers > before)
 
     def _report(self, what: str, conversation: int | None) -> None:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
@@ -419,7 +433,7 @@ def _left(message: Message, reason: str, closed: Closed) -> Exchange:
 def _gone_on(context: ConversationContext, message: Message, refusal: Refusal) -> bool:
     """Whether the one who was refused went on, where that was not told at once."""
     last = context.last[0 if message.sender == "server" else 1]
-    return refusal.held and last is not None and last.number > message.number
+    return bool(refusal.lacks) and last is not None and last.number > message.number
 
 
 def _ends_it(context: ConversationContext, message: Message, closed: Closed) -> bool:

@@ -150,6 +150,9 @@ class IggyState(msgspec.Struct):
 
 # What a refusal says
 
+LACKS = {"poll_messages": "consume from it", "send_messages": "publish to it"}
+"""What a client cannot do if these are refused."""
+
 
 def reason(message: Message) -> str:
     """The name of the code of a refused response, or its number."""
@@ -223,7 +226,8 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     if message.name == "eviction":
         shown = f"the server evicts the client: {shown}"
     rule, expected, advice = _group(why) or ("refused", False, None)
-    return Refusal(shown, about, expected, advice, rule)
+    lacks = LACKS.get(message.name, "") if rule in ("not-found", "not-permitted") else ""
+    return Refusal(shown, about, expected, advice, rule, lacks=lacks)
 
 
 def _beat(context: ConversationContext, late: Message | None = None) -> str:

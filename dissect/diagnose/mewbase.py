@@ -156,7 +156,8 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
         # A server that looks at it has taken CONNECT, whether its response was captured or not
         context.ready = context.ready or request is not None
         named = (f"{what} {_shown(asked[name])}" for name, what in NAMED if asked.get(name) is not None)
-        return Refusal(why, next(named, ""), label in ABSENT, advice)
+        lacks = "consume from it" if request is not None and request.name == "SUBSCRIBE" else ""
+        return Refusal(why, next(named, ""), label in ABSENT, advice, lacks=lacks)
     version = asked.get("version")
     if "auth" in f"{why} {code}".lower():
         auth = asked["authInfo"] if isinstance(asked.get("authInfo"), dict) else {}

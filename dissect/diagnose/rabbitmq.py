@@ -110,7 +110,6 @@ ADVICE = {
     "stream does not exist": "Create the stream first, or check its name and the virtual host.",
     "stream already exists": "Nothing need be done if the stream is the one that is wanted.",
     "no offset": "Nothing need be done: the consumer has not stored an offset yet.",
-    "access refused": "Give the user the permissions for this resource: rabbitmqctl set_permissions.",
     "precondition failed": "Look at arguments and ids: they do not agree with what is there, or a value is not valid.",
     "stream not available": "Wait and look the leader up again with Metadata: the stream is being moved, or its nodes are down.",
     "internal error": "Look in the log of the server for the time of this response.",
@@ -118,6 +117,17 @@ ADVICE = {
     "subscription id does not exist": "Do not use a subscription that has ended.",
 }
 
+
+PERMISSIONS = {
+    **dict.fromkeys(("Create", "Delete", "DeleteSuperStream"), "configure"),
+    "CreateSuperStream": "configure and read (and configure and write for its streams)",
+    **dict.fromkeys(("DeclarePublisher", "Publish"), "write"),
+    **dict.fromkeys(("Subscribe", "QueryOffset", "QueryPublisherSequence", "StreamStats", "ResolveOffsetSpec"), "read"),
+}
+"""What a user needs for a command; for others it is read or write."""
+
+LACKS = {"DeclarePublisher": "publish to it", "Subscribe": "consume from it"}
+"""What a client cannot do if these are refused."""
 
 NAMED = (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream"))
 """Fields of requests that say what they are about."""
@@ -205,6 +215,9 @@ class RabbitmqState(msgspec.Struct):
     """Those that sent ids that are not above the last."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id publishers that were refused, and what is told if the client publishes all the same."""
+    unstored: dict[str, int] = msgspec.field(default_factory=dict)
+    """By code how many messages of publishers that were declared are not stored, and in how many frames."""
+    errors: int = 0
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete."""
     sent: tuple[str, int, tuple[str, ...], tuple[int, ...], tuple[int, ...]] | None = None
@@ -426,7 +439,7 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     errors = message.fields.get("publishing_errors")
     if not errors:
         return None
-    codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one.get('code')}") for one in errors))
+    codes = some(dict.fromkeys(map(_error_code, errors)))
     publisher = message.fields.get("publisher_id")
     told: FindingDraft | None = context.memo.refused.get(publisher)
     if told is not None and told.messages is not None and told.packets is not None:
@@ -435,8 +448,28 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
         return told._replace(messages=told.messages + numbers(*behind), packets=told.packets + packets(*behind))
     one = context.memo.publishers.get(publisher)
     whose = f" of publisher {publisher}" if publisher is not None else ""
-    where = f" for the stream {quoted(one.stream)}" if one is not None else ""
-    return FindingDraft(f"{len(errors):,} messages{whose}{where} are not stored: {codes}", key=(publisher, codes), advice=ADVICE.get(codes))
+    about = f"the stream {quoted(one.stream)}" if one is not None else ""
+    what, be = _messages(len(errors))
+    cause = f"{what}{whose}{about and f' for {about}'} {be} not stored: {codes}"
+    return FindingDraft(cause, key=(publisher, codes), advice=_advice(context, codes, "Publish", about))
+
+
+def _messages(count: int) -> tuple[str, str]:
+    return ("1 message", "is") if count == 1 else (f"{count:,} messages", "are")
+
+
+def _publish_errors(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """What comes behind the first of several that are one finding."""
+    found: dict[str, int] = context.memo.unstored
+    told = sum(rule.endswith(".publish-error") for rule, _ in context.found)
+    what, be = _messages(sum(found.values()))
+    every = some([f"{count:,} {code}" for code, count in found.items()])
+    cause = f"{what} of this connection {be} not stored, as {context.memo.errors:,} PublishErrors say: {every}"
+    return FindingDraft(cause, (), severity=NOTE, key="all") if context.memo.errors > told else None
+
+
+def _error_code(error: dict[str, Any]) -> str:
+    return str(error.get("code_label") or f"code {error.get('code')}")
 
 
 def _never_there(context: ConversationContext, message: Message) -> None:
@@ -593,13 +626,23 @@ def _metadata(context: ConversationContext, message: Message) -> FindingDraft | 
     return None
 
 
-def _metadata_refused(context: ConversationContext, message: Message) -> FindingDraft | None:
+def _metadata_refused(context: ConversationContext, message: Message) -> list[FindingDraft]:
+    found: dict[str, list[str]] = {}
     for one in (message.fields.get("stream_metadata") or ()) if message.kind == "response" else ():
-        name, code = one.get("stream_name"), one.get("response_code_label")
+        code = one.get("response_code_label")
         if code not in (None, "OK", "stream not available"):
-            cause = f"Metadata of the stream {quoted(name)} is refused: {code}"
-            return FindingDraft(cause, severity=NOTE if code in EXPECTED else WARNING, advice=ADVICE.get(code), key=code)
-    return None
+            found.setdefault(code, []).append(quoted(one.get("stream_name")))
+    drafts = []
+    for code, names in found.items():
+        about = f"the stream {names[0]}" if len(names) == 1 else f"{len(names)} streams ({some(names)})"
+        severity = NOTE if code in EXPECTED else WARNING
+        drafts.append(
+            FindingDraft(
+                f"Metadata of {about} is refused: {code}", severity=severity, advice=_advice(context, code, "Metadata", about), key=code
+            )
+        )
+        context.count_refusal("Metadata", code, (f"{context.protocol}.refused", code) not in context.found)
+    return drafts
 
 
 def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -690,8 +733,20 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     named += [f"{name.removesuffix('_id')} {ident}" for name, ident in told.items() if ident is not None]
     about = next(iter(named), "")
     needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
-    held = message.name == "DeclarePublisher" and request is not None and fields.get("publisher_id") not in context.memo.publishers
-    return Refusal(code, about, code in EXPECTED, ADVICE.get(code), needed=needed, held=held)
+    free = request is not None and fields.get("publisher_id") not in context.memo.publishers
+    lacks = LACKS.get(message.name, "") if free else ""
+    return Refusal(code, about, code in EXPECTED, _advice(context, code, message.name, about), needed=needed, lacks=lacks)
+
+
+def _advice(context: ConversationContext, code: str, name: str, about: str) -> str | None:
+    """What to do about a code; where something is not permitted, who needs what permission for what."""
+    if code != "access refused":
+        return ADVICE.get(code)
+    memo = context.memo
+    who = f"the user {quoted(memo.user)}" if memo.user is not None else "the user of this client"
+    where = f" in the virtual host {quoted(memo.vhost)}" if memo.vhost is not None else ""
+    what = f"{PERMISSIONS.get(name, 'read or write')} for {about or 'this stream'}{where}"
+    return f"Give {who} the permission {what}: rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ."
 
 
 # What is remembered
@@ -771,11 +826,12 @@ def _declared(context: ConversationContext, memo: RabbitmqState, message: Messag
         memo.refused.pop(ident, None)
     elif message.outcome == "refused" and request is not None and len(memo.refused) < PUBLISHERS:
         what, about = refusal(context, message, request), (request, message)
-        if what.held:
+        if what.lacks:
             cause = (
                 f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes all the same, and nothing of it is stored"
             )
-            told = FindingDraft(cause, numbers(*about), packets(*about), ERROR, what.advice, message.number, rule="refused")
+            key = (message.name, what.about, what.why), ERROR
+            told = FindingDraft(cause, numbers(*about), packets(*about), ERROR, what.advice, key, rule="refused")
             memo.refused[request.fields.get("publisher_id", -1)] = told
 
 
@@ -840,7 +896,11 @@ def _confirmed(context: ConversationContext, memo: RabbitmqState, message: Messa
 
 
 def _not_stored(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = memo.publishers.get(fields.get("publisher_id", -1))
+    one, errors = memo.publishers.get(fields.get("publisher_id", -1)), fields.get("publishing_errors") or ()
+    if fields.get("publisher_id") not in memo.refused:
+        memo.errors += bool(errors)
+        for code in map(_error_code, errors):
+            memo.unstored[code] = memo.unstored.get(code, 0) + 1
     if one is not None:
         # What was refused may be published again
         one.highest = -1
@@ -1061,6 +1121,7 @@ RULES: tuple[Rule, ...] = (
         _publish_error,
         "Declare the publisher again once its stream is there, and publish these anew.",
     ),
+    Rule("publish-error", NOTE, CLOSED, _publish_errors, "streamdump -Y 'name == PublishError' shows each of them."),
     Rule(
         "confirms-missing",
         WARNING,

@@ -103,9 +103,9 @@ class HandshakeStep(NamedTuple):
 
 class Refusal(NamedTuple):
     """What a refused response says: `why` in words, `about` what ("stream orders"), `advice`; `expected`: a client may well ask all the
-    same and go on (exists, does not exist, no offset); `rule`: what such refusals are called; `held`: what the
-    client does all the same may be worse, so a rule that knows takes it out of `ConversationContext.pending`, else it is told at the
-    end."""
+    same and go on (exists, does not exist, no offset); `rule`: what such refusals are called; `lacks`: what the client cannot do
+    without it ("consume from it"), which is an error unless it asks again and gets it. So it waits in `ConversationContext.pending`, from
+    which a rule takes it that knows more."""
 
     why: str
     about: str = ""
@@ -114,7 +114,7 @@ class Refusal(NamedTuple):
     rule: str = "refused"
     needed: bool = False
     """It hardly goes on without what it asked for: a warning if it leaves."""
-    held: bool = False
+    lacks: str = ""
     key: str | None = None
     """What refusals that are told as one have in common; None: what was asked, and why."""
 
@@ -280,6 +280,7 @@ class ConversationContext:
         "pending",
         "protocol",
         "ready",
+        "refusals",
         "refused",
         "server",
         "shared",
@@ -287,6 +288,7 @@ class ConversationContext:
         "tail",
         "told",
         "unanswered",
+        "untold",
         "whole",
         "worst",
     )
@@ -322,6 +324,10 @@ class ConversationContext:
         self.over = False
         """Its end was told, though one side goes on."""
         self.refused = 0
+        self.refusals: dict[str, int] = {}
+        """By request and code how many were refused."""
+        self.untold = 0
+        """Those of them that no finding names, as one says the same."""
         self.parted: Message | None = None
         """The goodbye that was said."""
         self.goodbye = False
@@ -359,6 +365,13 @@ class ConversationContext:
     def owed(self) -> list[Message]:
         """The requests that had no response, as far as they are remembered."""
         return [self.asked[one.request] for one in self.unanswered if one.request in self.asked]
+
+    def count_refusal(self, name: str, why: str, told: bool) -> None:
+        """Count a refusal, and whether a finding names it."""
+        what = f"{name} ({why})"
+        if what in self.refusals or len(self.refusals) < FOUND_KEPT:
+            self.refusals[what] = self.refusals.get(what, 0) + 1
+            self.untold += not told
 
     def see(self, message: Message) -> None:
         """Note what every protocol has; before the rules."""

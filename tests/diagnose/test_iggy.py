@@ -44,7 +44,7 @@ RAISED = {
     "a body that the server cannot read": ("node050-all.pcap", "iggy.malformed-request", "error"),
     "a command that the server does not know": ("py081-midstream.pcap", "iggy.unknown-command", "warning"),
     "no such partition": ("py080-errors.pcap", "iggy.no-partition", "warning"),
-    "no such topic": ("py080-errors.pcap", "iggy.not-found", "note"),
+    "no such topic": ("py080-errors.pcap", "iggy.not-found", "error"),
     "such a stream exists": ("py080-errors.pcap", "iggy.exists", "note"),
     "nothing found, without a refusal": ("py080-group.pcap", "iggy.not-found", "note"),
 }
@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "iggy.unauthenticated",
         "warning",
     ),
-    "not permitted": (lambda: refused(41), "iggy.not-permitted", "warning"),
+    "not permitted": (lambda: refused(41), "iggy.not-permitted", "error"),
     "an invalid offset": (lambda: refused(4100), "iggy.invalid-offset", "warning"),
     "too many messages": (lambda: refused(4023), "iggy.limit", "warning"),
     "a wrong checksum, says the server": (lambda: refused(4027), "iggy.checksum", "warning"),

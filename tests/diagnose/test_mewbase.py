@@ -18,7 +18,7 @@ RAISED = {
     "a version that is refused": ("py-badversion.pcap", "mewbase.version-refused", "error"),
     "not allowed, and closed": ("java-auth-readonly.pcap", "mewbase.refused", "error"),
     "a command that fails": ("java-command.pcap", "mewbase.refused", "warning"),
-    "no such channel": ("java-subfail.pcap", "mewbase.refused", "note"),
+    "no such channel": ("java-subfail.pcap", "mewbase.refused", "error"),
     "BSON that is none": ("bad-element.pcap", "mewbase.deaf", "error"),
     "text that is none": ("bad-utf8.pcap", "mewbase.deaf", "error"),
     "no type": ("bad-notype.pcap", "mewbase.deaf", "error"),
@@ -165,7 +165,7 @@ def test_each_rule_finds_what_it_is_for(case: str) -> None:
 def test_a_refusal_behind_a_handshake_that_was_not_captured_whole() -> None:
     one = Connection(dport=7451).open().ask(CONNECT).ask(frame("SUBSCRIBE", channel="no", rID=0))
     one.tell(frame("RESPONSE", ok=False, errCode=3, rID=0)).ask(frame("LISTBINDERS", rID=1)).tell(frame("RESPONSE", ok=True, rID=1)).fin(0)
-    assert rules(one)["mewbase.refused"] == "note"
+    assert rules(one)["mewbase.refused"] == "error"
 
 
 def test_an_end_behind_a_response_names_what_was_asked() -> None:

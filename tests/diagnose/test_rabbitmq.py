@@ -195,6 +195,13 @@ def subscribed_to_nothing(closes: bool) -> Connection:
     return one.goodbye() if closes else one.fin(0)
 
 
+def subscribed_later(wait: int) -> Connection:
+    one = Connection().ready().client(rabbit.SUBSCRIBE, subscription_id=1, stream="x", offset_type=1, credit=1)
+    one.server(rabbit.SUBSCRIBE_RESPONSE, response_code=2).client(rabbit.CREATE, stream="x", arguments=[]).server(rabbit.CREATE_RESPONSE)
+    one.wait(wait).client(rabbit.HEARTBEAT).client(rabbit.SUBSCRIBE, subscription_id=1, stream="x", offset_type=1, credit=1)
+    return one.server(rabbit.SUBSCRIBE_RESPONSE).goodbye()
+
+
 def changed(wait: int, answered: bool = False) -> Connection:
     one = subscribed(9).server(rabbit.METADATA_UPDATE, code=6, stream="orders")
     if answered:
@@ -325,7 +332,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     ),
     "publisher refused, and used": (lambda: turned_away(1), "refused", "error"),
     "publisher refused, and used: no other finding": (lambda: turned_away(1), "publish-error", None),
-    "publisher refused, and not used": (lambda: turned_away(0), "refused", "warning"),
+    "publisher refused, and not used": (lambda: turned_away(0), "refused", "error"),
     "publisher refused, then taken": (lambda: turned_away(1, 1), "publish-error", "warning"),
     "publisher refused, then taken, which is told": (lambda: turned_away(1, 1), "refused", "warning"),
     "publish error": (
@@ -406,8 +413,10 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "sent here": (lambda: metadata("192.0.2.2", 5552), "advertised-elsewhere", None),
     "left as the stream is not there": (lambda: missed(0), "gave-up", "warning"),
     "gone on though the stream is not there": (lambda: missed(1), "gave-up", None),
-    "refused, and left": (lambda: subscribed_to_nothing(False), "refused", "warning"),
-    "refused, and closed": (lambda: subscribed_to_nothing(True), "refused", "note"),
+    "refused, and left": (lambda: subscribed_to_nothing(False), "refused", "error"),
+    "refused, and closed": (lambda: subscribed_to_nothing(True), "refused", "error"),
+    "refused, and taken later": (lambda: subscribed_later(SECOND), "refused", "warning"),
+    "refused, and taken much later": (lambda: subscribed_later(20 * SECOND), "refused", "error"),
     "a change ignored": (lambda: changed(20), "stream-change-ignored", "warning"),
     "a change heard": (lambda: changed(20, True), "stream-change-ignored", None),
     "a change": (lambda: changed(1), "stream-changed", "note"),
@@ -829,6 +838,34 @@ def test_a_password_that_is_not_set_is_told(mechanism: str, password: str, why: 
 def test_a_frame_size_that_is_raised_is_not_said_to_end_the_connection() -> None:
     (found,) = diagnosed(capture(tuned((0, 60))))[0]
     assert found.advice == "Let the client take the smaller of both sizes: 3.10 and 4.0 go by its answer, other servers need not."
+
+
+def test_what_is_not_permitted_names_who_needs_what_permission_for_what() -> None:
+    one = Connection().ready().client(rabbit.SUBSCRIBE, subscription_id=1, stream="x", offset_type=1, credit=1)
+    (found,) = diagnosed(capture(one.server(rabbit.SUBSCRIBE_RESPONSE, response_code=16).goodbye()))[0]
+    assert found.cause == 'Subscribe for the stream "x" is refused: access refused, so that the client cannot consume from it'
+    assert found.advice == (
+        'Give the user "alice" the permission read for the stream "x" in the virtual host "/": '
+        "rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ."
+    )
+    named = [one.advice for one in diagnosed(GOLDEN / "access_refused_436.pcap")[0] if one.rule == NAME + "refused"]
+    assert len(named) == 7 and all(each.startswith('Give the user "limited" the permission ') for each in named)
+
+
+def test_several_refusals_that_are_one_finding_are_counted() -> None:
+    causes = [one.cause for one in diagnosed(GOLDEN / "credit_flow_405.pcap")[0]]
+    assert "3 requests are refused on this connection: 3 of Credit (subscription id does not exist)" in causes
+    causes = [one.cause for one in diagnosed(GOLDEN / "pipelined_requests_405.pcap")[0]]
+    every = "75 of Metadata (stream does not exist), 16 of QueryOffset (no offset)"
+    assert f"91 requests are refused on this connection: {every}" in causes
+    one = Connection().ready()
+    for ident, code in ((0, 18), (1, 18), (2, 2)):
+        one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, ident)).server(
+            rabbit.PUBLISH_ERROR, publisher_id=1, publishing_errors=[{"publishing_id": ident, "code": code}]
+        )
+    causes = [one.cause for one in diagnosed(capture(one.goodbye()))[0]]
+    every = "2 publisher does not exist, 1 stream does not exist"
+    assert f"3 messages of this connection are not stored, as 3 PublishErrors say: {every}" in causes
 
 
 def test_a_publisher_that_is_refused_and_used_is_one_finding() -> None:
