@@ -2,90 +2,103 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-from collections.abc import Callable, Iterator
-from textwrap import dedent
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from importlib import import_module
+from typing import NamedTuple
 
 from streamdump.diagnose.common import ACROSS, COMMON
 from streamdump.diagnose.registry import FAMILIES
-from streamdump.diagnose.rules import REFUSED, WARNING
-from streamdump.tls import diagnostics
-from tests.diagnose.talks import diagnosed
+from streamdump.diagnose.rules import ERROR, REFUSED, SEVERITIES, WARNING
+from streamdump.model import Finding
+from tests.diagnose.talks import capture, diagnosed
 from tests.support.pages import ROOT
 
 PAGE = ROOT / "dissect" / "diagnose" / "README.md"
 BEGIN = "<!-- rules -->\n"
 TITLES = {"rabbitmq-stream": "RabbitMQ Streams", "iggy": "Apache Iggy", "seastar-rpc": "Seastar RPC", "mewbase": "mewbase"}
-HEAD = "| rule | severity | cause, as a capture shows it | advice | capture |\n| --- | --- | --- | --- | --- |\n"
+HEAD = "| rule | severity | cause, in an example | advice | capture |\n| --- | --- | --- | --- | --- |\n"
 EVERY = """In a finding, a name without a dot has the protocol before it: `iggy.refused`.
 
 """
-TLS = {**dict(diagnostics.RULES), "tls.plain-peer": diagnostics._plain_peer}
-"""The sentences of these rules are made where TLS is read."""
+TOLD = {
+    "tls.plain-peer": "the client does not speak TLS, and the server expects it",
+    "tls.no-common-version": "the server takes none of the versions that the client offers (TLS 1.2)",
+    "tls.no-common-cipher": "the server takes none of the cipher suites, or groups, that the client offers (TLS_AES_128_GCM_SHA256)",
+    "tls.unknown-authority": "the client does not know who issued the server's certificate",
+    "tls.certificate-expired": "the server's certificate had expired (valid until 2026-01-31)",
+    "tls.client-certificate-missing": "the server asks for a certificate of the client, which gives none",
+    "late": "poll_messages was not answered in time",
+    "advertised-unreachable": "clients are sent to 192.0.2.9:5552, where they do not get through: the SYN has no answer",
+    "tcp.turns-everybody-away": "192.0.2.2:5552 turns everybody away: 3 connections of 3 clients",
+    "retry-loop": "192.0.2.1 tries again and again: 5 connections to 192.0.2.2:5552, one every 1 s, and each time the same: "
+    "192.0.2.2:5552 refuses the connection: it answers the SYN with RST",
+    "rabbitmq-stream.sub-batch": "a sub-batch of Publish cannot be unpacked: sub-batch unpacks to 90 bytes, 100 declared",
+    "iggy.login-refused": 'the server does not let user "iggy" in: feature unavailable',
+    "mewbase.impossible-length": "servers answer nothing behind a frame of the client that states a length of 2 bytes, which no frame has",
+    "mewbase.connect-refused": "CONNECT is refused: server error, which ends the handshake",
+}
+"""Causes of rules that neither a capture nor a table of cases shows."""
+
+SILENT = "mewbase.skipped-bytes"
+"""A rule that only remembers something for others."""
 DRAFT = "The protocol's first draft has the same rules under `rabbitmq-stream-draft.`.\n\n"
 
 
 class Shown(NamedTuple):
-    """What a capture shows of a rule."""
+    """A finding by a rule, and the capture that has it, if one does."""
 
-    severity: str
-    cause: str
+    finding: Finding
     capture: str
 
 
-def examples() -> dict[str, Shown]:
-    """By rule, what the smallest capture shows that has it; below the name alone, what any protocol shows."""
-    found: dict[str, Shown] = {}
+def findings() -> Iterator[Shown]:
+    """All that is found in captures, the smallest first, and then in the cases of the tests."""
     paths = [path for path in (ROOT / "captures").rglob("*.pcap*") if path.suffix not in (".jsonl", ".golden")]
     for path in sorted(paths, key=lambda path: (path.stat().st_size, path)):
         for finding in diagnosed(path, bytes_as="omit")[0]:
-            shown = Shown(finding.severity, finding.cause, str(path.relative_to(ROOT / "captures")))
-            for name in (finding.rule, finding.rule.partition(".")[2]):
-                found.setdefault(name, shown)
+            yield Shown(finding, str(path.relative_to(ROOT / "captures")))
+    for name in ("common", "rabbitmq", "iggy", "seastar", "mewbase"):
+        for make, *_ in import_module(f"tests.diagnose.test_{name}").CASES.values():
+            for finding in diagnosed(capture(make()))[0]:
+                yield Shown(finding, "")
+
+
+def examples() -> dict[str, list[Shown]]:
+    """By rule what shows it; below the name alone, what any protocol shows."""
+    found: dict[str, list[Shown]] = {}
+    for shown in findings():
+        for name in (shown.finding.rule, shown.finding.rule.partition(".")[2]):
+            found.setdefault(name, []).append(shown)
     return found
 
 
-def template(tell: Callable[..., Any]) -> str:
-    """The sentence that a rule makes, with an ellipsis for what it fills in; empty where it is made elsewhere."""
-    noted = inspect.getclosurevars(tell).nonlocals.get("cause")
-    if noted is not None:
-        return re.sub(r"{\w+}", "…", noted)
-    sentences = []
-    for node in ast.walk(ast.parse(dedent(inspect.getsource(tell)))):
-        parts = node.values if isinstance(node, ast.JoinedStr) else [node] if isinstance(node, ast.Constant) else []
-        text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-        if text.count(" ") > 3 and text != inspect.getdoc(tell):
-            sentences.append(text)
-    return max(sentences, key=len, default="")
-
-
-def row(name: str, severity: str, advice: str, tell: Callable[..., Any] | None, shown: Shown | None) -> str:
-    """A line of a table: where a capture shows the rule, with its severity and cause there."""
-    said = shown.cause if shown is not None else template(tell) if tell is not None else ""
+def row(name: str, severity: str | None, advice: str, every: list[Shown]) -> str:
+    """A line of a table: how severe the rule may be, and what shows it at its worst."""
+    severities = {severity, *(one.finding.severity for one in every)}
+    shown = min(every, key=lambda one: (not one.capture, SEVERITIES.index(one.finding.severity)), default=None)
+    said, advice = (TOLD[name], advice) if shown is None else (shown.finding.cause, shown.finding.advice)
     cause = re.sub(r"([|<*_])", r"\\\1", said)
-    link = f"[{shown.capture}](../../captures/{shown.capture})" if shown is not None else ""
-    return f"| `{name}` | {severity} | {cause} | {advice} | {link} |\n"
+    link = f"[{shown.capture}](../../captures/{shown.capture})" if shown is not None and shown.capture else ""
+    return f"| `{name}` | {', '.join(one for one in SEVERITIES if one in severities)} | {cause} | {advice} | {link} |\n"
 
 
 def tables() -> Iterator[str]:
     """A section for the rules of each family, after those of all protocols."""
     seen = examples()
-    every = [("refused", WARNING, REFUSED, None), *((one.name, one.severity, one.advice, one.tell) for one in (*COMMON, *ACROSS))]
+    every = [("refused", WARNING, REFUSED), *((one.name, one.severity, one.advice) for one in (*COMMON, *ACROSS))]
     families = [("All protocols", "", EVERY, every)]
     for family in FAMILIES:
         name = family.protocols[0]
-        rules = [(one.name, one.severity, one.advice, one.tell) for one in family.rules]
-        rules += [(other, "", advice, None) for other, advice in family.others]
+        rules = [(one.name, one.severity, one.advice) for one in family.rules]
+        rules += [(other, None if seen.get(f"{name}.{other}") else ERROR, advice) for other, advice in family.others]
         families.append((TITLES[name], f"{name}.", DRAFT if len(family.protocols) > 1 else "", rules))
     for title, prefix, more, rules in families:
         lines: dict[str, str] = {}
-        for name, severity, advice, tell in rules:
+        for name, severity, advice in rules:
             full = name if "." in name else f"{prefix}{name}"
-            shown, tell = seen.get(full), TLS.get(full, tell)
-            lines.setdefault(full, row(full, severity or (shown.severity if shown else "varies"), advice, tell, shown))
+            if full != SILENT:
+                lines.setdefault(full, row(full, severity, advice, seen.get(full, [])))
         yield f"## {title}\n\n{more}{HEAD}{''.join(lines.values())}"
 
 
