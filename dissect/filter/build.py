@@ -17,6 +17,7 @@ from streamdump.filter.literals import Misfit, Want
 from streamdump.filter.names import (
     ADDRESS,
     DELTA,
+    DURATION,
     ENDPOINT,
     FIELDS,
     PROTOCOL,
@@ -59,6 +60,9 @@ LISTS = tuple(one.option for one in SETTINGS.values() if one.written == "list")
 
 CHEAP, DERIVED, DEEP = range(3)
 """What a term costs: a key, what is derived from some, fields."""
+
+SHORT_NS = 1_000
+"""A time without a unit that is shorter was hardly meant in nanoseconds."""
 
 
 class _Piece(NamedTuple):
@@ -245,6 +249,9 @@ class _Builder:
         fitting.end(more)
         if below is not None:
             self.hints.append(f"{term.name.text} is an object in some messages; {below} is what it holds there")
+        if any(DURATION in key.kinds for key in meaning.keys.values()):
+            short = [value.text for value in term.values if value.text.isdigit() and 0 < int(value.text) < SHORT_NS]
+            self.hints += [f"{term.name.text}: {one} is so many nanoseconds; did you mean {one}s or {one}ms?" for one in short]
         if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):
             self._hint(term.values)
         return _opposite(pieces) if term.operator == "!=" else pieces

@@ -325,6 +325,12 @@ def test_a_name_that_is_a_value_too_comes_with_a_hint(name: str, meant: str) -> 
     assert compile_filter(f"{meant} or not {name} != 1 or fault").hints == []
 
 
+def test_a_time_without_a_unit_comes_with_a_hint() -> None:
+    assert compile_filter("relative >= 2").hints == ["relative: 2 is so many nanoseconds; did you mean 2s or 2ms?"]
+    assert compile_filter("latency in {20, 30ms}").hints == ["latency: 20 is so many nanoseconds; did you mean 20s or 20ms?"]
+    assert compile_filter("latency > 0 or delta > 2s or waited_ns > 5000 or size > 20").hints == []
+
+
 def test_a_name_that_is_an_object_elsewhere_comes_with_a_hint() -> None:
     assert compile_filter("stream_id == 1").hints == [
         "stream_id is an object in some messages; stream_id.value is what it holds there",
