@@ -12,6 +12,7 @@ import msgspec
 
 from streamdump.golden.align import Key, alike, between, common, divided, out_of_order
 from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
+from streamdump.golden.normalise import COMPARE_RULES
 from streamdump.golden.ranges import ranges, without
 from streamdump.golden.settings import CheckSettings, duration_text
 from streamdump.golden.text import ENDS, fields_text, head
@@ -25,6 +26,9 @@ WIDE = 116
 
 TOLD = 2_000
 """Characters of each line and value that are told."""
+
+ABSENT = "not there"
+"""What is said of a field that one of two messages has not."""
 
 FIELDS_SHOWN = 6
 """Fields that a difference lists."""
@@ -363,7 +367,7 @@ class _Teller:
 
     def _other_layout(self) -> Difference:
         golden, got = self.pair.golden, self.pair.got
-        text = f"conversation {self.title}: layout is {got.layout or 'not certain'}, {self.words.then} {golden.layout or 'not certain'}"
+        text = f"conversation {self.title}: layout is {_layout(got)}, {self.words.then} {_layout(golden)}"
         return Difference("field", self.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
 
     def _unlike_end(self, golden: Line, got: Line) -> Difference | None:
@@ -567,6 +571,13 @@ def _at(packet: int | None) -> str:
     return "" if packet is None else f" (packet {packet})"
 
 
+def _layout(conversation: GoldenConversation) -> str:
+    """A layout, and what servers have it."""
+    rules, layout = COMPARE_RULES.get(conversation.protocol), conversation.layout or "not certain"
+    releases = None if rules is None else rules.releases.get(layout)
+    return layout if releases is None else f"{layout} ({releases})"
+
+
 def _count(conversation: GoldenConversation) -> str:
     count = len(conversation.lines)
     flows = f", {len(conversation.flows)} flows" if conversation.flows else ""
@@ -594,8 +605,7 @@ def _said(changes: Sequence[Change], words: Words) -> str:
     """The first change, and how many more there are."""
     field, golden, got = changes[0].field, changes[0].golden, changes[0].got
     name = {NOTES: "notes", FAULT: "fault"}.get(field, field)
-    there, then = "not there" if got is None else got, "has none" if golden is None else golden
-    told = f"{name} is {there}, {words.then} {then}"
+    told = f"{name} is {got or ABSENT}, {words.then} {golden or ABSENT}"
     more = len(changes) - 1
     return f"{told}, and {more} more field{'s' if more > 1 else ''}" if more else told
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from streamdump.golden.check import Checked
-from streamdump.golden.compare import Difference
+from streamdump.golden.compare import ABSENT, Difference
 
 ERRORS = ("unreadable", "internal error")
 """Outcomes of captures that could not be compared."""
@@ -50,7 +50,7 @@ def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "", then: s
 def details(difference: Difference, then: str = "golden") -> list[str]:
     """The lines around a difference, and the fields that its first line does not name."""
     more = difference.changes[1:]
-    told = [f"{one.field}: {one.got or 'not there'}, {then} {one.golden or 'none'}" for one in more[: SHOWN // 5]]
+    told = [f"{one.field}: {one.got or ABSENT}, {then} {one.golden or ABSENT}" for one in more[: SHOWN // 5]]
     if len(more) > SHOWN // 5:
         told.append(f"and {len(more) - SHOWN // 5} more fields")
     return [*told, *difference.context]

@@ -50,6 +50,8 @@ class CompareRules(NamedTuple):
     """Requests up to which, with their responses, a connection is being opened."""
     ready: tuple[str, ...] = ()
     """Those of them of which one has to be answered for the connection to be open; without it any."""
+    releases: Mapping[str, str] = {}
+    """By layout what servers have it, in words."""
     apart: tuple[str, ...] = ()
     """Messages whose place among the others of their side is chance; among themselves it counts."""
     flows: Mapping[str, tuple[TotalRule, ...]] = {}

@@ -57,6 +57,17 @@ def test_it_says_what_changed_in_the_words_of_two_captures(capsys: pytest.Captur
     assert err.endswith("differences\n")
 
 
+def test_what_only_one_of_both_has_is_not_there_in_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, OLD, NEW)
+    assert 'peer_properties["connection_name"]: not there, old "raw-client"' in out
+    assert 'peer_properties["copyright"]: <version>, old not there' in out
+
+
+def test_a_layout_says_which_servers_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, *(GOLDEN / "iggy" / f"py{version}-basic.pcap" for version in ("060", "080")))
+    assert "layout is L9 (server 0.7.0 to 0.8.x), old L8 (server 0.6.x)\n" in out
+
+
 def test_the_settings_are_those_of_check(capsys: pytest.CaptureFixture[str]) -> None:
     _, plain, _ = run(capsys, OLD, NEW)
     _, less, _ = run(capsys, "--ignore", "peer_properties", OLD, NEW)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamdump.protocols.compare_rules import CompareRules, Fields, TotalRule
+from streamdump.protocols.iggy.layout_versions import LAYOUTS, in_words
 
 
 def _place(fields: Fields) -> str:
@@ -126,6 +127,7 @@ COMPARE_RULES = CompareRules(
         )
     },
     reduced={"messages.id": _id, "batches.messages.id": _id},
+    releases={layout: in_words((layout,)) for layout in LAYOUTS},
     heartbeats=("ping",),
     handshake=("login_user", "login_with_personal_access_token", "login_register", "login_register_with_pat"),
     flows={
