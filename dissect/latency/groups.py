@@ -156,7 +156,7 @@ class Latencies:
             ended = pair.outcome, pair.reason, latency_ns, handler_ns, pair.acknowledged_ns
             group.note(*ended)
             if response is not None and latency_ns is not None and latency_ns >= self._least_kept:
-                self._remember(latency_ns, request, response)
+                self._remember(latency_ns, self._verb(pair), request, response)
             if self.interval_ns is not None:
                 told = pair.exchange if response is None else response
                 self._cell((request if told is None else told).time_ns, key).note(*ended)
@@ -191,7 +191,7 @@ class Latencies:
                 group.ends = (client, server) if client is not None and server is not None else None
         return key, group
 
-    def _remember(self, latency_ns: int, request: Message, response: Message) -> None:
+    def _remember(self, latency_ns: int, verb: str | None, request: Message, response: Message) -> None:
         row = SlowRow(
             1,
             rfc3339(response.time_ns),
@@ -201,6 +201,7 @@ class Latencies:
             request.dst,
             request.protocol,
             request.name,
+            verb,
             request.id,
             request.number,
             response.number,

@@ -73,6 +73,7 @@ class SlowRow(msgspec.Struct, tag_field="record", tag="slow"):
     dst: str
     protocol: str
     name: str
+    verb: str | None
     id: int | str | None
     request: int
     response: int

@@ -206,7 +206,7 @@ def _slowest(slow: Sequence[SlowRow], columns: int | None, palette: Palette) -> 
             duration_text(one.latency_ns),
             f"{one.request} > {one.response}",
             f"{one.request_packets[1]} > {one.response_packets[1]}",
-            visible(one.name),
+            visible(_SPACE.join(filter(None, (one.name, one.verb)))),
             f"{one.conversation}  {one.src} > {one.dst}",
         ]
         for one in slow

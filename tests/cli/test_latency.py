@@ -115,6 +115,14 @@ def test_the_lines_are_those_of_the_schema(capsys: pytest.CaptureFixture[str]) -
     assert {one["record"] for one in made} == {"latency", "interval", "slow"}
 
 
+def test_the_slowest_say_what_they_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+    path = GOLDEN / "seastar-rpc" / "server_stops.pcap"
+    slow = [one for one in records(capsys, "latency", "--json", "--slowest", "9", path) if one["record"] == "slow"]
+    assert [(one["name"], one["verb"]) for one in slow] == [("Request", "verb 9")] * 5 + [("Negotiation", None)]
+    assert main(["latency", "--slowest", "1", str(path)]) == 0
+    assert "  Request  verb 9  0  127.0.0.1:55208 > " in capsys.readouterr().out
+
+
 def test_the_slowest_have_the_numbers_of_the_plain_run(capsys: pytest.CaptureFixture[str]) -> None:
     plain = {one["number"]: one for one in records(capsys, "--json", AMQP)}
     slow = [one for one in records(capsys, "latency", "--json", "--slowest", "4", AMQP) if one["record"] == "slow"]
