@@ -160,7 +160,7 @@ WriteTo = Annotated[
     typer.Option(
         "-w",
         metavar="FILE",
-        help="write the packets as captured (secrets too), as pcapng",
+        help="write the packets as captured (secrets too), as pcapng; replaces FILE",
         rich_help_panel=WRITTEN,
         show_default=False,
     ),
@@ -219,7 +219,13 @@ TimeForm = Annotated[
 Enough = Annotated[str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)]
 Html = Annotated[
     str | None,
-    typer.Option("--html", metavar="FILE", help="a report, too: one page that loads nothing", rich_help_panel=WRITTEN, show_default=False),
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="a report, too: one page that loads nothing; replaces FILE",
+        rich_help_panel=WRITTEN,
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object a record (-T json)", rich_help_panel=SHOWN)]
 

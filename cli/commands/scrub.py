@@ -42,7 +42,10 @@ WORDS = {
 def scrub(
     *,
     source: Annotated[str, typer.Argument(metavar="IN", help="the capture; - is standard input", show_default=False)],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="where it goes, in the same format, unpacked", show_default=False)],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="OUT", help="where it goes, in the same format, unpacked; replaces OUT", show_default=False),
+    ],
     payloads: Annotated[
         bool, typer.Option("--payloads", help="bodies of messages, and conversations of other protocols", rich_help_panel=OVERWRITTEN)
     ] = False,

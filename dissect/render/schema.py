@@ -83,7 +83,8 @@ _ENDING = {
 
 _FINDING = {
     "number": "1, 2, 3... over the findings of this run; all other records are numbered as without findings.",
-    "time": "Time of the packet that made it certain: RFC 3339, UTC, 9 decimals.",
+    "time": "When it was certain: time of the message that shows it, or of the end of the connection if only that does: RFC 3339, UTC, "
+    "9 decimals. messages name what it is about, which may be earlier.",
     "time_ns": "The same in nanoseconds since 1970.",
     "conversation": "0, 1, 2... by first packet; null for what several conversations tell together.",
     "src": "Endpoint that sent what shows it; the client where it is no single message.",
@@ -164,6 +165,7 @@ _SLOW = {
     "src": "Endpoint that asked.",
     "dst": "Endpoint that was asked.",
     "name": "The request's name.",
+    "verb": "What it asks for where the name does not say so (Seastar RPC); else null.",
     "request": "Number of the request in the plain run.",
     "response": "Number of the response in it.",
     "outcome": "answered or refused.",

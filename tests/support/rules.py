@@ -26,7 +26,7 @@ TOLD = {
     "tls.no-common-version": "the server takes none of the versions that the client offers (TLS 1.2)",
     "tls.no-common-cipher": "the server takes none of the cipher suites, or groups, that the client offers (TLS_AES_128_GCM_SHA256)",
     "tls.unknown-authority": "the client does not know who issued the server's certificate",
-    "tls.certificate-expired": "the server's certificate had expired (valid until 2026-01-31)",
+    "tls.certificate-expired": "the server's certificate had expired (2026-01-31T00:00:00Z)",
     "tls.client-certificate-missing": "the server asks for a certificate of the client, which gives none",
     "late": "poll_messages was not answered in time",
     "advertised-unreachable": "clients are sent to 192.0.2.9:5552, where they do not get through: the SYN has no answer",
