@@ -31,7 +31,7 @@ LEAST = 8
 """Fewer bytes tell nothing for certain."""
 
 WEIGHING = 32 * STEP
-"""What it costs to ask all probes, whatever they do."""
+"""What it costs to ask all heuristics, whatever they do."""
 
 FIRST = 8 * WEIGHING
 """What is there for looks before any byte has paid: the first packets are often small, and tell most."""

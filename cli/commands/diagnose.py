@@ -99,12 +99,12 @@ class _Report:
         from streamdump.render.html.sequence_diagrams import SequenceDiagrams
 
         self.findings = Findings()
-        self.ladders = SequenceDiagrams({one.name: one.info for one in PROTOCOLS})
+        self.diagrams = SequenceDiagrams({one.name: one.info for one in PROTOCOLS})
 
     def take(self, records: list[Record], diagnoser: Diagnoser) -> None:
         """Keep what these say, but not of conversations that went well."""
-        self.ladders.take(records)
-        self.ladders.drop([number for number, one in diagnoser.summaries.items() if one.worst != "error"])
+        self.diagrams.take(records)
+        self.diagrams.drop([number for number, one in diagnoser.summaries.items() if one.worst != "error"])
 
 
 class _View:
@@ -200,7 +200,7 @@ class _View:
         from streamdump.render.html.reports import diagnosis
 
         assert self.report is not None
-        write_html(path, "diagnose", self.run, names, diagnosis, self.report.findings, self._summaries(), self.report.ladders)
+        write_html(path, "diagnose", self.run, names, diagnosis, self.report.findings, self._summaries(), self.report.diagrams)
 
     def _summaries(self) -> list[Outcome]:
         """How the conversations went; not where they were not read to their ends."""

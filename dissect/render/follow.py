@@ -1,4 +1,4 @@
-"""One conversation: lines with the time since the record before, a ladder between both ends, or a diagram for a report."""
+"""One conversation: lines with the time since the record before, a sequence diagram between both ends, or one for a report."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streamdump.render.terminal import cut, pad, visible, width
 WIDE = 100
 """Columns of a terminal from which on there is room for words where else are marks."""
 
-LADDER = 100
-"""Columns of a ladder that goes to no terminal."""
+DIAGRAM = 100
+"""Columns of a sequence diagram that goes to no terminal."""
 
 SAID = 120
 """Characters of what a message says in a diagram for a report."""
@@ -120,7 +120,7 @@ class TextDiagram(FollowLines):
     @property
     def _room(self) -> int:
         """Columns between the two lines that stand for the ends."""
-        return max(20, (self.columns or LADDER) - self.time_width - 3)
+        return max(20, (self.columns or DIAGRAM) - self.time_width - 3)
 
     def opening(self) -> list[str]:
         blank = " " * (self.time_width + 2)

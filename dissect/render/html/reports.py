@@ -17,12 +17,12 @@ from streamdump.render.html.sequence_diagrams import SequenceDiagram, SequenceDi
 from streamdump.render.latency import duration_text
 from streamdump.render.stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
 
-LADDERS = 20
+DIAGRAMS = 20
 PICTURES = 24
 """So many conversations that failed are drawn, and so many groups of exchanges."""
 
 STEP = 34
-"""Units from one message of a ladder to the next."""
+"""Units from one message of a diagram to the next."""
 
 COURSES = ("messages", "published", "delivered")
 LACKS = ("refused", "faults", "gaps", "gap_bytes")
@@ -30,15 +30,15 @@ LACKS = ("refused", "faults", "gaps", "gap_bytes")
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 
 
-def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: Sequence[Outcome], ladders: SequenceDiagrams) -> str:
+def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: Sequence[Outcome], diagrams: SequenceDiagrams) -> str:
     """The page of `diagnose`; `about`: lines on what was read."""
     ordered = findings.ordered()
-    failed = [one for one in summaries if one.worst == "error" and one.conversation in ladders]
+    failed = [one for one in summaries if one.worst == "error" and one.conversation in diagrams]
     drawn = []
-    for one in failed[:LADDERS]:
-        ladder = ladders.of(one.conversation)
-        if ladder is not None:
-            drawn.append(_drawn(one, ladder))
+    for one in failed[:DIAGRAMS]:
+        diagram = diagrams.of(one.conversation)
+        if diagram is not None:
+            drawn.append(_drawn(one, diagram))
     return render(
         "diagnose.html",
         {
@@ -46,23 +46,23 @@ def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: S
             "about": about,
             "findings": [{"finding": same.finding, "where": place_of(same.finding, same.conversations)} for same in ordered[:ROWS]],
             "left_out": findings.passed + max(0, len(ordered) - ROWS),
-            "ladders": drawn,
-            "ladders_left_out": len(failed) - len(drawn),
+            "diagrams": drawn,
+            "diagrams_left_out": len(failed) - len(drawn),
             "summaries": summaries,
         },
     )
 
 
-def _drawn(summary: Outcome, ladder: SequenceDiagram) -> dict[str, Any]:
-    """A ladder with the places of its messages."""
+def _drawn(summary: Outcome, diagram: SequenceDiagram) -> dict[str, Any]:
+    """A diagram with the places of its messages."""
     steps: list[dict[str, Any]] = []
-    begin = ladder.first[0].time_ns
+    begin = diagram.first[0].time_ns
     y = 34
-    for step in [*ladder.first, None, *ladder.last]:
+    for step in [*diagram.first, None, *diagram.last]:
         if step is None:
-            if ladder.passed:
+            if diagram.passed:
                 y += STEP
-                steps.append({"y": y, "left_out": ladder.passed})
+                steps.append({"y": y, "left_out": diagram.passed})
             continue
         y += STEP
         steps.append(

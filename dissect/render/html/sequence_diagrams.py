@@ -1,4 +1,4 @@
-"""The first messages of conversations, kept until it is known how these went: a ladder is shown of those that failed."""
+"""The first messages of conversations, kept until it is known how these went: a diagram is shown of those that failed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from streamdump.model import Ending, Message, Record
 from streamdump.render.terminal import cut
 
 FIRST, LAST = 24, 8
-"""So many messages from the beginning of a conversation, and from its end, are in a ladder."""
+"""So many messages from the beginning of a conversation, and from its end, are in a diagram."""
 
 OPEN = 4_096
-"""Conversations of which messages are kept at a time, and of ladders that are shown at most half as many."""
+"""Conversations of which messages are kept at a time, and of diagrams that are shown at most half as many."""
 
 SAID = 90
 """Characters of what a message says."""
@@ -55,37 +55,37 @@ class SequenceDiagrams:
 
     def __init__(self, info: Mapping[str, Callable[[Message], str]]) -> None:
         self._says = info
-        self._ladders: dict[int, SequenceDiagram] = {}
+        self._diagrams: dict[int, SequenceDiagram] = {}
 
     def take(self, records: Iterable[Record]) -> None:
         """Keep what these show of their conversations."""
         for record in records:
             if type(record) is Message:
-                ladder = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
-                if ladder is not None:
+                diagram = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
+                if diagram is not None:
                     said = cut(self._says[record.protocol](record), SAID)
                     bad = record.outcome == "refused" or record.fault is not None
-                    ladder.add(DiagramStep(record.number, record.time_ns, record.src == ladder.client, record.name, said, bad))
+                    diagram.add(DiagramStep(record.number, record.time_ns, record.src == diagram.client, record.name, said, bad))
             elif type(record) is Ending:
-                ladder = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
-                if ladder is not None:
+                diagram = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
+                if diagram is not None:
                     bad = record.how != "FIN"
-                    ladder.add(DiagramStep(record.number, record.time_ns, record.src == ladder.client, "end", record.how, bad))
+                    diagram.add(DiagramStep(record.number, record.time_ns, record.src == diagram.client, "end", record.how, bad))
 
     def drop(self, conversations: Iterable[int]) -> None:
         """These went well, or nobody asks about them."""
         for one in conversations:
-            self._ladders.pop(one, None)
+            self._diagrams.pop(one, None)
 
     def __contains__(self, conversation: int) -> bool:
-        return conversation in self._ladders
+        return conversation in self._diagrams
 
     def of(self, conversation: int) -> SequenceDiagram | None:
         """That of one conversation, if it was kept."""
-        return self._ladders.get(conversation)
+        return self._diagrams.get(conversation)
 
     def _of(self, conversation: int, client: str) -> SequenceDiagram | None:
-        ladder = self._ladders.get(conversation)
-        if ladder is None and len(self._ladders) < OPEN:
-            ladder = self._ladders[conversation] = SequenceDiagram(client)
-        return ladder
+        diagram = self._diagrams.get(conversation)
+        if diagram is None and len(self._diagrams) < OPEN:
+            diagram = self._diagrams[conversation] = SequenceDiagram(client)
+        return diagram
