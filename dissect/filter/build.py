@@ -266,7 +266,8 @@ class _Builder:
         for value in values:
             if not self.names.is_message(value.text) and not value.text.startswith("unknown"):
                 near = nearest(value.text, self.names.messages)
-                self.hints.append(f"no message is known by the name {value.text}" + (f"; did you mean {near}?" if near else ""))
+                more = f"did you mean {near}?" if near else "a field of that name is fields.name"
+                self.hints.append(f"no message is known by the name {value.text}; {more}")
 
     def _key(self, key: Key, fitting: _Fitting) -> _Piece:
         found = fitting.key(key)

@@ -314,6 +314,7 @@ def test_a_place_far_in_a_long_filter_is_shown_with_what_is_around_it() -> None:
 
 def test_a_name_that_no_message_has_is_no_error_but_a_hint() -> None:
     assert compile_filter("name == publish").hints == ["no message is known by the name publish; did you mean Publish?"]
+    assert compile_filter("name == 'Q7'").hints == ["no message is known by the name Q7; a field of that name is fields.name"]
     assert compile_filter("name in {Open, 'unknown 0x0777'} or name contains publish").hints == []
 
 
