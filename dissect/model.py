@@ -32,6 +32,7 @@ __all__ = [
     "Sender",
     "Severity",
     "Span",
+    "StreamGap",
     "Verdict",
 ]
 
