@@ -215,9 +215,6 @@ class RabbitmqState(msgspec.Struct):
     """Those that sent ids that are not above the last."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id publishers that were refused, and what is told if the client publishes all the same."""
-    unstored: dict[str, int] = msgspec.field(default_factory=dict)
-    """By code how many messages of publishers that were declared are not stored, and in how many frames."""
-    errors: int = 0
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete."""
     sent: tuple[str, int, tuple[str, ...], tuple[int, ...], tuple[int, ...]] | None = None
@@ -439,7 +436,7 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     errors = message.fields.get("publishing_errors")
     if not errors:
         return None
-    codes = some(dict.fromkeys(map(_error_code, errors)))
+    codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one.get('code')}") for one in errors))
     publisher = message.fields.get("publisher_id")
     told: FindingDraft | None = context.memo.refused.get(publisher)
     if told is not None and told.messages is not None and told.packets is not None:
@@ -449,27 +446,10 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     one = context.memo.publishers.get(publisher)
     whose = f" of publisher {publisher}" if publisher is not None else ""
     about = f"the stream {quoted(one.stream)}" if one is not None else ""
-    what, be = _messages(len(errors))
-    cause = f"{what}{whose}{about and f' for {about}'} {be} not stored: {codes}"
-    return FindingDraft(cause, key=(publisher, codes), advice=_advice(context, codes, "Publish", about))
-
-
-def _messages(count: int) -> tuple[str, str]:
-    return ("1 message", "is") if count == 1 else (f"{count:,} messages", "are")
-
-
-def _publish_errors(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """What comes behind the first of several that are one finding."""
-    found: dict[str, int] = context.memo.unstored
-    told = sum(rule.endswith(".publish-error") for rule, _ in context.found)
-    what, be = _messages(sum(found.values()))
-    every = some([f"{count:,} {code}" for code, count in found.items()])
-    cause = f"{what} of this connection {be} not stored, as {context.memo.errors:,} PublishErrors say: {every}"
-    return FindingDraft(cause, (), severity=NOTE, key="all") if context.memo.errors > told else None
-
-
-def _error_code(error: dict[str, Any]) -> str:
-    return str(error.get("code_label") or f"code {error.get('code')}")
+    whose += f" for {about}" if about else ""
+    what = f"1 message{whose} is" if len(errors) == 1 else f"{len(errors):,} messages{whose} are"
+    context.count_refusal("Publish", codes, (f"{context.protocol}.publish-error", (publisher, codes)) not in context.found)
+    return FindingDraft(f"{what} not stored: {codes}", key=(publisher, codes), advice=_advice(context, codes, "Publish", about))
 
 
 def _never_there(context: ConversationContext, message: Message) -> None:
@@ -635,12 +615,8 @@ def _metadata_refused(context: ConversationContext, message: Message) -> list[Fi
     drafts = []
     for code, names in found.items():
         about = f"the stream {names[0]}" if len(names) == 1 else f"{len(names)} streams ({some(names)})"
-        severity = NOTE if code in EXPECTED else WARNING
-        drafts.append(
-            FindingDraft(
-                f"Metadata of {about} is refused: {code}", severity=severity, advice=_advice(context, code, "Metadata", about), key=code
-            )
-        )
+        advice, severity = _advice(context, code, "Metadata", about), NOTE if code in EXPECTED else WARNING
+        drafts.append(FindingDraft(f"Metadata of {about} is refused: {code}", severity=severity, advice=advice, key=code))
         context.count_refusal("Metadata", code, (f"{context.protocol}.refused", code) not in context.found)
     return drafts
 
@@ -733,8 +709,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     named += [f"{name.removesuffix('_id')} {ident}" for name, ident in told.items() if ident is not None]
     about = next(iter(named), "")
     needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
-    free = request is not None and fields.get("publisher_id") not in context.memo.publishers
-    lacks = LACKS.get(message.name, "") if free else ""
+    lacks = LACKS.get(message.name, "") if request is not None and fields.get("publisher_id") not in context.memo.publishers else ""
     return Refusal(code, about, code in EXPECTED, _advice(context, code, message.name, about), needed=needed, lacks=lacks)
 
 
@@ -742,9 +717,9 @@ def _advice(context: ConversationContext, code: str, name: str, about: str) -> s
     """What to do about a code; where something is not permitted, who needs what permission for what."""
     if code != "access refused":
         return ADVICE.get(code)
-    memo = context.memo
-    who = f"the user {quoted(memo.user)}" if memo.user is not None else "the user of this client"
-    where = f" in the virtual host {quoted(memo.vhost)}" if memo.vhost is not None else ""
+    user, vhost = context.memo.user, context.memo.vhost
+    who = f"the user {quoted(user)}" if user is not None else "the user of this client"
+    where = f" in the virtual host {quoted(vhost)}" if vhost is not None else ""
     what = f"{PERMISSIONS.get(name, 'read or write')} for {about or 'this stream'}{where}"
     return f"Give {who} the permission {what}: rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ."
 
@@ -896,11 +871,7 @@ def _confirmed(context: ConversationContext, memo: RabbitmqState, message: Messa
 
 
 def _not_stored(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one, errors = memo.publishers.get(fields.get("publisher_id", -1)), fields.get("publishing_errors") or ()
-    if fields.get("publisher_id") not in memo.refused:
-        memo.errors += bool(errors)
-        for code in map(_error_code, errors):
-            memo.unstored[code] = memo.unstored.get(code, 0) + 1
+    one = memo.publishers.get(fields.get("publisher_id", -1))
     if one is not None:
         # What was refused may be published again
         one.highest = -1
@@ -1121,7 +1092,6 @@ RULES: tuple[Rule, ...] = (
         _publish_error,
         "Declare the publisher again once its stream is there, and publish these anew.",
     ),
-    Rule("publish-error", NOTE, CLOSED, _publish_errors, "streamdump -Y 'name == PublishError' shows each of them."),
     Rule(
         "confirms-missing",
         WARNING,

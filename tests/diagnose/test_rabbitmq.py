@@ -864,8 +864,8 @@ def test_several_refusals_that_are_one_finding_are_counted() -> None:
             rabbit.PUBLISH_ERROR, publisher_id=1, publishing_errors=[{"publishing_id": ident, "code": code}]
         )
     causes = [one.cause for one in diagnosed(capture(one.goodbye()))[0]]
-    every = "2 publisher does not exist, 1 stream does not exist"
-    assert f"3 messages of this connection are not stored, as 3 PublishErrors say: {every}" in causes
+    every = "2 of Publish (publisher does not exist), 1 of Publish (stream does not exist)"
+    assert f"3 requests are refused on this connection: {every}" in causes
 
 
 def test_a_publisher_that_is_refused_and_used_is_one_finding() -> None:
