@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.diagnose.amqp import said as in_amqp
+from streamdump.diagnose.amqp_greeting import said as in_amqp
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,

@@ -14,11 +14,11 @@ from streamdump.capture.files import NAMES, named_as_capture, open_capture
 from streamdump.capture.whole import in_place_of
 from streamdump.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
 from streamdump.golden.compare import GOLDEN_FILE, OLD_CAPTURE, Difference, differences
-from streamdump.golden.files import Unfit, read_text, readable
 from streamdump.golden.model import Transcript
 from streamdump.golden.normalise import Normaliser
 from streamdump.golden.settings import CheckSettings
 from streamdump.golden.text import LINES, GoldenError, parsed, written
+from streamdump.golden.untrusted_files import Unfit, read_text, readable
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options, Record
 

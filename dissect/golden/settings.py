@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from streamdump.errors import UsageError
-from streamdump.golden.files import Unfit, read_text
+from streamdump.golden.untrusted_files import Unfit, read_text
 from streamdump.golden.values import cut
 from streamdump.patterns import linear
 

@@ -12,7 +12,6 @@ from struct import Struct
 from typing import Any, Literal, NamedTuple
 
 from streamdump.errors import Malformed, OverLimit
-from streamdump.layout.account import Account
 from streamdump.layout.types import (
     Array,
     Bits,
@@ -39,6 +38,7 @@ from streamdump.layout.types import (
     typed,
 )
 from streamdump.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
+from streamdump.layout.walk_state import WalkState
 from streamdump.model import Fault, Limited, Span, make_span
 
 
@@ -141,7 +141,7 @@ Read = tuple[Any, int, Any]
 """A value, the position behind it, and what choices, counts and labels refer to: the bare integer or text, or None."""
 
 
-class Walker(Account):
+class Walker(WalkState):
     """A walk through a table, and what parts written by hand call.
 
     Such a part gets `buf`, its position `at` and the `end` of what it may take, both in `buf`, as all positions here; spans and faults are

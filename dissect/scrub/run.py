@@ -28,10 +28,10 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart
 from streamdump.scrub.files import CaptureCopy, copied
 from streamdump.scrub.packets import ConversationEdits, Echoes, Edit, Edits, End, Packets, end_of
-from streamdump.scrub.parts import parts
 from streamdump.scrub.replace import FILL, AddressReplacements, NameReplacements, prose
 from streamdump.scrub.sealed import TlsOverwriter, TlsSide
 from streamdump.scrub.search import LEAST, Range, SecretSearch, pieces
+from streamdump.scrub.sensitive_parts import parts
 
 SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.scrub_rules for protocol in PROTOCOLS}
 

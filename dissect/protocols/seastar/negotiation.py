@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from streamdump.layout import Style, read, walk
-from streamdump.layout.account import NOTES_KEPT
+from streamdump.layout.walk_state import NOTES_KEPT
 from streamdump.model import SideData, Span
 from streamdump.protocols.buffer import ReceiveBuffer
 from streamdump.protocols.records import ANSWER, ASK, Decoded, Frame

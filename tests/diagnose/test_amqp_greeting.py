@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdump.diagnose.amqp import said
+from streamdump.diagnose.amqp_greeting import said
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.diagnose.talks import Connection, capture, diagnosed
 

@@ -14,7 +14,7 @@ NOTES_KEPT = 64
 """Notes on one frame; further ones are counted."""
 
 
-class Account:
+class WalkState:
     """What a walk has told so far: spans, notes, and what is there of the value in which the damage is."""
 
     __slots__ = (
