@@ -250,8 +250,8 @@ class _Builder:
         if below is not None:
             self.hints.append(f"{term.name.text} is an object in some messages; {below} is what it holds there")
         if any(DURATION in key.kinds for key in meaning.keys.values()):
-            short = [value.text for value in term.values if value.text.isdigit() and 0 < int(value.text) < SHORT_NS]
-            self.hints += [f"{term.name.text}: {one} is so many nanoseconds; did you mean {one}s or {one}ms?" for one in short]
+            for one in (value.text for value in term.values if value.text.isdigit() and 0 < int(value.text) < SHORT_NS):
+                self.hints.append(f"{term.name.text}: {one} is so many nanoseconds; did you mean {one}s or {one}ms?")
         if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):
             self._hint(term.values)
         return _opposite(pieces) if term.operator == "!=" else pieces

@@ -573,9 +573,9 @@ def _at(packet: int | None) -> str:
 
 def _layout(conversation: GoldenConversation) -> str:
     """A layout, and what servers have it."""
-    rules, layout = COMPARE_RULES.get(conversation.protocol), conversation.layout or "not certain"
-    releases = None if rules is None else rules.releases.get(layout)
-    return layout if releases is None else f"{layout} ({releases})"
+    layout = conversation.layout or "not certain"
+    rules = COMPARE_RULES.get(conversation.protocol)
+    return layout if rules is None else rules.releases.get(layout, layout)
 
 
 def _count(conversation: GoldenConversation) -> str:

@@ -51,7 +51,7 @@ class CompareRules(NamedTuple):
     ready: tuple[str, ...] = ()
     """Those of them of which one has to be answered for the connection to be open; without it any."""
     releases: Mapping[str, str] = {}
-    """By layout what servers have it, in words."""
+    """A layout with the servers that have it, in words."""
     apart: tuple[str, ...] = ()
     """Messages whose place among the others of their side is chance; among themselves it counts."""
     flows: Mapping[str, tuple[TotalRule, ...]] = {}

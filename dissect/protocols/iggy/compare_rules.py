@@ -127,7 +127,7 @@ COMPARE_RULES = CompareRules(
         )
     },
     reduced={"messages.id": _id, "batches.messages.id": _id},
-    releases={layout: in_words((layout,)) for layout in LAYOUTS},
+    releases={layout: f"{layout} ({in_words((layout,))})" for layout in LAYOUTS},
     heartbeats=("ping",),
     handshake=("login_user", "login_with_personal_access_token", "login_register", "login_register_with_pat"),
     flows={
