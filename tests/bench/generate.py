@@ -19,6 +19,8 @@ from typing import BinaryIO
 
 START_NS = 1_760_000_000_000_000_000
 CLIENT_PORT, SERVER_PORT = 40_000, 5_552
+CLIENTS = 0x0A010000
+"""The address of the first client."""
 
 
 def text(value: str) -> bytes:
@@ -180,7 +182,7 @@ class Wire:
         self.time_ns += self.random.randint(2_000, 40_000)
         sequence = self.sequence.setdefault(conversation, [self.random.getrandbits(32), self.random.getrandbits(32)])
         number = self.first + conversation
-        client, server = bytes([10, 1, number >> 8, number & 255]), bytes([10, 0, 0, 1])
+        client, server = struct.pack(">I", CLIENTS + number), bytes([10, 0, 0, 1])
         port = CLIENT_PORT + number % 20_000
         ends = (server, client, self.port, port) if side else (client, server, port, self.port)
         tcp = (

@@ -8,7 +8,8 @@ python tests/bench/spark.py [--rows tiny,mix:60,small:60,...] [--master local[2]
 | mix:MB | copies of golden captures, interleaved (`mix.py`) |
 | small:MB | 400 conversations of small messages, one of them with a third of the bytes, 0.2 % of the segments late or repeated |
 | files:N | so many files with a conversation each |
-| conversations:N | one file of so many conversations |
+| conversations:N | one file of so many conversations, all of them open at the same time |
+| short:N | one file of so many conversations of six packets, 40 of them open at the same time |
 | connection:MB | one connection |
 
 Prints wall and CPU seconds, MB/s and messages/s per core (bytes and messages by CPU seconds), the CPU seconds and the largest resident
@@ -38,7 +39,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench import mix
-from tests.bench.generate import Peer, Wire, write
+from tests.bench.generate import Peer, Wire, write, write_short
 
 SMALL = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_405.pcap"
 ROWS = "tiny,mix:60,mix:250,mix:1000,small:60,small:250,small:1000,files:1000,conversations:30000,connection:500"
@@ -104,6 +105,8 @@ def make(row: str, folder: Path) -> list[Path]:
         generate(path, many * 1_000_000, 1)
     elif kind == "conversations":
         write(path, many * 12, many, 2, amqp=False)
+    elif kind == "short":
+        write_short(path, many)
     elif kind == "files":
         for at in range(many):
             write(folder / f"{at:05}.pcap", 150, 1, 2, amqp=False, seed=at, first=at)
