@@ -178,6 +178,8 @@ def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any,
 
 
 def _begin(options: Options) -> None:
+    # Conversations refer to each other: those of the task before would wait here for a collection that hardly ever comes
+    gc.collect()
     gc.set_threshold(200_000, 50, 50)
     _of_store.cache_clear()
     # Not when the first key is wanted, since a store that fails is no reason to go on without

@@ -78,6 +78,8 @@ class TaskInput(msgspec.Struct):
     """It is the only one, so it also sees to what depends on other conversations."""
     done: bool = False
     """What is at home here was dissected before."""
+    conversations: int = 0
+    """So many it reads."""
 
     @property
     def at_home(self) -> Home | None:
@@ -95,6 +97,8 @@ def sources(
     """
     made = [TaskInput(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
     flows = [_flows(source) for source in made]
+    for source, own in zip(made, flows, strict=True):
+        source.conversations = 0 if own is None else len(own)
     if carry:
         if len(made) != 1:
             made.append(TaskInput(len(made)))
@@ -162,6 +166,9 @@ def _part(made: list[TaskInput], flows: list[NDArray[np.int64]], dependent: list
 FILES = 16
 """So many files are merged as they are read, all of them open; of more, packets are sorted."""
 
+OPEN = 30_000
+"""So many conversations, of 10 kB each or so, are dissected as they are read; of more, packets are sorted, and one after the other is."""
+
 SENDING = 4
 """Sending a byte to the part of its conversation costs about as much as reading so many: sorting it, and Spark's handling of it."""
 
@@ -173,7 +180,7 @@ def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int
     found: list[TaskInput] = []
     for mine in (every[at::readers] for at in range(min(readers, len(every)))):
         whose = [place for place, theirs in enumerate(away) if np.isin(theirs, mine).any()]
-        found.append(TaskInput(0, [split for place in whose for split in made[place].splits], home=mine.tobytes()))
+        found.append(TaskInput(0, [split for place in whose for split in made[place].splits], home=mine.tobytes(), conversations=len(mine)))
         most -= sum(sizes[place] for place in whose)
     if not found or most < 0 or (most < math.inf and len({split.file for source in made for split in source.splits}) > FILES):
         return []
@@ -188,7 +195,8 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Block]:
     files = len({split.file for split in source.splits})
     depends = any(split.fragments or split.sightings for split in source.splits)
     sends = work.count and source.home is not None
-    if source.carry or work.until is not None or depends or files > FILES or (sends and (files > 1 or source.done)):
+    several = files > FILES or source.conversations > OPEN
+    if source.carry or work.until is not None or depends or several or (sends and (files > 1 or source.done)):
         yield from _in_order(work, source)
     elif sends:
         yield from _at_once(work, source)

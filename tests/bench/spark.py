@@ -14,7 +14,7 @@ python tests/bench/spark.py [--rows tiny,mix:60,small:60,...] [--master local[2]
 
 Prints wall and CPU seconds, MB/s and messages/s per core (bytes and messages by CPU seconds), the CPU seconds and the largest resident
 memory of the driver, the JVM and the Python workers (of one of them, and of all processes together at any one time), and for the pipeline
-its CPU seconds beyond 20 s for the start as a multiple of the plain engine's. Ends with an error where the tables say anything else than
+its CPU seconds beyond 6 s for the start as a multiple of the plain engine's. Ends with an error where the tables say anything else than
 the plain engine: counts, bytes and latencies of each kind of record are compared.
 """
 
@@ -43,7 +43,7 @@ from tests.bench.generate import Peer, Wire, write, write_short
 
 SMALL = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_405.pcap"
 ROWS = "tiny,mix:60,mix:250,mix:1000,small:60,small:250,small:1000,files:1000,conversations:30000,connection:500"
-START_S = 20
+START_S = 6
 CONVERSATIONS = 400
 TICKS = os.sysconf("SC_CLK_TCK")
 SPOILT = 0.001
@@ -218,6 +218,7 @@ class Line(msgspec.Struct):
     name: str = ""
     size: int = 0
     latency_ns: int | None = None
+    how: str = ""
 
 
 Totals = dict[tuple[str, str], tuple[int, int, int]]
@@ -225,11 +226,13 @@ Totals = dict[tuple[str, str], tuple[int, int, int]]
 
 
 def told(lines: BinaryIO) -> Totals:
-    """Of the plain engine."""
+    """Of the plain engine, without the endings of conversations that it forgot for newer ones, which a task never does."""
     decode = msgspec.json.Decoder(Line).decode
     found: Totals = {}
     for line in lines:
         one = decode(line)
+        if one.how == "forgotten":
+            continue
         count, size, latency = found.get((one.record, one.name), (0, 0, 0))
         found[one.record, one.name] = count + 1, size + one.size, latency + (one.latency_ns or 0)
     return found
