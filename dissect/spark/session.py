@@ -191,8 +191,8 @@ class SparkTasks:
         if others is not None:
             several = lean(others[0])
             ordered = made(others[1]).flatMap(lambda item: ((0, block) for block in several(item)))
-            blocks = blocks.union(ordered.partitionBy(1, _itself).mapPartitions(alone))
-        placed = blocks.partitionBy(parts, _itself)
+            blocks = blocks.union(ordered.partitionBy(1, int).mapPartitions(alone))
+        placed = blocks.partitionBy(parts, int)
         return self._watched(lambda: placed.mapPartitionsWithIndex(finished).collect(), watch)
 
     def _watched(self, action: Callable[[], list[Any]], watch: Watch) -> list[Any]:
@@ -416,10 +416,6 @@ class SparkJvm(SparkTasks):
 
 class JvmGone(Exception):
     """The JVM is not there any more."""
-
-
-def _itself(part: int) -> int:
-    return part
 
 
 def lean(function: Callable[..., T]) -> Callable[..., T]:

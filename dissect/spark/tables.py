@@ -164,20 +164,12 @@ FAULT = pa.struct(
 )
 
 
-def _texts(values: Sequence[Sequence[str]]) -> Any:
-    return [list(one) for one in values]
-
-
 def _idents(values: Sequence[int | str | None]) -> Any:
     return [None if one is None else str(one) for one in values]
 
 
-def _fault(fault: Any) -> dict[str, Any] | None:
-    return None if fault is None else {"field": fault.field, "offset": fault.offset, "reason": fault.reason, "buffer": fault.buffer}
-
-
 def _faults(values: Sequence[Any]) -> Any:
-    return [_fault(one) for one in values] if any(values) else pa.nulls(len(values), FAULT)
+    return [one and msgspec.structs.asdict(one) for one in values] if any(values) else pa.nulls(len(values), FAULT)
 
 
 def _json(values: Sequence[Any]) -> list[bytes]:
@@ -268,7 +260,7 @@ MESSAGES: tuple[Column, ...] = (
     *_other("request", "its request"),
     OUTCOME,
     LATENCY,
-    Column("notes", TEXTS, "what is odd about it", lambda rows: [one.notes for one in rows.records], _texts),
+    Column("notes", TEXTS, "what is odd about it", lambda rows: [one.notes for one in rows.records]),
     Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: [one.fault for one in rows.records], _faults),
     msgspec.structs.replace(POINT, get=lambda rows: rows.points([one.file for one in rows.records])),
     CLIENT,
@@ -333,15 +325,15 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("duration_ns", LONG, "from its first to its last packet"),
     _plain("conversation", LONG, "its number: index of the file times 2**40, plus the number of its first packet"),
-    Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: [one.endpoints for one in rows.records], _texts),
+    Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: [one.endpoints for one in rows.records]),
     _plain("client", TEXT, "the endpoint that is the client, null when the capture cannot tell"),
     _plain("server", TEXT, "the endpoint that is the server"),
     _plain("protocol", TEXT, "null if none of those that streamdump reads"),
     _plain("name", TEXT, "what else it speaks, where that is known"),
     _plain("confidence", pa.float64(), "0 to 1"),
-    Column("evidence", TEXTS, "what the verdict rests on", lambda rows: [one.evidence for one in rows.records], _texts),
+    Column("evidence", TEXTS, "what the verdict rests on", lambda rows: [one.evidence for one in rows.records]),
     _plain("layout", TEXT, "layout of the protocol, where it has several"),
-    Column("candidates", TEXTS, "layouts that could not be told apart", lambda rows: [one.candidates for one in rows.records], _texts),
+    Column("candidates", TEXTS, "layouts that could not be told apart", lambda rows: [one.candidates for one in rows.records]),
     Column("packets", pa.list_(LONG), "packets of each side", lambda rows: [list(one.packets) for one in rows.records]),
     Column("bytes", pa.list_(LONG), "length of each side's byte stream", lambda rows: [list(one.bytes) for one in rows.records]),
     _plain("messages", LONG, "messages of both sides"),
@@ -371,7 +363,7 @@ FINDINGS: tuple[Column, ...] = (
     _plain("severity", TEXT, "error, warning or note"),
     _plain("cause", TEXT, "what went wrong"),
     _plain("advice", TEXT, "what to do about it"),
-    Column("messages", TEXTS, "message_id of the messages that show it", lambda rows: [one.messages for one in rows.records], _texts),
+    Column("messages", TEXTS, "message_id of the messages that show it", lambda rows: [one.messages for one in rows.records]),
     _plain("packets", pa.list_(LONG), "packets that show it, of the file that has them"),
     Column(
         "message_id",

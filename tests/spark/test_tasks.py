@@ -95,6 +95,20 @@ def test_only_those_that_several_tasks_read_are_sent(
     same(tmp_path / "out", plain(files))
 
 
+@pytest.mark.parametrize("parts", [None, 3], ids=["at home", "sent"])
+def test_of_very_many_conversations_one_is_open_at_a_time(
+    packets: list[Packet], tmp_path: Path, parts: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "OPEN", 1)
+    monkeypatch.setattr(tasks, "dissected", None)
+    monkeypatch.setattr(tasks, "_at_once", None)
+    files = written(tmp_path / "files", [packets])
+    cluster = Here()
+    go(files, tmp_path / "out", cluster, split=1 << (18 if parts is None else 16), parts=parts)
+    assert (cluster.sent_blocks > 0) == (parts is not None)
+    same(tmp_path / "out", plain(files))
+
+
 def test_tables_of_which_each_part_has_few_rows_are_in_one_file(packets: list[Packet], tmp_path: Path) -> None:
     files = written(tmp_path / "files", by_client(packets))
     go(files, tmp_path / "out", split=whole(files))
