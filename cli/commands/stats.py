@@ -72,8 +72,11 @@ def stats(
         if width_ns is None:
             counted = counted._replace(series=[])
         if json:
+            from streamdump.golden.files import readable
             from streamdump.render.jsonl import encode
 
+            for file in counted.files:
+                file.name = readable(file.name)
             for some in counted.in_order():
                 write(encode(some))
         else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections import Counter
 from io import StringIO
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import jsonschema
@@ -68,6 +70,13 @@ def test_files_are_those_of_the_packets(capsys: pytest.CaptureFixture[str]) -> N
         assert row["duration_ns"] == packets[-1].time_ns - packets[0].time_ns
     total = next(one for one in found if one["record"] == "total")
     assert total["packets"] == sum(one["packets"] for one in found if one["record"] == "file")
+
+
+def test_a_name_in_no_encoding_is_readable_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = str(tmp_path / os.fsdecode(b"\xff.pcap"))
+    copyfile(GOLDEN / "rabbitmq-stream" / "deliver_v2_405.pcap", name)
+    assert main(["stats", "--json", name]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["name"] == str(tmp_path / r"\xff.pcap")
 
 
 def test_what_was_delivered_is_held_against_what_is_committed(capsys: pytest.CaptureFixture[str]) -> None:
