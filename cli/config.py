@@ -6,11 +6,15 @@ import os
 import sys
 from pathlib import Path
 
+from streamdump.cli.options import BETWEEN
 from streamdump.errors import UsageError
 
 LEAVE_OUT = "--no-config"
 EXACT = ("check", "pipeline", "scrub")
 """Commands whose results must not depend on who calls them."""
+
+LINELESS = ("browse", "diagnose", "latency")
+"""Commands that show no line a message, between which there would be a time."""
 
 PARAMETERS = {"color": "colour", "time": "clock"}
 """Settings that are the default of an option, by its parameter; `columns` is as COLUMNS."""
@@ -37,6 +41,8 @@ def preferences(arguments: list[str]) -> dict[str, str]:
         if kind is None or type(value) is not kind:
             what = "no setting; there are" if kind is None else f"must be {'a number' if kind is int else 'a text'}; there are"
             raise UsageError(f"{path}: {name}: {what} {', '.join((*PARAMETERS, 'columns'))}; {LEAVE_OUT} leaves it out")
+    if arguments and arguments[0] in LINELESS and settings.get("time") in BETWEEN:
+        del settings["time"]
     if "columns" in settings:
         os.environ.setdefault("COLUMNS", str(settings["columns"]))
     return {PARAMETERS[name]: value for name, value in settings.items() if name in PARAMETERS}

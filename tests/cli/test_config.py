@@ -47,6 +47,13 @@ def test_it_holds_for_commands(command: str, tmp_path: Path) -> None:
     assert "\x1b[" not in text
 
 
+@pytest.mark.parametrize("command", ["latency", "diagnose"])
+def test_times_between_lines_are_for_views_with_lines(command: str, tmp_path: Path) -> None:
+    code, text = on_terminal([command, REFUSED], 120, configured(tmp_path, 'time = "dd"\n'))
+    assert (code, "-t dd" in text) == (ExitCode.DONE, False)
+    assert on_terminal([command, "-t", "dd", REFUSED], 120, {"XDG_CONFIG_HOME": str(tmp_path)})[0] == ExitCode.USAGE
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
