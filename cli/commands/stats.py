@@ -72,7 +72,7 @@ def stats(
         if width_ns is None:
             counted = counted._replace(series=[])
         if json:
-            from streamdump.golden.files import readable
+            from streamdump.golden.untrusted_files import readable
             from streamdump.render.jsonl import encode
 
             for file in counted.files:
