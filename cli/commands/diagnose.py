@@ -63,11 +63,7 @@ def diagnose(
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
-    """Why it does not work: what went wrong, and how far each connection got.
-
-    A finding names its messages and packets, and "at" is when it was certain: the time of the message that shows it, or of the end of the
-    connection where only that does.
-    """
+    """Why it does not work: what went wrong, "at" when that was certain, and how far each connection got."""
     if fail_on is not None:
         one_of("--fail-on", fail_on, FAIL_ON)
     check_clock(clock)
