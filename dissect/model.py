@@ -17,8 +17,6 @@ from streamdump.options import VALUES as VALUES
 from streamdump.options import Options as Options
 
 __all__ = [
-    "CLIENT",
-    "SERVER",
     "ConversationRow",
     "Ending",
     "Exchange",
@@ -39,10 +37,6 @@ __all__ = [
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
 Severity = Literal["error", "warning", "note"]
-
-CLIENT, SERVER = 0, 1
-"""The two sides of a conversation. Side 0 sent the SYN, or without one the first packet seen; a verdict
-can tell that side 1 is the client after all."""
 
 
 class Fault(msgspec.Struct, gc=False):
@@ -81,7 +75,7 @@ make_span = tuple.__new__
 
 
 class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=True, gc=False):
-    """A decoded frame. See DESIGN of the JSON contract in the README for what each key says."""
+    """A decoded frame; `streamdump schema` says of each key what it means."""
 
     v: int
     number: int

@@ -109,8 +109,6 @@ class LinkParser:
         self.stateless = stateless
         self.fragment: Fragment | None = None
         self.sighting: CookedSighting | None = None
-        self.payload_at = 0
-        """Where the payload of the last segment is in the buffer of its packet, without state."""
         self.pieces: dict[int, FragmentPiece] | None = None
         """Where somebody wants it: by the order of the packet, the fragments of TCP datagrams that others completed."""
         self.network = b""
@@ -158,8 +156,6 @@ class LinkParser:
             self._foreign(kind, link)
             return None
         counters.tcp += 1
-        if self.stateless:
-            self.payload_at = min(ip + size, ip + room)
         data = buffer[ip + size : ip + (sent if sent < room else room)]
         return Segment(ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size)
 
@@ -218,7 +214,6 @@ class LinkParser:
                 counters.fragments += 1
                 counters.reassembled += 1
             counters.tcp += 1
-            self.payload_at = ip + found.offset
             return Segment(
                 found.ends,
                 order,

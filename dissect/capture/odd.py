@@ -31,15 +31,14 @@ PIECE_COST, RANGE_COST = 160, 80
 
 
 class OddSegment(NamedTuple):
-    """The TCP segment of an odd packet; `offset`, where its `data` is, counts from the start of the packet, or of `datagram` where that was
-    reassembled, from the packets of the orders `joined` and this one."""
+    """The TCP segment of an odd packet; or of `datagram`, where that was reassembled from the packets of the orders `joined` and this
+    one."""
 
     ends: bytes
     seq: int
     ack: int
     flags: int
     window: int
-    offset: int
     data: bytes
     wire: int
     datagram: bytes | None = None
@@ -253,4 +252,4 @@ def _segment(packet: bytes, start: int, total: int, src: bytes, dst: bytes) -> O
         return UNDECODED
     ends = src + dst + header.sport.to_bytes(2, "big") + header.dport.to_bytes(2, "big")
     data = packet[offset : offset + wire]
-    return OddSegment(ends, header.seq, header.ack, header.flags & 0xFF, header.win, min(offset, len(packet)), data, wire)
+    return OddSegment(ends, header.seq, header.ack, header.flags & 0xFF, header.win, data, wire)

@@ -37,8 +37,7 @@ class Tally(msgspec.Struct, gc=False):
 class Context(msgspec.Struct, gc=False):
     """The conversation a dissector works for. `client` is the side (0 or 1) that is the client, None if unknown.
 
-    `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte. `total` counts over
-    all conversations.
+    `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte.
     """
 
     conversation: int
@@ -48,7 +47,6 @@ class Context(msgspec.Struct, gc=False):
     syn: bool
     verdict: Verdict
     options: Options
-    total: Tally = msgspec.field(default_factory=Tally)
 
 
 class SideView(msgspec.Struct):

@@ -1,7 +1,7 @@
 """What in a protocol's messages is nobody else's business: the words of the tables that `scrub` overwrites by.
 
 A protocol says so in a table of its own folder (`Protocol.scrub_rules`); without one every text is taken for a name and all bytes for
-what users sent. Secrets are not in these tables: the layouts mark them. Fields are named as in `behaviour`, `*` stands for anything.
+what users sent. Secrets are not in these tables: the layouts mark them. Fields are named as in `compare_rules`, `*` stands for anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sequence numbers live on a circle of 2^32; here is the one function that knows it."""
+"""Sequence numbers live on a circle of 2^32."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Apache Iggy over TCP: a request leads with its length, a response with its status; or both with a header of 256 bytes.
 
-No frame states its layout, and no response the request it answers: `candidates` keeps the layouts that are left, `waiting` the requests
-that wait for their answers, and a frame has its turn here when both are known. What it means then, `meaning` says.
+No frame states its layout, and no response the request it answers: `candidates` keeps the layouts that are left, `request_queue` the
+requests that wait for their answers, and a frame has its turn here when both are known. What it means then, `meaning` says.
 """
 
 from __future__ import annotations
