@@ -465,11 +465,16 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
     found = [one for one in context.unanswered if one.name == "Publish" and one.request != cut]
     if not found:
         return None
+    there = [one for one in found if one.reason not in ("bytes lost", "bytes skipped")]
+    missing, found = not there, there or found
     ended, waited = closed.by is not None, found[0].waited_ns or 0
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
     severity = NOTE if closed.lacking or (not ended and waited < HUNGRY_NS) else WARNING
+    advice = None
     cause = f"{count} not confirmed when the {'connection' if ended else 'capture'} ends, {span_text(waited)} later"
-    return FindingDraft(cause, tuple(one.request for one in found), severity=severity, key="confirms")
+    if missing:
+        cause, advice = f"{cause}; the capture lacks bytes of the server, which may say so", "Capture again with a larger buffer (-B)."
+    return FindingDraft(cause, tuple(one.request for one in found), severity=severity, key="confirms", advice=advice)
 
 
 def _id_in_use(context: ConversationContext, message: Message) -> str | None:

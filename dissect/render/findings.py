@@ -77,7 +77,7 @@ def place_of(one: Finding, conversations: Sequence[int] = (), clock: Clock | Non
     """Where a finding is: its conversation, or all those of which the same is said, messages and packets; and when it was certain."""
     where = [] if one.conversation is None else [f"conversation {one.conversation}"]
     if len(conversations) > 1:
-        where = [f"conversations {', '.join(map(str, conversations[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
+        where = [f"conversations {', '.join(map(str, sorted(conversations)[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
     for name, numbers in (("message", one.messages), ("packet", one.packets)):
         if numbers:
             more = ", ..." if len(numbers) > SHOWN else ""

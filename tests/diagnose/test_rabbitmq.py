@@ -23,6 +23,14 @@ GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 NAME = "rabbitmq-stream."
 
 
+def test_what_the_capture_lacks_may_be_the_confirm() -> None:
+    path = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "lost_segments_405.pcap"
+    every = Inspector([open_capture(path)], Options(findings=True)).records()
+    (told,) = [one for one in every if isinstance(one, Finding) and "confirms" in one.rule]
+    assert "the capture lacks bytes of the server" in told.cause
+    assert "Publish these again" not in told.advice
+
+
 def refused(layout: Any, code: int, answer: Any, **values: Any) -> Connection:
     return Connection().ready().client(layout, **values).server(answer, response_code=code).goodbye()
 
