@@ -148,6 +148,8 @@ class Browser(Asking):
             self.say("no response is known")
         elif isinstance(self.place, Fields):
             self.fetch(found, self._instead)
+        elif isinstance(self.place, Messages) and self.place.view is not None and found not in self.place.shown:
+            self.fetch(found, lambda record: self.go(Fields(self.reader, record)))
         else:
             self.to(found)
 
@@ -161,10 +163,11 @@ class Browser(Asking):
             self.background(lambda: partial(self._sorted, place, view, index, order, place.sort(order)))
 
     def _sorted(self, place: Place, view: View | None, index: int | None, order: int, some: list[int]) -> None:
-        """Back among the messages by number, the chosen one is what ran beside others."""
+        """Of the messages by number the first line is shown then, else the one that was chosen there: what ran beside it is near."""
         if self.place is place and place.view is view:
+            chosen = place.order and self.list.cursor
             place.order, place.sorted = order, some
-            self.go(place, place.at(index) if isinstance(place, Messages) and not place.order and index is not None else 0)
+            self.go(place, place.at(index) if isinstance(place, Messages) and index is not None and (chosen or not order) else 0)
             self.say(f"sorted by {place.orders[order]}")
 
     def action_mark(self) -> None:
@@ -195,7 +198,8 @@ class Browser(Asking):
             self.background(lambda: partial(self.go, Told(self.reader, "latency", saving.latency(place, self.size.width))))
 
     def action_copy(self) -> None:
-        self._copy(self.place.value(self.list.cursor, self.list.size.width) if len(self.place) else "")
+        place, at = self.looked_at()
+        self._copy(place.value(at, self.list.size.width) if len(place) else "")
 
     def action_copy_filter(self) -> None:
         self._copy(self.place.asked or self.asks())

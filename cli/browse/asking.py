@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from streamdump.cli.browse import saving
 from streamdump.cli.browse.listing import BAD, Names
-from streamdump.cli.browse.places import Messages
+from streamdump.cli.browse.places import Fields, Messages, Place
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.cli.browse.screen import Screen
 from streamdump.errors import FilterError
@@ -44,11 +44,18 @@ class Asking(Screen):
             if place.index(at) != index:
                 self.say(f"message {index + 1} is not among those shown; here is the nearest one")
 
+    def looked_at(self) -> tuple[Place, int]:
+        """The place of the line one is at, which may be in the other part of the screen, and where in it that is."""
+        if self.more.has_focus and isinstance(self.more.source, Fields):
+            return self.more.source, self.more.cursor
+        return self.place, self.list.cursor
+
     def asks(self) -> str:
         """A filter for what is chosen; empty where there is none."""
         from streamdump.filter import compile_filter
 
-        for text in self.place.asks(self.list.cursor) if len(self.place) else ():
+        place, at = self.looked_at()
+        for text in place.asks(at) if len(place) else ():
             try:
                 compile_filter(text, self.reader.options)
             except FilterError:
@@ -89,6 +96,9 @@ class Asking(Screen):
             self.filter(text)
             if text != place.asked:
                 return
+        elif text and what in "ew" and (refused := saving.refused(text, self.reader)):
+            self.say(refused, style=BAD)
+            return
         self.close(True)
         if text and what == ":" and isinstance(place, Messages):
             found = place.named(text)

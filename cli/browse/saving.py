@@ -77,15 +77,21 @@ def write_packets(place: Place, path: str, reader: Reader) -> str:
     return f"{path}: {count(written, 'packet')} written as captured, passwords and tokens included"
 
 
+def refused(path: str, reader: Reader) -> str | None:
+    """Why nothing is written to what has this name."""
+    if is_input(path, reader.run.names):
+        return f"{path}: is an input, which is never overwritten"
+    return f"{path}: is there already, and stays as it is; type another name" if Path(path).expanduser().exists() else None
+
+
 @contextmanager
 def _file(path: str, reader: Reader) -> Iterator[BinaryIO]:
     """A new file that is there once all is written."""
-    if is_input(path, reader.run.names):
-        raise UsageError(f"{path}: is an input, which is never overwritten")
-    if Path(path).exists():
-        raise UsageError(f"{path}: is there already, and stays as it is; another name is free")
+    why = refused(path, reader)
+    if why is not None:
+        raise UsageError(why)
     try:
-        with in_place_of(Path(path)) as file:
+        with in_place_of(Path(path).expanduser()) as file:
             yield file
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {explain(error)}") from error

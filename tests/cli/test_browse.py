@@ -447,8 +447,35 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
             on.app.prompt.value = str(tmp_path / name)
             await on.press("enter")
             assert "is there already" in on.text.replace("\n", "") and (tmp_path / name).read_text() == "mine"
+            # The name is there to be mended
+            assert on.app.prompt.value == str(tmp_path / name)
+            on.app.prompt.value = str(tmp_path / f"new-{name}")
+            await on.press("enter")
+            assert (tmp_path / f"new-{name}").stat().st_size
 
     Browsing(REFUSED).drive(look, (200, 40))
+
+
+def test_the_field_below_is_what_keys_speak_of_once_one_is_there() -> None:
+    async def look(on: Browsing) -> None:
+        await on.type(":11")
+        await on.press("enter", "tab")
+        while on.app.more.source.value(on.app.more.cursor, 80) != "'offs'":  # type: ignore[attr-defined]
+            await on.press("j")
+        await on.press("f")
+        assert "== offs" in on.text and "name ==" not in on.text
+
+    Browsing(LOST).drive(look)
+
+
+def test_an_answer_that_a_filter_leaves_out_is_shown_all_the_same() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("r")
+        assert isinstance(on.app.place, Fields)
+        await on.press("escape")
+        assert isinstance(on.app.place, Messages) and on.app.place.asked
+
+    Browsing(REFUSED, where="outcome == refused").drive(look)
 
 
 def test_a_list_is_sorted_once_all_is_done() -> None:
