@@ -184,7 +184,9 @@ class _View:
         else:
             from streamdump.render.findings import page
 
-            write_text(page(self.findings, summaries, columns(self.run.colour), self.palette, self.clock))
+            each, names = self.run.inspector.table.conversations, self.run.names
+            files = {one.index: names[one.tcp.first[2]] for one in each} if len(names) > 1 else {}
+            write_text(page(self.findings, summaries, columns(self.run.colour), self.palette, self.clock, files))
         told = [count(number, name) for name, number in self.shown.items() if number]
         nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
         counters = self.run.inspector.counters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from streamdump.diagnose.engine import Outcome
@@ -73,9 +73,10 @@ class Findings:
         return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
 
-def place_of(one: Finding, conversations: Sequence[int] = (), clock: Clock | None = None) -> str:
-    """Where a finding is: its conversation, or all those of which the same is said, messages and packets; and when it was certain."""
-    where = [] if one.conversation is None else [f"conversation {one.conversation}"]
+def place_of(one: Finding, conversations: Sequence[int] = (), clock: Clock | None = None, file: str | None = None) -> str:
+    """Where a finding is: its conversation, or all those of which the same is said, messages and packets; and when it was certain. `file`:
+    the one that has its packets, where there are several."""
+    where = [] if one.conversation is None else [f"conversation {one.conversation}{'' if file is None else f' of {visible(file)}'}"]
     if len(conversations) > 1:
         where = [f"conversations {', '.join(map(str, sorted(conversations)[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
     for name, numbers in (("message", one.messages), ("packet", one.packets)):
@@ -88,12 +89,18 @@ def place_of(one: Finding, conversations: Sequence[int] = (), clock: Clock | Non
 
 
 def finding_lines(
-    one: Finding, columns: int, palette: Palette, clock: Clock, conversations: Sequence[int] = (), advised: bool = False
+    one: Finding,
+    columns: int,
+    palette: Palette,
+    clock: Clock,
+    conversations: Sequence[int] = (),
+    advised: bool = False,
+    file: str | None = None,
 ) -> list[str]:
     """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`)."""
     colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
     head = f"{one.severity:<7}  {visible(one.rule)}"
-    place = place_of(one, conversations, clock)
+    place = place_of(one, conversations, clock, file)
     if width(head) + 2 + width(place) <= columns:
         lines = [f"{colour}{head}{palette.reset}  {palette.dim}{place}{palette.reset}"]
         place = ""
@@ -131,14 +138,17 @@ def conversation_lines(summaries: Sequence[Outcome], columns: int, palette: Pale
     return lines
 
 
-def page(findings: Findings, summaries: Sequence[Outcome], columns: int | None, palette: Palette, clock: Clock) -> str:
-    """All of it: findings first, then the conversations."""
+def page(
+    findings: Findings, summaries: Sequence[Outcome], columns: int | None, palette: Palette, clock: Clock, files: Mapping[int, str]
+) -> str:
+    """All of it: findings first, then the conversations; `files`: where there are several, by conversation the one that it begins in."""
     room = COLUMNS if columns is None else columns
     lines: list[str] = []
     advised: set[tuple[str, str]] = set()
     for same in findings.ordered():
         given = (same.finding.rule, same.finding.advice)
-        lines += [*finding_lines(same.finding, room, palette, clock, same.conversations, given in advised), ""]
+        file = None if same.finding.conversation is None else files.get(same.finding.conversation)
+        lines += [*finding_lines(same.finding, room, palette, clock, same.conversations, given in advised, file), ""]
         advised.add(given)
     if findings.passed:
         lines += [f"and {findings.passed:,} more", ""]

@@ -39,6 +39,16 @@ def test_findings_come_first_and_then_a_line_for_each_conversation(capsys: pytes
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_of_several_captures_a_finding_names_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its first packet, and with nothing in a name that could steer a terminal."""
+    one, two = tmp_path / "1.pcap", tmp_path / "2\x1b.pcap"
+    one.write_bytes(Path(HEALTHY).read_bytes())
+    two.write_bytes(Path(FAILS).read_bytes())
+    told = re.sub(r"\s+", "", said(capsys, "diagnose", str(one), str(two)))
+    assert f"of{tmp_path}/2" in told and f"of{tmp_path}/1" not in told and "\x1b" not in told
+    assert f"of{tmp_path}" not in re.sub(r"\s+", "", said(capsys, "diagnose", str(two)))
+
+
 def test_where_nothing_was_read_or_asked_for_nothing_is_called_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.pcap").write_bytes(pcap([Packet(ethernet(ip4(bytes(8), protocol=17)))]))
     for argv, told in (
