@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
@@ -68,6 +67,8 @@ class Screen(App[None]):
         self.failure: Exception | None = None
         self._wanted: tuple[int, Callable[[Shown], None]] | None = None
         self._fetching = False
+        self._lock = Lock()
+        """Held while these two change."""
         self._drawn: tuple[Place, int] | None = None
         self._told: tuple[Place, str, str] | None = None
         """The chosen line of which more is told."""
@@ -193,9 +194,9 @@ class Screen(App[None]):
 
     def fetch(self, index: int, then: Callable[[Shown], None]) -> None:
         """Read a record again with all that is in it; of those that were asked for meanwhile the last one."""
-        self._wanted = index, then
-        if not self._fetching:
-            self._fetching = True
+        with self._lock:
+            self._wanted, begins, self._fetching = (index, then), not self._fetching, True
+        if begins:
             Thread(target=self._fetch, name=WORK, daemon=True).start()
 
     def background(self, work: Callable[[], Callable[[], None]]) -> None:
@@ -208,15 +209,18 @@ class Screen(App[None]):
         except Exception as error:
             told = str(error) if isinstance(error, StreamdumpError) else f"internal error: {describe_exception(error)}"
             then = partial(self.say, told)
-        # It may have ended meanwhile
-        with suppress(RuntimeError):
-            self.call_from_thread(then)
+        # Whoever waited for that might wait for ever, as all may have ended meanwhile
+        self.call_later(then)
 
     def _fetch(self) -> None:
-        while self._wanted is not None:
-            (index, then), self._wanted = self._wanted, None
+        while True:
+            with self._lock:
+                wanted, self._wanted = self._wanted, None
+                self._fetching = wanted is not None
+            if wanted is None:
+                return
+            index, then = wanted
             self._work(lambda index=index, then=then: self._if_last(then, self.reader.full(index)))  # type: ignore[misc]
-        self._fetching = False
 
     def _if_last(self, then: Callable[[Shown], None], record: Shown) -> Callable[[], None]:
         return lambda: None if self._wanted is not None and then == self._preview else then(record)
