@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from streamdump.diagnose.engine import Outcome
@@ -139,7 +140,12 @@ def conversation_lines(summaries: Sequence[Outcome], columns: int, palette: Pale
 
 
 def page(
-    findings: Findings, summaries: Sequence[Outcome], columns: int | None, palette: Palette, clock: Clock, files: Mapping[int, str]
+    findings: Findings,
+    summaries: Sequence[Outcome],
+    columns: int | None,
+    palette: Palette,
+    clock: Clock,
+    files: Mapping[int, str] = MappingProxyType({}),
 ) -> str:
     """All of it: findings first, then the conversations; `files`: where there are several, by conversation the one that it begins in."""
     room = COLUMNS if columns is None else columns
