@@ -36,13 +36,18 @@ def of(conversation: Conversation) -> list[Event]:
     return emitted
 
 
+def patience_ns(options: Options) -> int:
+    """How long what one side ended may still change."""
+    return min(options.closed_time_ns, LAST_NS)
+
+
 def ahead(conversation: Conversation, now_ns: int) -> list[Event]:
     """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
     has failed. Where nothing that comes will change it, the diagnosis is told as well."""
     run, tcp, tls = conversation.run, conversation.tcp, conversation.carried.told()
     failed = tls is not None and any(alert.fatal for alert in tls.alerts)
     assert tcp.end is not None
-    patience = 0 if failed else min(run.options.closed_time_ns, LAST_NS)
+    patience = 0 if failed else patience_ns(run.options)
     if conversation.ahead or conversation.detector is not None or now_ns < tcp.end.time_ns + patience:
         return []
     left: list[tuple[Message, str]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from streamdump.conversation.endings import LAST_NS
+from streamdump.conversation.endings import patience_ns
 from streamdump.options import Options
 from streamdump.pair import asked_since
 from streamdump.tcp.assembler import TcpStream
@@ -18,7 +18,7 @@ def leaves(tcp: TcpStream, options: Options) -> int:
     """When a conversation is forgotten if no packet comes. Who waits for a connection should not wait to be told that it was reset."""
     if tcp.open and tcp.closed is None:
         return tcp.last[3] + options.idle_time_ns
-    return tcp.last[3] + (min(options.closed_time_ns, LAST_NS) if tcp.reset else options.closed_time_ns)
+    return tcp.last[3] + (patience_ns(options) if tcp.reset else options.closed_time_ns)
 
 
 class Timers:
@@ -39,12 +39,12 @@ class Timers:
 
     def set_next(self, conversation: Conversation, now_ns: int) -> None:
         """Look when something may have become certain by the mere passing of time; who learns that it ends sets that."""
-        tcp, pairer, patience_ns = conversation.tcp, conversation.pairer, self.options.answer_time_ns
-        times = [leaves(tcp, self.options), now_ns + patience_ns]
+        tcp, pairer, answer_ns = conversation.tcp, conversation.pairer, self.options.answer_time_ns
+        times = [leaves(tcp, self.options), now_ns + answer_ns]
         if pairer is not None:
-            times += [asked_ns + patience_ns for asked_ns in asked_since(pairer, now_ns - patience_ns)]
+            times += [asked_ns + answer_ns for asked_ns in asked_since(pairer, now_ns - answer_ns)]
         if tcp.end is not None and not (conversation.ahead or conversation.ended):
-            times.append(tcp.end.time_ns + LAST_NS)
+            times.append(tcp.end.time_ns + patience_ns(self.options))
         self.set(conversation, max(min(times), now_ns + 1))
 
     def due(self, now_ns: int) -> list[int]:

@@ -180,3 +180,10 @@ def test_the_table_goes_on(tmp_path: Path) -> None:
     assert code == 5
     assert text.count("internal error: ZeroDivisionError") == 1
     assert "Traceback" not in text
+
+
+def test_the_end_of_one_side_is_told_as_soon_as_such_are_forgotten() -> None:
+    endless = Endless(Options(closed_time_ns=SECOND, decode_as=IGGY))
+    endless.take(conversation(0, 1)[:6])
+    assert endless.take([], SECOND // 2) == []
+    assert [type(one) for one in endless.take([], SECOND)] == [Ending]
