@@ -148,7 +148,7 @@ class Browser(Asking):
             self.say("no response is known")
         elif isinstance(self.place, Fields):
             self.fetch(found, self._instead)
-        elif isinstance(self.place, Messages) and self.place.view is not None and found not in self.place.shown:
+        elif isinstance(self.place, Messages) and self.place.view is not None and not self.place.has(found):
             self.fetch(found, lambda record: self.go(Fields(self.reader, record)))
         else:
             self.to(found)

@@ -39,9 +39,8 @@ class Asking(Screen):
         """Go to a message of those that are shown."""
         place = self.place
         if isinstance(place, Messages) and len(place):
-            at = min(place.at(index), len(place) - 1)
-            self.list.action_to(at)
-            if place.index(at) != index:
+            self.list.action_to(min(place.at(index), len(place) - 1))
+            if not place.has(index):
                 self.say(f"message {index + 1} is not among those shown; here is the nearest one")
 
     def looked_at(self) -> tuple[Place, int]:

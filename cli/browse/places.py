@@ -276,6 +276,11 @@ class Messages(Place):
             return self.sorted.index(index) if index in self.sorted else 0
         return bisect_left(self.shown, index)
 
+    def has(self, index: int) -> bool:
+        """Whether a record is among those that are shown."""
+        at = self.at(index)
+        return at < len(self) and self.index(at) == index
+
     def sort(self, order: int) -> list[int]:
 
         def size(index: int) -> int:
