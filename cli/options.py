@@ -41,7 +41,8 @@ def protocol_names(incomplete: str) -> list[str]:
 
 
 _BEHIND_A_NAME = re.compile(r"(.*(?:==|!=|\bin\s*\{(?:[^}]*,)?)\s*)([^\s,{}]*)", re.S)
-_OPERATORS, _BETWEEN = ("==", "!=", "<", "<=", ">", ">=", "in", "contains", "matches"), ("and", "or")
+OPERATORS, JOINS = ("==", "!=", "<", "<=", ">", ">=", "in", "contains", "matches"), ("and", "or")
+"""What stands behind a name in a filter, and between two of its terms."""
 _LAST_WORD = re.compile(r"(.*?)([^\s()!]*)", re.S)
 
 
@@ -66,11 +67,11 @@ def filter_words(incomplete: str) -> list[str]:
     last = _LAST_WORD.fullmatch(incomplete)
     before, begun = last.groups() if last is not None else ("", incomplete)
     second, word = ["", "", *before.replace("(", " ( ").split()][-2:]
-    if word in _OPERATORS:
+    if word in OPERATORS:
         return []
-    if word in ("", "(", "!", *_BETWEEN, "not"):
+    if word in ("", "(", "!", *JOINS, "not"):
         return [f"{before}{name}" for name in [*protocol_names(begun), *field_names(begun)]]
-    fits = _OPERATORS if second not in _OPERATORS and word in names_of().known() else _BETWEEN
+    fits = OPERATORS if second not in OPERATORS and word in names_of().known() else JOINS
     return [f"{before}{one}" for one in fits if one.startswith(begun)]
 
 

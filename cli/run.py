@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from streamdump.cli.exits import ExitCode
-from streamdump.cli.options import WHEN, one_of
+from streamdump.cli.options import JOINS, OPERATORS, WHEN, one_of
 from streamdump.cli.output import coloured, say
 from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
 from streamdump.render.terminal import count
@@ -47,7 +47,7 @@ COMMANDS = (
     "wireshark",
 )
 
-OF_FILTERS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "in", "contains", "matches")
+OF_FILTERS = (*OPERATORS, *JOINS, "not")
 """What becomes a file of its own where a filter has no quotes."""
 
 OPERATOR = re.compile("[=!<>]=|[<>~]|&&|[|][|]")

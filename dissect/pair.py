@@ -22,8 +22,10 @@ from streamdump.protocols.records import (
     ASK_MAYBE,
     GAP,
     LARGE,
+    LOST,
     NONE,
     PLACE,
+    SKIPPED,
     TOLD,
     Event,
     rfc3339,
@@ -121,7 +123,7 @@ class Doubt:
         answering = 1 - asked.rank
         if self.gaps[answering] < asked.order:
             return None
-        return "bytes lost" if self.lost[answering] >= asked.order else "bytes skipped"
+        return LOST if self.lost[answering] >= asked.order else SKIPPED
 
     def note(self, one: Event, key: Hashable, asked: Event, following: Any) -> None:
         """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes; `following`: the

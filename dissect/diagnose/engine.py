@@ -414,7 +414,7 @@ class Diagnoser:
         )
         before = self._numbers
         self._tell(context, _REFUSAL, told, message, out)
-        if refusal.key is None and message.outcome == "refused":
+        if refusal.key is None:
             context.count_refusal(name, refusal.why, self._numbers > before)
 
     def _report(self, what: str, conversation: int | None) -> None:

@@ -39,6 +39,7 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
+from streamdump.protocols.records import LOST, SKIPPED
 
 BEFORE_TUNE = 8_192
 """Bytes of a frame that newer servers take before Tune, whatever is agreed then."""
@@ -465,7 +466,7 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
     found = [one for one in context.unanswered if one.name == "Publish" and one.request != cut]
     if not found:
         return None
-    there = [one for one in found if one.reason not in ("bytes lost", "bytes skipped")]
+    there = [one for one in found if one.reason not in (LOST, SKIPPED)]
     missing, found = not there, there or found
     ended, waited = closed.by is not None, found[0].waited_ns or 0
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"

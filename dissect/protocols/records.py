@@ -21,6 +21,9 @@ answered (in trouble only), so is never missed: the newest with its key replaces
 SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", "server"), 1: ("server", "client")}
 """By the client's side, what each side is."""
 
+LOST, SKIPPED = "bytes lost", "bytes skipped"
+"""Why a request has no response where it may be among bytes that are not here."""
+
 UNKNOWN = -1
 """The size of a gap of which nobody knows how many bytes it has."""
 

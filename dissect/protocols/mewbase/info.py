@@ -7,6 +7,7 @@ from typing import Any, Final
 from streamdump.bson import Special
 from streamdump.model import Message
 from streamdump.protocols.protocol import Traffic
+from streamdump.protocols.records import LOST
 
 
 def failed(message: Message) -> bool:
@@ -156,4 +157,4 @@ def traffic(message: Message) -> Traffic | None:
 
 def unanswered(request: Message, time_ns: int) -> str | None:
     """That the id of a request could not be read, by which it may have been answered."""
-    return "bytes lost" if request.id is None and request.fault is not None and request.name != "CONNECT" else None
+    return LOST if request.id is None and request.fault is not None and request.name != "CONNECT" else None
