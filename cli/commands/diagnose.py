@@ -63,7 +63,7 @@ def diagnose(
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
-    """Why it does not work: what went wrong, "at" when that was certain, and how far each connection got."""
+    """Why it does not work: what went wrong, when that was certain ("at"), and how far each connection got."""
     if fail_on is not None:
         one_of("--fail-on", fail_on, FAIL_ON)
     check_clock(clock)
