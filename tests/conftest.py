@@ -6,6 +6,7 @@ A wrong table ends it when it is made.
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,10 @@ for name in ("COLUMNS", "LINES"):
     # such a terminal
     os.environ.pop(name, None)
     os.unsetenv(name)
+
+# Where containers set it, each of the very many processes that tests start would compile all modules anew, three times its own work
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As under nohup or behind a shell's &; the processes that tests interrupt would inherit it
