@@ -742,7 +742,8 @@ class TcpStream(ConversationCounts):
         if flags & ACK:
             if not other.known:
                 other.start(ack, FIXED)
-            elif (other.base + other.origin) & MASK != ack:
+            elif (ack - other.base - other.origin) & MASK > other.next - other.origin:
+                # Not even what came with the SYN (RFC 7413)
                 return False
             other.known = FIXED
         if own.known and (own.base + own.origin) & MASK != first:

@@ -248,6 +248,14 @@ def test_syn_with_data() -> None:
     assert [item[1:4] for item in story.items[0]] == [(0, b"early ", 0), (6, b"bird", 2)]
 
 
+def test_answer_to_a_syn_with_data_says_where_its_side_begins() -> None:
+    segments = [a(999, b"early", ack=None, flags=SYN), b(4999, b"first ", ack=1005, flags=SYN | ACK), a(1005, ack=5006), b(5006, b"last")]
+    story = one(segments)
+    assert [story.bytes(0), story.bytes(1)] == [b"early", b"first last"]
+    late = [a(999, b"early", ack=None, flags=SYN), b(4999, ack=1005, flags=SYN | ACK), b(5006, b"last"), b(5000, b"first ")]
+    assert one(late).bytes(1) == b"first last"
+
+
 def test_syn_repeated() -> None:
     story = one([a(999, ack=None, flags=SYN), a(999, ack=None, flags=SYN), *handshake()[1:], a(999, ack=None, flags=SYN), a(1000, b"x")])
     assert story.bytes(0) == b"x"
