@@ -1179,6 +1179,18 @@ def test_two_pings_are_enough_and_one_is_not() -> None:
     assert verdict.confidence >= 0.9
 
 
+@pytest.mark.parametrize("ports", [(40_000, 8090), (40_000, 40_001)])
+def test_a_capture_may_begin_far_inside_a_large_frame(ports: tuple[int, int]) -> None:
+    segments = [bytes([97 + number % 26]) * 1_000 for number in range(200)]
+    starts = [*range(0, 200_000, 1_000), 200_000, 200_000 + len(POLL_L8)]
+    large, small = b"".join(segments), POLL_L8 + PING
+    for sides in ((large + small, NOTHING_POLLED + OK), (small, large + NOTHING_POLLED + OK)):
+        one, other = (SideView([(0, data)], False, starts if len(data) > 200_000 else [0]) for data in sides)
+        verdict = heuristic(DetectionView((one, other), ports, False, True))
+        assert verdict is not None
+        assert (verdict.confidence >= 0.9, verdict.client) == (True, 0)
+
+
 @pytest.mark.parametrize("lost", [(28, 0), (0, 12), (28, 12)])
 def test_the_first_packets_may_be_lost_although_the_beginning_was_captured(lost: tuple[int, int]) -> None:
     def seen(*sides: bytes) -> DetectionView:

@@ -21,9 +21,6 @@ from streamdump.protocols.work_budget import STEP, WorkBudget
 
 PORT = 8090
 
-STARTS = 24
-"""So many segment starts are tried as the beginning of a frame."""
-
 FRAMES = 12
 """So many frames of a side are looked at."""
 
@@ -179,7 +176,7 @@ def _places(side: SideView) -> list[int]:
     """Offsets in the first run where a frame may begin."""
     if _whole(side):
         return [0]
-    return side.segments[:STARTS] or [0]
+    return side.segments or [0]
 
 
 def _requests(view: DetectionView, client: int) -> _Requests:
