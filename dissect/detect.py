@@ -122,8 +122,7 @@ class _Seen(msgspec.Struct):
         else:
             start, run = position, bytearray()
             runs.append((start, run))
-        if len(runs) == 1:
-            self.segments[side].append(len(run))
+        self.segments[side].append(position)
         run += data
         self.work_budget.pay(len(data))
 

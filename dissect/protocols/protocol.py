@@ -52,7 +52,7 @@ class Context(msgspec.Struct, gc=False):
 class SideView(msgspec.Struct):
     """One side's bytes so far, for detection: contiguous `runs` of (position, bytes).
 
-    `from_start`: position 0 is the true first byte. `segments`: offsets in the first run where segments start.
+    `from_start`: position 0 is the true first byte. `segments`: positions where segments start.
     """
 
     runs: list[tuple[int, bytes]]

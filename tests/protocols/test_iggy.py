@@ -1191,10 +1191,20 @@ def test_a_capture_may_begin_far_inside_a_large_frame(ports: tuple[int, int]) ->
         assert (verdict.confidence >= 0.9, verdict.client) == (True, 0)
 
 
+def test_requests_and_responses_are_found_behind_a_loss_in_a_frame_that_the_capture_begins_in() -> None:
+    rest, behind, asked = bytes([97]) * 900, POLL_L8 + PING, NOTHING_POLLED + OK
+    for least in (2, 900):
+        client = SideView([(0, rest[:least]), (1_000, rest + behind)], False, [0, 1_000, 1_900])
+        server = SideView([(0, rest[:least]), (2_000, rest + asked)], False, [0, 2_000, 2_900])
+        verdict = heuristic(DetectionView((client, server), (40_000, 40_001), False, True))
+        assert verdict is not None
+        assert (verdict.confidence >= 0.9, verdict.client) == (True, 0)
+
+
 @pytest.mark.parametrize("lost", [(28, 0), (0, 12), (28, 12)])
 def test_the_first_packets_may_be_lost_although_the_beginning_was_captured(lost: tuple[int, int]) -> None:
     def seen(*sides: bytes) -> DetectionView:
-        one, other = (SideView([(at, data)], True, [0]) for at, data in zip(lost, sides, strict=True))
+        one, other = (SideView([(at, data)], True, [at]) for at, data in zip(lost, sides, strict=True))
         return DetectionView((one, other), (40_000, 40_001), True, True)
 
     verdict = heuristic(

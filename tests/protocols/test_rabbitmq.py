@@ -1158,7 +1158,7 @@ def test_the_first_frames_may_be_lost_although_the_beginning_was_captured() -> N
     frames = {(one.name, one.kind): bytes.fromhex(one.hex) for one in FRAMES}
     client = frames["SaslHandshake", "request"] + HEARTBEAT
     server = frames["SaslHandshake", "response"] + HEARTBEAT
-    sides = [SideView([(200, data)], True, [0]) for data in (client, server)]
+    sides = [SideView([(200, data)], True, [200]) for data in (client, server)]
     verdict = probe_current(DetectionView((sides[0], sides[1]), (4000, 4001), True, True))
     assert verdict is not None
     assert verdict.confidence > 0.5

@@ -149,8 +149,6 @@ def _behind(side: SideView, start: int, place: int) -> tuple[int, bytes, int] | 
 def _classic(view: DetectionView, client: int) -> Verdict | None:
     """The classic framing: requests that decode, answered by frames that chain and decode as their answers."""
     asking, answering = view.sides[client], view.sides[1 - client]
-    if not asking.runs or len(asking.runs[0][1]) < SHORTEST:
-        return None
     requests = _requests(view, client)
     if not requests.good:
         return None
@@ -173,10 +171,8 @@ def _whole(side: SideView) -> bool:
 
 
 def _places(side: SideView) -> list[int]:
-    """Offsets in the first run where a frame may begin."""
-    if _whole(side):
-        return [0]
-    return side.segments or [0]
+    """Positions where a frame may begin."""
+    return [0] if _whole(side) else side.segments
 
 
 def _requests(view: DetectionView, client: int) -> _Requests:
@@ -184,7 +180,6 @@ def _requests(view: DetectionView, client: int) -> _Requests:
     side = view.sides[client]
     if not side.runs:
         return best
-    data = side.runs[0][1]
     # Where the first header rules a request out, so it does with every further byte
     ruled_out = view.known.setdefault(("iggy", client), set())
     for place in _places(side):
@@ -192,7 +187,8 @@ def _requests(view: DetectionView, client: int) -> _Requests:
             continue
         if not view.work_budget.spend(2 * STEP):
             break
-        if request_size(data, place, len(data)) < 0:
+        data, at = _bytes_at(side, place)
+        if request_size(data, at, len(data)) < 0:
             ruled_out.add(place)
             continue
         found = _chain(side, place, view.work_budget)
@@ -201,11 +197,11 @@ def _requests(view: DetectionView, client: int) -> _Requests:
     return best
 
 
-def _chain(side: SideView, at: int, work_budget: WorkBudget) -> _Requests:
-    """Requests from `at` in the first run on; the first two must be known and decode, later ones may be new to us. Of one with a gap
+def _chain(side: SideView, place: int, work_budget: WorkBudget) -> _Requests:
+    """Requests from a position on; the first two must be known and decode, later ones may be new to us. Of one with a gap
     the length leads to the next."""
-    start, data = side.runs[0]
-    end = len(data)
+    data, at = _bytes_at(side, place)
+    start, end = place - at, len(data)
     count = good = weight = 0
     codes: list[int] = []
     layouts: tuple[str, ...] = CLASSIC
@@ -260,8 +256,8 @@ def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: b
     best = 0
     bad = True
     for place in _places(side):
-        start, data = side.runs[0]
-        at, end = place, len(data)
+        data, at = _bytes_at(side, place)
+        start, end = place - at, len(data)
         waiting = deque(requests.codes)
         count = 0
         broken = False

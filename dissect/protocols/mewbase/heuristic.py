@@ -111,8 +111,8 @@ def _other_order(view: DetectionView, side: int, size: int) -> Evidence | None:
 
 def _middle(view: DetectionView, side: int) -> Evidence | None:
     """The first frame of a run that begins somewhere: its head, and the next frame behind it."""
-    data = view.sides[side].runs[0][1]
-    starts = view.sides[side].segments
+    origin, data = view.sides[side].runs[0]
+    starts = [start - origin for start in view.sides[side].segments]
     if len(data) < SHORTEST or any(_mongodb(data, start) for start in starts[:16]):
         return None
     end = len(data)

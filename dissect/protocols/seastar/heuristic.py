@@ -94,7 +94,7 @@ def _chain(view: DetectionView, number: int) -> tuple[SeastarFraming, Fit] | Non
     # By the place of a segment start: the framings that its first header leaves possible, whatever follows
     possible = view.known.setdefault((NAME, number), {})
     for index, (position, data) in enumerate(side.runs):
-        starts = side.segments if index == 0 else [0]
+        starts = [start - position for start in side.segments if start - position < len(data)] if index == 0 else [0]
         end = len(data)
         first = 0 if len(starts) <= LATEST or view.ends() else len(starts) - LATEST
         work_budget.spend(8 * (len(starts) - first))
