@@ -130,7 +130,8 @@ _GROUPS = tuple((rule, re.compile(pattern).search, expected, advice) for rule, p
 class IggyState(msgspec.Struct):
     """What is remembered of a connection."""
 
-    in_: bool = False
+    in_: bool | None = False
+    """Whether the client was let in; None once it has logged out."""
     denied: FindingDraft | None = None
     """How the client was kept out last."""
     window: list[int] = msgspec.field(default_factory=lambda: [0, 0])
@@ -274,7 +275,8 @@ def _login(context: ConversationContext, message: Message) -> FindingDraft | Non
     if asked in LOGINS:
         cause = f"the server does not let {_who(request)} in: {_words(why)}{_accepted(message, request)}"
     elif rule == "unauthenticated" and context.begun and not memo.in_:
-        cause = f"{asked} is refused: {_words(why)}, as no login succeeded before on this connection"
+        since = "the client has logged out" if memo.in_ is None else "no login succeeded before on this connection"
+        cause = f"{asked} is refused: {_words(why)}, as {since}"
     else:
         return None
     context.told.add(message.number)
@@ -479,7 +481,7 @@ def follow(context: ConversationContext, message: Message) -> None:
             last, gap, _ = memo.pinged or (message.time_ns, 0, 0)
             memo.pinged = message.time_ns, message.time_ns - last, gap
     if name == "logout_user" and message.outcome == "answered":
-        memo.in_ = False
+        memo.in_ = None if memo.in_ else memo.in_
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
         return
     _follow_consumers(context, message)
@@ -528,7 +530,8 @@ def _follow_consumers(context: ConversationContext, message: Message) -> None:
 def reached(context: ConversationContext, closed: Closed) -> str:
     """Whether a client was let in, and what servers have the layout."""
     memo = context.memo
-    state = "logged in" if memo.in_ else "login refused" if memo.denied is not None else "no login" if context.begun else "open"
+    out = "logged out" if memo.in_ is None else "no login" if context.begun else "open"
+    state = "logged in" if memo.in_ else "login refused" if memo.denied is not None else out
     layout = closed.facts.get("layout")
     layouts = (layout,) if layout else closed.facts.get("candidates") or ()
     return f"{state} ({some(layouts, 3)}: {in_words(layouts)})" if layouts and "mismatch" not in closed.facts else state

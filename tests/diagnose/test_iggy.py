@@ -191,6 +191,14 @@ def test_how_far_a_connection_got_names_the_release() -> None:
     assert diagnosed(capture(let_in().fin(0)))[1][0].reached.startswith("logged in (")
 
 
+def test_a_client_that_logs_out_was_logged_in() -> None:
+    out = let_in().ask(request(39)).tell(OK)
+    assert diagnosed(capture(out.fin(0)))[1][0].reached.startswith("logged out (")
+    late = let_in().ask(request(39)).tell(OK).ask(POLL_L8).tell(response(status=40)).fin(0)
+    (told,) = diagnosed(capture(late))[0]
+    assert told.cause == "poll_messages is refused: unauthenticated, as the client has logged out"
+
+
 def test_releases_in_the_words_of_people() -> None:
     assert {layout: in_words((layout,)) for layout in LAYOUTS if layout in ("L0", "L1", "L6", "L7", "L9", "V3", "V4")} == {
         "L0": "server 0.0.1 to 0.0.29",
