@@ -11,6 +11,7 @@ import msgspec
 
 from streamdump.diagnose.rules import (
     ANY,
+    ASKED_SIZE,
     CLOSED,
     ERROR,
     EXCHANGE,
@@ -364,6 +365,8 @@ def _not_known(context: ConversationContext, message: Message) -> str:
     key, version = message.fields.get("key", 0), message.fields.get("version", 0)
     if message.kind == "response" and message.request is None:
         return f"{command} is a response that nobody asked for"
+    if message.kind == "request" and message.size <= ASKED_SIZE and message.number not in context.asked:
+        return f"{command} was answered, so that what is meant came behind it, or was not captured"
     stated = memo.versions.get(key)
     if stated is not None and stated[0] <= version <= stated[1]:
         return f"{memo.server} states that it knows {command}, so that something in it is wrong"

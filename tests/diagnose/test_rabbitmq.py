@@ -807,6 +807,10 @@ def turned_down(one: Connection) -> Connection:
             Connection().ready().client(rabbit.DELETE_PUBLISHER_RESPONSE),
             "DeletePublisher (key 0x8006, version 1) is a response that nobody asked for",
         ),
+        (
+            Connection().ready().client(rabbit.DELETE, correlation_id=7, stream="s").server(rabbit.DELETE_RESPONSE, correlation_id=7),
+            "Delete (key 0x000e, version 1) was answered, so that what is meant came behind it, or was not captured",
+        ),
     ],
 )
 def test_the_command_before_a_close_is_named(one: Connection, why: str) -> None:
