@@ -35,7 +35,6 @@ class CaptureReader:
         self._owned = owned
         self.name = blocks.name
         self.format = ""
-        self._links: dict[int, None] = {}
         self.secrets: pcapng.Secrets = []
         """Key logs of TLS found so far, each with the number of packets before it; whoever uses one takes it away."""
         self._packets = self._begin()
@@ -46,10 +45,10 @@ class CaptureReader:
         magic = start[:4]
         if magic in pcap.MAGICS:
             self.format = "pcap"
-            return pcap.read_packets(self._blocks, self._links)
+            return pcap.read_packets(self._blocks)
         if magic == pcapng.MAGIC:
             self.format = "pcapng"
-            return pcapng.read_packets(self._blocks, self._links, self.secrets)
+            return pcapng.read_packets(self._blocks, self.secrets)
         if not start:
             raise CaptureError("is empty", self.name)
         if magic in pcap.MODIFIED:
@@ -59,11 +58,6 @@ class CaptureReader:
         if any(known.startswith(magic) for known in (*pcap.MAGICS, *pcap.MODIFIED, pcapng.MAGIC)):
             raise CaptureError("is cut off in its first bytes", self.name, len(start))
         raise NoCapture(f"is not a capture: neither pcap nor pcapng begins with {start[:8].hex(' ')}", self.name)
-
-    @property
-    def link_types(self) -> tuple[int, ...]:
-        """The link types named so far, by first appearance."""
-        return tuple(self._links)
 
     @property
     def packets(self) -> int:

@@ -30,8 +30,8 @@ HEADER = 24
 RECORD = 16
 
 
-def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[list[Packet]]:
-    """The packets of a file whose magic is one of `MAGICS`; its link type goes into `links`."""
+def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
+    """The packets of a file whose magic is one of `MAGICS`."""
     buffer = blocks.read(HEADER)
     if len(buffer) < HEADER:
         raise blocks.error(f"cut off in the file header: {len(buffer)} of {HEADER} bytes", 0)
@@ -40,7 +40,6 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[list[Packet
     if major != 2:
         raise blocks.error(f"pcap version {major}.{minor} is not known", 4)
     link = network & 0x03FF_FFFF  # above are flags and the length of the frame check sequence
-    links[link] = None
     limit = size_limit(snap)
     unpack = struct.Struct(order + "4I").unpack_from
 

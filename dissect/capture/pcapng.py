@@ -97,9 +97,9 @@ class WalkedBlocks(NamedTuple):
     skip: bool = False
 
 
-def read_packets(blocks: Blocks, links: dict[int, None], secrets: Secrets | None = None) -> Iterator[list[Packet]]:
-    """The packets of all sections; the link types of the interfaces go into `links`, key logs of TLS into `secrets`."""
-    sections = Sections(links, secrets)
+def read_packets(blocks: Blocks, secrets: Secrets | None = None) -> Iterator[list[Packet]]:
+    """The packets of all sections; key logs of TLS go into `secrets`."""
+    sections = Sections(secrets)
     base, buffer = 0, blocks.read(12)
     while buffer:
         walked = sections.walk(buffer, blocks.packets + 1)
@@ -143,8 +143,7 @@ def _skip(blocks: Blocks, size: int, end: int) -> bytes:
 class Sections:
     """Where the reading is: the section's byte order and interfaces, and the time of the last packet."""
 
-    def __init__(self, links: dict[int, None], secrets: Secrets | None) -> None:
-        self._links = links
+    def __init__(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
         self._room = 0
         self._interfaces = Interfaces()
@@ -244,6 +243,5 @@ class Sections:
             elif code == 0:
                 break
             option += 4 + (length + 3 & ~3)
-        self._links[link] = None
         self._interfaces.add(link, snap, resolution, offset)
         self._limit = max(self._limit, size_limit(snap))

@@ -32,12 +32,10 @@ ALWAYS: Final = 256 * STEP
 class WorkBudget:
     """What bytes have paid and what was spent of it, for one conversation in detection, and for each side in dissection."""
 
-    __slots__ = ("before", "least", "left", "seen")
+    __slots__ = ("least", "left", "seen")
 
     def __init__(self) -> None:
         self.left = 0
-        self.before = 0
-        """What was left when the look that goes on began."""
         self.least = -1 << 62
         """Where the look that goes on ends."""
         self.seen = 0
@@ -49,12 +47,7 @@ class WorkBudget:
 
     def begin(self, size: int, segments: int) -> None:
         """A look at `size` bytes in so many segments begins, which was paid for or is the last one."""
-        self.before = self.left
         self.least = min(self.left, 0) - ALWAYS - ONCE * (HEADERS * segments + size)
-
-    def again(self) -> None:
-        """The last look is made again, as if it had not been: something failed."""
-        self.left = self.before
 
     def spend(self, looks: int) -> bool:
         """Whether the look may go on after this."""

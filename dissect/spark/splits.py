@@ -555,7 +555,7 @@ def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tu
     raw = Raw(cast(BinaryIO, stream), split.path)
     blocks = Blocks(raw, None)
     try:
-        for packets in pcap.read_packets(blocks, {}) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, {}, secrets):
+        for packets in pcap.read_packets(blocks) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, secrets):
             # A reader takes in nothing beyond the buffer that it hands on.
             yield packets, raw.count - len(packets[0].buffer) - len(head) + split.start
     finally:

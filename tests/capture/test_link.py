@@ -438,10 +438,12 @@ def test_dpkt_reads_the_same_segments_of_real_captures(path: Path) -> None:
     opened = reader(path.read_bytes())
     parser = LinkParser()
     rows = []
+    links = set()
     with contextlib.suppress(CaptureError):
         for batch in opened:
             rows += parsed(parser, batch)
-    if opened.link_types != (1,):
+            links.update(one.link for one in batch)
+    if links != {1}:
         pytest.skip("another link type than Ethernet")
     found = [(row.number, int.from_bytes(row.ends[-4:-2], "big"), row.seq, row.ack, row.flags, row.data) for row in rows]
     assert found == list(by_dpkt(path))[: len(found)]
