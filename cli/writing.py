@@ -12,7 +12,7 @@ from streamdump.capture.whole import in_place_of
 from streamdump.capture.write import PcapngWriter, check, is_input
 from streamdump.cli.output import say
 from streamdump.errors import CaptureError, UsageError
-from streamdump.model import Exchange, Finding, Message
+from streamdump.model import END, Exchange, Finding, Message
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 OPEN, ANSWERED = 1 << 17, 1 << 12
 """Requests without a response, and messages of late, of which it is remembered with which packets they came."""
-
-END = 1 << 62
-"""Behind all packets of a file."""
 
 
 class Selection:

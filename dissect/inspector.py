@@ -14,8 +14,7 @@ from streamdump.conversation.forgotten import ForgottenCounts
 from streamdump.conversation.timers import Timers
 from streamdump.diagnose.rules import Closed
 from streamdump.errors import CaptureError, InternalError, Report, describe_exception
-from streamdump.model import ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
-from streamdump.protocols.buffer import END
+from streamdump.model import END, ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
 from streamdump.protocols.records import Event
 from streamdump.session import Session
 from streamdump.tls.keys import KeyLog

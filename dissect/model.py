@@ -38,6 +38,12 @@ Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
 Severity = Literal["error", "warning", "note"]
 
+Mark = tuple[int, int, int, int]
+"""A packet: (order, number, file, time_ns)."""
+
+END = 1 << 62
+"""The order of the end of the capture, and the number of the end of a file: after every packet."""
+
 
 class Fault(msgspec.Struct, gc=False):
     """Why bytes could not be read as their layout: `field` path, `offset` in `buffer`, and the reason."""

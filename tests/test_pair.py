@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from streamdump.model import Exchange, Gap, Message
+from streamdump.model import END, Exchange, Gap, Message
 from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
-from streamdump.protocols.buffer import END
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Event
 from tests.support.planting import Planted, plant
 

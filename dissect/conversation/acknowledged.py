@@ -6,9 +6,8 @@ from collections import deque
 
 from streamdump.capture.link import back
 from streamdump.model import Pair, Segment
+from streamdump.tcp.assembler import ACK, SYN
 from streamdump.tcp.sequence import MASK, distance
-
-SYN, ACK = 2, 16
 
 SIDES_KEPT, SENT_KEPT, TIMES_KEPT = 4_096, 1_024, 65_536
 """So many sides are remembered with so many packets that are not acknowledged yet, and so many times."""

@@ -12,9 +12,9 @@ from streamdump.conversation.shared import SharedState
 from streamdump.conversation.summary import report, row_of, unread_gaps
 from streamdump.detect import BY_NAME, Detector, Suspicion, forced
 from streamdump.errors import describe_exception
-from streamdump.model import Exchange, Gap, Head, Segment, SideData, StreamGap, Verdict
+from streamdump.model import END, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
 from streamdump.pair import Pairer
-from streamdump.protocols.buffer import END, Mark, Range
+from streamdump.protocols.buffer import Range
 from streamdump.protocols.compare_rules import HandshakeProgress
 from streamdump.protocols.parser import Parser, unread
 from streamdump.protocols.protocol import Context, Tally

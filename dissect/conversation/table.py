@@ -17,10 +17,9 @@ from streamdump.conversation.shared import SharedState
 from streamdump.conversation.summary import report, row_of
 from streamdump.conversation.timers import Timers, leaves
 from streamdump.errors import Report, describe_exception
-from streamdump.model import ConversationRow, Segment
+from streamdump.model import END, ConversationRow, Segment
 from streamdump.pair import KEYS_COUNTED
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.buffer import END
 from streamdump.protocols.records import LARGE, PLACE, Event
 from streamdump.tcp.assembler import ACK, SYN, TcpStream
 

@@ -6,14 +6,8 @@ from bisect import bisect_right
 
 import msgspec
 
-from streamdump.model import SideData, StreamGap
+from streamdump.model import Mark, SideData, StreamGap
 from streamdump.protocols.work_budget import WorkBudget
-
-END = 1 << 62
-"""The order of the end of the capture: after every packet."""
-
-Mark = tuple[int, int, int, int]
-"""A packet: (order, number, file, time_ns)."""
 
 Range = tuple[int, int, int]
 """Bytes of a byte stream: side, from, to."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamdump.model import Gap, Limited, Message, Options, SideData, StreamGap, Verdict
-from streamdump.protocols.buffer import END, Mark, PartialFrame, Range, ReceiveBuffer
+from streamdump.model import END, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Verdict
+from streamdump.protocols.buffer import PartialFrame, Range, ReceiveBuffer
 from streamdump.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
 from streamdump.protocols.protocol import Context, Protocol, Tally
 from streamdump.protocols.records import (

@@ -26,14 +26,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from streamdump.model import Options, Segment, SideData, StreamGap
-from streamdump.tcp.sequence import FAR, MASK, NEAR
+from streamdump.model import END, Mark, Options, Segment, SideData, StreamGap
+from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 _ANY = FIN | SYN | RST | ACK
-
-END = 1 << 62
-"""The order of the end of the capture: after every packet."""
 
 ACKED_PACKETS = 64
 ACKED_TIME_NS = 1_000_000_000
@@ -56,9 +53,6 @@ NOTES_KEPT = 256
 
 UNKNOWN, TENTATIVE, FIXED = 0, 1, 2
 """What is known of where a byte stream begins: nothing; where the next byte will be; and FIXED by a SYN or by bytes released."""
-
-Mark = tuple[int, int, int, int]
-"""A packet: (order, number, file, time_ns)."""
 
 Items = list[SideData | StreamGap]
 
@@ -329,6 +323,11 @@ class ByteStream:
         """The highest position seen or acknowledged."""
         return max(self.sent, self.acked) if self.fin is None else self.fin
 
+    def position(self, seq: int, near: int | None = None) -> int:
+        """The position of a sequence number: of all those that it could be, the nearest to `near`, or else to the next byte."""
+        near = self.next if near is None else near
+        return near + distance(self.base + near, seq)
+
     def start(self, base: int, known: int) -> None:
         """The next byte is that with sequence number `base`."""
         self.base = base
@@ -594,7 +593,7 @@ class TcpStream(ConversationCounts):
         if own.known == UNKNOWN:
             # The other side has ended and nothing of this one was captured: its last bytes, or another conversation's. Say the former.
             return True
-        offset = ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000
+        offset = distance(own.base + own.next, seq)
         if self.closed is not None:
             # Other bytes are none of this one's: the SYN of a conversation that reuses the ports was lost. A keep-alive may be one
             # number outside.
@@ -656,7 +655,7 @@ class TcpStream(ConversationCounts):
         else:
             if not own.known:
                 own.start(seq, TENTATIVE)
-            at = own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000
+            at = own.position(seq)
             if at == own.next and wire == len(segment.data) and wire and own.waiting is None and own.fin is None and own.known == FIXED:
                 if own.sent > at:
                     count.out_of_order += 1
@@ -670,7 +669,7 @@ class TcpStream(ConversationCounts):
             elif not flags & (SYN | FIN):
                 _witness(own, at)
             if flags & FIN and own.fin is None:
-                self._end(own, own.next + ((seq + wire - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, mark)
+                self._end(own, own.position(seq + wire), mark)
         if own.waiting is not None:
             self._settle(own)
         if other.waiting is not None:
@@ -768,7 +767,7 @@ class TcpStream(ConversationCounts):
                     stream.start(ack, TENTATIVE)
                 stream.hint = ack
             return
-        at = stream.next + ((ack - stream.base - stream.next + 0x8000_0000) & MASK) - 0x8000_0000
+        at = stream.position(ack)
         if at <= stream.acked:
             return
         if at > stream.next:
@@ -802,7 +801,7 @@ class TcpStream(ConversationCounts):
 
     def _reset(self, own: ByteStream, seq: int, mark: Mark) -> None:
         if own.known:
-            _witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000)
+            _witness(own, own.position(seq))
         self.over |= 1 << own.side
         if not self.reset:
             self.reset = True
@@ -1027,13 +1026,13 @@ class LengthOnly(TcpStream):
         if not own.known:
             own.start(seq, FIXED)
             own.syn = (seq - 1) & MASK if segment.flags & SYN else None
-        end = _position(own, seq + segment.wire)
+        end = own.position(seq + segment.wire, own.top)
         if _plausible(own, end):
             own.sent = max(own.sent, end)
             if segment.flags & FIN and own.fin is None and end == own.sent:
                 own.fin = end
         if segment.flags & ACK and other.known:
-            end = _position(other, segment.ack)
+            end = other.position(segment.ack, other.top)
             if _plausible(other, end):
                 other.acked = max(other.acked, end)
 
@@ -1042,11 +1041,6 @@ _side = attrgetter("side")
 
 NOTHING: Items = []
 """What most segments release that carry no bytes; nobody adds to it."""
-
-
-def _position(stream: ByteStream, seq: int) -> int:
-    """The position of a sequence number, seen from where the byte stream ends so far."""
-    return stream.top + ((seq - stream.base - stream.top + 0x8000_0000) & MASK) - 0x8000_0000
 
 
 def _plausible(stream: ByteStream, position: int) -> bool:

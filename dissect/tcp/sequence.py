@@ -13,4 +13,4 @@ FAR = 1 << 30
 
 def distance(a: int, b: int) -> int:
     """Steps from a to b, negative when b is behind a."""
-    return ((b - a + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+    return ((b - a + 0x8000_0000) & MASK) - 0x8000_0000

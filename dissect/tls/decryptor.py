@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.model import Options, SideData, StreamGap, Verdict
+from streamdump.model import Mark, Options, SideData, StreamGap, Verdict
 from streamdump.tls import hello, resync
-from streamdump.tls.facts import Facts, Mark
+from streamdump.tls.facts import Facts
 from streamdump.tls.handshake import TlsHandshake
 from streamdump.tls.keys import KeyLog
 from streamdump.tls.missing_keys import BEGINNING, MISSING

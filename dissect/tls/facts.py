@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streamdump.model import Mark
 from streamdump.tls.hello import version_name
 from streamdump.tls.suites import suite_name
 
@@ -57,9 +58,6 @@ TEXT_KEPT = 300
 
 NAMES, NAMES_TEXT = 32, 1000
 """So many names of a certificate are kept, and so many characters of all of them."""
-
-Mark = tuple[int, int, int, int]
-"""A packet: (order, number, file, time_ns)."""
 
 
 class Alert(NamedTuple):

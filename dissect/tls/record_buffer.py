@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from streamdump.model import SideData, StreamGap
+from streamdump.model import Mark, SideData, StreamGap
 from streamdump.tls.ciphers import Opener
-from streamdump.tls.facts import Alert, Mark
+from streamdump.tls.facts import Alert
 
 PIECE_COST = 256
 """The least that a held segment counts: its bytes are not all that it takes in memory."""

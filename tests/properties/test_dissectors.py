@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.model import Gap, Message, Options, SideData, StreamGap, Verdict
+from streamdump.model import END, Gap, Message, Options, SideData, StreamGap, Verdict
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.buffer import END
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
 

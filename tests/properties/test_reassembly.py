@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamdump.model import Options
-from streamdump.tcp.assembler import END
+from streamdump.model import END, Options
 from tests.support.segments import ACK, FIN, RST, SYN, A, B, Segment, Story, one, tell
 
 FIRST = st.sampled_from([(1000, 5000), (0xFFFF_FFF0, 0xFFFF_FF00), (0, 0xFFFF_FFFF), (0x7FFF_FFF0, 0x8000_0000)])

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdump.model import Gap, Message, Options, Record, SideData, StreamGap
-from streamdump.protocols.buffer import END, ReceiveBuffer
+from streamdump.model import END, Gap, Message, Options, Record, SideData, StreamGap
+from streamdump.protocols.buffer import ReceiveBuffer
 from streamdump.protocols.dissector import WAIT, Dissector
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol, Verdict

@@ -17,8 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap, Verdict
-from streamdump.protocols.buffer import END
+from streamdump.model import END, ConversationRow, Gap, Message, Options, Record, SideData, StreamGap, Verdict
 from streamdump.protocols.iggy import candidates as choice
 from streamdump.protocols.iggy import dissector as turns
 from streamdump.protocols.iggy import frames, resync

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.model import Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
+from streamdump.model import END, Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
 from streamdump.pair import Link, Pairer
-from streamdump.protocols.buffer import END
 from streamdump.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
 from streamdump.protocols.mewbase.heuristic import heuristic
 from streamdump.protocols.mewbase.info import info, unanswered

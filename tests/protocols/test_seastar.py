@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from streamdump.capture.files import open_capture
 from streamdump.errors import CaptureError, UsageError
 from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Exchange, Gap, Message, Options, Record, SideData, StreamGap, Verdict
-from streamdump.protocols.buffer import END
+from streamdump.model import END, ConversationRow, Exchange, Gap, Message, Options, Record, SideData, StreamGap, Verdict
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.records import Event

@@ -16,9 +16,8 @@ import pytest
 from streamdump import snapshot
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.model import Limited, Message, Options, SideData, Verdict
+from streamdump.model import END, Limited, Message, Options, SideData, Verdict
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.buffer import END
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context

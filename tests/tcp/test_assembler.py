@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from streamdump.model import Options
-from streamdump.tcp.assembler import END
+from streamdump.model import END, Options
 from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
 
 SECOND = 1_000_000_000

@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 from streamdump.capture.link import network_key
 from streamdump.conversation import table
-from streamdump.model import Options
-from streamdump.tcp.assembler import END, LengthOnly
+from streamdump.model import END, Options
+from streamdump.tcp.assembler import LengthOnly
 from tests.support.segments import ACK, FIN, SYN, A, B, Recorded, Segment, a, b, handshake, made, new_table, run, tell
 
 OTHER = ("192.0.2.1", 40001)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar
 
-from streamdump.protocols.buffer import END, Range
+from streamdump.model import END
+from streamdump.protocols.buffer import Range
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.bodies import ADDED, PARTS

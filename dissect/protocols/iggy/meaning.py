@@ -8,8 +8,7 @@ from typing import NamedTuple
 from streamdump.layout import Style
 from streamdump.layout.values import UNREADABLE, redacted
 from streamdump.layout.walk import Walked
-from streamdump.model import Fault
-from streamdump.protocols.buffer import END
+from streamdump.model import END, Fault
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.candidates import PLAIN, STATING, Candidates, Placement
 from streamdump.protocols.iggy.checks import Check, checks, request_checksum
