@@ -16,8 +16,9 @@ import msgspec
 from cramjam import zstd
 
 from streamdump.capture.blocks import explain
+from streamdump.capture.ends import back
 from streamdump.capture.files import CaptureReader
-from streamdump.capture.link import LinkParser, back
+from streamdump.capture.link import LinkParser
 from streamdump.errors import CaptureError
 from streamdump.model import Ending, Exchange, Gap, Message, Packet, Segment
 

@@ -6,14 +6,13 @@ dpkt (`odd.py`).
 
 from __future__ import annotations
 
-from functools import lru_cache
-from socket import AF_INET, AF_INET6, inet_ntop
-from struct import Struct, unpack_from
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from streamdump.capture.duplicates import Duplicates, digest, place_of
+from streamdump.capture.ends import network_key
 from streamdump.model import Packet, Segment
 
 if TYPE_CHECKING:
@@ -248,28 +247,6 @@ class SeparateFiles(LinkParser):
         if found is not None and parser.network:
             found.ends += parser.network
         return found
-
-
-def network_key(number: int) -> bytes:
-    """What follows the `ends` in a network that others do not know of; of 0, that of all captures that are not kept separate, nothing."""
-    return number.to_bytes(3, "big") if number else b""
-
-
-@lru_cache(1_024)
-def endpoints(ends: bytes) -> tuple[str, str]:
-    """Who sends and who receives a segment with these `ends`, as text."""
-    size, family = (4, AF_INET) if len(ends) < 36 else (16, AF_INET6)
-    sport, dport = unpack_from(">HH", ends, 2 * size)
-    source, target = inet_ntop(family, ends[:size]), inet_ntop(family, ends[size : 2 * size])
-    return (f"{source}:{sport}", f"{target}:{dport}") if size == 4 else (f"[{source}]:{sport}", f"[{target}]:{dport}")
-
-
-@lru_cache(1_024)
-def back(ends: bytes) -> bytes:
-    """The `ends` of the other direction."""
-    size = 4 if len(ends) < 36 else 16
-    ports = 2 * size
-    return ends[size:ports] + ends[:size] + ends[ports + 2 : ports + 4] + ends[ports : ports + 2] + ends[ports + 4 :]
 
 
 def network(packet: Packet) -> tuple[int, int, int]:

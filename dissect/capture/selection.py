@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from streamdump.capture.link import FragmentPiece, LinkParser, network_key
+from streamdump.capture.ends import ends_between
+from streamdump.capture.link import FragmentPiece, LinkParser
 from streamdump.capture.merge import merge
 from streamdump.model import Packet, Segment
 
@@ -57,7 +57,7 @@ class PacketSelection:
         self._between: dict[bytes, tuple[list[ConversationSpan], str]] = {}
         """By the `ends` of their segments those between two endpoints, in their order, with the one that sends."""
         for flow in sorted(flows, key=_FIRST):
-            there, back = ends_of(flow.endpoints, flow.network)
+            there, back = ends_between(flow.endpoints, flow.network)
             between, _ = self._between.setdefault(there, ([], flow.endpoints[0]))
             self._between.setdefault(back, (between, flow.endpoints[1]))
             between.append(flow)
@@ -103,17 +103,6 @@ def copy(
         if order >= most:
             break
     return written, order
-
-
-def ends_of(endpoints: tuple[str, str], network: int) -> tuple[bytes, bytes]:
-    """The `ends` of segments from the first endpoint to the second, and of those back."""
-    hosts, ports = [], []
-    for text in endpoints:
-        host, _, port = text.rpartition(":")
-        hosts.append(ip_address(host.strip("[]")).packed)
-        ports.append(int(port).to_bytes(2, "big"))
-    behind = network_key(network)
-    return b"".join((*hosts, *ports, behind)), b"".join((*hosts[::-1], *ports[::-1], behind))
 
 
 def _ranges(spots: Iterable[Spot]) -> dict[tuple[int, str, int], tuple[list[int], list[int]]]:

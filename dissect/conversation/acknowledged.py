@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from streamdump.capture.link import back
+from streamdump.capture.ends import back
 from streamdump.model import Pair, Segment
 from streamdump.tcp.assembler import ACK, SYN
 from streamdump.tcp.sequence import MASK, distance

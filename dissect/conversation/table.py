@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import lru_cache
 from operator import attrgetter
-from socket import AF_INET, AF_INET6, inet_ntop
 
-from streamdump.capture.link import back
-from streamdump.capture.selection import ConversationSpan, ends_of
+from streamdump.capture.ends import back, endpoints, ends_between
+from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused
 from streamdump.conversation.forgotten import ForgottenCounts, PackedRows
@@ -207,13 +205,9 @@ class ConversationTable:
     def _create(self, segment: Segment) -> tuple[Conversation, int]:
         """The conversation that begins with a segment, and the side that sent it."""
         ends = segment.ends
-        size = 4 if len(ends) < 36 else 16
-        ports = 2 * size
         # The sender of a SYN-ACK is not the one who began
         side = int(segment.flags & (SYN | ACK) == SYN | ACK)
-        one, two = _endpoint(ends[:size], ends[ports : ports + 2]), _endpoint(ends[size:ports], ends[ports + 2 : ports + 4])
-        if side:
-            one, two = two, one
+        one, two = endpoints(back(ends) if side else ends)
         first = (segment.order, segment.number, segment.file, segment.time_ns)
         index = self._count if self.index is None else self.index(segment)
         self._count += 1
@@ -321,7 +315,7 @@ class ConversationTable:
     def _forget(self, conversations: list[Conversation], why: str, order: int) -> list[Event]:
         """What these end with, whose packets from now on are others'."""
         for one in conversations:
-            for ends in ends_of(one.tcp.endpoints, one.tcp.first[2] if self.run.options.separate else 0):
+            for ends in ends_between(one.tcp.endpoints, one.tcp.first[2] if self.run.options.separate else 0):
                 # Another one may have taken its ports
                 if ends in self._by_ends and self._by_ends[ends][0] is one:
                     del self._by_ends[ends]
@@ -355,15 +349,6 @@ class ConversationTable:
 def _wake(one: Conversation, order: int) -> list[Event]:
     """The records that keys of TLS make certain, which came with this packet."""
     return one.guard(order, one.take, [], order)
-
-
-@lru_cache(1_024)
-def _endpoint(address: bytes, port: bytes) -> tuple[str, int]:
-    """An endpoint as text, and its port; a server's is one text for all of its conversations."""
-    number = int.from_bytes(port, "big")
-    if len(address) == 4:
-        return f"{inet_ntop(AF_INET, address)}:{number}", number
-    return f"[{inet_ntop(AF_INET6, address)}]:{number}", number
 
 
 def relate(rows: list[ConversationRow]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from streamdump.capture.link import endpoints
+from streamdump.capture.ends import endpoints
 
 if TYPE_CHECKING:
     from streamdump.model import Segment
@@ -55,7 +55,8 @@ class Windows:
             self._begin(segment.ends, _Run(segment.order, segment.number, now, now))
 
     def _begin(self, key: bytes, run: _Run) -> None:
-        ends = endpoints(key)
+        (source, _), (target, _) = endpoints(key)
+        ends = source, target
         if ends not in self._runs and len(self._runs) >= SIDES_KEPT:
             gone = next(iter(self._runs))
             del self._runs[gone]

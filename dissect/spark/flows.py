@@ -32,7 +32,7 @@ import pyarrow as pa
 from streamdump import snapshot
 from streamdump.capture.blocks import UNREADABLE
 from streamdump.capture.duplicates import Duplicates
-from streamdump.capture.link import network_key
+from streamdump.capture.ends import network_key
 from streamdump.capture.odd import OddPackets
 from streamdump.diagnose.engine import Diagnoser
 from streamdump.diagnose.rules import Closed

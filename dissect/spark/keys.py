@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-from streamdump.capture.link import network_key
+from streamdump.capture.ends import network_key, split
 
 NETWORKS = 1 << 24
 """So many networks have a number of their own in them."""
@@ -20,13 +20,11 @@ Key = tuple[int, bytes, bool]
 @lru_cache(1 << 14)
 def key_of(ends: bytes) -> Key:
     """The key of a segment with these `ends`: a flow is address, port, address, port, IP version, network, the lower endpoint first."""
-    size = 4 if len(ends) < 36 else 16
-    ports = 2 * size
-    pad, rest = bytes(16 - size), ends[ports + 4 :] or bytes(3)
-    one = ends[:size] + pad + ends[ports : ports + 2]
-    two = ends[size:ports] + pad + ends[ports + 2 : ports + 4]
+    source, target, sport, dport, network = split(ends)
+    pad = bytes(16 - len(source))
+    one, two = source + pad + sport, target + pad + dport
     reverse = one > two
-    flow = (two + one if reverse else one + two) + (b"\x04" if size == 4 else b"\x06") + rest
+    flow = (two + one if reverse else one + two) + (b"\x04" if len(source) == 4 else b"\x06") + (network or bytes(3))
     return int.from_bytes(blake2b(flow, digest_size=8).digest(), "big", signed=True), flow, reverse
 
 

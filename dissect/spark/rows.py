@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamdump.capture.link import LinkParser, network_key
+from streamdump.capture.ends import network_key
+from streamdump.capture.link import LinkParser
 from streamdump.capture.merge import merge
 from streamdump.errors import CaptureError
 from streamdump.model import Packet, Segment

@@ -31,8 +31,9 @@ import numpy as np
 
 from streamdump.capture import pcap, pcapng
 from streamdump.capture.blocks import Blocks, Damaged, Raw
+from streamdump.capture.ends import network_key
 from streamdump.capture.files import named_as_capture, open_capture
-from streamdump.capture.link import SLL, SLL2, LinkParser, network_key
+from streamdump.capture.link import SLL, SLL2, LinkParser
 from streamdump.capture.unpack import packing
 from streamdump.errors import CaptureError, MissingCodec, NoCapture, UsageError
 from streamdump.model import Packet

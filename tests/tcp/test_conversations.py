@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from streamdump.capture.link import network_key
+from streamdump.capture.ends import network_key
 from streamdump.conversation import table
 from streamdump.model import END, Options
 from streamdump.tcp.assembler import LengthOnly
