@@ -230,14 +230,14 @@ class Inspector:
             record.number = number
         self._number += len(records)
         endings: dict[int, Ending] | None = None
-        for record, request, response in self.run.links:
-            record.request = request.number
+        for record, asked, response in self.run.links:
+            record.request = asked.record.number
             if response is not None:
                 record.response = response.number  # type: ignore[union-attr]
             elif type(record) is Exchange:
                 if endings is None:
                     endings = self.run.ahead | {one.conversation: one for one in records if type(one) is Ending}
-                self.asked[record.number] = request, endings.get(record.conversation)
+                self.asked[record.number] = asked.record, endings.get(record.conversation)
         self.run.links.clear()
         self.run.lighten()
         if self.diagnoser is not None:

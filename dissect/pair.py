@@ -48,7 +48,7 @@ BEHIND = 2
 KEYS = "keys"
 """What of a large request is kept in the place of lists: the keys of what it asks for."""
 
-Link = tuple[Message | Exchange, Message, Message | None]
+Link = tuple[Message | Exchange, Event, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
 
 KEYS_PER_REQUEST = 64
@@ -219,7 +219,7 @@ class Exchanges:
         response.latency_ns = latency
         if request.stream is not None:
             response.stream = request.stream
-        self.links.append((response, request, None))
+        self.links.append((response, asked, None))
         if latency < 0:
             response.notes = [*response.notes, "response begins before its request ends"]
         if self.paired is not None:
@@ -271,7 +271,7 @@ class Exchanges:
             None if response is not None or reason == FAILED else moment.time_ns - request.time_ns,
         )
         answer = None if response is None else response.record
-        self.links.append((exchange, request, answer))
+        self.links.append((exchange, asked, answer))
         if self.pairs is not None:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
         return Event(*moment[:3], exchange, NONE, None, 0)
@@ -523,16 +523,15 @@ class Pairer(Exchanges):
         """An exception ended this conversation with a packet, of which neither these messages nor `out` are handed on: every request that
         is still open ends with it, and those that had an end in what is not handed on, but for requests that are not handed on either."""
         gone = {id(one.record) for one in (*untold, *self.out)}
-        answered = [request for record, request, _ in self.links if id(record) in gone]
+        answered = [asked for record, asked, _ in self.links if id(record) in gone]
         self.links[:] = [link for link in self.links if id(link[0]) not in gone]
         if self.out is not TOLD:
             self._refuse(-self.refused)
             for tally in self.tallies:
                 tally.unanswered -= sum(type(one.record) is Exchange and one.record.outcome == "unanswered" for one in self.out)
         without = {id(one.record) for one in untold}
-        every = [asked for entry in self.open.values() for asked in _asked_of(entry)]
-        every += [Event(one.packets[1], 0, one.position, one, ASK, None, 0) for one in answered]
-        found = {id(asked.record): asked for asked in every if id(asked) not in self._late}
+        waiting = [asked for entry in self.open.values() for asked in _asked_of(entry)]
+        found = {id(asked.record): asked for asked in waiting + answered if id(asked) not in self._late}
         self._forget()
         self.handshake.midway = False
         ended = sorted([asked for key, asked in found.items() if key not in without], key=PLACE)

@@ -46,7 +46,7 @@ class Session:
     def linked(self, emitted: list[Event]) -> list[Linked]:
         """These records, which were made since the last call, with the messages that they name."""
         run = self.run
-        named: dict[int, Linked] = {id(link[0]): link for link in run.links}
+        named: dict[int, Linked] = {id(record): (record, asked.record, response) for record, asked, response in run.links}
         run.links.clear()
         run.broken_off.clear()
         run.large.clear()

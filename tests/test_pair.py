@@ -50,7 +50,7 @@ class Talk:
         return [(one.outcome, one.reason, one.latency_ns) for one in self.said]
 
     def request_of(self, message: Message) -> Message | None:
-        return next((request for record, request, _ in self.links if record is message), None)
+        return next((asked.record for record, asked, _ in self.links if record is message), None)
 
 
 def test_a_response_names_its_request_and_the_time_between() -> None:
@@ -407,6 +407,17 @@ def test_requests_end_with_the_packet_that_failed_but_for_its_own() -> None:
     ]
     assert [record for record, _, _ in talk.links] == [one.record for one in ended]
     assert not talk.pairer.open
+
+
+def test_requests_that_the_failed_packet_answered_end_in_the_order_in_which_they_were_made() -> None:
+    talk = Talk()
+    asked = [talk.put(ASK, 1, 100), talk.put(ASK, 2, 200), talk.put(ASK, 3, 300)]
+    # Of several files each counts its own packets
+    for request, number in zip(asked, (7, 2, 5), strict=True):
+        request.packets = number, number
+    made = [talk.made(ANSWER, 2, 400, "answered"), talk.made(ANSWER, 1, 400, "answered")]
+    talk.pairer.run(made)
+    assert [talk.request_of(one.record) for one in talk.pairer.fail(made)] == asked
 
 
 def test_an_answer_that_cannot_be_taken_leaves_its_request_open(monkeypatch: pytest.MonkeyPatch) -> None:

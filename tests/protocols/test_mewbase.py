@@ -96,8 +96,8 @@ def paired(packets: list[tuple[int, bytes]], one: Parser | None = None) -> list[
     records = [emitted.record for emitted in out]
     for number, record in enumerate(records, 1):
         record.number = number
-    for record, request, _ in links:
-        record.request = request.number
+    for record, asked, _ in links:
+        record.request = asked.record.number
     return records
 
 
@@ -345,8 +345,8 @@ def snapped(packets: list[tuple[int, bytes, int | None]], one: Parser | None = N
     records: list[Any] = [each.record for each in pairer.run(emitted) + pairer.close("closed")]
     for number, record in enumerate([one for one in records if isinstance(one, Message)], 1):
         record.number = number
-    for record, request, _ in links:
-        record.request = request.number
+    for record, asked, _ in links:
+        record.request = asked.record.number
     return records
 
 
@@ -782,10 +782,10 @@ def pairs_of(packets: list[tuple[int, bytes]]) -> tuple[dict[int, int], list[lis
             if side:
                 notes.append(list(emitted.record.notes))
     found = {}
-    for record, request, response in links:
+    for record, asked, response in links:
         answer = record if isinstance(record, Message) else response
         if answer is not None:
-            found[places[id(answer)]] = places[id(request)]
+            found[places[id(answer)]] = places[id(asked.record)]
     return found, notes
 
 
