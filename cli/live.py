@@ -89,6 +89,7 @@ def run_of(
     prints: bool = True,
     twice: bool = False,
     page: str | None = None,
+    keeps_rows: bool = True,
 ) -> FileRun | LiveRun:
     """What captures from the interfaces that were asked for, else what reads captures (see `FileRun`); `page` is written at the end."""
     check_html(page, names)
@@ -98,7 +99,7 @@ def run_of(
         run = LiveRun(live, names, options, colour, page)
     else:
         check_without(live, twice)
-        run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice)
+        run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice, keeps_rows)
     run.asked = asked
     return run
 

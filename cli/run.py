@@ -215,9 +215,10 @@ class FileRun(RunReport):
         messages: int | None = None,
         prints: bool = True,
         twice: bool = False,
+        keeps_rows: bool = True,
     ) -> None:
         """`packets` and `messages`: how many are enough; the one who shows the messages counts them. `prints`: results come meanwhile.
-        `twice`: the captures can be read `again`."""
+        `twice`: the captures can be read `again`. `keeps_rows`: somebody asks for those of conversations that were forgotten."""
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 
@@ -252,7 +253,7 @@ class FileRun(RunReport):
             except CaptureError as error:
                 self.errors.append(error)
         self.names += [reader.name for reader in self.readers]
-        self.inspector = Inspector(self.readers, options, bare=True)
+        self.inspector = Inspector(self.readers, options, finite=True, keeps_rows=keeps_rows)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for reader in self.readers:

@@ -57,7 +57,6 @@ def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options) -> It
     from streamdump.capture.files import open_capture
     from streamdump.inspector import Inspector
 
-    inspector = Inspector([open_capture(source) for source in sources], options, bare=True)
-    inspector.table.keeps_rows = False
+    inspector = Inspector([open_capture(source) for source in sources], options, finite=True, keeps_rows=False)
     yield from inspector.records()
     inspector.complain()

@@ -49,18 +49,19 @@ class Inspector:
         options: Options | None = None,
         rows: int | None = None,
         *,
-        bare: bool = False,
+        finite: bool = False,
+        keeps_rows: bool = True,
         keys: KeyLog | None = None,
     ) -> None:
-        """`rows` forces batches of so many packets, which changes nothing but the speed. `bare`: the capture has an end; `age` must not be
-        called. `keys`: of TLS, if not those of `options`."""
+        """`rows` forces batches of so many packets, which changes nothing but the speed. `finite`: the capture has an end; `age` must not
+        be called. `keeps_rows`: then even those of conversations that are forgotten. `keys`: of TLS, if not those of `options`."""
         self.options = options or Options()
         self.keys = KeyLog(self.options.keylog) if keys is None else keys
         self.inputs = inputs
         self.batch_rows = rows
-        self.session = Session(self.options, self.keys, bare)
+        self.session = Session(self.options, self.keys, finite, keeps_rows)
         self.run, self.table = self.session.run, self.session.table
-        if not bare:
+        if not finite:
             self.table.timers = Timers(self.options)
         self.counters = self.run.counters
         self.errors: list[CaptureError] = []

@@ -21,12 +21,18 @@ Linked = tuple[Record, Message | None, Message | None]
 class Session:
     """One run over segments, wherever they come from."""
 
-    def __init__(self, options: Options, keys: KeyLog, keeps: bool = False, index: Callable[[Segment], int] | None = None) -> None:
-        """`keeps`: the rows of conversations that are forgotten are kept to the end. `index`: the number of a conversation by its first
-        segment; without it they are counted."""
+    def __init__(
+        self,
+        options: Options,
+        keys: KeyLog,
+        finite: bool = False,
+        keeps_rows: bool = True,
+        index: Callable[[Segment], int] | None = None,
+    ) -> None:
+        """See `ConversationTable`."""
         counters = RunCounters()
         self.run = SharedState(options, TlsManager(options, keys), Pool(options), counters, Reports(counters))
-        self.table = ConversationTable(self.run, keeps, index)
+        self.table = ConversationTable(self.run, finite, keeps_rows, index)
 
     def feed(self, segment: Segment) -> list[Event]:
         """The records that a segment makes certain."""

@@ -55,8 +55,8 @@ def told(records: Sequence[Record]) -> list[tuple[Any, ...]]:
     ]
 
 
-def read(segments: Sequence[Segment], size: int, options: Options = READ, bare: bool = False) -> list[Record]:
-    inspector = Inspector([], options, bare=bare)
+def read(segments: Sequence[Segment], size: int, options: Options = READ, finite: bool = False) -> list[Record]:
+    inspector = Inspector([], options, finite=finite)
     found: list[Record] = []
     for at in range(0, len(segments), size):
         some = segments[at : at + size]
@@ -70,8 +70,8 @@ def test_how_it_ended(case: str) -> None:
     whole = read(segments, len(segments))
     assert told(whole) == ([] if expected is None else [expected])
     for size in (1, 2, 7):
-        for bare in (False, True):
-            assert read(segments, size, bare=bare) == whole
+        for finite in (False, True):
+            assert read(segments, size, finite=finite) == whole
 
 
 @pytest.mark.parametrize("case", ["refused", "refused twice", "not a byte, reset", "a request is open"])
@@ -194,9 +194,9 @@ def at(port: int, segments: Sequence[Segment], sport: int = 40000) -> list[Segme
 def test_refused_connections_are_counted_by_port_where_nothing_is_expected() -> None:
     again = [one._replace(seq=one.seq + 77_000, ack=one.ack and one.ack + 77_000) for one in REFUSED]
     segments = [*at(8091, REFUSED), *at(8091, REFUSED, 40001), *at(81, [*REFUSED * 2, *again]), *at(82, UNUSED), *at(5552, REFUSED)]
-    for bare in (False, True):
+    for finite in (False, True):
         for size in (1, len(segments)):
-            inspector = Inspector([], Options(), bare=bare)
+            inspector = Inspector([], Options(), finite=finite)
             for begin in range(0, len(segments), size):
                 some = segments[begin : begin + size]
                 inspector.take(captured(some, begin))
@@ -210,10 +210,10 @@ def test_refused_connections_are_counted_by_port_where_nothing_is_expected() -> 
 
 
 def test_connections_without_a_byte_are_told_of_known_ports_alone() -> None:
-    for bare in (False, True):
-        assert len(told(read(at(8090, UNUSED), 2, Options(), bare))) == 1
-        assert not told(read(at(8091, UNUSED), 2, Options(), bare))
-        assert len(told(read(at(8091, REFUSED), 2, Options(decode_as=((8091, "iggy", None),)), bare))) == 1
+    for finite in (False, True):
+        assert len(told(read(at(8090, UNUSED), 2, Options(), finite))) == 1
+        assert not told(read(at(8091, UNUSED), 2, Options(), finite))
+        assert len(told(read(at(8091, REFUSED), 2, Options(decode_as=((8091, "iggy", None),)), finite))) == 1
 
 
 def test_a_connection_that_was_told_and_goes_on_is_not_told_again() -> None:
@@ -223,13 +223,13 @@ def test_a_connection_that_was_told_and_goes_on_is_not_told_again() -> None:
         whole = read(segments, len(segments))
         assert [one[0] for one in told(whole)] == ["FIN", "no answer"][: 1 + (len(more) == 1)]
         for size in (1, 5, 6, 7):
-            assert read(segments, size, bare=True) == whole
+            assert read(segments, size, finite=True) == whole
 
 
 def test_what_was_never_connected_is_counted_once() -> None:
     """However often the rows are asked for."""
     for size in (1, 2):
-        inspector = Inspector([], READ, bare=True)
+        inspector = Inspector([], READ, finite=True)
         for at in range(0, 2, size):
             inspector.take(captured(REFUSED[at : at + size], at))
         inspector.finish()
@@ -319,7 +319,7 @@ def test_every_capture_agrees_with_its_records() -> None:
 
 @pytest.mark.parametrize(("options", "told"), [(READ, "decode as rabbitmq-stream on port 5552 was asked for"), (Options(), "no bytes")])
 def test_a_connection_that_carried_nothing_has_the_row_that_was_asked_for(options: Options, told: str) -> None:
-    inspector = Inspector([], options, bare=True)
+    inspector = Inspector([], options, finite=True)
     assert [one for one in inspector.take(captured(UNUSED)) if isinstance(one, Message)] == []
     (row,) = inspector.rows()
     assert (row.evidence, row.ended, row.packets) == ((told,), "FIN by client", (4, 2))

@@ -83,7 +83,7 @@ def run(path: Path, rows: int | None = None, **limits: int) -> tuple[list[bytes]
 
 def remembered(path: Path, rows: int | None, limit: int) -> tuple[list[bytes], Inspector]:
     """The records, where so many conversations are remembered."""
-    inspector = Inspector([open_capture(path)], Options(tracked_limit=limit, exchanges=True), rows, bare=True)
+    inspector = Inspector([open_capture(path)], Options(tracked_limit=limit, exchanges=True), rows, finite=True)
     told = []
     for batch in inspector.batches():
         told += [msgspec.json.encode(record) for record in batch]
@@ -116,7 +116,7 @@ def test_what_files_disagree_on_is_remembered(tmp_path: Path) -> None:
     path, other = capture(tmp_path / "some.pcap", 3000, 1, HELLO, 5552, lambda _: b""), tmp_path / "other.pcap"
     said = tcp(HELLO[::-1], seq=1000, sport=1024, dport=5552, flags=ACK)
     other.write_bytes(pcap([Packet(ethernet(ip4(said)), START_NS + 1_500)]))
-    inspector = Inspector([open_capture(path), open_capture(other)], Options(tracked_limit=300), bare=True)
+    inspector = Inspector([open_capture(path), open_capture(other)], Options(tracked_limit=300), finite=True)
     for _ in inspector.batches():
         pass
     assert len(inspector.table.packed) > 500
@@ -128,8 +128,7 @@ def test_what_files_disagree_on_is_remembered(tmp_path: Path) -> None:
 def test_a_view_without_rows_keeps_none_of_forgotten_conversations(tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And its closing line says what it says where they are kept."""
     path = capture(tmp_path / "some.pcap", 3000, 1, MANY[what], 7000, lambda _: b"")
-    inspector = Inspector([open_capture(path)], Options(tracked_limit=300), bare=True)
-    inspector.table.keeps_rows = False
+    inspector = Inspector([open_capture(path)], Options(tracked_limit=300), finite=True, keeps_rows=False)
     for _ in inspector.batches():
         pass
     assert (len(inspector.table), len(inspector.table.packed)) == (3000, 0)
@@ -164,7 +163,7 @@ def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:
         gc.enable()
     assert left == len(inspector.table.conversations)
     assert inspector.table.packed
-    whole = Inspector([open_capture(path)], Options(exchanges=True), bare=True)
+    whole = Inspector([open_capture(path)], Options(exchanges=True), finite=True)
     for _ in whole.batches():
         pass
     assert inspector.table.packed
@@ -226,7 +225,7 @@ def test_what_a_live_capture_drops_leaves_by_number(tmp_path: Path) -> None:
 def test_rows_are_the_same_when_they_were_kept(name: str) -> None:
     kept, rows = PackedRows(), []
     for path in sorted((GOLDEN / name).glob("*.pcap"))[:10]:
-        inspector = Inspector([open_capture(path)], Options(), bare=True)
+        inspector = Inspector([open_capture(path)], Options(), finite=True)
         for _ in inspector.batches():
             pass
         for row in inspector.rows():
@@ -285,7 +284,7 @@ def test_a_conversation_of_one_packet_takes_little(tmp_path: Path, what: str, op
     path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * 1000) for number, one in enumerate(packets)]))
     sizes = []
     for _ in range(2):
-        inspector = Inspector([open_capture(path)], Options(), bare=True)
+        inspector = Inspector([open_capture(path)], Options(), finite=True)
         batches = inspector.batches(many)
         tracemalloc.start()
         next(batches)

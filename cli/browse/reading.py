@@ -276,7 +276,7 @@ class View(Sequence[int]):
     def full(self, options: Options) -> Iterator[tuple[int, Shown]]:
         """Their indexes, and the records with all that is in them, read again."""
         records, whose = self.reader.records, self.conversation
-        inspector = Inspector([_Again(self)], options, bare=True, keys=self.reader.run.inspector.keys)
+        inspector = Inspector([_Again(self)], options, finite=True, keys=self.reader.run.inspector.keys)
         if whose is not None:
             inspector.read_with(inspector.link, lambda segment: whose)
         # The n-th message is the n-th that was read first, while other records depend on when that was

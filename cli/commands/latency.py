@@ -104,8 +104,7 @@ def latency(
     from streamdump.latency.groups import Latencies
 
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
-    with run_of(live, names, options, colour, asked, left, prints=False, page=html) as run:
-        run.inspector.table.keeps_rows = html is not None
+    with run_of(live, names, options, colour, asked, left, prints=False, page=html, keeps_rows=html is not None) as run:
         taker = _Taker(run, found, clock, left)
         with _screen(run, taker) if isinstance(run, LiveRun) and sys.stdout.isatty() else nullcontext():
             run.each(taker.take)

@@ -89,9 +89,7 @@ def read(
         raise UsageError("-w - : standard output is for one thing: not for a terminal, and not with -V, -x, -T or --json")
     if writes and live.write is not None:
         selection = _selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
-    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes) as run:
-        # Nobody asks for them; there may be very many
-        run.inspector.table.keeps_rows = selection is not None
+    with run_of(live, names, options, colour, asked, form.left, not quiet, writes, keeps_rows=selection is not None) as run:
         if selection is not None:
             selection.listen(run.inspector)
         showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)

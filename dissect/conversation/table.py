@@ -37,13 +37,14 @@ RELATED = frozenset(protocol.name for protocol in PROTOCOLS if protocol.relate i
 class ConversationTable:
     """Sends each segment to its conversation."""
 
-    def __init__(self, run: SharedState, keeps: bool, index: Callable[[Segment], int] | None = None) -> None:
-        """`keeps`: the capture has an end, so the rows of conversations that are forgotten are kept for it; else `past` counts them.
-        `index`: the number of a conversation by its first segment; without it they are counted."""
+    def __init__(
+        self, run: SharedState, finite: bool = False, keeps_rows: bool = True, index: Callable[[Segment], int] | None = None
+    ) -> None:
+        """`finite`: the capture has an end, and nobody calls `age`; `keeps_rows`: then somebody asks for the rows of conversations that are
+        forgotten, else `past` counts them. `index`: the number of a conversation by its first segment; without it they are counted."""
         self.run = run
         self._by_index: dict[int, Conversation] = {}
-        self.keeps_rows = keeps
-        """Whether somebody asks for the rows of conversations that are forgotten."""
+        self._keeps_rows = keeps_rows
         self.packed = PackedRows()
         self.past = ForgottenCounts()
         self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
@@ -51,7 +52,7 @@ class ConversationTable:
         """Where `age` is called, when it looks at which conversation."""
         self._count = 0
         self.index = index
-        self._most = run.options.tracked_limit if keeps else None
+        self._most = run.options.tracked_limit if finite else None
         self._left = EPOCH
         """So many bytes may come until the totals are looked at."""
         self._opened = 0
@@ -329,7 +330,7 @@ class ConversationTable:
             # What files disagree on is told at the end
             if one.done and id(one) not in known and one.tcp.foreign is None:
                 for row in self._row(one, 0):
-                    if self.keeps_rows:
+                    if self._keeps_rows:
                         self.packed.add(row, one.tcp.first[0], one.tcp.first[2])
                     else:
                         self.past.add(row)

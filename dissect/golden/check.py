@@ -164,7 +164,7 @@ def capture_source(capture: Path, options: Options) -> Source:
     def give(normaliser: Normaliser) -> Transcript:
         if capture.exists() and not capture.is_file():
             raise CaptureError("is no regular file", str(capture))
-        inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), bare=True)
+        inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), finite=True)
         for batch in inspector.batches():
             normaliser.take(batch)
         inspector.complain()

@@ -145,7 +145,7 @@ class Streamdump:
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 
-        inspector = Inspector([open_capture(self._path(path))], self._options(options), bare=True)
+        inspector = Inspector([open_capture(self._path(path))], self._options(options), finite=True)
         seen = Recording(self, not options.get("show_secrets"))
         seen._records = list(inspector.records())
         inspector.complain()

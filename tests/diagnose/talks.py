@@ -120,7 +120,7 @@ def diagnosed(source: bytes | Path, rows: int | None = None, **options: Any) -> 
     """The findings, how the conversations went, and all records."""
     reader = open_capture(io.BytesIO(source) if isinstance(source, bytes) else str(source))
     try:
-        inspector = Inspector([reader], Options(findings=True, **options), rows, bare=True)
+        inspector = Inspector([reader], Options(findings=True, **options), rows, finite=True)
         records = list(inspector.records())
         assert not inspector.reports
         assert inspector.diagnoser is not None

@@ -25,8 +25,8 @@ def records(path: Path, rows: int | None = None, **options: object) -> tuple[lis
     return list(inspector.records()), inspector
 
 
-def rows_of(path: Path, rows: int | None = None, bare: bool = False) -> list[bytes]:
-    inspector = Inspector([open_capture(path)], Options(), rows, bare=bare)
+def rows_of(path: Path, rows: int | None = None, finite: bool = False) -> list[bytes]:
+    inspector = Inspector([open_capture(path)], Options(), rows, finite=finite)
     for _ in inspector.records():
         pass
     assert len(inspector.table) == len(inspector.rows())
@@ -75,7 +75,7 @@ def test_batches_never_show(path: Path) -> None:
 def test_rows_are_the_same_however_conversations_are_kept_that_carry_nothing(path: Path) -> None:
     whole = rows_of(path)
     for rows in (7, None):
-        assert rows_of(path, rows, bare=True) == whole
+        assert rows_of(path, rows, finite=True) == whole
 
 
 @pytest.mark.parametrize("path", [path for path in CAPTURES if jsonl(path).exists()], ids=name)

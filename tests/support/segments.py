@@ -163,11 +163,11 @@ class Stepwise(TcpStream):
         return super().feed(segment, side)
 
 
-def new_table(options: Options | None = None, keeps: bool = True) -> ConversationTable:
+def new_table(options: Options | None = None) -> ConversationTable:
     """A table of conversations with nothing in it."""
     options, counters = options or Options(), RunCounters()
     tls_manager = TlsManager(options, KeyLog())
-    return ConversationTable(SharedState(options, tls_manager, Pool(options), counters, Reports(counters)), keeps)
+    return ConversationTable(SharedState(options, tls_manager, Pool(options), counters, Reports(counters)), finite=True)
 
 
 def run(segments: Iterable[model.Segment], options: Options | None = None, stream: type[TcpStream] = TcpStream) -> list[Story]:
