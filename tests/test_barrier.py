@@ -273,7 +273,7 @@ def test_a_segment_ends_its_conversation(family: str, late: bool, share: float, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_follows_reassembly_ends_the_conversation_of_these_bytes(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     order = packets_of(target(family).conversation, 0.5)
-    plant(monkeypatch, Parser, "take", lambda self, items, now: now == order)
+    plant(monkeypatch, Parser, "take", lambda self, items, current: current == order)
     result = in_all_batches()
     check(result, whole())
     assert [report.number for report in result.reports] == [order + 1]

@@ -140,20 +140,20 @@ class Conversation:
         except Exception as error:
             return self._fail(describe_exception(error), (segment.order, segment.number, segment.file, segment.time_ns), segment, side)
 
-    def finish(self, release: int, why: str | None = None) -> list[Event]:
-        """The records of the rest, as no segment follows; `release` is the packet that tells so, or END. `why`: it is forgotten."""
-        emitted = self.guard(release, self._finish, release, why)
+    def finish(self, current: int, why: str | None = None) -> list[Event]:
+        """The records of the rest, as no segment follows; `current` is the packet that tells so, or END. `why`: it is forgotten."""
+        emitted = self.guard(current, self._finish, current, why)
         # An exception may have come before its end
-        return emitted if self.done else emitted + self.guard(release, self._finish, release, why)
+        return emitted if self.done else emitted + self.guard(current, self._finish, current, why)
 
-    def guard(self, release: int, step: Callable[..., list[Event]], *values: Any) -> list[Event]:
+    def guard(self, current: int, step: Callable[..., list[Event]], *values: Any) -> list[Event]:
         """The records that `step` gives."""
         try:
             emitted = step(*values)
             self._tell()
             return emitted
         except Exception as error:
-            return self._fail(describe_exception(error), (release, *self.tcp.last[1:]))
+            return self._fail(describe_exception(error), (current, *self.tcp.last[1:]))
 
     def _tell(self) -> None:
         """What was made with the packet at hand is handed on, and counts."""
@@ -167,46 +167,46 @@ class Conversation:
 
     # On the way
 
-    def take(self, items: Items, release: int, final: bool = False) -> list[Event]:
-        """The records that these bytes make certain with the packet `release`; `final`: they wait for no keys."""
+    def take(self, items: Items, current: int, final: bool = False) -> list[Event]:
+        """The records that these bytes make certain with the packet `current`; `final`: they wait for no keys."""
         tcp = self.tcp
-        emitted = self._read(items, release, final)
+        emitted = self._read(items, current, final)
         if tcp.closed is not None and not self.done and not self.carried.waits:
-            emitted += self._close(release)
+            emitted += self._close(current)
         return emitted
 
-    def _finish(self, release: int, why: str | None) -> list[Event]:
+    def _finish(self, current: int, why: str | None) -> list[Event]:
         tcp = self.tcp
         if tcp.closed is None:
             cut_short = tcp.open
-            tcp.finish(release)
+            tcp.finish(current)
             if why is not None and cut_short:
                 tcp.ended = why
                 tcp.limit_hits += why == endings.CROWDED
-        return self.take(tcp.take(), release, True)
+        return self.take(tcp.take(), current, True)
 
-    def relieve(self, release: int, stream: Any) -> list[Event]:
+    def relieve(self, current: int, stream: Any) -> list[Event]:
         """Wait no longer for bytes that are missing before others."""
         self.tcp.give_up(stream)
         self.tcp.limit_hits += 1
-        self.tcp.check_closed(release)
-        return self.take(self.tcp.take(), release)
+        self.tcp.check_closed(current)
+        return self.take(self.tcp.take(), current)
 
-    def _read(self, items: Items, release: int, final: bool) -> list[Event]:
+    def _read(self, items: Items, current: int, final: bool) -> list[Event]:
         """The records that these bytes complete."""
         if self.verdict is None and self.detector is None:
             self._begin()
         if not self.carried.plain:
-            items = self.run.tls_manager.take(self.carried, self.tcp, items, release, final)
+            items = self.run.tls_manager.take(self.carried, self.tcp, items, current, final)
             self._learn()
         if self.detector is not None:
             found = self.detector.add(items) if items else None
             if found is None:
                 return []
             items = self._start(found)
-        return self._parse(items, release)
+        return self._parse(items, current)
 
-    def _parse(self, items: Items, release: int) -> list[Event]:
+    def _parse(self, items: Items, current: int) -> list[Event]:
         if self.suspicion is not None:
             self._suspect(self.suspicion, items)
         parser, pairer = self.parser, self.pairer
@@ -217,16 +217,16 @@ class Conversation:
         if self.tcp.end is not None:
             parser.last = self.tcp.end.order
         self.straight = self.carried.plain and self.suspicion is None and self.run.diagnoser is None
-        return pairer.run(parser.take(items, release))
+        return pairer.run(parser.take(items, current))
 
-    def _close(self, release: int) -> list[Event]:
+    def _close(self, current: int) -> list[Event]:
         """The records that a conversation ends with."""
         self.done = True
-        emitted = [] if self.detector is None else self._parse(self._start(self.detector.finish()), release)
+        emitted = [] if self.detector is None else self._parse(self._start(self.detector.finish()), current)
         parser, pairer, tcp = self.parser, self.pairer, self.tcp
         if parser is not None and pairer is not None:
             parser.over, parser.last = tcp.over, END if tcp.end is None else tcp.end.order
-            emitted = emitted + pairer.run(parser.close(tcp.last, release))
+            emitted = emitted + pairer.run(parser.close(tcp.last, current))
             reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
             ended = pairer.close(reason, tcp.last[3], tcp.last[0])
             self._tell()
@@ -234,7 +234,7 @@ class Conversation:
             emitted += ended
         self.limit_hits += self.carried.limit_hits
         self.verdict = self.carried.unread or self.verdict
-        return emitted + self.guard(release, self._end)
+        return emitted + self.guard(current, self._end)
 
     def _end(self) -> list[Event]:
         """The gaps of what was not dissected, and how it ended."""
@@ -328,11 +328,11 @@ class Conversation:
             self.verdict = None
             self.detector.syn = self.whole = self.whole or carried.whole
 
-    def decide(self, release: int) -> list[Event]:
+    def decide(self, current: int) -> list[Event]:
         """Say what it speaks though more bytes may tell; the records of those that came."""
         assert self.detector is not None
         self.detector.limited = True
-        return self._parse(self._start(self.detector.finish()), release)
+        return self._parse(self._start(self.detector.finish()), current)
 
     def _suspect(self, suspicion: Suspicion, items: Items) -> None:
         """Look whether it speaks what was asked for."""

@@ -99,37 +99,37 @@ class ConversationTable:
         found = [closed(one) for one in self._by_index.values() if ports.intersection(one.tcp.ports) and is_unused(one)]
         return sorted(found, key=PLACE)
 
-    def age(self, now_ns: int, order: int) -> list[Event]:
+    def age(self, now_ns: int, current: int) -> list[Event]:
         """What becomes certain by the mere passing of time, for a capture without an end: requests that were not answered in time, and the
         end of conversations that were silent for long, or ended a while ago."""
         options, timers = self.run.options, self.timers
         assert timers is not None
-        emitted = self._keys([], order)
+        emitted = self._keys([], current)
         due = [self._by_index[index] for index in timers.due(now_ns) if index in self._by_index]
         for conversation in due:
             pairer = conversation.pairer
             if pairer is not None and pairer.open:
-                late = conversation.guard(order, pairer.expire, now_ns, options.answer_time_ns)
+                late = conversation.guard(current, pairer.expire, now_ns, options.answer_time_ns)
                 if conversation.pairer is pairer:
                     conversation.tally.unanswered += len(late)
                     self.run.counters.unanswered += len(late)
                 emitted += late
-        emitted += self._forget([one for one in due if now_ns >= leaves(one.tcp, options)], IDLE, order) + self._crowd(order)
+        emitted += self._forget([one for one in due if now_ns >= leaves(one.tcp, options)], IDLE, current) + self._crowd(current)
         for one in due:
             if one.tcp.end is not None and one.tcp.closed is None and not one.ended:
-                emitted += one.guard(order, ahead, one, now_ns)
+                emitted += one.guard(current, ahead, one, now_ns)
             if now_ns < leaves(one.tcp, options):
                 timers.set_next(one, now_ns)
-        for index in self.run.tls_manager.stale(now_ns - options.closed_time_ns, order):
-            emitted += _wake(self._by_index[index], order)
+        for index in self.run.tls_manager.stale(now_ns - options.closed_time_ns, current):
+            emitted += _wake(self._by_index[index], current)
         emitted.sort(key=PLACE)
         return emitted
 
-    def forget(self, now_ns: int, order: int) -> list[Event]:
+    def forget(self, now_ns: int, current: int) -> list[Event]:
         """What conversations end with that are forgotten: those without a packet for long, and the oldest of too many."""
         options = self.run.options
         old = [one for one, _ in self._by_ends.values() if now_ns >= leaves(one.tcp, options)]
-        return self._forget(list(dict.fromkeys(old)), IDLE, order) + self._crowd(order)
+        return self._forget(list(dict.fromkeys(old)), IDLE, current) + self._crowd(current)
 
     def due(self) -> int | None:
         """When `forget` or `drop` has something to do again if no packet comes; None: nothing is known any more."""
@@ -263,7 +263,7 @@ class ConversationTable:
             self._pack()
         return emitted
 
-    def _drop_requests(self, release: int, time_ns: int) -> list[Event]:
+    def _drop_requests(self, current: int, time_ns: int) -> list[Event]:
         limit, emitted = self.run.options.open_total, list[Event]()
         paired = [(one, one.pairer) for one in self.run.paired.values() if one.pairer is not None]
         self._opened = sum([pairer.weight() for _, pairer in paired])
@@ -271,38 +271,38 @@ class ConversationTable:
             orders = sorted([order for _, pairer in paired for order in pairer.orders()])
             until = orders[int(len(orders) * (1 - KEPT_OF_TOTAL * limit / self._opened))]
             for one, pairer in paired:
-                emitted += one.guard(release, pairer.drop, until, time_ns)
+                emitted += one.guard(current, pairer.drop, until, time_ns)
             paired = [(one, pairer) for one, pairer in paired if one.pairer is pairer]
             self._opened = sum([pairer.weight() for _, pairer in paired])
         return emitted
 
-    def _relieve(self, order: int) -> list[Event]:
+    def _relieve(self, current: int) -> list[Event]:
         """Release what has waited longest for missing bytes until the total is within its limit."""
         emitted: list[Event] = []
         while (longest := self.run.pool.longest()) is not None:
             stream, tcp = longest
             one = self._by_index[tcp.index]
-            emitted += one.guard(order, one.relieve, order, stream)
+            emitted += one.guard(current, one.relieve, current, stream)
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
-    def _keys(self, emitted: list[Event], order: int) -> list[Event]:
+    def _keys(self, emitted: list[Event], current: int) -> list[Event]:
         """Let conversations go on whose TLS waited for keys, where some came or all hold too much."""
         tls_manager = self.run.tls_manager
         woken: list[int] = []
         if self._known != tls_manager.keys.changes:
             self._known = tls_manager.keys.changes
             woken = list(tls_manager.waiting)
-        woken += tls_manager.surplus(order)
+        woken += tls_manager.surplus(current)
         if not woken:
             return emitted
         emitted = [*emitted]
         for index in woken:
-            emitted += _wake(self._by_index[index], order)
+            emitted += _wake(self._by_index[index], current)
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
-    def _crowd(self, order: int) -> list[Event]:
+    def _crowd(self, current: int) -> list[Event]:
         """While there are more than may be, forget first those that ended and then those longest without a packet."""
         most = self.run.options.tracked_limit
         # Of each there are both directions
@@ -311,16 +311,16 @@ class ConversationTable:
         held = list({one for one, _ in self._by_ends.values()})
         # Some more than needed: sorting them for each new conversation would be slow.
         held.sort(key=lambda one: (one.tcp.open, one.tcp.last[3], one.tcp.last[0]))
-        return self._forget(held[: len(held) - most + most // 10], CROWDED, order)
+        return self._forget(held[: len(held) - most + most // 10], CROWDED, current)
 
-    def _forget(self, conversations: list[Conversation], why: str, order: int) -> list[Event]:
+    def _forget(self, conversations: list[Conversation], why: str, current: int) -> list[Event]:
         """What these end with, whose packets from now on are others'."""
         for one in conversations:
             for ends in ends_between(one.tcp.endpoints, one.tcp.first[2] if self.run.options.separate else 0):
                 # Another one may have taken its ports
                 if ends in self._by_ends and self._by_ends[ends][0] is one:
                     del self._by_ends[ends]
-        return [record for one in sorted(conversations, key=attrgetter("index")) if not one.done for record in one.finish(order, why)]
+        return [record for one in sorted(conversations, key=attrgetter("index")) if not one.done for record in one.finish(current, why)]
 
     def _pack(self) -> None:
         """Keep but the rows of those that have ended, or what they count, unless their packets may still come."""
@@ -347,9 +347,9 @@ class ConversationTable:
             del self._by_index[one.index]
 
 
-def _wake(one: Conversation, order: int) -> list[Event]:
+def _wake(one: Conversation, current: int) -> list[Event]:
     """The records that keys of TLS make certain, which came with this packet."""
-    return one.guard(order, one.take, [], order)
+    return one.guard(current, one.take, [], current)
 
 
 def relate(rows: list[ConversationRow]) -> list[str]:

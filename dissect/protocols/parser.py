@@ -53,6 +53,7 @@ class Parser:
     __slots__ = (
         "buffers",
         "context",
+        "current",
         "dissector",
         "ends",
         "frames",
@@ -61,7 +62,6 @@ class Parser:
         "latest_ns",
         "limit_hits",
         "made",
-        "now",
         "options",
         "over",
         "quiet",
@@ -89,7 +89,7 @@ class Parser:
         """When the last message came that was completed before either side said that it ends."""
         self.limit_hits = 0
         """Messages of which not all was made."""
-        self.now = 0
+        self.current = 0
         """The order of the packet at hand."""
         self.last = END
         """Of messages completed behind this packet the time does not count."""
@@ -113,9 +113,9 @@ class Parser:
         """The records that these bytes complete; `position` counts from the start of the byte stream of side 0 or 1."""
         return [one.record for one in self.take([SideData(side, position, data, *mark)])]
 
-    def take(self, items: list[SideData | StreamGap], now: int = 0) -> list[Event]:
-        """The records that these bytes, certain with the packet `now`, complete, in their order."""
-        self.now = now
+    def take(self, items: list[SideData | StreamGap], current: int = 0) -> list[Event]:
+        """The records that these bytes, certain with the packet `current`, complete, in their order."""
+        self.current = current
         made = self.made = []
         self.frames, self.turned = [], 0
         dissector = self.dissector
@@ -132,9 +132,9 @@ class Parser:
             made.sort(key=PLACE)
         return made
 
-    def close(self, last: Mark, now: int) -> list[Event]:
-        """What is left when no byte will follow, which the packet `now` tells; `last` is the conversation's last one."""
-        self.now = now
+    def close(self, last: Mark, current: int) -> list[Event]:
+        """What is left when no byte will follow, which the packet `current` tells; `last` is the conversation's last one."""
+        self.current = current
         if self.made is TOLD:
             self.made, self.frames, self.turned = [], [], 0
         before = len(self.made)

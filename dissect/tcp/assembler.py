@@ -294,7 +294,7 @@ class ByteStream:
         self.syn: int | None = None
         # The first acknowledgement of this side, seen before anything else told where it begins.
         self.hint: int | None = None
-        # Positions: of the next byte to release, the outside's 0, the highest seen in its own segments, the highest acknowledged,
+        # Positions: of the next byte to current, the outside's 0, the highest seen in its own segments, the highest acknowledged,
         # the highest acknowledged so long ago that what is missing below it is lost, and of the FIN.
         self.next = 0
         self.origin = 0
@@ -686,16 +686,16 @@ class TcpStream(ConversationCounts):
         self._drain(stream)
         stream.judge()
 
-    def check_closed(self, release: int) -> None:
+    def check_closed(self, current: int) -> None:
         """Close when both sides' FIN have been reached."""
         one, two = self.streams
         if one.next == one.fin and two.next == two.fin and self.closed is None:
-            self.closed = release
+            self.closed = current
             self.ended = "FIN"
             self.open = False
             self._let_go()
 
-    def finish(self, release: int) -> None:
+    def finish(self, current: int) -> None:
         """Release everything, with gaps between and behind: no more segments will come."""
         for stream, other in (self.streams, self.streams[::-1]):
             while stream.waiting is not None:
@@ -705,22 +705,22 @@ class TcpStream(ConversationCounts):
                 top = stream.next
             if top > stream.next:
                 stream.gap(top, "lost", self.last)
-        self._end_at(release)
+        self._end_at(current)
 
     def _is_no_byte(self, stream: ByteStream, other: ByteStream, end: int) -> bool:
         """Whether what was acknowledged behind `end` is one number without a byte: a FIN that was not captured, or a keep-alive before the
         first byte."""
         return stream.top - end == 1 and stream.fin is None and (other.fin is not None or self.reset or stream.known == TENTATIVE)
 
-    def _end_at(self, release: int) -> None:
+    def _end_at(self, current: int) -> None:
         """No more segments will come."""
-        self.closed = release
+        self.closed = current
         if self.open:
             ended = [self.endpoints[stream.side] for stream in self.streams if stream.fin is not None]
             if len(ended) == 2:
                 self.ended = "FIN"
                 self.open = False
-            elif release != END:
+            elif current != END:
                 self.ended = REUSED
                 self.open = False
             elif ended:
@@ -891,7 +891,7 @@ class TcpStream(ConversationCounts):
         return at
 
     def _wait(self, own: ByteStream, waiting: PendingPieces, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
-        """Put bytes among those that wait, and release what has become the next."""
+        """Put bytes among those that wait, and current what has become the next."""
         count = own.count
         held, behind = waiting.cost, len(waiting.pieces)
         lowest = end
@@ -1007,11 +1007,11 @@ class LengthOnly(TcpStream):
             self._end_at(segment.order)
         return NOTHING
 
-    def finish(self, release: int) -> None:
-        self._end_at(release)
+    def finish(self, current: int) -> None:
+        self._end_at(current)
 
-    def _end_at(self, release: int) -> None:
-        super()._end_at(release)
+    def _end_at(self, current: int) -> None:
+        super()._end_at(current)
         self._measure()
 
     def _measure(self) -> None:
@@ -1040,7 +1040,7 @@ class LengthOnly(TcpStream):
 _side = attrgetter("side")
 
 NOTHING: Items = []
-"""What most segments release that carry no bytes; nobody adds to it."""
+"""What most segments current that carry no bytes; nobody adds to it."""
 
 
 def _plausible(stream: ByteStream, position: int) -> bool:

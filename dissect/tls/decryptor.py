@@ -54,11 +54,11 @@ class TlsDecryptor(RecordReader):
 
     # What the inspector calls
 
-    def feed(self, items: list[SideData | StreamGap], release: int) -> list[SideData | StreamGap]:
-        """What these bytes say, which are certain with the packet `release`, and what keys that came meanwhile make of those before."""
-        self.end = release + 1
+    def feed(self, items: list[SideData | StreamGap], current: int) -> list[SideData | StreamGap]:
+        """What these bytes say, which are certain with the packet `current`, and what keys that came meanwhile make of those before."""
+        self.end = current + 1
         for flow in self.flows:
-            flow.now = release
+            flow.current = current
         if not self.begun:
             items = self._open(items)
             if not self.begun:
@@ -67,13 +67,13 @@ class TlsDecryptor(RecordReader):
             self.flows[item.side].queue.append(item)
         return self._drain()
 
-    def give_up(self, release: int) -> None:
+    def give_up(self, current: int) -> None:
         """All that is held is too much, or waited for too long: wait for keys no longer."""
         for flow in self.flows:
             if flow.blocked:
-                self._too_much(flow, release)
+                self._too_much(flow, current)
 
-    def close(self, release: int, last: Mark) -> list[SideData | StreamGap]:
+    def close(self, current: int, last: Mark) -> list[SideData | StreamGap]:
         """What is left when no byte, and no key, will follow."""
         if not self.begun:
             return self._settle()
@@ -82,18 +82,18 @@ class TlsDecryptor(RecordReader):
             # One side's end may be what the other waits for.
             for flow in self.flows:
                 if flow.blocked:
-                    flow.stop(self._lacking(flow), release)
+                    flow.stop(self._lacking(flow), current)
             out += self._drain()
         self.final = True
         for flow in self.flows:
-            flow.floor = max(flow.floor, release)
+            flow.floor = max(flow.floor, current)
             said = flow.epoch is not None and flow.epoch.phase in ("traffic", "master")
             if said and flow.lost is None and flow.stopped is None and flow.at < len(flow.data):
                 # The last record is not whole, or says so: its length may be what is wrong
                 flow.lose(flow.position, flow.seq, flow.position + 1, "lost")
         out += self._drain()
         for flow in self.flows:
-            self._finish(flow, release, last)
+            self._finish(flow, current, last)
             out += flow.take()
         return out
 
@@ -219,10 +219,10 @@ class TlsDecryptor(RecordReader):
         else:
             self._sealed(flow, flow.epoch)
 
-    def _finish(self, flow: RecordBuffer, release: int, last: Mark) -> None:
+    def _finish(self, flow: RecordBuffer, current: int, last: Mark) -> None:
         """No more bytes of this side will come."""
         if flow.stopped is None and flow.lost is not None and not flow.opened:
-            flow.stop(resync.WRONG if flow.lost.reason == "skipped" else BEGINNING, release)
+            flow.stop(resync.WRONG if flow.lost.reason == "skipped" else BEGINNING, current)
         reason: Any = "skipped" if flow.stopped is not None else flow.lost and flow.lost.reason
         if self.emitted and reason is not None:
             flow.gap(None, reason, last)

@@ -81,20 +81,20 @@ class TlsHandshake:
 
     def _message(self, flow: RecordBuffer, kind: int, body: bytes, index: int) -> None:
         facts = self.facts
-        release = flow.release(index)
+        current = flow.certain(index)
         client = self.is_client(flow)
-        if not facts.complete and kind not in UNCOUNTED and flow.round <= 0 and (release, flow.side) >= self.latest:
+        if not facts.complete and kind not in UNCOUNTED and flow.round <= 0 and (current, flow.side) >= self.latest:
             # How far the handshake got: what was certain last counts, whichever side was read first
-            self.latest = release, flow.side
+            self.latest = current, flow.side
             facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.marks[index][3]
         sealed = flow.epoch.phase if flow.epoch is not None else None
         if kind == hello.CLIENT_HELLO and client and sealed in (None, "master"):
-            self._offer(flow, facts, body, release)
+            self._offer(flow, facts, body, current)
         elif kind == hello.SERVER_HELLO and not client and sealed in (None, "master"):
-            self._answer(flow, facts, body, release)
+            self._answer(flow, facts, body, current)
         elif kind == hello.ENCRYPTED_EXTENSIONS and not client:
             facts.alpn, taken = hello.encrypted_extensions(body)
-            self.early = taken, release
+            self.early = taken, current
         elif kind in (hello.CERTIFICATE, hello.COMPRESSED_CERTIFICATE):
             self._certificate(flow, facts, kind, body, index)
         elif kind == hello.CERTIFICATE_REQUEST and not client:
@@ -109,22 +109,22 @@ class TlsHandshake:
             facts.key_updates += 1
             flow.enter(flow.epoch.then("traffic", flow.epoch.generation + 1))
 
-    def _begins(self, flow: RecordBuffer, said: H | None, release: int, hellos: dict[int, tuple[H, int]]) -> bool:
+    def _begins(self, flow: RecordBuffer, said: H | None, current: int, hellos: dict[int, tuple[H, int]]) -> bool:
         """Whether a hello begins a handshake of its side: the second one, which a HelloRetryRequest asks for, differs in nothing that
         counts."""
         if said is None:
-            flow.stop("damaged handshake", release)
+            flow.stop("damaged handshake", current)
             return False
         if flow.round > flow.entered:
             return False
         flow.round += 1
-        hellos[flow.round] = said, release
+        hellos[flow.round] = said, current
         hellos.pop(flow.round - 2, None)
         return True
 
-    def _offer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
+    def _offer(self, flow: RecordBuffer, facts: Facts, body: bytes, current: int) -> None:
         said = hello.client_hello(body)
-        if not self._begins(flow, said, release, self.offers) or said is None:
+        if not self._begins(flow, said, current, self.offers) or said is None:
             return
         if flow.round:
             facts.renegotiations = max(facts.renegotiations, flow.round)
@@ -134,12 +134,12 @@ class TlsHandshake:
         if said.early_data:
             facts.early_data = "offered"
 
-    def _answer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
+    def _answer(self, flow: RecordBuffer, facts: Facts, body: bytes, current: int) -> None:
         said = hello.server_hello(body)
         if said is not None and said.retry:
             facts.retried = True
             return
-        if not self._begins(flow, said, release, self.answers) or said is None:
+        if not self._begins(flow, said, current, self.answers) or said is None:
             return
         facts.version, facts.cipher = said.version, said.cipher
         if said.alpn is not None:

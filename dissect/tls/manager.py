@@ -83,9 +83,9 @@ class TlsManager:
         """By conversation, those that wait for keys, the oldest first."""
 
     def take(
-        self, carried: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
+        self, carried: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], current: int, final: bool
     ) -> list[SideData | StreamGap]:
-        """What goes on to detection with the packet `release`. The end of a conversation that waits for keys is put off, unless this is
+        """What goes on to detection with the packet `current`. The end of a conversation that waits for keys is put off, unless this is
         `final`."""
         if carried.heard != BOTH and items:
             self._hear(carried, items, tcp.syn)
@@ -93,11 +93,11 @@ class TlsManager:
         if stage is None:
             return items
         self.keys.asking = tcp.index
-        items = stage.feed(items, release)
+        items = stage.feed(items, current)
         closed = tcp.closed is not None
         carried.waits = stage.waiting and not final
         if closed and not carried.waits:
-            items += stage.close(release, tcp.last)
+            items += stage.close(current, tcp.last)
         if stage.plain:
             carried.stage = None
             return items
@@ -120,7 +120,7 @@ class TlsManager:
         """A conversation waits for keys no longer."""
         self.waiting.pop(index, None)
 
-    def surplus(self, release: int) -> list[int]:
+    def surplus(self, current: int) -> list[int]:
         """The conversations that must not wait any longer since all hold too much, the oldest first, until there is some room."""
         held = sum([carried.stage.held for _, carried in self.waiting.values() if carried.stage is not None])
         found: list[int] = []
@@ -129,19 +129,19 @@ class TlsManager:
         for index, (_, carried) in self.waiting.items():
             assert carried.stage is not None
             held -= carried.stage.held
-            carried.stage.give_up(release)
+            carried.stage.give_up(current)
             found.append(index)
             if held <= self.options.keys_total * 3 // 4:
                 break
         return found
 
-    def stale(self, before_ns: int, release: int) -> list[int]:
+    def stale(self, before_ns: int, current: int) -> list[int]:
         """The conversations that wait still, though they ended before this time."""
         found = [index for index, (tcp, _) in self.waiting.items() if tcp.closed is not None and tcp.last[3] <= before_ns]
         for index in found:
             stage = self.waiting[index][1].stage
             assert stage is not None
-            stage.give_up(release)
+            stage.give_up(current)
         return found
 
     def _hear(self, carried: TlsState, items: list[SideData | StreamGap], syn: bool) -> None:

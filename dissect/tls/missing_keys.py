@@ -90,7 +90,7 @@ class MissingKeys:
 
     def _known(self, flow: RecordBuffer, since: int) -> bool:
         """What a side needs is known since the packet `since`; False if it could not wait so long."""
-        if flow.blocked or (flow.releases and since > flow.release(flow.index)):
+        if flow.blocked or (flow.certain_at and since > flow.certain(flow.index)):
             flow.weigh(self.options.keys_limit)
             if flow.crossed is not None and flow.crossed < since:
                 self._too_much(flow, flow.crossed)
@@ -99,10 +99,10 @@ class MissingKeys:
         flow.floor = max(flow.floor, since)
         return True
 
-    def _too_much(self, flow: RecordBuffer, release: int) -> None:
+    def _too_much(self, flow: RecordBuffer, current: int) -> None:
         """What a side holds while it waits is more than it may."""
         flow.limited += 1
-        flow.stop(self._lacking(flow), release)
+        flow.stop(self._lacking(flow), current)
 
     def _lacking(self, flow: RecordBuffer) -> str:
         """Why a side that waits in vain cannot be read."""

@@ -28,7 +28,7 @@ class RecordReader(MissingKeys):
                 reason = "answered without TLS" if self.whole else BEGINNING
                 handshake.facts.plain_peer = flow.side if self.whole else None
             flow.deaf = True
-            flow.stop(reason, flow.release(flow.reach(at + HEADER)))
+            flow.stop(reason, flow.certain(flow.reach(at + HEADER)))
             return
         kind, end = data[at], at + HEADER + int.from_bytes(data[at + 3 : at + 5], "big")
         if len(data) < end:
@@ -55,7 +55,7 @@ class RecordReader(MissingKeys):
         if hellos is None:
             return
         if isinstance(hellos, str) or (kind == DATA and hellos[1].version < TLS_13):
-            flow.stop(BEGINNING, flow.release(flow.find(end)))
+            flow.stop(BEGINNING, flow.certain(flow.find(end)))
             return
         offer, answer = hellos
         if answer.version < TLS_13:
@@ -69,7 +69,7 @@ class RecordReader(MissingKeys):
         handshake.begin_sealed(flow)
         flow.enter(Epoch(phase, answer.cipher, offer.random, answer.random, answer.encrypt_then_mac))
         if answer.version < TLS_12:
-            flow.stop(f"version {hello.version_name(answer.version)} not supported", flow.release(flow.find(end)))
+            flow.stop(f"version {hello.version_name(answer.version)} not supported", flow.certain(flow.find(end)))
 
     def _sealed(self, flow: RecordBuffer, epoch: Epoch) -> None:
         """Read sealed records: all that are at hand, unless one of them changes how the next are read."""
@@ -157,7 +157,7 @@ class RecordReader(MissingKeys):
                     # Those of the traffic may be known all the same.
                     flow.lose(flow.position, 0, flow.position, "skipped" if epoch.phase == "early" else None, True)
                 else:
-                    flow.stop(opener, flow.release(flow.index))
+                    flow.stop(opener, flow.certain(flow.index))
                 return False
             flow.opener = opener
         if epoch.phase != "early":
@@ -203,7 +203,7 @@ class RecordReader(MissingKeys):
             flow.lost.framed = flow.lost.tried = False
             flow.lost.scan = behind
         elif flow.epoch is None and flow.round < 0:
-            flow.stop(BEGINNING, flow.now)
+            flow.stop(BEGINNING, flow.current)
             flow.deaf = True
         else:
             flow.lose(flow.position, flow.seq, behind, gap.reason)

@@ -76,7 +76,7 @@ class RecordBuffer:
         """Bytes before `base` that never came."""
         self.starts: list[int] = []
         self.marks: list[Mark] = []
-        self.releases: list[int] = []
+        self.certain_at: list[int] = []
         self.index = 0
         self.jumbled = False
         self.notes: list[tuple[int, str]] = []
@@ -84,7 +84,7 @@ class RecordBuffer:
         """What comes behind the bytes at hand."""
         self.floor = 0
         """Nothing is certain before this packet."""
-        self.now = 0
+        self.current = 0
         """The packet that is being read."""
         self.unblock()
 
@@ -142,19 +142,19 @@ class RecordBuffer:
         self.base, self.at = self.position, 0
         if self.index or (self.starts and self.base >= item.position):
             count = len(self.starts) if self.base >= item.position else self.index
-            del self.starts[:count], self.marks[:count], self.releases[:count]
+            del self.starts[:count], self.marks[:count], self.certain_at[:count]
             self.index = 0
         self.starts.append(item.position)
         self.marks.append((item.order, item.number, item.file, item.time_ns))
-        self.releases.append(self.now)
-        self.jumbled |= self.now != item.order
+        self.certain_at.append(self.current)
+        self.jumbled |= self.current != item.order
         self.notes += item.notes
 
     def drop(self, position: int) -> None:
         """Forget the bytes at hand; those that come next are at `position`."""
         self.missing += position - self.base - len(self.data)
         self.data, self.at, self.base, self.index = b"", 0, position, 0
-        self.starts, self.marks, self.releases = [], [], []
+        self.starts, self.marks, self.certain_at = [], [], []
 
     def reach(self, end: int) -> int:
         """The segment that holds the byte before `end` of the bytes at hand."""
@@ -174,9 +174,9 @@ class RecordBuffer:
             self.base += self.at
             self.data, self.at = b"", 0
 
-    def release(self, index: int) -> int:
+    def certain(self, index: int) -> int:
         """The packet that made a segment's bytes, and all that they waited for, certain."""
-        return max(self.releases[index], self.floor)
+        return max(self.certain_at[index], self.floor)
 
     def enter(self, epoch: Epoch) -> None:
         """What follows is sealed under other keys."""
@@ -191,30 +191,30 @@ class RecordBuffer:
         """The bytes from `since` on cannot be read (see `SealedGap`)."""
         self.lost = SealedGap(since, seq, scan, reason, framed, spent=self.spent)
 
-    def stop(self, reason: str, release: int) -> None:
-        """This side is not read any more, which the packet `release` told."""
+    def stop(self, reason: str, current: int) -> None:
+        """This side is not read any more, which the packet `current` told."""
         if self.stopped is None:
-            self.stopped, self.stopped_at = reason, release
+            self.stopped, self.stopped_at = reason, current
             self.lost = None
             self.unblock()
-            self.floor = max(self.floor, release)
+            self.floor = max(self.floor, current)
 
     def weigh(self, limit: int) -> None:
         """Count what is held while this waits."""
         if not self.weighed:
             ends = [*self.starts[self.index + 1 :], self.base + len(self.data)]
             for place, end in enumerate(ends, self.index):
-                self._weigh(end - max(self.starts[place], self.position) if self.starts else 0, self.releases[place : place + 1], limit)
+                self._weigh(end - max(self.starts[place], self.position) if self.starts else 0, self.certain_at[place : place + 1], limit)
             self.weighed = 1
         while self.weighed <= len(self.queue):
             item = self.queue[self.weighed - 1]
             self.weighed += 1
-            self._weigh(0 if isinstance(item, StreamGap) else len(item.data), [self.now], limit)
+            self._weigh(0 if isinstance(item, StreamGap) else len(item.data), [self.current], limit)
 
-    def _weigh(self, size: int, release: list[int], limit: int) -> None:
+    def _weigh(self, size: int, current: list[int], limit: int) -> None:
         self.held += max(size, PIECE_COST)
-        if self.crossed is None and self.held > limit and release:
-            self.crossed = release[0]
+        if self.crossed is None and self.held > limit and current:
+            self.crossed = current[0]
 
     def went(self, at: int, seq: int, index: int, opened: int) -> None:
         """Sealed records up to `at`, so many, were opened."""

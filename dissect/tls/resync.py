@@ -92,7 +92,7 @@ def seek(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap) -> None:
         lost.tried = False
         if whole:
             # What is found from here on was not certain before this was known not to be it
-            flow.floor = max(flow.floor, flow.releases[flow.find(end + HEADER if lost.framed and follows else end)])
+            flow.floor = max(flow.floor, flow.certain_at[flow.find(end + HEADER if lost.framed and follows else end)])
         if whole and lost.framed and (not follows or sane(data, end)):
             lost.passed += 1
             if data[at] == DATA:
@@ -100,7 +100,7 @@ def seek(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap) -> None:
                 lost.counted += 1
             flow.failed += 1
             if not flow.opened and flow.failed >= FAILURES and not lost.anywhere:
-                flow.stop(WRONG, flow.release(flow.find(end)))
+                flow.stop(WRONG, flow.certain(flow.find(end)))
                 return
             at = end
         else:
@@ -155,7 +155,7 @@ def _prove(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, ways: list[
         return False
     if ways[0][0].phase == "master":
         if flow.epoch is None and data[at:end] == _CHANGE:
-            _enter(stage, flow, ways[0][0], flow.release(flow.reach(end)))
+            _enter(stage, flow, ways[0][0], flow.certain(flow.reach(end)))
             flow.at = end
             return True
     elif data[at] != DATA:
@@ -166,7 +166,7 @@ def _prove(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, ways: list[
     budget = free + WORK_A_BYTE * (flow.base + end - flow.missing)
     if flow.spent > budget or flow.spent > lost.spent + most:
         flow.limited += not lost.limited
-        flow.stop("beginning not captured" if lost.anywhere else "too much was lost", flow.release(flow.find(end)))
+        flow.stop("beginning not captured" if lost.anywhere else "too much was lost", flow.certain(flow.find(end)))
         return False
     passed = flow.base + at - lost.since
     cost = TRY_WORK + (end - at) // 4
@@ -189,14 +189,14 @@ def _prove(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, ways: list[
             flow.spent += cost
             if opener.open(data, at, end, seq) is not None:
                 _tell(stage, flow, lost, epoch, opener, seq, passed, end)
-                _enter(stage, flow, epoch, flow.release(flow.find(end)))
+                _enter(stage, flow, epoch, flow.certain(flow.find(end)))
                 flow.opener, flow.seq = opener, seq
                 flow.at = at
                 return True
     if lost.anywhere:
         lost.seq += guesses
     elif len(missing) == len(ways):
-        flow.stop(missing[0], flow.release(flow.find(end)))
+        flow.stop(missing[0], flow.certain(flow.find(end)))
     return False
 
 
@@ -257,8 +257,8 @@ def _missing(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, epoch: Ep
     return size if 0 <= size <= count * LARGEST else None
 
 
-def _enter(stage: TlsDecryptor, flow: RecordBuffer, epoch: Epoch, release: int) -> None:
-    """A side goes on under these keys, which the packet `release` proved."""
+def _enter(stage: TlsDecryptor, flow: RecordBuffer, epoch: Epoch, current: int) -> None:
+    """A side goes on under these keys, which the packet `current` proved."""
     handshake = stage.handshake
     flow.lost = None
     if flow.epoch is epoch:
@@ -276,4 +276,4 @@ def _enter(stage: TlsDecryptor, flow: RecordBuffer, epoch: Epoch, release: int) 
         handshake.finish(flow)
         if handshake.early is None and not handshake.is_client(flow):
             # Its word on early data is among what was lost
-            handshake.early = True, release
+            handshake.early = True, current

@@ -89,7 +89,7 @@ class IggyDissector(Dissector):
 
     def decode(self, frame: Frame) -> Decoded:
         assert self.placed is not None
-        return self.meaning.decode(frame, self.placed, self.parser.now)
+        return self.meaning.decode(frame, self.placed, self.parser.current)
 
     def stream_of(self, decoded: Decoded) -> str | None:
         return topic_of(decoded.name, decoded.fields) if decoded.kind == "request" else None

@@ -69,7 +69,7 @@ class FrameDecoder:
         )
         return plan
 
-    def decode(self, frame: Frame, placed: Placement, now: int) -> Decoded:
+    def decode(self, frame: Frame, placed: Placement, current: int) -> Decoded:
         asked, table, layout, differ, fields = placed
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         layouts = self.layouts
@@ -124,7 +124,7 @@ class FrameDecoder:
         if status and status in ambiguous(layout):
             notes.append(f"status {status} is {ambiguous(layout)[status]}, by release")
         if not refused and self.entered == END and asked.code in LOGINS:
-            self.entered = now
+            self.entered = current
         number = asked.number or None
         # An eviction that nobody asked for is one
         outcome = None if number is None and table is not frames.EVICTED else "refused" if refused else "answered"

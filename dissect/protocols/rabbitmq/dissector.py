@@ -358,7 +358,7 @@ class StreamDissector(Dissector):
         challenge = name != "SaslAuthenticate" and sasl_redaction.is_challenge(data, start, end, code)
         if of_server and (challenge or (self.frame.spread and holds_challenge(frame))):
             login, certain = True, False
-        seen = SeenFrame(name, certain, self.guard.trusted[side], login, self.frame.began, self.frame.spread, self.parser.now)
+        seen = SeenFrame(name, certain, self.guard.trusted[side], login, self.frame.began, self.frame.spread, self.parser.current)
         # A challenge that ends before its data is followed by them
         short = name == "SaslAuthenticate" and frame.fields.get("response_code") == code and "sasl_opaque_data" not in frame.fields
         self.guard.trusted[side] = frame.sound and not short

@@ -101,7 +101,7 @@ class SeenFrame(NamedTuple):
     """The first packet that brought bytes of it."""
     spread: bool
     """Others brought bytes of it too."""
-    release: int
+    current: int
     """The packet that made it certain."""
 
 
@@ -178,9 +178,9 @@ class SaslRedaction:
         if self.place is not HandshakePlace.OUTSIDE:
             self.told += seen.name == "SaslAuthenticate"
             if accepts and (seen.name == "SaslAuthenticate" or self._opens()):
-                self._leave(HandshakePlace.LEAVING, seen.release)
+                self._leave(HandshakePlace.LEAVING, seen.current)
             elif seen.name not in HANDSHAKE and self._goes_on():
-                self._leave(HandshakePlace.OUTSIDE, seen.release)
+                self._leave(HandshakePlace.OUTSIDE, seen.current)
         elif seen.name == "SaslHandshake":
             self.enter()
         return True
@@ -223,7 +223,7 @@ class SaslRedaction:
         if place is HandshakePlace.OUTSIDE:
             astray = not name and seen.began <= self.flawed
             if not sound:
-                self.flawed = seen.release
+                self.flawed = seen.current
             if sound or not (astray or seen.login or name == "SaslHandshake" or seen.began < self.until):
                 return True
             if seen.login or name == "SaslHandshake":
@@ -234,21 +234,21 @@ class SaslRedaction:
             return True
         if sound and name in _LAST and not doubtful:
             # Not where the server has but challenged the client so far; all may be certain at once, when keys come late
-            if self.loose or self.asked > self.told or (place is HandshakePlace.LEAVING and seen.release == self.until):
-                self._leave(HandshakePlace.OUTSIDE, seen.release)
+            if self.loose or self.asked > self.told or (place is HandshakePlace.LEAVING and seen.current == self.until):
+                self._leave(HandshakePlace.OUTSIDE, seen.current)
             return True
         if sound and (self.loose or self.renewal):
             if not (doubtful or self.renewal or name in HANDSHAKE):
-                self._leave(HandshakePlace.OUTSIDE, seen.release)
+                self._leave(HandshakePlace.OUTSIDE, seen.current)
             return True
         self.ask(sound)
         return False
 
-    def _leave(self, place: HandshakePlace, release: int) -> None:
+    def _leave(self, place: HandshakePlace, current: int) -> None:
         """No password is expected in what begins from this packet on, or from the one that let a client in whose login was seen, if it is
         known where that ends."""
         if self.place is not HandshakePlace.LEAVING or self.asked < self.told or not all(self.trusted):
-            self.until = release
+            self.until = current
         self.place = place
 
 
