@@ -54,12 +54,12 @@ _HTTP = re.compile(rb"(?:(?:GET|PUT|POST|HEAD|DELETE|OPTIONS|PATCH|CONNECT|TRACE
 _AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1.0", b"AMQP\x03\x01\x00\x00": "AMQP 1.0 (SASL)"}
 
 
-def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | None:
+def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdict | None:
     """The verdict of `-d tcp.port==N,protocol[:layout]` where it applies."""
     for port, name, layout in options.decode_as:
         if port in ports:
             client = None if ports[0] == ports[1] else 0 if ports[1] == port else 1
-            return Verdict(name, 1.0, (f"decode as {name} on port {port} was asked for",), None, 0 if syn else client, layout)
+            return Verdict(name, 1.0, (f"decode as {name} on port {port} was asked for",), None, 0 if from_start else client, layout)
     return None
 
 
@@ -72,7 +72,7 @@ class Suspicion(msgspec.Struct):
 
     protocol: str
     ports: tuple[int, int]
-    syn: bool
+    from_start: bool
     begun: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
     """What was seen of each side."""
 
@@ -92,8 +92,8 @@ class Suspicion(msgspec.Struct):
 
     def _fits(self, side: int, end: int) -> bool:
         """Whether the bytes up to `end` are those of the protocol that was asked for after all."""
-        seen = [SideView([(0, self.begun[one][:end])] if one == side else [], self.syn, [0]) for one in (0, 1)]
-        verdict = BY_NAME[self.protocol].heuristic(DetectionView((seen[0], seen[1]), self.ports, self.syn, True))
+        seen = [SideView([(0, self.begun[one][:end])] if one == side else [], self.from_start, [0]) for one in (0, 1)]
+        verdict = BY_NAME[self.protocol].heuristic(DetectionView((seen[0], seen[1]), self.ports, self.from_start, True))
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
@@ -130,14 +130,14 @@ class _Seen(msgspec.Struct):
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
-    __slots__ = ("_seen", "cost", "items", "limit", "limited", "packets", "ports", "size", "syn")
+    __slots__ = ("_seen", "cost", "from_start", "items", "limit", "limited", "packets", "ports", "size")
 
     SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
     """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
 
-    def __init__(self, ports: tuple[int, int], syn: bool, limit: int) -> None:
+    def __init__(self, ports: tuple[int, int], from_start: bool, limit: int) -> None:
         self.ports = ports
-        self.syn = syn
+        self.from_start = from_start
         self.limit = limit
         self.items: list[SideData | StreamGap] = []
         self.packets = 0
@@ -199,13 +199,13 @@ class Detector:
 
     def _weigh(self, seen: _Seen, final: bool) -> Verdict | None:
         seen.looks += 1
-        again = final and seen.looks == 2 and seen.weighed == (self.size, self.syn)
+        again = final and seen.looks == 2 and seen.weighed == (self.size, self.from_start)
         if self.size > ALIKE or (seen.looks > 1 and not again):
             return self._weigh_anew(seen, final)
         # Clients that come again and again begin with the same bytes
         runs = [tuple([(position, bytes(run)) for position, run in side]) for side in seen.runs]
         ports = [port if port in PORTS else 0 for port in self.ports]
-        key = (final, again, self.syn, self.size, seen.packets, *ports, *runs, *map(tuple, seen.segments))
+        key = (final, again, self.from_start, self.size, seen.packets, *ports, *runs, *map(tuple, seen.segments))
         verdict, by = _alike.get(key, (None, None))
         if by is not PROTOCOLS:
             verdict = self._weigh_anew(seen, final)
@@ -214,7 +214,7 @@ class Detector:
             _alike[key] = verdict, PROTOCOLS
         elif verdict is None:
             seen.owed = (self.size, seen.packets, seen.work_budget.left, *key[-4:])
-            seen.weighed = self.size, self.syn
+            seen.weighed = self.size, self.from_start
         return verdict
 
     def _weigh_anew(self, seen: _Seen, final: bool) -> Verdict | None:
@@ -223,10 +223,11 @@ class Detector:
             size, packets, left, *parts = seen.owed
             seen.owed = None
             since, work_budget.left = work_budget.left - left, left
-            first = [SideView([*parts[side]], self.syn, [*parts[2 + side]]) for side in (0, 1)]
+            first = [SideView([*parts[side]], self.from_start, [*parts[2 + side]]) for side in (0, 1)]
             self._probe(seen, first, size, packets, False)
             work_budget.left += since
-        sides = [SideView([(position, bytes(run)) for position, run in seen.runs[side]], self.syn, seen.segments[side]) for side in (0, 1)]
+        runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
+        sides = [SideView(runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
         found, view = self._probe(seen, sides, self.size, seen.packets, final)
         found.sort(key=lambda one: -one[0])
         if found:
@@ -239,7 +240,7 @@ class Detector:
                     verdict.evidence = (*verdict.evidence, "the port decides between equal candidates")
                     rivals = []
             if not rivals and (confidence >= CERTAIN or (final and confidence >= ENOUGH)):
-                if self.syn:
+                if self.from_start:
                     verdict.client = 0
                 return verdict
         other = None if found and not final else foreign(view)
@@ -259,12 +260,12 @@ class Detector:
     ) -> tuple[list[tuple[float, Protocol, Verdict]], DetectionView]:
         """What each protocol says of so many bytes and packets."""
         # No byte may have come since: what does not hinge on whether more will is as it was
-        same = final and seen.weighed == (size, self.syn)
+        same = final and seen.weighed == (size, self.from_start)
         if not same:
             seen.verdicts = {}
         work_budget = seen.work_budget
         work_budget.spend(WEIGHING + (size >> 6))
-        view = DetectionView((sides[0], sides[1]), self.ports, self.syn, final, work_budget, seen.known)
+        view = DetectionView((sides[0], sides[1]), self.ports, self.from_start, final, work_budget, seen.known)
         found: list[tuple[float, Protocol, Verdict]] = []
         for protocol in PROTOCOLS:
             if same and protocol.name in seen.verdicts:
@@ -277,7 +278,7 @@ class Detector:
                     seen.verdicts[protocol.name] = verdict
             if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
                 found.append((verdict.confidence, protocol, verdict))
-        seen.weighed = size, self.syn
+        seen.weighed = size, self.from_start
         return found, view
 
 

@@ -289,7 +289,7 @@ class Pairer(Exchanges):
     """The open requests of one conversation.
 
     `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
-    "supersede", the older request will not be answered any more. `whole`: the capture has the conversation's beginning.
+    "supersede", the older request will not be answered any more. `from_start`: the capture has the conversation's beginning.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class Pairer(Exchanges):
         every: bool,
         links: list[Link],
         paired: Callable[[Message, Message], list[str]] | None = None,
-        whole: bool = False,
+        from_start: bool = False,
         unanswered: Callable[[Message, int], str | None] | None = None,
         tallies: tuple[Tally, ...] = (),
         large: list[tuple[Pairer, Event]] | None = None,
@@ -317,7 +317,7 @@ class Pairer(Exchanges):
         """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
         self.partly: dict[Hashable, Event] = {}
         """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
-        self.whole = whole
+        self.from_start = from_start
         self.doubt: Doubt | None = None
         """Where bytes were lost."""
         self.limit_hits = 0
@@ -671,7 +671,7 @@ class Pairer(Exchanges):
         lacking = doubt is not None and doubt.gaps[one.rank] >= 0
         if lacking and len(found) > 1 and doubt is not None and len(doubt.doubtful) < EARLY_KEPT:
             doubt.doubtful.add(key)
-        if (lacking or not self.whole) and self.reuse == "queue":
+        if (lacking or not self.from_start) and self.reuse == "queue":
             found = [early for early in found if early[0].first_time >= one.record.time_ns]
         self._keep_early(key, found[1:])
         return found[0] if found else None

@@ -47,6 +47,7 @@ class Conversation:
         "ended",
         "facts",
         "failure",
+        "from_start",
         "latest_ns",
         "limit_hits",
         "midway",
@@ -62,7 +63,6 @@ class Conversation:
         "tally",
         "tcp",
         "verdict",
-        "whole",
     )
 
     def __init__(self, run: SharedState, tcp: TcpStream) -> None:
@@ -91,7 +91,7 @@ class Conversation:
         self.midway = False
         """In the middle of it, and nothing that was refused tells why."""
         self.client: int | None = None
-        self.whole = False
+        self.from_start = False
         """Side 0 is the client, and both byte streams begin where it began."""
         self.done = False
         self.ended = False
@@ -118,7 +118,7 @@ class Conversation:
     @property
     def known_client(self) -> int | None:
         """The side that is the client, though nobody may have looked at a byte yet."""
-        return 0 if self.tcp.syn and self.client is None else self.client
+        return 0 if self.tcp.from_start and self.client is None else self.client
 
     # What the table of conversations calls
 
@@ -304,15 +304,15 @@ class Conversation:
     def _begin(self) -> None:
         """The first bytes, or the end."""
         tcp, options = self.tcp, self.run.options
-        if tcp.syn and self.client is None:
-            self.client, self.whole = 0, True
-        verdict = forced(tcp.ports, tcp.syn, options)
+        if tcp.from_start and self.client is None:
+            self.client, self.from_start = 0, True
+        verdict = forced(tcp.ports, tcp.from_start, options)
         if verdict is not None:
             self._set_protocol(verdict)
             if verdict.protocol is not None and not options.show_secrets:
-                self.suspicion = Suspicion(verdict.protocol, tcp.ports, tcp.syn)
+                self.suspicion = Suspicion(verdict.protocol, tcp.ports, tcp.from_start)
         else:
-            self.detector = Detector(tcp.ports, tcp.syn, options.undecided_limit)
+            self.detector = Detector(tcp.ports, tcp.from_start, options.undecided_limit)
             self.run.detecting[self.index] = self
 
     def _learn(self) -> None:
@@ -326,7 +326,7 @@ class Conversation:
             self.verdict = self.parser.context.verdict
         elif carried.read and self.detector is not None:
             self.verdict = None
-            self.detector.syn = self.whole = self.whole or carried.whole
+            self.detector.from_start = self.from_start = self.from_start or carried.from_start
 
     def decide(self, current: int) -> list[Event]:
         """Say what it speaks though more bytes may tell; the records of those that came."""
@@ -367,7 +367,7 @@ class Conversation:
             options = replace(options, wanted=None)
         elif options.wanted is not None and not options.wanted(Head(verdict.protocol, self.index, *tcp.endpoints)):
             options = replace(options, bodies=False, detail=False)
-        context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.whole, verdict, options)
+        context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options)
         parser = Parser(protocol, options, context, (self.tally, run.counters))
         self.pairer = Pairer(
             parser.dissector.reuse,
@@ -375,17 +375,17 @@ class Conversation:
             options.exchanges,
             run.links,
             protocol.paired,
-            self.whole,
+            self.from_start,
             protocol.unanswered,
             (self.tally, run.counters),
             run.large,
             run.pairs,
-            HandshakeProgress(protocol.compare_rules, self.whole),
+            HandshakeProgress(protocol.compare_rules, self.from_start),
         )
         self.parser, self.facts = parser, parser.dissector.facts
         run.paired[self.index] = self
         if run.diagnoser is not None:
-            run.diagnoser.begin(self.index, verdict.protocol, self.whole)
+            run.diagnoser.begin(self.index, verdict.protocol, self.from_start)
 
     def _keep_begin(self, items: Items) -> None:
         """Keep the first bytes of each side, which may tell what they are where they are no frames; of AMQP more."""

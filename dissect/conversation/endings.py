@@ -76,7 +76,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
 
     run, tcp, told = conversation.run, conversation.tcp, conversation.carried.told()
     assert run.windows is not None
-    begun, whole = conversation.begun, conversation.whole
+    begun, whole = conversation.begun, conversation.from_start
     conversation.begun = b"", b""
     closed = closed_of(
         tcp,
@@ -101,7 +101,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     client = conversation.known_client
     end = tcp.end
     empty = not any(tcp.stream_bytes)
-    if conversation.ahead or (not (tcp.syn and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
+    if conversation.ahead or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
         return []
     side, how, time_ns = client or 0, "forgotten", tcp.last[3]
     if end is not None:

@@ -39,7 +39,7 @@ def closed_of(
         tcp.endpoints,
         tcp.ports,
         client,
-        tcp.syn,
+        tcp.from_start,
         how,
         by,
         ended_ns,

@@ -63,14 +63,14 @@ class HandshakeProgress:
 
     __slots__ = ("done", "midway", "names", "opening", "step")
 
-    def __init__(self, compare_rules: CompareRules | None = None, whole: bool = True) -> None:
+    def __init__(self, compare_rules: CompareRules | None = None, from_start: bool = True) -> None:
         self.names = () if compare_rules is None else compare_rules.handshake
         self.opening = self.names if compare_rules is None else compare_rules.ready or self.names
         self.step: str | None = None
         """How far that is, in words; None where nothing of it was seen."""
         self.midway = False
         """What was answered last is of the handshake, which is to go on, and none of its requests is open."""
-        self.done = not (self.names and whole)
+        self.done = not (self.names and from_start)
         """Nothing more is to be learned."""
 
     def unanswered(self, name: str) -> None:

@@ -77,7 +77,7 @@ class Parser:
             context = Context(0, ("client", "server"), (0, 0), 0, True, Verdict(protocol.name, 1.0, ()), options)
         self.context = context
         self.options = options
-        self.buffers = (ReceiveBuffer(not context.syn), ReceiveBuffer(not context.syn))
+        self.buffers = (ReceiveBuffer(not context.from_start), ReceiveBuffer(not context.from_start))
         self.dissector: Dissector = protocol.dissector(context, self)
         self.quiet = False
         """Whether the next bytes of either side begin with a frame, and nothing waits."""

@@ -37,14 +37,14 @@ class Tally(msgspec.Struct, gc=False):
 class Context(msgspec.Struct, gc=False):
     """The conversation a dissector works for. `client` is the side (0 or 1) that is the client, None if unknown.
 
-    `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte.
+    `from_start`: the beginning of the conversation was captured, so both byte streams start at their true first byte.
     """
 
     conversation: int
     endpoints: tuple[str, str]
     ports: tuple[int, int]
     client: int | None
-    syn: bool
+    from_start: bool
     verdict: Verdict
     options: Options
 
@@ -74,7 +74,7 @@ class DetectionView(msgspec.Struct):
 
     sides: tuple[SideView, SideView]
     ports: tuple[int, int]
-    syn: bool
+    from_start: bool
     final: bool
     work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
     known: dict[Any, Any] = msgspec.field(default_factory=dict)

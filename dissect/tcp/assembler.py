@@ -431,7 +431,7 @@ class ConversationCounts:
 
     endpoints: tuple[str, str]
     sides: tuple[SideCounts, SideCounts]
-    syn: bool
+    from_start: bool
     open: bool
     ended: str
     end: End | None
@@ -465,7 +465,7 @@ class ConversationCounts:
     def how(self, client: int | None) -> str:
         """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"."""
         if self.end is None:
-            silent = self.syn and not self.sides[1].packets and self.open and self.ended != "open"
+            silent = self.from_start and not self.sides[1].packets and self.open and self.ended != "open"
             return "no answer" if silent else self.ended
         side = self.end.side
         who = self.endpoints[side] if client is None else "client" if side == client else "server"
@@ -477,7 +477,7 @@ class TcpStream(ConversationCounts):
     """Both byte streams between two endpoints, and what was counted of them. Side 0 sent the SYN, or without one the first packet.
 
     `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
-    `syn`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
+    `from_start`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
     `over`: the sides that said themselves, by FIN or RST, that they send no more, a bit for each; `end` is the first time that one did.
     """
 
@@ -489,6 +489,7 @@ class TcpStream(ConversationCounts):
         "endpoints",
         "first",
         "foreign",
+        "from_start",
         "index",
         "last",
         "latest",
@@ -502,7 +503,6 @@ class TcpStream(ConversationCounts):
         "reset",
         "sides",
         "streams",
-        "syn",
     )
 
     def __init__(self, endpoints: tuple[str, str], ports: tuple[int, int], first: Mark, index: int, pool: Pool) -> None:
@@ -519,7 +519,7 @@ class TcpStream(ConversationCounts):
         self.clock = first[3]
         self.closed: int | None = None
         self.reset = False
-        self.syn = False
+        self.from_start = False
         self.ended = "open"
         self.open = True
         self.over = 0
@@ -755,7 +755,7 @@ class TcpStream(ConversationCounts):
         own.known = FIXED
         own.syn = seq
         if fresh and own.side == (1 if flags & ACK else 0):
-            self.syn = True
+            self.from_start = True
         return True
 
     def _acknowledge(self, stream: ByteStream, acker: ByteStream, seq: int, ack: int) -> None:

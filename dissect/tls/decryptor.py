@@ -29,11 +29,11 @@ WAITING = "waiting for keys"
 class TlsDecryptor(RecordReader):
     """One connection, from its first bytes on."""
 
-    def __init__(self, options: Options, keys: KeyLog | None = None, whole: bool = True, middle: bool = False) -> None:
-        """`whole`: both byte streams begin where their sides began; `middle`: they begin with records that were sealed before."""
+    def __init__(self, options: Options, keys: KeyLog | None = None, from_start: bool = True, middle: bool = False) -> None:
+        """`from_start`: both byte streams begin where their sides began; `middle`: they begin with records that were sealed before."""
         self.options = options
         self.keys = KeyLog() if keys is None else keys
-        self.whole = whole
+        self.from_start = from_start
         self.flows = (RecordBuffer(0), RecordBuffer(1))
         self.handshake = TlsHandshake(0)
         self.begun = middle

@@ -34,7 +34,7 @@ class TlsState(msgspec.Struct, gc=False):
     """What the conversation is as long as nothing can be read of it."""
     read: bool = False
     client: int | None = None
-    whole: bool = False
+    from_start: bool = False
     """Its beginning was captured."""
     limit_hits: int = 0
     waits: bool = False
@@ -88,7 +88,7 @@ class TlsManager:
         """What goes on to detection with the packet `current`. The end of a conversation that waits for keys is put off, unless this is
         `final`."""
         if carried.heard != BOTH and items:
-            self._hear(carried, items, tcp.syn)
+            self._hear(carried, items, tcp.from_start)
         stage = carried.stage
         if stage is None:
             return items
@@ -109,7 +109,7 @@ class TlsManager:
         carried.unread = None if stage.emitted else stage.verdict()
         if stage.emitted and not carried.read:
             carried.read = True
-            carried.whole = carried.client == 0 and not stage.middle
+            carried.from_start = carried.client == 0 and not stage.middle
             self.inside[tcp.index] = stage.name
         if closed and not carried.waits:
             carried.facts, carried.limit_hits = stage.told(), stage.limit_hits
@@ -144,7 +144,7 @@ class TlsManager:
             stage.give_up(current)
         return found
 
-    def _hear(self, carried: TlsState, items: list[SideData | StreamGap], syn: bool) -> None:
+    def _hear(self, carried: TlsState, items: list[SideData | StreamGap], from_start: bool) -> None:
         """Look at the first bytes of each side: TLS, or what a server of TLS says to others?"""
         for item in items:
             side = 1 << item.side
@@ -156,7 +156,7 @@ class TlsManager:
                 if found is not False or middle:
                     from streamdump.tls.decryptor import TlsDecryptor
 
-                    carried.stage = TlsDecryptor(self.options, self.keys, syn, middle)
+                    carried.stage = TlsDecryptor(self.options, self.keys, from_start, middle)
             elif carried.stage is None and not item.position and alert(first):
                 from streamdump.tls.facts import refused
 

@@ -14,7 +14,7 @@ from streamdump.tls.records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESS
 class RecordReader(MissingKeys):
     """Takes a side from record to record."""
 
-    whole: bool
+    from_start: bool
 
     def _clear(self, flow: RecordBuffer) -> None:
         """Read one record before anything is sealed."""
@@ -25,8 +25,8 @@ class RecordReader(MissingKeys):
         if not sane(data, at):
             reason = "records damaged"
             if flow.round < 0 and not flow.position:
-                reason = "answered without TLS" if self.whole else BEGINNING
-                handshake.facts.plain_peer = flow.side if self.whole else None
+                reason = "answered without TLS" if self.from_start else BEGINNING
+                handshake.facts.plain_peer = flow.side if self.from_start else None
             flow.deaf = True
             flow.stop(reason, flow.certain(flow.reach(at + HEADER)))
             return

@@ -71,7 +71,7 @@ def draft(**options: Any) -> RabbitmqStreamDraftDissector:
 
 
 def opened(dissector: Any) -> Any:
-    if not dissector.context.syn:
+    if not dissector.context.from_start:
         dissector.guard.place = HandshakePlace.OUTSIDE
         dissector._choose_layouts()
     return dissector

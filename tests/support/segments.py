@@ -110,7 +110,7 @@ class Story(NamedTuple):
         """All of it, to be compared."""
         row = self.conversation
         counts = [tuple(getattr(side, name) for name in side.__struct_fields__) for side in row.sides]
-        head = (row.index, row.endpoints, row.ports, row.first, row.last, row.latest, row.syn, row.ended, row.open, row.limit_hits)
+        head = (row.index, row.endpoints, row.ports, row.first, row.last, row.latest, row.from_start, row.ended, row.open, row.limit_hits)
         return (*head, row.over, row.end, row.foreign, counts, self.items, self.notes, self.closed, self.ends)
 
 

@@ -23,7 +23,7 @@ def test_in_order() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1006, b"world"), b(5000, b"yes", ack=1011)])
     assert story.items[0] == [("bytes", 0, b"hello ", 3, 3, 4, 3_000_000), ("bytes", 6, b"world", 4, 4, 5, 4_000_000)]
     assert story.bytes(1) == b"yes"
-    assert story.conversation.syn
+    assert story.conversation.from_start
     assert story.conversation.endpoints == ("192.0.2.1:40000", "192.0.2.2:5552")
     assert story.conversation.ports == (40000, 5552)
     assert story.closed == [END]
@@ -264,7 +264,7 @@ def test_syn_captured_after_its_answer() -> None:
     syn, answer, last = handshake()
     story = one([answer, syn, last, a(1000, b"x"), b(5000, b"y")])
     assert story.conversation.endpoints == ("192.0.2.1:40000", "192.0.2.2:5552")
-    assert story.conversation.syn
+    assert story.conversation.from_start
     assert story.conversation.stream_bytes == [1, 1]
 
 
@@ -284,22 +284,22 @@ def test_syn_captured_after_the_first_byte() -> None:
     story = one([a(1000, b"x", ack=5000), a(999, ack=None, flags=SYN), b(4999, ack=1000, flags=SYN | ACK), b(5000, b"y", ack=1001)])
     assert story.conversation.stream_bytes == [1, 1]
     # It was released as if from the middle, so nobody may think otherwise later.
-    assert not story.conversation.syn
+    assert not story.conversation.from_start
 
 
 def test_server_side_is_the_one_that_answers_the_syn() -> None:
     story = one([b(4999, ack=1000, flags=SYN | ACK), a(1000, b"x")])
     assert story.conversation.endpoints[0] == "192.0.2.1:40000"
-    assert story.conversation.syn
+    assert story.conversation.from_start
     story = one([b(4999, ack=None, flags=SYN), a(999, ack=5000, flags=SYN | ACK), b(5000, b"x")])
     assert story.conversation.endpoints[0] == "192.0.2.2:5552"
-    assert story.conversation.syn
+    assert story.conversation.from_start
 
 
 def test_middle_of_a_byte_stream() -> None:
     story = one([b(7000, b"middle", ack=3000), a(3000, b"answer", ack=7006)])
     assert story.conversation.endpoints[0] == "192.0.2.2:5552"
-    assert not story.conversation.syn
+    assert not story.conversation.from_start
     assert (story.bytes(0), story.bytes(1)) == (b"middle", b"answer")
 
 
@@ -585,10 +585,10 @@ def test_refused_and_tried_again() -> None:
 def test_syn_of_the_next_conversation_is_lost() -> None:
     first, second = tell([*CLOSED, b(7999, ack=2000, flags=SYN | ACK), a(2000, b"new", ack=8000), b(8000, b"yes", ack=2003)])
     assert (second.bytes(0), second.bytes(1)) == (b"new", b"yes")
-    assert second.conversation.syn
+    assert second.conversation.from_start
     first, second = tell([*CLOSED, a(2000, b"new", ack=8000), b(8000, b"yes", ack=2003)])
     assert (second.bytes(0), second.bytes(1)) == (b"new", b"yes")
-    assert not second.conversation.syn
+    assert not second.conversation.from_start
     assert first.conversation.packets == [4, 2]
 
 

@@ -54,7 +54,7 @@ class IggyDissector(Dissector):
             client = self.client = 0 if context.ports[1] in PORTS or context.ports[0] not in PORTS else 1
         self.layouts = Candidates(context, client, self.facts)
         self.framing = IggyFraming(self.layouts, parser)
-        self.waiting = RequestQueue(self.layouts, client, context.syn)
+        self.waiting = RequestQueue(self.layouts, client, context.from_start)
         self.meaning = FrameDecoder(self.layouts, context)
         self.held: list[tuple[Frame, Asked]] = []
         """What waits for the layout to be told."""

@@ -62,7 +62,7 @@ _NO_REQUESTS = _Requests(0, 0, 0, (), CLASSIC)
 def heuristic(view: DetectionView) -> Verdict | None:
     """The verdict on a conversation, or None where nothing speaks for Apache Iggy."""
     best: Verdict | None = None
-    for client in (0,) if view.syn else (0, 1):
+    for client in (0,) if view.from_start else (0, 1):
         for weigh in (_long, _classic):
             verdict = weigh(view, client)
             if verdict is not None and (best is None or verdict.confidence > best.confidence):

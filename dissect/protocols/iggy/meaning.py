@@ -49,7 +49,7 @@ class FrameDecoder:
         self.layouts = layouts
         self.context = context
         self.prepare()
-        self.entered = END if context.syn else 0
+        self.entered = END if context.from_start else 0
         """The packet that made certain that the client was let in: what began before may be a login, whatever it looks like."""
 
     def prepare(self) -> None:

@@ -70,8 +70,8 @@ class OrderTrust:
 
     __slots__ = ("answered", "heard", "lost_answers", "lost_asks", "room", "state", "until")
 
-    def __init__(self, whole: bool) -> None:
-        self.state = SURE if whole else SHAKEN
+    def __init__(self, from_start: bool) -> None:
+        self.state = SURE if from_start else SHAKEN
         self.until = 0
         """What is believed has lasted with a request of a higher running number than this."""
         self.heard = NEVER
@@ -131,11 +131,11 @@ class OrderTrust:
 class RequestQueue:
     """The requests of one conversation that wait for their answers, the oldest first."""
 
-    def __init__(self, layouts: Candidates, client: int, whole: bool) -> None:
+    def __init__(self, layouts: Candidates, client: int, from_start: bool) -> None:
         self.layouts = layouts
         self.client = client
-        self.whole = whole
-        self.trust = OrderTrust(whole)
+        self.from_start = from_start
+        self.trust = OrderTrust(from_start)
         self.open: deque[Asked] = deque()
         self.number = 0
         self.latest = NEVER
@@ -253,7 +253,7 @@ class RequestQueue:
             if asked is None:
                 return self._guess(frame)
             self._take(asked)
-            trust.go(ALONE if self.whole else FIRST, asked.number)
+            trust.go(ALONE if self.from_start else FIRST, asked.number)
         else:
             asked = opened[0]
             if len(opened) > 1 and opened[1].order < order:

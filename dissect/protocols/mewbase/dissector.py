@@ -88,11 +88,11 @@ class MewbaseDissector(Dissector):
         self.read = [(-1, False), (-1, False)]
         """By side: where the document lies that was read last to see whether it is a frame, and whether it is."""
         self.dates = Dates(self.facts)
-        self.order = RequestOrder(context.syn, self.options.open_limit, self.dates)
+        self.order = RequestOrder(context.from_start, self.options.open_limit, self.dates)
         """The requests without rID."""
         self.results: dict[tuple[Any, ...], int] = {}
         """Open queries whose number of results the server told (until November 2016): results still to come."""
-        self.subscriptions: set[Any] | None = set() if context.syn else None
+        self.subscriptions: set[Any] | None = set() if context.from_start else None
         """What the server has given out; None when not all of it was seen."""
         self.streams = DeclaredStreams()
         self.prepare()

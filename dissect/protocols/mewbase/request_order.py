@@ -41,12 +41,12 @@ class Dates:
 class RequestOrder:
     """The requests without rID that are open, and whether their order still tells which is answered."""
 
-    def __init__(self, syn: bool, limit: int, dates: Dates) -> None:
+    def __init__(self, from_start: bool, limit: int, dates: Dates) -> None:
         self.limit = limit
         self.dates = dates
         self.numbered = False
         """A frame with rID was seen: both programs are of December 2016 or later."""
-        self.unsure = "" if syn else MIDDLE
+        self.unsure = "" if from_start else MIDDLE
         """Why pairing by order may be wrong: frames were missed."""
         self.heard = False
         """The server has answered, or may have: what comes now is not the answer to CONNECT."""

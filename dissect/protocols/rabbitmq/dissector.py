@@ -116,8 +116,8 @@ class StreamDissector(Dissector):
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
-        self.phase = Phase.FRESH if context.syn else Phase.OPEN
-        self.guard = SaslRedaction(context.syn, self.lead, self.options.show_secrets)
+        self.phase = Phase.FRESH if context.from_start else Phase.OPEN
+        self.guard = SaslRedaction(context.from_start, self.lead, self.options.show_secrets)
         self.ahead = _NONE
         """What was answered before it was seen to be asked."""
         self.frame_max = UNLIMITED
@@ -494,7 +494,7 @@ class RabbitmqStreamDissector(StreamDissector):
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
-        self.publishers = Publishers(self.options.open_limit, context.syn)
+        self.publishers = Publishers(self.options.open_limit, context.from_start)
 
     def lost(self, side: int) -> None:
         super().lost(side)

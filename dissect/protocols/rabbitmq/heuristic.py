@@ -62,7 +62,7 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
     places = (_place(view, 0, language, protocol), _place(view, 1, language, protocol))
     if places == (None, None):
         return None
-    for client in (0,) if view.syn else (0, 1):
+    for client in (0,) if view.from_start else (0, 1):
         one, two = places
         seen = (
             _NOTHING if one is None else _look(view, 0, one, language, protocol, client == 0),

@@ -25,7 +25,7 @@ class Publishers(msgspec.Struct):
 
     limit: int
     """So many requests may wait for an answer."""
-    whole: bool
+    from_start: bool
     """The capture has the beginning of the conversation."""
     alive: frozenset[int] = _ANY
     """Publishers that may exist: a server that takes one of these anew has dropped it."""
@@ -43,7 +43,7 @@ class Publishers(msgspec.Struct):
     """How often one was dropped."""
 
     def __post_init__(self) -> None:
-        if self.whole and self.alive is _ANY:
+        if self.from_start and self.alive is _ANY:
             self.alive = _NONE
 
     def key(self, publisher: int, asks: bool) -> int:

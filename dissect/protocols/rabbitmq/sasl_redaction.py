@@ -110,14 +110,14 @@ class SaslRedaction:
 
     __slots__ = ("ahead", "asked", "flawed", "heard", "least", "loose", "place", "renewal", "told", "trusted", "until")
 
-    def __init__(self, syn: bool, ahead: int, show_secrets: bool) -> None:
+    def __init__(self, from_start: bool, ahead: int, show_secrets: bool) -> None:
         """`ahead`: so many frames the client sends before SaslAuthenticate."""
-        self.place = HandshakePlace.OUTSIDE if show_secrets else HandshakePlace.BEFORE if syn else HandshakePlace.INSIDE
-        self.loose = not syn
+        self.place = HandshakePlace.OUTSIDE if show_secrets else HandshakePlace.BEFORE if from_start else HandshakePlace.INSIDE
+        self.loose = not from_start
         """Whether frames may have been missed: then what only an open connection sends tells that it is open."""
         self.renewal = False
         """Whether this handshake renews the credentials of a connection that goes on meanwhile."""
-        self.ahead = ahead if syn else 0
+        self.ahead = ahead if from_start else 0
         self.least = ahead + 1
         """So many frames a server sends before Tune: one for each of these, and the answer to SaslAuthenticate."""
         self.heard = 0

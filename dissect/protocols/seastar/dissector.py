@@ -44,7 +44,7 @@ class SeastarDissector(Dissector):
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
         self.prepare()
-        self.sides = (SideTerms(context.syn), SideTerms(context.syn))
+        self.sides = (SideTerms(context.from_start), SideTerms(context.from_start))
         self.first: int | None = None
         """The side whose negotiation frame came first."""
         self.stepwise = True

@@ -48,7 +48,7 @@ def heuristic(view: DetectionView) -> Verdict | None:
 
 def _client(view: DetectionView, side: int) -> int | None:
     """Who is the client when `side` begins with a negotiation frame."""
-    if view.syn:
+    if view.from_start:
         return 0
     data = view.sides[side].runs[0][1]
     if len(data) >= GREETING:

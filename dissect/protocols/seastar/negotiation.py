@@ -50,7 +50,7 @@ class SideTerms:
         "strict",
     )
 
-    def __init__(self, syn: bool) -> None:
+    def __init__(self, from_start: bool) -> None:
         self.greeting = EXPECTED
         self.offer: Offer | None = None
         self.framing: SeastarFraming | None = None
@@ -69,7 +69,7 @@ class SideTerms:
         """Whether its negotiation frame waits for the other side's."""
         self.heard: tuple[int | None, int, bool] | None = None
         """What was known of the other side when that began."""
-        self.begins: int | None = 0 if syn else None
+        self.begins: int | None = 0 if from_start else None
         """Where a frame certainly begins."""
         self.greets = False
         """Whether the next frame to be decoded is its negotiation frame."""
