@@ -21,12 +21,12 @@ from streamdump.protocols.records import (
     ASK_MANY,
     ASK_MAYBE,
     GAP,
+    HANDED_ON,
     LARGE,
     LOST,
     NONE,
     PLACE,
     SKIPPED,
-    TOLD,
     Event,
     rfc3339,
 )
@@ -231,7 +231,7 @@ class Exchanges:
         self._link(one, asked)
         if one.record.outcome == "refused":
             self._refuse(1)
-        if not (self._late and self._told(asked)):
+        if not (self._late and self._was_late(asked)):
             self._ended(asked, one, one.record.outcome or "answered", append)
 
     def _ended(self, asked: Event, response: Event, outcome: Any, append: Callable[[Event], None], moment: Moment | None = None) -> None:
@@ -280,7 +280,7 @@ class Exchanges:
         """Whether a request was reported as not answered in time."""
         return id(asked) in self._late
 
-    def _told(self, asked: Event) -> bool:
+    def _was_late(self, asked: Event) -> bool:
         """Whether a request that ends now was reported before."""
         return self._late.pop(id(asked), None) is not None
 
@@ -325,7 +325,7 @@ class Pairer(Exchanges):
         """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
         self.left = 0
         """Requests that had no response at the end."""
-        self.out = TOLD
+        self.out = HANDED_ON
         """What was paired with the packet at hand, so far."""
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
@@ -338,7 +338,7 @@ class Pairer(Exchanges):
         for one in emitted:
             append(one)
             if one.role:
-                self.take(one, append)
+                self.pair(one, append)
                 if one.role != GAP and one.record.size >= LARGE:
                     self.large.append((self, one))
         return out
@@ -375,7 +375,7 @@ class Pairer(Exchanges):
                 if found is not None and found[-1][0] is one:
                     found[-1] = _light(one), found[-1][1]
 
-    def take(self, one: Event, append: Callable[[Event], None]) -> None:
+    def pair(self, one: Event, append: Callable[[Event], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
         # Long, as every message comes here: the usual roles are answered in place
         role = one.role
@@ -525,7 +525,7 @@ class Pairer(Exchanges):
         gone = {id(one.record) for one in (*untold, *self.out)}
         answered = [asked for record, asked, _ in self.links if id(record) in gone]
         self.links[:] = [link for link in self.links if id(link[0]) not in gone]
-        if self.out is not TOLD:
+        if self.out is not HANDED_ON:
             self._refuse(-self.refused)
             for tally in self.tallies:
                 tally.unanswered -= sum(type(one.record) is Exchange and one.record.outcome == "unanswered" for one in self.out)
@@ -549,7 +549,7 @@ class Pairer(Exchanges):
     def _answered_partly(self, asked: Event, moment: Moment, append: Callable[[Event], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
         part = self.partly.pop(asked.key, None) if self.partly and asked.role == ASK else None
-        if part is not None and not self._told(asked):
+        if part is not None and not self._was_late(asked):
             self._ended(asked, part, part.record.outcome or "answered", append, moment)
         return part is not None
 
@@ -566,7 +566,7 @@ class Pairer(Exchanges):
         del self.open[key]
         self.open[key] = one
         asked = _asked(older)
-        if not self._answered_partly(asked, _moment(one), append) and not self._told(asked):
+        if not self._answered_partly(asked, _moment(one), append) and not self._was_late(asked):
             append(self._exchange(asked, None, "superseded", None, _moment(one)))
 
     def _ask_many(self, one: Event, append: Callable[[Event], None]) -> None:
@@ -636,7 +636,7 @@ class Pairer(Exchanges):
             return
         self._link(one, first)
         for batch in done:
-            if not (self._late and self._told(batch.asked)):
+            if not (self._late and self._was_late(batch.asked)):
                 self._ended(batch.asked, one, "refused" if batch.refused else "answered", append)
 
     def _remember(self, key: Hashable, one: Event) -> None:
@@ -708,7 +708,7 @@ class Pairer(Exchanges):
                         self.doubt.stale.discard(key)
             older = older.asked
         self.limit_hits += 1
-        if not self._answered_partly(older, moment, append) and not self._told(older):
+        if not self._answered_partly(older, moment, append) and not self._was_late(older):
             for tally in self.tallies:
                 tally.unanswered += 1
             append(self._exchange(older, None, "unanswered", "limit", moment))

@@ -145,7 +145,7 @@ def in_frame_length(patch: pytest.MonkeyPatch, found: Target) -> None:
             patch.setattr(owner, "split_frames", short_of(vars(owner)["split_frames"]))
 
 
-def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str = "take") -> None:
+def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str = "pair") -> None:
     def here(self: Pairer, one: Any, *_: Any) -> bool:
         return isinstance(one.record, Message) and (one.record.conversation, one.record.src, one.record.position) == (
             found.conversation,
@@ -226,7 +226,7 @@ def test_frames_that_wait_come_before_the_one_that_failed(monkeypatch: pytest.Mo
 
     for owner in DISSECTORS:
         if owner.holds:
-            plant(monkeypatch, owner, "take", waits)
+            plant(monkeypatch, owner, "in_turn", waits)
     result = in_all_batches()
     assert any(held)
     check(result, whole())
@@ -335,7 +335,7 @@ def test_the_end_of_a_dissector(family: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = target(family).conversation
     message = target(family, "response").message
-    take = Pairer.take
+    take = Pairer.pair
 
     def passed(self: Pairer, one: Any, append: Any) -> None:
         record = one.record
@@ -346,7 +346,7 @@ def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> Non
         return any(one.conversation == conversation for one in self.kept())
 
     # So that there is a request without an answer
-    monkeypatch.setattr(Pairer, "take", passed)
+    monkeypatch.setattr(Pairer, "pair", passed)
     plant(monkeypatch, Pairer, "close", mine)
     result = in_all_batches()
     adds_up(result)

@@ -8,7 +8,7 @@ import pytest
 
 from streamdump.model import END, Exchange, Gap, Message
 from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
-from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Event
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, HANDED_ON, NONE, Event
 from tests.support.planting import Planted, plant
 
 
@@ -397,7 +397,7 @@ def test_messages_that_need_no_answer_leave_nothing() -> None:
 def test_requests_end_with_the_packet_that_failed_but_for_its_own() -> None:
     talk = Talk(every=True)
     first, second = talk.put(ASK, 1, 100), talk.put(ASK, 2, 200)
-    talk.pairer.out = TOLD
+    talk.pairer.out = HANDED_ON
     made = [talk.made(ANSWER, 1, 300, "refused"), talk.made(ASK, 3, 300)]
     talk.pairer.run(made)
     ended = talk.pairer.fail(made)
@@ -424,7 +424,7 @@ def test_an_answer_that_cannot_be_taken_leaves_its_request_open(monkeypatch: pyt
     for reuse in ("queue", "supersede"):
         talk = Talk(reuse)
         asked = [talk.put(ASK, 1, 100), talk.put(ASK, 1, 200)][0 if reuse == "queue" else 1 :]
-        talk.pairer.out = TOLD
+        talk.pairer.out = HANDED_ON
         made = [talk.made(ANSWER, 1, 300, "answered")]
         with monkeypatch.context() as patch:
             plant(patch, Pairer, "_link", lambda *_: True)

@@ -125,7 +125,7 @@ class LinkParser:
         if link == ETHERNET and captured >= 14 and buffer[offset + 12 : offset + 14] == ETHERNET_IPV4:
             ip, kind = offset + 14, IPV4
         else:
-            ip, kind, place = network(packet)
+            ip, kind, place = ip_header(packet)
             if place >= 0 and self._is_again(packet, ip, kind, place):
                 counters.duplicates += 1
                 return None
@@ -249,7 +249,7 @@ class SeparateFiles(LinkParser):
         return found
 
 
-def network(packet: Packet) -> tuple[int, int, int]:
+def ip_header(packet: Packet) -> tuple[int, int, int]:
     """Where the IP header of a packet is, its EtherType, and where a Linux cooked capture saw it, else -1."""
     buffer, offset, link = packet.buffer, packet.offset, packet.link
     end = offset + packet.captured

@@ -18,7 +18,7 @@ from streamdump.protocols.buffer import Range
 from streamdump.protocols.compare_rules import HandshakeProgress
 from streamdump.protocols.parser import Parser, unread
 from streamdump.protocols.protocol import Context, Tally
-from streamdump.protocols.records import TOLD, Event, count_gap
+from streamdump.protocols.records import HANDED_ON, Event, count_gap
 from streamdump.tcp.assembler import LengthOnly, TcpStream
 from streamdump.tls.manager import TlsState
 
@@ -40,7 +40,6 @@ class Conversation:
     __slots__ = (
         "ahead",
         "begun",
-        "carried",
         "client",
         "detector",
         "done",
@@ -49,10 +48,10 @@ class Conversation:
         "failure",
         "from_start",
         "latest_ns",
+        "left",
         "limit_hits",
         "midway",
         "missed",
-        "open",
         "pairer",
         "parser",
         "rowless",
@@ -62,13 +61,14 @@ class Conversation:
         "suspicion",
         "tally",
         "tcp",
+        "tls",
         "verdict",
     )
 
     def __init__(self, run: SharedState, tcp: TcpStream) -> None:
         self.run = run
         self.tcp = tcp
-        self.carried = TlsState()
+        self.tls = TlsState()
         """Its TLS, between reassembly and detection."""
         self.verdict: Verdict | None = None
         self.detector: Detector | None = None
@@ -82,7 +82,7 @@ class Conversation:
         self.limit_hits = 0
         self.latest_ns: int | None = None
         """When the last message came that was completed before either side said that it ends."""
-        self.open = 0
+        self.left = 0
         """Requests that had no response at the end."""
         self.facts: dict[str, Any] | None = None
         """Those of its dissector."""
@@ -130,12 +130,12 @@ class Conversation:
             if items is None:
                 return None
             if tcp.closed is not None or (items and not (self.straight and tcp.end is None)):
-                emitted = self.take(items, segment.order)
+                emitted = self.go_on(items, segment.order)
             elif not items or not ((made := self.parser.take(items, segment.order)) or self.parser.dissector.holds):  # type: ignore[union-attr]
                 return NOTHING
             else:
                 emitted = self.pairer.run(made)  # type: ignore[union-attr]
-            self._tell()
+            self._hand_on()
             return emitted
         except Exception as error:
             return self._fail(describe_exception(error), (segment.order, segment.number, segment.file, segment.time_ns), segment, side)
@@ -150,28 +150,28 @@ class Conversation:
         """The records that `step` gives."""
         try:
             emitted = step(*values)
-            self._tell()
+            self._hand_on()
             return emitted
         except Exception as error:
             return self._fail(describe_exception(error), (current, *self.tcp.last[1:]))
 
-    def _tell(self) -> None:
+    def _hand_on(self) -> None:
         """What was made with the packet at hand is handed on, and counts."""
         parser, pairer = self.parser, self.pairer
         if parser is not None and pairer is not None:
             made = len(parser.made)
-            parser.tell()
-            pairer.out = TOLD
+            parser.hand_on()
+            pairer.out = HANDED_ON
             self.tally.records += made
             self.run.counters.records += made
 
     # On the way
 
-    def take(self, items: Items, current: int, final: bool = False) -> list[Event]:
+    def go_on(self, items: Items, current: int, final: bool = False) -> list[Event]:
         """The records that these bytes make certain with the packet `current`; `final`: they wait for no keys."""
         tcp = self.tcp
         emitted = self._read(items, current, final)
-        if tcp.closed is not None and not self.done and not self.carried.waits:
+        if tcp.closed is not None and not self.done and not self.tls.waits:
             emitted += self._close(current)
         return emitted
 
@@ -183,21 +183,21 @@ class Conversation:
             if why is not None and cut_short:
                 tcp.ended = why
                 tcp.limit_hits += why == endings.CROWDED
-        return self.take(tcp.take(), current, True)
+        return self.go_on(tcp.released(), current, True)
 
     def relieve(self, current: int, stream: Any) -> list[Event]:
         """Wait no longer for bytes that are missing before others."""
         self.tcp.give_up(stream)
         self.tcp.limit_hits += 1
         self.tcp.check_closed(current)
-        return self.take(self.tcp.take(), current)
+        return self.go_on(self.tcp.released(), current)
 
     def _read(self, items: Items, current: int, final: bool) -> list[Event]:
         """The records that these bytes complete."""
         if self.verdict is None and self.detector is None:
             self._begin()
-        if not self.carried.plain:
-            items = self.run.tls_manager.take(self.carried, self.tcp, items, current, final)
+        if not self.tls.plain:
+            items = self.run.tls_manager.feed(self.tls, self.tcp, items, current, final)
             self._learn()
         if self.detector is not None:
             found = self.detector.add(items) if items else None
@@ -216,7 +216,7 @@ class Conversation:
             return []
         if self.tcp.end is not None:
             parser.last = self.tcp.end.order
-        self.straight = self.carried.plain and self.suspicion is None and self.run.diagnoser is None
+        self.straight = self.tls.plain and self.suspicion is None and self.run.diagnoser is None
         return pairer.run(parser.take(items, current))
 
     def _close(self, current: int) -> list[Event]:
@@ -229,11 +229,11 @@ class Conversation:
             emitted = emitted + pairer.run(parser.close(tcp.last, current))
             reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
             ended = pairer.close(reason, tcp.last[3], tcp.last[0])
-            self._tell()
+            self._hand_on()
             self._settle(sum(isinstance(one.record, Exchange) and one.record.outcome == "unanswered" for one in ended))
             emitted += ended
-        self.limit_hits += self.carried.limit_hits
-        self.verdict = self.carried.unread or self.verdict
+        self.limit_hits += self.tls.limit_hits
+        self.verdict = self.tls.unread or self.verdict
         return emitted + self.guard(current, self._end)
 
     def _end(self) -> list[Event]:
@@ -258,7 +258,7 @@ class Conversation:
     def note(self, left: int) -> None:
         """Note what its ending tells, with so many requests that have no response."""
         assert self.parser is not None and self.pairer is not None
-        self.open, self.step, self.midway = left, self.pairer.handshake.step, self.pairer.handshake.midway
+        self.left, self.step, self.midway = left, self.pairer.handshake.step, self.pairer.handshake.midway
         self.client = self.parser.dissector.client
         self.latest_ns = self.parser.latest_ns
 
@@ -292,8 +292,8 @@ class Conversation:
                         tally.faults -= 1
             ended = self.pairer.fail(made)
             self._settle(len(ended))
-        if not self.carried.plain:
-            ended = ended + self.guard(mark[0], self.carried.break_off)
+        if not self.tls.plain:
+            ended = ended + self.guard(mark[0], self.tls.break_off)
         if tcp.closed is None or self.ended:
             return ended
         self.done = self.ended = True
@@ -317,16 +317,16 @@ class Conversation:
 
     def _learn(self) -> None:
         """Note what TLS tells, whatever is said in it."""
-        carried = self.carried
+        tls = self.tls
         if self.client is None:
-            self.client = carried.client
-        if carried.unread is not None:
-            self.verdict = carried.unread
-        elif carried.read and self.parser is not None:
+            self.client = tls.client
+        if tls.unread is not None:
+            self.verdict = tls.unread
+        elif tls.read and self.parser is not None:
             self.verdict = self.parser.context.verdict
-        elif carried.read and self.detector is not None:
+        elif tls.read and self.detector is not None:
             self.verdict = None
-            self.detector.from_start = self.from_start = self.from_start or carried.from_start
+            self.detector.from_start = self.from_start = self.from_start or tls.from_start
 
     def decide(self, current: int) -> list[Event]:
         """Say what it speaks though more bytes may tell; the records of those that came."""

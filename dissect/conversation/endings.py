@@ -44,8 +44,8 @@ def patience_ns(options: Options) -> int:
 def ahead(conversation: Conversation, now_ns: int) -> list[Event]:
     """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
     has failed. Where nothing that comes will change it, the diagnosis is told as well."""
-    run, tcp, tls = conversation.run, conversation.tcp, conversation.carried.told()
-    failed = tls is not None and any(alert.fatal for alert in tls.alerts)
+    run, tcp, facts = conversation.run, conversation.tcp, conversation.tls.known()
+    failed = facts is not None and any(alert.fatal for alert in facts.alerts)
     assert tcp.end is not None
     patience = 0 if failed else patience_ns(run.options)
     if conversation.ahead or conversation.detector is not None or now_ns < tcp.end.time_ns + patience:
@@ -74,7 +74,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
     from streamdump.diagnose.ends import closed_of
     from streamdump.tls.diagnostics import troubles
 
-    run, tcp, told = conversation.run, conversation.tcp, conversation.carried.told()
+    run, tcp, told = conversation.run, conversation.tcp, conversation.tls.known()
     assert run.windows is not None
     begun, whole = conversation.begun, conversation.from_start
     conversation.begun = b"", b""
@@ -118,7 +118,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     last = conversation.latest_ns
     quiet_ns = None if last is None else time_ns - last
     head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, sender, None if empty else protocol)
-    ending = Ending(*head, how, quiet_ns, conversation.open, conversation.tally.refused)  # type: ignore[arg-type]
+    ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)  # type: ignore[arg-type]
     run.counters.by_server += ending.protocol is not None and sender == "server"
     run.counters.unconnected += how in ("refused", "no answer")
     return [Event(tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]

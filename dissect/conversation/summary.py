@@ -27,7 +27,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
     missed: list[list[tuple[int, int]]] = [[], []]
-    reach = conversation.carried.reach() or tuple(one.stream for one in tcp.sides)
+    reach = conversation.tls.reach() or tuple(one.stream for one in tcp.sides)
     for side, start, end in conversation.missed:
         missed[side].append((start, min(end, reach[side])))
     order, _, _, time_ns = tcp.last
@@ -51,7 +51,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
     tcp, tally = conversation.tcp, conversation.tally
     verdict = conversation.verdict or TOO_FEW
     step = conversation.step if conversation.pairer is None else conversation.pairer.handshake.step
-    facts = {**(conversation.facts or {}), **({} if step is None else {"handshake": step}), **conversation.carried.row()}
+    facts = {**(conversation.facts or {}), **({} if step is None else {"handshake": step}), **conversation.tls.row()}
     client = conversation.known_client
     return ConversationRow(
         1,

@@ -349,7 +349,7 @@ class ConversationTable:
 
 def _wake(one: Conversation, current: int) -> list[Event]:
     """The records that keys of TLS make certain, which came with this packet."""
-    return one.guard(current, one.take, [], current)
+    return one.guard(current, one.go_on, [], current)
 
 
 def relate(rows: list[ConversationRow]) -> list[str]:

@@ -36,6 +36,7 @@ class ReceiveBuffer:
 
     __slots__ = (
         "base",
+        "cut_to",
         "data",
         "have",
         "marks",
@@ -51,7 +52,6 @@ class ReceiveBuffer:
         "searching",
         "skip_from",
         "starts",
-        "told",
         "tried",
         "waiting",
         "work_budget",
@@ -83,7 +83,7 @@ class ReceiveBuffer:
         self.waiting = False
         self.notes: list[tuple[int, str]] | tuple[()] = ()
         """A list from the first one on: most never have any."""
-        self.told = 0
+        self.cut_to = 0
         """How far the byte stream was cut: up to here every byte is in a frame or gap."""
 
     def add(self, item: SideData) -> None:
@@ -121,7 +121,7 @@ class ReceiveBuffer:
         marks = self.marks[self.segment(start) : self.segment(max(start, end - 1)) + 1]
         return min(marks), max(marks)
 
-    def take(self, data: bytes) -> None:
+    def begin(self, data: bytes) -> None:
         """Bytes that come when none are at hand."""
         self.data = data
         self.base = self.position
@@ -165,4 +165,4 @@ class ReceiveBuffer:
 
     def drop(self) -> None:
         """Forget the bytes at hand; `position` has been moved by the caller."""
-        self.take(b"")
+        self.begin(b"")

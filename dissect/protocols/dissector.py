@@ -37,7 +37,7 @@ class Dissector:
     news = False
     """Whether what was decoded frees bytes that wait."""
     holds: ClassVar[bool] = False
-    """Whether `take` may keep frames for later: then it says in which order records are made."""
+    """Whether `in_turn` may keep frames for later: then it says in which order records are made."""
 
     def __init__(self, context: Context, parser: Parser) -> None:
         self.context = context
@@ -92,12 +92,12 @@ class Dissector:
         a response gets that of its request."""
         return None
 
-    def take(self, frame: Frame) -> None:
+    def in_turn(self, frame: Frame) -> None:
         """A frame, or a gap, has its turn in the packet order of both sides; overridden where some wait for others."""
         self.parser.put(frame)
 
     def held_frames(self) -> Iterable[Range]:
-        """The frames that `take` keeps, where it `holds` some."""
+        """The frames that `in_turn` keeps, where it `holds` some."""
         return ()
 
     def lost(self, side: int) -> None:
@@ -110,4 +110,4 @@ class Dissector:
         """Told when `frame_length` waits for the other side and it will not come: from now on it must not answer WAIT."""
 
     def close(self) -> None:
-        """No frame follows; those that `take` kept have their turn now."""
+        """No frame follows; those that `in_turn` kept have their turn now."""

@@ -18,9 +18,9 @@ from streamdump.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
 from streamdump.protocols.protocol import Context, Protocol, Tally
 from streamdump.protocols.records import (
     GAP,
+    HANDED_ON,
     PLACE,
     SENDERS,
-    TOLD,
     UNKNOWN,
     Damage,
     Event,
@@ -100,13 +100,13 @@ class Parser:
         (one, two), client, index = self.context.endpoints, self.context.client or 0, self.context.conversation
         self.ends = ((index, one, two, client), (index, two, one, 1 - client))
         """By side what its records have in common: the conversation, sender and receiver, and the place of the side, the client first."""
-        self.turn = self.dissector.take if self.dissector.holds else self.put
+        self.turn = self.dissector.in_turn if self.dissector.holds else self.put
         """What a frame is given to whose turn has come."""
         self.frames: list[Frame] = []
         """What was cut with the packet at hand."""
         self.turned = 0
         """Of so many of these the turn has come."""
-        self.made = TOLD
+        self.made = HANDED_ON
         """The records of it."""
 
     def feed(self, side: int, position: int, data: bytes, mark: Mark = (0, 1, 0, 0)) -> list[Message | Gap]:
@@ -135,7 +135,7 @@ class Parser:
     def close(self, last: Mark, current: int) -> list[Event]:
         """What is left when no byte will follow, which the packet `current` tells; `last` is the conversation's last one."""
         self.current = current
-        if self.made is TOLD:
+        if self.made is HANDED_ON:
             self.made, self.frames, self.turned = [], [], 0
         before = len(self.made)
         for side, buffer in enumerate(self.buffers):
@@ -158,11 +158,11 @@ class Parser:
         buffer.waiting = False
         self._cut(side, buffer)
 
-    def tell(self) -> None:
+    def hand_on(self) -> None:
         """What was made is handed on."""
         if self.dissector.holds:
             self.held = list(self.dissector.held_frames())
-        self.made = TOLD
+        self.made = HANDED_ON
 
     # Records
 
@@ -322,7 +322,7 @@ class Parser:
             if buffer.have < buffer.need:
                 return
         else:
-            buffer.take(data)
+            buffer.begin(data)
         self._cut(side, buffer)
 
     def _whole(self, item: SideData) -> bool:
@@ -341,7 +341,7 @@ class Parser:
         for end in ends:
             turn(Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
             at = end
-        buffer.position = buffer.base = buffer.told = base + at
+        buffer.position = buffer.base = buffer.cut_to = base + at
         return True
 
     def _pass_by(self, side: int, buffer: ReceiveBuffer, partial: PartialFrame, data: bytes) -> bytes:
@@ -372,7 +372,7 @@ class Parser:
         prefix = partial.prefix
         place = (order, began, number_first, number, file, first_time, time_ns)
         self.frames.append(Frame(side, partial.position, prefix, 0, len(prefix), damage, *place))
-        buffer.told = partial.position + size
+        buffer.cut_to = partial.position + size
         buffer.partial = None
 
     def _put_gap(self, side: int, position: int, size: int, reason: str, in_frame: bool, mark: Mark) -> None:
@@ -380,7 +380,7 @@ class Parser:
         damage = (reason, in_frame)
         self.frames.append(Frame(side, position, None, size, 0, damage, order, order, None, number, file, time_ns, time_ns))
         if not in_frame:
-            self.buffers[side].told = position + max(size, 0)
+            self.buffers[side].cut_to = position + max(size, 0)
 
     def _end_skip(self, side: int, mark: Mark) -> None:
         """Bytes passed over without finding a frame, up to here, are one gap."""
@@ -551,7 +551,7 @@ class Parser:
                 reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
                 buffer.partial = PartialFrame(buffer.position, length, b"", OVERSIZE_KEPT, reason, first, last)
                 buffer.drop()
-                buffer.take(self._pass_by(side, buffer, buffer.partial, rest))
+                buffer.begin(self._pass_by(side, buffer, buffer.partial, rest))
                 if buffer.have:
                     continue
                 return
@@ -584,18 +584,18 @@ class Parser:
                 in_file = first_number if first_file == file else None
                 append(Frame(side, position, data, at, end, None, order, began, in_file, number, file, first_time, time_ns))
             at = end
-        buffer.told = base + at
+        buffer.cut_to = base + at
 
 
 def unread(parser: Parser) -> list[Range]:
     """All bytes of which no record was handed on before the packet at hand, in no order; for each side the rest ends with `END`."""
-    frames = () if parser.made is TOLD else parser.frames
+    frames = () if parser.made is HANDED_ON else parser.frames
     found = [frame.whole for frame in frames] + parser.held + list(parser.dissector.held_frames())
     for one in parser.made:
         record, side = one.record, int(one.record.src != parser.context.endpoints[0])
         if type(record) is Message or not record.in_frame:
             found.append((side, one.position, one.position + (record.size or 0)))
-    return found + [(side, parser.buffers[side].told, END) for side in (0, 1)]
+    return found + [(side, parser.buffers[side].cut_to, END) for side in (0, 1)]
 
 
 def _segment_notes(buffer: ReceiveBuffer, position: int, size: int, notes: Any) -> list[str]:

@@ -110,7 +110,7 @@ class Frame(msgspec.Struct, gc=False):
         return replace(self, data=self.data[self.start : self.end], start=0, end=self.end - self.start)
 
 
-TOLD: list[Event] = []
+HANDED_ON: list[Event] = []
 """In the place of the records of a packet when they were handed on; nobody adds to it."""
 
 PLACE = attrgetter("order", "rank", "position")

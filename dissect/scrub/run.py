@@ -17,7 +17,7 @@ import msgspec
 
 from streamdump.capture.blocks import explain
 from streamdump.capture.files import PACKED, CaptureReader, open_capture
-from streamdump.capture.link import network
+from streamdump.capture.link import ip_header
 from streamdump.capture.whole import in_place_of
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.summary import united
@@ -152,7 +152,7 @@ def _pass(packets: Packets, copy: CaptureCopy, reader: CaptureReader) -> None:
     """Overwrite what is to be, packet by packet."""
     for batch in reader.batches():
         for packet in batch:
-            ip, kind, _ = network(packet)
+            ip, kind, _ = ip_header(packet)
             order = packet.number - 1
             offset = copy.offsets[order]
             packets.packet(order, offset, copy.sizes[order], packet.wire, packet.link, offset + ip - packet.offset, kind)
@@ -204,7 +204,7 @@ class _Plan:
             tcp = conversation.tcp
             known = conversation.protocol is not None
             edits = self._edits[tcp.index, tcp.endpoints[0]], self._edits[tcp.index, tcp.endpoints[1]]
-            if conversation.carried.unread is not None:
+            if conversation.tls.unread is not None:
                 self.done.sealed += 1
                 if self.tls_manager is not None:
                     one, other = self.tls_manager.sides[tcp.index]

@@ -155,8 +155,8 @@ class TlsOverwriter(TlsManager):
         self.sides: dict[int, tuple[TlsSide, TlsSide]] = {}
         self._side = side
 
-    def take(
-        self, carried: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
+    def feed(
+        self, tls: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
     ) -> list[SideData | StreamGap]:
         """Hands on what TLS holds, after a look at which bytes of the packets that is."""
         index = tcp.index
@@ -165,7 +165,7 @@ class TlsOverwriter(TlsManager):
             sides = self.sides[index] = self._side(), self._side()
         for item in items:
             sides[item.side].take(item)
-        found = super().take(carried, tcp, items, release, final)
-        if carried.plain and carried.unread is None:
+        found = super().feed(tls, tcp, items, release, final)
+        if tls.plain and tls.unread is None:
             del self.sides[index]
         return found

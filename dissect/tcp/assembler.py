@@ -528,7 +528,7 @@ class TcpStream(ConversationCounts):
         self.foreign: int | None = None
         """A file whose bytes are not those of the file that it began in."""
 
-    def take(self) -> Items:
+    def released(self) -> Items:
         """What was released since the last call, those of side 0 first."""
         items = [*self.out]
         self.out.clear()
@@ -569,7 +569,7 @@ class TcpStream(ConversationCounts):
         self._step(own, other, segment)
         own.judge()
         other.judge()
-        return self.take() if self.out else NOTHING
+        return self.released() if self.out else NOTHING
 
     def _count(self, count: SideCounts, segment: Segment) -> Mark:
         count.packets += 1

@@ -125,17 +125,17 @@ class TlsDecryptor(RecordReader):
 
     def verdict(self) -> Verdict | None:
         """What this is as long as nothing can be read of it; None when something was."""
-        facts = self.told()
+        facts = self.known()
         if facts is None or self.emitted:
             return None
         reason = WAITING if self.waiting and self.keys.given else facts.unread
         return Verdict(None, 1.0, ("begins like TLS",), "TLS" if reason in (None, NO_KEYS) else f"TLS, {reason}")
 
-    def told(self) -> Facts | None:
+    def known(self) -> Facts | None:
         """What is known of the connection by now."""
         if not self.begun:
             return None
-        facts = self.handshake.told(self.flows)
+        facts = self.handshake.known(self.flows)
         if facts.unread == MISSING and not self.keys.given:
             facts.unread = NO_KEYS
         return facts

@@ -39,7 +39,7 @@ class TlsHandshake:
     def is_client(self, flow: RecordBuffer) -> bool:
         return flow.side == self.client
 
-    def told(self, flows: Sequence[RecordBuffer]) -> Facts:
+    def known(self, flows: Sequence[RecordBuffer]) -> Facts:
         """What is known of the connection by now, whichever side was read first."""
         facts = self.facts
         facts.plain = flows[0].plain, flows[1].plain

@@ -39,25 +39,25 @@ class TlsState(msgspec.Struct, gc=False):
     limit_hits: int = 0
     waits: bool = False
 
-    def told(self) -> Facts | None:
+    def known(self) -> Facts | None:
         """What is known of TLS besides what was said in it; None where there is none."""
-        return self.facts if self.stage is None else self.stage.told()
+        return self.facts if self.stage is None else self.stage.known()
 
     def break_off(self) -> list[Any]:
         """Nothing more is read, as something failed; what is known by now is kept, if it can be told."""
         stage, self.stage, self.heard = self.stage, None, BOTH
         if stage is not None:
-            self.facts = stage.told()
+            self.facts = stage.known()
         return []
 
     def reach(self) -> tuple[int, int] | None:
         """How many bytes each side said inside of TLS, as far as that was read; None where nothing was."""
-        told = self.told() if self.read else None
+        told = self.known() if self.read else None
         return None if told is None else told.plain
 
     def row(self) -> dict[str, Any]:
         """What a row of `conversations` says of TLS."""
-        told = self.told()
+        told = self.known()
         if told is None:
             return {}
         from streamdump.tls.diagnostics import troubles
@@ -82,38 +82,38 @@ class TlsManager:
         self.waiting: dict[int, tuple[TcpStream, TlsState]] = {}
         """By conversation, those that wait for keys, the oldest first."""
 
-    def take(
-        self, carried: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], current: int, final: bool
+    def feed(
+        self, tls: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], current: int, final: bool
     ) -> list[SideData | StreamGap]:
         """What goes on to detection with the packet `current`. The end of a conversation that waits for keys is put off, unless this is
         `final`."""
-        if carried.heard != BOTH and items:
-            self._hear(carried, items, tcp.from_start)
-        stage = carried.stage
+        if tls.heard != BOTH and items:
+            self._hear(tls, items, tcp.from_start)
+        stage = tls.stage
         if stage is None:
             return items
         self.keys.asking = tcp.index
         items = stage.feed(items, current)
         closed = tcp.closed is not None
-        carried.waits = stage.waiting and not final
-        if closed and not carried.waits:
+        tls.waits = stage.waiting and not final
+        if closed and not tls.waits:
             items += stage.close(current, tcp.last)
         if stage.plain:
-            carried.stage = None
+            tls.stage = None
             return items
-        if carried.waits:
-            self.waiting.setdefault(tcp.index, (tcp, carried))
+        if tls.waits:
+            self.waiting.setdefault(tcp.index, (tcp, tls))
         else:
             self.waiting.pop(tcp.index, None)
-        carried.client = stage.client
-        carried.unread = None if stage.emitted else stage.verdict()
-        if stage.emitted and not carried.read:
-            carried.read = True
-            carried.from_start = carried.client == 0 and not stage.middle
+        tls.client = stage.client
+        tls.unread = None if stage.emitted else stage.verdict()
+        if stage.emitted and not tls.read:
+            tls.read = True
+            tls.from_start = tls.client == 0 and not stage.middle
             self.inside[tcp.index] = stage.name
-        if closed and not carried.waits:
-            carried.facts, carried.limit_hits = stage.told(), stage.limit_hits
-            carried.stage = None
+        if closed and not tls.waits:
+            tls.facts, tls.limit_hits = stage.known(), stage.limit_hits
+            tls.stage = None
         return items
 
     def forget(self, index: int) -> None:
@@ -122,14 +122,14 @@ class TlsManager:
 
     def surplus(self, current: int) -> list[int]:
         """The conversations that must not wait any longer since all hold too much, the oldest first, until there is some room."""
-        held = sum([carried.stage.held for _, carried in self.waiting.values() if carried.stage is not None])
+        held = sum([tls.stage.held for _, tls in self.waiting.values() if tls.stage is not None])
         found: list[int] = []
         if held <= self.options.keys_total:
             return found
-        for index, (_, carried) in self.waiting.items():
-            assert carried.stage is not None
-            held -= carried.stage.held
-            carried.stage.give_up(current)
+        for index, (_, tls) in self.waiting.items():
+            assert tls.stage is not None
+            held -= tls.stage.held
+            tls.stage.give_up(current)
             found.append(index)
             if held <= self.options.keys_total * 3 // 4:
                 break
@@ -144,21 +144,21 @@ class TlsManager:
             stage.give_up(current)
         return found
 
-    def _hear(self, carried: TlsState, items: list[SideData | StreamGap], from_start: bool) -> None:
+    def _hear(self, tls: TlsState, items: list[SideData | StreamGap], from_start: bool) -> None:
         """Look at the first bytes of each side: TLS, or what a server of TLS says to others?"""
         for item in items:
             side = 1 << item.side
-            if type(item) is not SideData or carried.heard & side:
+            if type(item) is not SideData or tls.heard & side:
                 continue
             first = item.data
-            if not carried.heard:
+            if not tls.heard:
                 found, middle = begins(first), self.keys.named and sealed(first)
                 if found is not False or middle:
                     from streamdump.tls.decryptor import TlsDecryptor
 
-                    carried.stage = TlsDecryptor(self.options, self.keys, from_start, middle)
-            elif carried.stage is None and not item.position and alert(first):
+                    tls.stage = TlsDecryptor(self.options, self.keys, from_start, middle)
+            elif tls.stage is None and not item.position and alert(first):
                 from streamdump.tls.facts import refused
 
-                carried.facts = refused(item.side, first, (item.order, item.number, item.file, item.time_ns))
-            carried.heard |= side
+                tls.facts = refused(item.side, first, (item.order, item.number, item.file, item.time_ns))
+            tls.heard |= side

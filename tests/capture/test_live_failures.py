@@ -24,12 +24,12 @@ IGGY = ((8090, "iggy", None),)
 
 PLANTED = """
 import streamdump.pair
-take = streamdump.pair.Pairer.take
+take = streamdump.pair.Pairer.pair
 def planted(self, one, append):
     if one.record.conversation == 0 and one.record.position >= 16:
         raise ZeroDivisionError
     take(self, one, append)
-streamdump.pair.Pairer.take = planted
+streamdump.pair.Pairer.pair = planted
 """
 """The third request of the first conversation is too much."""
 
@@ -51,7 +51,7 @@ class Endless:
 
 
 def in_pairing(patch: pytest.MonkeyPatch) -> None:
-    plant(patch, Pairer, "take", lambda self, one, append: one.record.conversation % 3 == 0 and one.record.position >= 16)
+    plant(patch, Pairer, "pair", lambda self, one, append: one.record.conversation % 3 == 0 and one.record.position >= 16)
 
 
 def in_reassembly(patch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def records(text: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The conversation of a client that creates a stream fails with that."""
-    plant(monkeypatch, Pairer, "take", lambda self, one, append: isinstance(one.record, Message) and one.record.name == "Create")
+    plant(monkeypatch, Pairer, "pair", lambda self, one, append: isinstance(one.record, Message) and one.record.name == "Create")
 
 
 @pytest.mark.usefixtures("broken")
@@ -144,7 +144,7 @@ def test_the_library_goes_on_and_raises_at_the_end() -> None:
 
 
 def test_the_library_tells_of_each_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, Pairer, "take", lambda *_: True)
+    plant(monkeypatch, Pairer, "pair", lambda *_: True)
     with pytest.raises(InternalError, match=r"packet 4 of input, conversation 0 .* \(and 2 more\)$") as raised:
         list(streamdump.read(io.BytesIO(SOME.read_bytes())))
     assert len(raised.value.reports) == 3
@@ -297,7 +297,7 @@ def test_an_interruption_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Pairer, "take", interrupted)
+    monkeypatch.setattr(Pairer, "pair", interrupted)
     code, _, err = shown(capsys, SOME)
     assert (code, "interrupted" in err[-1]) == (ExitCode.DONE, True)
     monkeypatch.setattr("streamdump.inspector.Inspector.__init__", interrupted)
@@ -307,12 +307,12 @@ def test_an_interruption_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 def test_a_terminal_is_told_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import streamdump.pair\n"
-        "take = streamdump.pair.Pairer.take\n"
+        "take = streamdump.pair.Pairer.pair\n"
         "def planted(self, one, append):\n"
         "    if getattr(one.record, 'name', '') == 'Create':\n"
         "        raise ZeroDivisionError\n"
         "    take(self, one, append)\n"
-        "streamdump.pair.Pairer.take = planted\n"
+        "streamdump.pair.Pairer.pair = planted\n"
     )
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
     assert code == 5

@@ -44,17 +44,17 @@ OTHERS = [SOME, GOLDEN / "iggy" / "seed-lossy.pcap", GOLDEN / "mewbase" / "java-
 
 PLANTED = """
 import streamdump.pair
-take = streamdump.pair.Pairer.take
+take = streamdump.pair.Pairer.pair
 def planted(self, one, append):
     if getattr(one.record, "name", "") == "Create":
         raise ZeroDivisionError
     take(self, one, append)
-streamdump.pair.Pairer.take = planted
+streamdump.pair.Pairer.pair = planted
 """
 
 
 def in_pairing(patch: pytest.MonkeyPatch) -> None:
-    plant(patch, Pairer, "take", lambda self, one, append: isinstance(one.record, Message) and one.record.position > 400)
+    plant(patch, Pairer, "pair", lambda self, one, append: isinstance(one.record, Message) and one.record.position > 400)
 
 
 def in_reassembly(patch: pytest.MonkeyPatch) -> None:

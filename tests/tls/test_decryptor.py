@@ -149,7 +149,7 @@ def test_a_loss_in_the_handshake_costs_no_byte(version: str) -> None:
     sides, stage = opened(wire.capture(rest[:1]), one.keys)
     assert text(sides[SERVER]) == bytes_of(LINES, SERVER)
     assert text(sides[CLIENT]) == bytes_of(LINES, CLIENT)
-    told = stage.told()
+    told = stage.known()
     assert told is not None
     assert told.complete
     assert told.certificate is None
@@ -433,9 +433,9 @@ def test_bytes_that_were_read_are_not_kept() -> None:
     for batch in open_capture(io.BytesIO(Wire().send(one.sent).capture()), name="test").batches():
         inspector.take(batch)
     (tracked,) = inspector.table.conversations
-    assert tracked.carried.stage is not None
-    assert tracked.carried.stage.emitted
-    assert [len(flow.data) for flow in tracked.carried.stage.flows] == [0, 0]
+    assert tracked.tls.stage is not None
+    assert tracked.tls.stage.emitted
+    assert [len(flow.data) for flow in tracked.tls.stage.flows] == [0, 0]
 
 
 # Keys
@@ -591,7 +591,7 @@ def test_a_session_that_is_taken_up_again(version: str) -> None:
     again.close()
     sides, stage = opened(Wire().send(again.sent).end().capture(), again.keys)
     assert [text(sides[side]) for side in (0, 1)] == [bytes_of(LINES, side) for side in (0, 1)]
-    told = stage.told()
+    told = stage.known()
     assert told is not None
     assert told.resumed
     assert told.complete
@@ -606,7 +606,7 @@ def test_the_clients_certificate(version: str) -> None:
         one.say(side, data)
     sides, stage = opened(Wire().send(one.sent).end().capture(), one.keys)
     assert text(sides[CLIENT]) == bytes_of(LINES, CLIENT)
-    told = stage.told()
+    told = stage.known()
     assert told is not None
     assert told.certificate_asked
     assert told.certificate_given
@@ -636,7 +636,7 @@ def test_another_hello_is_asked_for() -> None:
         one.say(side, data)
     sides, stage = opened(Wire().send(one.sent).end().capture(), one.keys)
     assert [text(sides[side]) for side in (0, 1)] == [bytes_of(LINES, side) for side in (0, 1)]
-    told = stage.told()
+    told = stage.known()
     assert told is not None
     assert told.retried
 
@@ -714,7 +714,7 @@ def test_early_data_taken_and_not_taken(tmp_path: Path) -> None:
 def test_other_conversations_are_left_alone() -> None:
     for name in (RABBIT, "iggy/py090-basic.pcap"):
         found = once((GOLDEN / name).read_bytes())
-        assert all(tracked.carried.stage is None and tracked.carried.facts is None for tracked in found.inspector.table.conversations)
+        assert all(tracked.tls.stage is None and tracked.tls.facts is None for tracked in found.inspector.table.conversations)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 11])
@@ -796,9 +796,9 @@ def test_a_plain_client_on_a_port_of_tls() -> None:
     assert found.facts["tls_alerts"] == ["fatal unexpected_message by the server"]
     assert found.facts["tls_troubles"] == {"tls.plain-peer": "the client does not speak TLS, and the server expects it"}
     (tracked,) = found.inspector.table.conversations
-    assert tracked.carried.facts is not None
-    assert tracked.carried.facts.plain_peer == CLIENT
-    assert tracked.carried.facts.alerts[0].packet[1] == 4
+    assert tracked.tls.facts is not None
+    assert tracked.tls.facts.plain_peer == CLIENT
+    assert tracked.tls.facts.alerts[0].packet[1] == 4
 
 
 def test_keys_reach_no_output() -> None:

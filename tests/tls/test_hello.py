@@ -293,9 +293,9 @@ def test_no_common_cipher() -> None:
     assert cause.startswith("the server takes none of the cipher suites, or groups, that the client offers (TLS_RSA_WITH_AES_128_CBC_SHA")
     assert list(facts["tls_troubles"]) == ["tls.no-common-cipher"]
     (tracked,) = once(Wire().send(one.sent).end().capture()).inspector.table.conversations
-    assert tracked.carried.facts is not None
-    assert 0x002F in tracked.carried.facts.ciphers
-    assert tracked.carried.facts.cipher is None
+    assert tracked.tls.facts is not None
+    assert 0x002F in tracked.tls.facts.ciphers
+    assert tracked.tls.facts.cipher is None
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
@@ -319,11 +319,11 @@ def test_a_certificate_of_the_client_that_is_not_given(version: str) -> None:
 def test_alerts_say_where_they_are() -> None:
     one = talk([(CLIENT, b"hello")])
     (tracked,) = once(Wire().send(one.sent).end().capture(), one.keys).inspector.table.conversations
-    assert tracked.carried.facts is not None
-    (goodbye,) = tracked.carried.facts.alerts
+    assert tracked.tls.facts is not None
+    (goodbye,) = tracked.tls.facts.alerts
     assert (goodbye.name, goodbye.fatal, goodbye.side) == ("close_notify", False, CLIENT)
     assert goodbye.packet[1] == len(Wire().send(one.sent).packets)
-    assert tracked.carried.facts.certificate_packet is not None
+    assert tracked.tls.facts.certificate_packet is not None
     assert ALERTS[48] == "unknown_ca"
 
 

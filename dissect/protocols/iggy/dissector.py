@@ -100,7 +100,7 @@ class IggyDissector(Dissector):
         waiting = (*self.early, *self.doubted, *(frame for frame, _ in self.held))
         return [whole for whole in (frame.whole for frame in waiting) if whole[1] < whole[2]]
 
-    def take(self, frame: Frame) -> None:
+    def in_turn(self, frame: Frame) -> None:
         if frame.side == self.client:
             if frame.data is None:
                 self._lose_requests(frame)
