@@ -13,8 +13,8 @@ from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
-from streamdump.capture.whole import in_place_of
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.options import one_of
 from streamdump.cli.output import palette, say, write, write_text

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
 from streamdump.capture.selection import PacketSelection, Spot, copy
-from streamdump.capture.whole import in_place_of
 from streamdump.capture.write import PcapngWriter, check, is_input
 from streamdump.cli.output import say
 from streamdump.errors import CaptureError, UsageError

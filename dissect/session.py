@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamdump import snapshot
-from streamdump.conversation.shared import Reports, RunCounters, SharedState
+from streamdump.conversation.run_state import Reports, RunCounters, SharedState
 from streamdump.conversation.table import ConversationTable
 from streamdump.errors import ForeignState
 from streamdump.model import ConversationRow, Message, Options, Record, Segment

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
-from streamdump.capture.whole import in_place_of
 from streamdump.capture.write import PcapngWriter, check, is_input
 from streamdump.cli.browse.places import Messages, Place
 from streamdump.cli.browse.reading import Reader, View

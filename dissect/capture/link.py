@@ -1,7 +1,7 @@
 """Takes link and IP headers off: a packet to its TCP segment.
 
 The ordinary packet (IPv4 without options or IPv6 without extension headers, whole TCP header, no fragment) is read here; the odd one by
-dpkt (`odd.py`).
+dpkt (`rare_packets.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamdump.capture.ends import network_key
 from streamdump.model import Packet, Segment
 
 if TYPE_CHECKING:
-    from streamdump.capture.odd import OddPackets
+    from streamdump.capture.rare_packets import OddPackets
 
 ETHERNET, PPP, PPP_HDLC, CISCO_HDLC, SLL, SLL2, NULL, LOOP = 1, 9, 50, 104, 113, 276, 0, 108
 RAW = (12, 14, 101, 228, 229)
@@ -190,7 +190,7 @@ class LinkParser:
     def _of_odd(self, packet: Packet, order: int, ip: int, sent: int) -> Segment | None:
         """The segment of an odd packet."""
         # dpkt takes a tenth of the time to start, and most captures have no such packet
-        from streamdump.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets
+        from streamdump.capture.rare_packets import NOT_TCP, UNDECODED, WAITS, OddPackets
 
         if self._odd is None:
             self._odd = OddPackets(joins=not self.stateless)

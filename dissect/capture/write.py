@@ -14,9 +14,9 @@ from stat import S_ISREG
 from time import gmtime, strftime
 from typing import NamedTuple
 
+from streamdump.capture.atomic_files import PLAIN_FILE, is_of_system
 from streamdump.capture.blocks import explain
 from streamdump.capture.pcapng import ENHANCED, INTERFACE, SECRETS, SECTION, TLS_KEYS
-from streamdump.capture.whole import PLAIN_FILE, is_of_system
 from streamdump.errors import UsageError
 from streamdump.model import Packet
 

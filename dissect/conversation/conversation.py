@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from streamdump.conversation import endings
-from streamdump.conversation.shared import SharedState
+from streamdump.conversation.run_state import SharedState
 from streamdump.conversation.summary import report, row_of, unread_gaps
 from streamdump.detect import BY_NAME, Detector, Suspicion, forced
 from streamdump.errors import describe_exception

@@ -11,7 +11,7 @@ from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused
 from streamdump.conversation.forgotten import ForgottenCounts, PackedRows
-from streamdump.conversation.shared import SharedState
+from streamdump.conversation.run_state import SharedState
 from streamdump.conversation.summary import report, row_of
 from streamdump.conversation.timers import Timers, leaves
 from streamdump.errors import Report, describe_exception

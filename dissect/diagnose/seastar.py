@@ -37,7 +37,7 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
-from streamdump.protocols.seastar.framing import LONGEST_HEADER
+from streamdump.protocols.seastar.frame_chains import LONGEST_HEADER
 from streamdump.protocols.seastar.info import connection_text, worked
 from streamdump.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
 from streamdump.capture.files import NAMES, named_as_capture, open_capture
-from streamdump.capture.whole import in_place_of
 from streamdump.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
 from streamdump.golden.compare import GOLDEN_FILE, OLD_CAPTURE, Difference, differences
 from streamdump.golden.model import Transcript

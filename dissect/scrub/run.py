@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
 from streamdump.capture.files import PACKED, CaptureReader, open_capture
 from streamdump.capture.link import ip_header
-from streamdump.capture.whole import in_place_of
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.summary import united
 from streamdump.errors import CaptureError, UsageError

@@ -33,7 +33,7 @@ from streamdump import snapshot
 from streamdump.capture.blocks import UNREADABLE
 from streamdump.capture.duplicates import Duplicates
 from streamdump.capture.ends import network_key
-from streamdump.capture.odd import OddPackets
+from streamdump.capture.rare_packets import OddPackets
 from streamdump.diagnose.engine import Diagnoser
 from streamdump.diagnose.rules import Closed
 from streamdump.diagnose.zero_window import Windows

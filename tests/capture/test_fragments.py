@@ -11,7 +11,7 @@ import pytest
 
 from streamdump.capture.link import SeparateFiles
 from streamdump.capture.merge import merge
-from streamdump.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, OddSegment
+from streamdump.capture.rare_packets import PIECES, UNDECODED, WAITS, OddPackets, OddSegment
 from tests.support.frames import A, B, Packet, ethernet, ip4, ip6, parse, parsed, pcap, reader, tcp
 from tests.support.work import peak, steps
 

@@ -35,9 +35,9 @@ from streamdump.protocols.rabbitmq.dissector import (
     StreamDissector,
 )
 from streamdump.protocols.rabbitmq.frame_redaction import HIDDEN
+from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
 from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import info
-from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
 from streamdump.protocols.rabbitmq.meaning import NULL_REFERENCE
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage

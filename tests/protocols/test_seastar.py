@@ -27,7 +27,7 @@ from streamdump.protocols.seastar.compression import CHUNK, Unpackable, chunks, 
 from streamdump.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
 from streamdump.protocols.seastar.heuristic import heuristic
 from streamdump.protocols.seastar.info import InfoWithVerb, info, paired, relate, unanswered
-from streamdump.protocols.seastar.negotiated import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
+from streamdump.protocols.seastar.terms import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
 from streamdump.protocols.seastar.verbs import load_verbs, parse_verbs
 from tests.support.work import peak
 

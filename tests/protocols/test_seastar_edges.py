@@ -10,7 +10,7 @@ from streamdump.model import Gap, Message
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.compression import chunks, unpack
 from streamdump.protocols.seastar.dissector import SeastarDissector
-from streamdump.protocols.seastar.framing import (
+from streamdump.protocols.seastar.frame_chains import (
     CERTAIN,
     FAR,
     IN_TURN,
@@ -27,7 +27,7 @@ from streamdump.protocols.seastar.framing import (
 )
 from streamdump.protocols.seastar.heuristic import ALONE, CHAIN, heuristic
 from streamdump.protocols.seastar.info import paired
-from streamdump.protocols.seastar.negotiated import SeastarFraming, agree, read_offer
+from streamdump.protocols.seastar.terms import SeastarFraming, agree, read_offer
 from streamdump.protocols.work_budget import WorkBudget
 from streamdump.quota import UnpackQuota
 from tests.protocols.test_seastar import (

@@ -21,7 +21,7 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context
-from streamdump.protocols.rabbitmq.language import is_sound
+from streamdump.protocols.rabbitmq.framing import is_sound
 from tests.protocols.test_iggy import ONE
 from tests.protocols.test_iggy import request as iggy_request
 from tests.protocols.test_mewbase import CONNECT

@@ -25,7 +25,7 @@ from streamdump.pair import _Batch
 from streamdump.protocols.iggy.candidates import Asked
 from streamdump.protocols.rabbitmq.dissector import Phase, StreamDissector
 from streamdump.protocols.seastar.info import paired
-from streamdump.protocols.seastar.negotiated import UNKNOWN, NegotiatedTerms
+from streamdump.protocols.seastar.terms import UNKNOWN, NegotiatedTerms
 from streamdump.session import Session
 from streamdump.tcp.assembler import Pool, SideCounts
 from streamdump.tls.keys import KeyLog

@@ -12,7 +12,7 @@ from streamdump.capture.files import open_capture
 from streamdump.capture.link import RAW, LinkParser
 from streamdump.conversation import table
 from streamdump.conversation.conversation import Conversation, Items
-from streamdump.conversation.shared import Reports, RunCounters, SharedState
+from streamdump.conversation.run_state import Reports, RunCounters, SharedState
 from streamdump.conversation.table import ConversationTable
 from streamdump.model import Options, SideData, StreamGap
 from streamdump.protocols.records import Event

@@ -11,7 +11,7 @@ from streamdump.layout.walk import Walked
 from streamdump.model import END, Fault
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.candidates import PLAIN, STATING, Candidates, Placement
-from streamdump.protocols.iggy.checks import Check, checks, request_checksum
+from streamdump.protocols.iggy.checksums import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
 from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, CommandTable, Reader
 from streamdump.protocols.iggy.statuses import ambiguous

@@ -23,7 +23,7 @@ from streamdump.layout.values import RENDER, lossy
 from streamdump.layout.walk import Walker
 from streamdump.protocols.rabbitmq import amqp
 from streamdump.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
-from streamdump.protocols.rabbitmq.recorder import SpanRecorder
+from streamdump.protocols.rabbitmq.span_recorder import SpanRecorder
 from streamdump.quota import Spans, ValueQuota
 
 CHUNK_TYPES = {0: "user", 1: "tracking delta", 2: "tracking snapshot"}

@@ -21,9 +21,9 @@ from streamdump.protocols.rabbitmq.compare_rules import COMPARE_RULES
 from streamdump.protocols.rabbitmq.fast_decode import PlainLayout, PlainLayouts, plain_layouts
 from streamdump.protocols.rabbitmq.frame_redaction import GuardedFrame as Read
 from streamdump.protocols.rabbitmq.frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
+from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import alarms, info, traffic
-from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from streamdump.protocols.rabbitmq.meaning import FOLLOWS, UNLIMITED, meaning_of
 from streamdump.protocols.rabbitmq.publishers import Publishers
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame, is_mechanism, username

@@ -17,7 +17,7 @@ from streamdump.layout.values import RENDER
 from streamdump.protocols.rabbitmq import layouts, layouts_draft
 from streamdump.protocols.rabbitmq.amqp import read as read_amqp
 from streamdump.protocols.rabbitmq.chunk import CURRENT, MAGIC
-from streamdump.protocols.rabbitmq.language import Language, Table
+from streamdump.protocols.rabbitmq.framing import Language, Table
 from streamdump.protocols.rabbitmq.meaning import FOLLOWS, Fields, Follow, Meaning, meaning_of
 from streamdump.quota import PLENTY, ValueQuota
 

@@ -11,7 +11,7 @@ from streamdump.layout import Layout, Style, walk
 from streamdump.layout.values import redacted
 from streamdump.model import Fault, Span
 from streamdump.protocols.rabbitmq import layouts, sasl_redaction
-from streamdump.protocols.rabbitmq.language import Language
+from streamdump.protocols.rabbitmq.framing import Language
 from streamdump.protocols.rabbitmq.sasl_redaction import is_mechanism, username
 
 HIDDEN = "hidden: a password may be in it"

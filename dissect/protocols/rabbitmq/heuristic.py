@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from streamdump.layout import UNREADABLE, Layout, Style, decoder, walk
 from streamdump.model import Verdict
 from streamdump.protocols.protocol import DetectionView, SideView
-from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
+from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
 FRAMES = 24

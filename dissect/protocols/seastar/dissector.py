@@ -17,15 +17,15 @@ from streamdump.protocols.protocol import Context, Protocol
 from streamdump.protocols.records import Decoded, Frame
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.compare_rules import COMPARE_RULES
-from streamdump.protocols.seastar.frames import CompressedFrames, PlainFrames, frames_of
-from streamdump.protocols.seastar.framing import LARGEST_ID
+from streamdump.protocols.seastar.frame_chains import LARGEST_ID
+from streamdump.protocols.seastar.frame_decoders import CompressedFrames, PlainFrames, frames_of
 from streamdump.protocols.seastar.heuristic import NAME, heuristic
 from streamdump.protocols.seastar.info import TEXT, InfoWithVerb, hint, info, paired, relate, unanswered, verb, worked
 from streamdump.protocols.seastar.layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
-from streamdump.protocols.seastar.negotiated import FORCED, GREETING, UNKNOWN, NegotiatedTerms, Offer, SeastarFraming, agree, read_offer
-from streamdump.protocols.seastar.negotiation import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
+from streamdump.protocols.seastar.negotiation_frames import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
 from streamdump.protocols.seastar.resync import FrameSearch
 from streamdump.protocols.seastar.scrub_rules import SCRUB_RULES
+from streamdump.protocols.seastar.terms import FORCED, GREETING, UNKNOWN, NegotiatedTerms, Offer, SeastarFraming, agree, read_offer
 from streamdump.quota import UnpackQuota
 
 _u32 = Struct("<I").unpack_from

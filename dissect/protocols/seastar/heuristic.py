@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamdump.model import Verdict
 from streamdump.protocols.protocol import DetectionView
-from streamdump.protocols.seastar.framing import (
+from streamdump.protocols.seastar.frame_chains import (
     FAR,
     LIKELY,
     LONGEST_HEADER,
@@ -16,7 +16,7 @@ from streamdump.protocols.seastar.framing import (
     within,
 )
 from streamdump.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
-from streamdump.protocols.seastar.negotiated import GREETING, UNKNOWN, SeastarFraming, read_offer
+from streamdump.protocols.seastar.terms import GREETING, UNKNOWN, SeastarFraming, read_offer
 
 NAME = "seastar-rpc"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamdump.protocols.buffer import ReceiveBuffer
-from streamdump.protocols.seastar.framing import (
+from streamdump.protocols.seastar.frame_chains import (
     FAR,
     LARGE_SEGMENT,
     LIKELY,
@@ -18,8 +18,8 @@ from streamdump.protocols.seastar.framing import (
     needed,
     within,
 )
-from streamdump.protocols.seastar.negotiated import SeastarFraming
-from streamdump.protocols.seastar.negotiation import SideTerms
+from streamdump.protocols.seastar.negotiation_frames import SideTerms
+from streamdump.protocols.seastar.terms import SeastarFraming
 from streamdump.protocols.work_budget import STEP
 
 LATEST = 4

@@ -10,8 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
-from streamdump.capture.whole import in_place_of
 from streamdump.capture.write import is_input
 from streamdump.errors import UsageError
 from streamdump.render.terminal import visible

@@ -12,7 +12,7 @@ from streamdump.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, D
 from streamdump.protocols.seastar import compression, layouts
 from streamdump.protocols.seastar.compression import Unpackable
 from streamdump.protocols.seastar.layouts import END_OF_STREAM, OVER
-from streamdump.protocols.seastar.negotiated import OPENED, SeastarFraming
+from streamdump.protocols.seastar.terms import OPENED, SeastarFraming
 from streamdump.quota import UnpackQuota
 
 _u32 = Struct("<I").unpack_from

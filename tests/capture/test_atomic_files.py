@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamdump.capture.whole import in_place_of
+from streamdump.capture.atomic_files import in_place_of
 
 
 @pytest.fixture(params=["without a name", "beside"])

@@ -12,7 +12,7 @@ from streamdump.model import SideData, Span
 from streamdump.protocols.buffer import ReceiveBuffer
 from streamdump.protocols.records import ANSWER, ASK, Decoded, Frame
 from streamdump.protocols.seastar import layouts
-from streamdump.protocols.seastar.framing import LEAP, RULED_OUT, fit
+from streamdump.protocols.seastar.frame_chains import LEAP, RULED_OUT, fit
 from streamdump.protocols.seastar.heuristic import NAME, SHORTEST
 from streamdump.protocols.seastar.info import connection_text
 from streamdump.protocols.seastar.layouts import (
@@ -23,7 +23,7 @@ from streamdump.protocols.seastar.layouts import (
     STREAM_PARENT,
     TIMEOUT,
 )
-from streamdump.protocols.seastar.negotiated import NegotiatedTerms, Offer, SeastarFraming, agree
+from streamdump.protocols.seastar.terms import NegotiatedTerms, Offer, SeastarFraming, agree
 from streamdump.protocols.work_budget import STEP
 
 EXPECTED, SEEN, MISSED = range(3)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
 from streamdump.protocols.seastar.layouts import END_OF_STREAM
-from streamdump.protocols.seastar.negotiated import PLACES, Kind, SeastarFraming
+from streamdump.protocols.seastar.terms import PLACES, Kind, SeastarFraming
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
 _u32 = Struct("<I").unpack_from
