@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamdump.protocols.buffer import Range
 from streamdump.protocols.protocol import Context
-from streamdump.protocols.records import Decoded, Frame
+from streamdump.protocols.records import Decoded, Frame, FrameGap
 
 if TYPE_CHECKING:
     from streamdump.protocols.parser import Parser
@@ -92,7 +92,7 @@ class Dissector:
         a response gets that of its request."""
         return None
 
-    def in_turn(self, frame: Frame) -> None:
+    def in_turn(self, frame: Frame | FrameGap) -> None:
         """A frame, or a gap, has its turn in the packet order of both sides; overridden where some wait for others."""
         self.parser.put(frame)
 

@@ -21,10 +21,10 @@ from streamdump.protocols.records import (
     HANDED_ON,
     PLACE,
     SENDERS,
-    UNKNOWN,
     Damage,
     Event,
     Frame,
+    FrameGap,
     count_gap,
     in_order,
     rfc3339,
@@ -102,7 +102,7 @@ class Parser:
         """By side what its records have in common: the conversation, sender and receiver, and the place of the side, the client first."""
         self.turn = self.dissector.in_turn if self.dissector.holds else self.put
         """What a frame is given to whose turn has come."""
-        self.frames: list[Frame] = []
+        self.frames: list[Frame | FrameGap] = []
         """What was cut with the packet at hand."""
         self.turned = 0
         """Of so many of these the turn has come."""
@@ -208,27 +208,23 @@ class Parser:
         for frame in frames[begin:]:
             self.turn(frame)
 
-    def put(self, frame: Frame) -> None:
-        """Make the record of a frame."""
-        side, position, data, damage, order, time_ns = frame.side, frame.position, frame.data, frame.damage, frame.order, frame.time_ns
+    def put(self, frame: Frame | FrameGap) -> None:
+        """Make the record of a frame, or of a gap."""
+        side, position, order, time_ns = frame.side, frame.position, frame.order, frame.time_ns
         dissector = self.dissector
         conversation, source, target, rank = self.ends[side]
         time = rfc3339(time_ns)
-        if data is None:
-            reason, in_frame = damage
-            sender = SENDERS[dissector.client][side]
-            known = frame.start if frame.start != UNKNOWN else None
-            head = (1, 0, time, time_ns, conversation, source, target, sender, dissector.protocol)
-            gap = Gap(*head, position, known, reason, in_frame)
-            if not in_frame:
+        if isinstance(frame, FrameGap):
+            head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], dissector.protocol)
+            gap = Gap(*head, position, frame.size, frame.reason, frame.in_frame)
+            if not frame.in_frame:
                 dissector.lost(side)
             for tally in self.tallies:
                 count_gap(tally, gap)
             self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
             return
         decoded = dissector.decode(frame)
-        size = frame.end - frame.start if damage is None else damage.size
-        notes = decoded.notes
+        size, notes = frame.size, decoded.notes
         if self.buffers[side].notes:
             notes = _segment_notes(self.buffers[side], position, size, notes)
         fault = decoded.fault
@@ -258,7 +254,7 @@ class Parser:
             fault,
         )
         if decoded.spans is not None and self.options.detail:
-            message.raw = {"frame": data[frame.start : frame.end], **dissector.details}
+            message.raw = {"frame": frame.data[frame.start : frame.end], **dissector.details}
             message.spans = decoded.spans
             dissector.details = {}
         if fault is not None:
@@ -375,12 +371,11 @@ class Parser:
         buffer.cut_to = partial.position + size
         buffer.partial = None
 
-    def _put_gap(self, side: int, position: int, size: int, reason: str, in_frame: bool, mark: Mark) -> None:
-        order, number, file, time_ns = mark
-        damage = (reason, in_frame)
-        self.frames.append(Frame(side, position, None, size, 0, damage, order, order, None, number, file, time_ns, time_ns))
+    def _put_gap(self, side: int, position: int, size: int | None, reason: Any, in_frame: bool, mark: Mark) -> None:
+        order, _, _, time_ns = mark
+        self.frames.append(FrameGap(side, position, size, reason, in_frame, order, time_ns))
         if not in_frame:
-            self.buffers[side].cut_to = position + max(size, 0)
+            self.buffers[side].cut_to = position + (size or 0)
 
     def _end_skip(self, side: int, mark: Mark) -> None:
         """Bytes passed over without finding a frame, up to here, are one gap."""
@@ -427,7 +422,7 @@ class Parser:
         self._stop(side, mark, f"bytes {_MISSING[gap.reason]}")
         if buffer.partial is not None:
             self._put_partial(side, gap.position - buffer.partial.position)
-        self._put_gap(side, gap.position, UNKNOWN, gap.reason, False, mark)
+        self._put_gap(side, gap.position, None, gap.reason, False, mark)
         buffer.position = buffer.scan = gap.position
         buffer.searching = True
 
@@ -590,12 +585,18 @@ class Parser:
 def unread(parser: Parser) -> list[Range]:
     """All bytes of which no record was handed on before the packet at hand, in no order; for each side the rest ends with `END`."""
     frames = () if parser.made is HANDED_ON else parser.frames
-    found = [frame.whole for frame in frames] + parser.held + list(parser.dissector.held_frames())
+    found = [*map(bytes_of, frames), *parser.held, *parser.dissector.held_frames()]
     for one in parser.made:
         record, side = one.record, int(one.record.src != parser.context.endpoints[0])
         if type(record) is Message or not record.in_frame:
             found.append((side, one.position, one.position + (record.size or 0)))
     return found + [(side, parser.buffers[side].cut_to, END) for side in (0, 1)]
+
+
+def bytes_of(frame: Frame | FrameGap) -> Range:
+    """The bytes of a frame or gap; none of a gap that lies in a frame."""
+    size = 0 if isinstance(frame, FrameGap) and frame.in_frame else frame.size or 0
+    return frame.side, frame.position, frame.position + size
 
 
 def _segment_notes(buffer: ReceiveBuffer, position: int, size: int, notes: Any) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from operator import attrgetter
 from time import gmtime, strftime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -23,9 +23,6 @@ SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", 
 
 LOST, SKIPPED = "bytes lost", "bytes skipped"
 """Why a request has no response where it may be among bytes that are not here."""
-
-UNKNOWN = -1
-"""The size of a gap of which nobody knows how many bytes it has."""
 
 SECOND = 1_000_000_000
 
@@ -70,16 +67,15 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Frame(msgspec.Struct, gc=False):
-    """One frame, or a gap."""
+    """One frame, still bytes."""
 
     side: int
     position: int
-    data: Any
-    """What holds the frame, from `start` to `end`; of a gap None, and `start` is its size."""
+    data: bytes
+    """What holds the frame, from `start` to `end`."""
     start: int
     end: int
-    damage: Any
-    """None for a whole frame, else `Damage`; of a gap its reason, and whether it lies in a frame."""
+    damage: Damage | None
     order: int
     """Of the packet that completed it, or of a later part of its byte stream that came earlier."""
     began: int
@@ -97,17 +93,25 @@ class Frame(msgspec.Struct, gc=False):
         return self.first != self.number
 
     @property
-    def whole(self) -> tuple[int, int, int]:
-        """Its bytes as side, from, to; nothing of a gap that lies in a frame."""
-        if self.data is None:
-            size = 0 if self.damage[1] else max(self.start, 0)
-        else:
-            size = self.end - self.start if self.damage is None else self.damage.size
-        return self.side, self.position, self.position + size
+    def size(self) -> int:
+        """Its bytes in the byte stream, missing ones included."""
+        return self.end - self.start if self.damage is None else self.damage.size
 
     def alone(self) -> Frame:
         """A copy that holds its own bytes only, so that it can be kept."""
         return replace(self, data=self.data[self.start : self.end], start=0, end=self.end - self.start)
+
+
+class FrameGap(msgspec.Struct, gc=False):
+    """Bytes of a byte stream that are in no frame, or (`in_frame`) are missing in one. `size` is None where nobody knows it."""
+
+    side: int
+    position: int
+    size: int | None
+    reason: Literal["lost", "cut", "skipped"]
+    in_frame: bool
+    order: int
+    time_ns: int
 
 
 HANDED_ON: list[Event] = []

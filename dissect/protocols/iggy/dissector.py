@@ -27,9 +27,9 @@ from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
 from streamdump.protocols.iggy.request_queue import BODILESS, LOST, UNSURE, RequestQueue
 from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
-from streamdump.protocols.parser import Parser
+from streamdump.protocols.parser import Parser, bytes_of
 from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import Decoded, Frame
+from streamdump.protocols.records import Decoded, Frame, FrameGap
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
@@ -64,7 +64,7 @@ class IggyDissector(Dissector):
         self.early: list[Frame] = []
         """Responses that wait for a request that the capture shows later."""
         self.patient = True
-        self.doubted: deque[Frame] = deque()
+        self.doubted: deque[Frame | FrameGap] = deque()
         """What the server sent behind a gap: the client may have lost a request as well, which shows with its next bytes only."""
         self.doubted_bytes = 0
         self.hasty = False
@@ -98,11 +98,11 @@ class IggyDissector(Dissector):
         if not (self.held or self.early or self.doubted):
             return ()
         waiting = (*self.early, *self.doubted, *(frame for frame, _ in self.held))
-        return [whole for whole in (frame.whole for frame in waiting) if whole[1] < whole[2]]
+        return [found for found in map(bytes_of, waiting) if found[1] < found[2]]
 
-    def in_turn(self, frame: Frame) -> None:
+    def in_turn(self, frame: Frame | FrameGap) -> None:
         if frame.side == self.client:
-            if frame.data is None:
+            if isinstance(frame, FrameGap):
                 self._lose_requests(frame)
             else:
                 self._take_request(frame)
@@ -136,21 +136,21 @@ class IggyDissector(Dissector):
         while self.early and waiting.open and not trust.unsure:
             self._place_early()
 
-    def _lose_requests(self, frame: Frame) -> None:
+    def _lose_requests(self, gap: FrameGap) -> None:
         """A gap of the client's."""
-        if not frame.damage[1]:
+        if not gap.in_frame:
             # answers that wait for their requests go on waiting: those behind the gap come now
             self.hasty = False
-            self.waiting.trust.lose_asks(frame.order)
-            self._stop_doubting(frame.order)
-        self.parser.put(frame)
+            self.waiting.trust.lose_asks(gap.order)
+            self._stop_doubting(gap.order)
+        self.parser.put(gap)
 
-    def _take_answer(self, frame: Frame) -> None:
+    def _take_answer(self, frame: Frame | FrameGap) -> None:
         waiting, trust = self.waiting, self.waiting.trust
         if self.hasty:
             # one that is missing may follow any of the requests seen so far
             trust.lose_asks(frame.order)
-        if frame.data is None:
+        if isinstance(frame, FrameGap):
             self._lose_answers(frame)
             return
         if self.layouts.blind:
@@ -165,22 +165,22 @@ class IggyDissector(Dissector):
             self.patient = False
             self._give_up_early()
 
-    def _lose_answers(self, frame: Frame) -> None:
+    def _lose_answers(self, gap: FrameGap) -> None:
         """A gap of the server's."""
-        if frame.damage[1]:
-            self.parser.put(frame)
+        if gap.in_frame:
+            self.parser.put(gap)
             return
         self._give_up_early()
-        certain = self.waiting.lose_answers(frame.start, frame.order, self.layouts.long[frame.side])
-        self.parser.put(frame)
+        certain = self.waiting.lose_answers(gap.size, gap.order, self.layouts.long[gap.side])
+        self.parser.put(gap)
         if certain:
             self.waiting.trust.go(BODILESS)
 
     # What waits for the other side
 
-    def _doubt(self, frame: Frame) -> None:
+    def _doubt(self, frame: Frame | FrameGap) -> None:
         """Let what the server sent wait for the next bytes of the client."""
-        if frame.data is not None:
+        if isinstance(frame, Frame):
             frame = frame.alone()
             self.doubted_bytes += frame.end
         self.doubted.append(frame)
@@ -195,7 +195,7 @@ class IggyDissector(Dissector):
             if order >= before if before else not self.hasty and self.waiting.trust.doubts(order):
                 break
             frame = self.doubted.popleft()
-            self.doubted_bytes -= frame.end if frame.data is not None else 0
+            self.doubted_bytes -= frame.end if isinstance(frame, Frame) else 0
             self._take_answer(frame)
 
     def _place_early(self) -> None:

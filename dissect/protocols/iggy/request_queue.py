@@ -144,13 +144,13 @@ class RequestQueue:
         self.unmatched = NEVER
         """The latest packet with a response that nothing had asked for when it was handed on."""
 
-    def lose_answers(self, size: int, order: int, long: bool | None) -> bool:
-        """So many bytes of the server were lost before this packet; whether trust is regained when that is told."""
+    def lose_answers(self, size: int | None, order: int, long: bool | None) -> bool:
+        """So many bytes of the server (None: nobody knows) were lost before this packet; whether trust is regained when that is told."""
         trust = self.trust
-        certain = not trust.unsure and self._skip_answers(size)
+        certain = size is not None and not trust.unsure and self._skip_answers(size)
         trust.lost_answers = max(trust.lost_answers, order)
         trust.hear(self.latest)
-        trust.room += 1 + size // (HEADER if long else 8)
+        trust.room += 0 if size is None else 1 + size // (HEADER if long else 8)
         return certain
 
     def _skip_answers(self, size: int) -> bool:
