@@ -168,23 +168,12 @@ class Parser:
 
     def _take(self, items: Sequence[SideData | StreamGap]) -> None:
         one, two = self.buffers
-        if len(items) == 1 and not (one.waiting or two.waiting):
-            item = items[0]
+        for item in items:
             buffer = two if item.side else one
+            buffer.queue.append(item)
             if type(item) is SideData:
-                self._data(item.side, buffer, item)
-                buffer.trim()
-            else:
-                self._gap(item.side, item)  # type: ignore[arg-type]
-        else:
-            for item in items:
-                buffer = two if item.side else one
-                buffer.queue.append(item)
-                if type(item) is SideData:
-                    buffer.queued += len(item.data)
-            self._drain()
-        if one.waiting or two.waiting:
-            self._drain()
+                buffer.queued += len(item.data)
+        self._drain()
         self._make()
         dissector = self.dissector
         while dissector.news:

@@ -133,8 +133,8 @@ class EntryReader(SpanRecorder):
 
     # Chunks
 
-    def chunk(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int, whole: bool = True) -> int:
-        """The chunk data[at:end] into `chunk`; not `whole`: bytes behind `end` are missing."""
+    def chunk(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int) -> int:
+        """The chunk data[at:end] into `chunk`."""
         self.open(path, at, depth)
         depth += 1
         at = self.parts(self.form.header, data, at, end, chunk, f"{path}.", depth)
@@ -167,8 +167,6 @@ class EntryReader(SpanRecorder):
         if trailer and end - at >= trailer:
             self.trailer(data, at, at + trailer, chunk, path, depth)
             at += trailer
-        elif trailer and not whole and end > at:
-            raise self.fail(f"{path}.trailer", at, f"trailer length says {trailer} bytes, {end - at} left")
         self.close(at)
         return at
 

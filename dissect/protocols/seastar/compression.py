@@ -25,6 +25,9 @@ LAST_CHUNK = 0x8000_0000
 SMALLEST_MATCHED = 13
 """LZ4 packs fewer bytes than this as literals only."""
 
+HEAD = 64
+"""So many bytes hold the header of any frame."""
+
 RATIO = 255
 """An LZ4 block unpacks to less than this many times its size, give or take a few bytes."""
 
@@ -125,17 +128,17 @@ def _block(block: CompressedBlock, data: bytes, start: int, before: bytes) -> by
     return unpacked
 
 
-def unpack_head(packed: bytes, want: int) -> bytes:
-    """The first `want` unpacked bytes of a block of which only the beginning is there, or as many as that gives."""
+def unpack_head(packed: bytes) -> bytes:
+    """The first unpacked bytes of a block of which only the beginning is there, or as many as that gives."""
     out = bytearray()
     at, size = 0, len(packed)
-    while at < size and len(out) < want:
+    while at < size and len(out) < HEAD:
         token = packed[at]
         at += 1
         count, at, whole = _count(packed, at, token >> 4)
         if not whole:
             break
-        out += packed[at : at + min(count, want)]
+        out += packed[at : at + min(count, HEAD)]
         at += count
         if at + 2 > size:
             break
@@ -146,9 +149,9 @@ def unpack_head(packed: bytes, want: int) -> bytes:
         count, at, whole = _count(packed, at, token & 15)
         if not whole:
             break
-        for _ in range(min(count + 4, want)):
+        for _ in range(min(count + 4, HEAD)):
             out.append(out[-distance])
-    return bytes(out[:want])
+    return bytes(out[:HEAD])
 
 
 def _count(packed: bytes, at: int, count: int) -> tuple[int, int, bool]:

@@ -186,7 +186,7 @@ def _packed_head(
     assert codec is not None
     whole = after <= bound
     try:
-        inner = unpack(chunks(codec, data, at, after, limit), data, at) if whole else unpack_head(data[at + 8 : bound], 64)
+        inner = unpack(chunks(codec, data, at, after, limit), data, at) if whole else unpack_head(data[at + 8 : bound])
     except Unpackable:
         inner = b""
     if inner:

@@ -189,7 +189,7 @@ class CompressedFrames:
 
     def _cut_off(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> Decoded:
         """A frame of which bytes are missing: the header inside it may still unpack."""
-        inner = compression.unpack_head(data[start + 8 : end], 64) if about["packed_size"] >= 4 else b""
+        inner = compression.unpack_head(data[start + 8 : end]) if about["packed_size"] >= 4 else b""
         if self.codec == compression.LZ4 and end - start >= 8:
             about["unpacked_size"] = _u32(data, start + 4)[0]
         spans = None
