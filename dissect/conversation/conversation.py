@@ -57,7 +57,6 @@ class Conversation:
         "rowless",
         "run",
         "step",
-        "straight",
         "suspicion",
         "tally",
         "tcp",
@@ -76,8 +75,6 @@ class Conversation:
         """Looks whether a protocol that was asked for is another; None once that is settled."""
         self.parser: Parser | None = None
         self.pairer: Pairer | None = None
-        self.straight = False
-        """Whether bytes go from reassembly to the parser with nothing between them."""
         self.tally = Tally()
         self.limit_hits = 0
         self.latest_ns: int | None = None
@@ -129,12 +126,9 @@ class Conversation:
             items = tcp.feed(segment, side)
             if items is None:
                 return None
-            if tcp.closed is not None or (items and not (self.straight and tcp.end is None)):
-                emitted = self.go_on(items, segment.order)
-            elif not items or not ((made := self.parser.take(items, segment.order)) or self.parser.dissector.holds):  # type: ignore[union-attr]
+            if not items and tcp.closed is None:
                 return NOTHING
-            else:
-                emitted = self.pairer.run(made)  # type: ignore[union-attr]
+            emitted = self.go_on(items, segment.order)
             self._hand_on()
             return emitted
         except Exception as error:
@@ -216,7 +210,6 @@ class Conversation:
             return []
         if self.tcp.end is not None:
             parser.last = self.tcp.end.order
-        self.straight = self.tls.plain and self.suspicion is None and self.run.diagnoser is None
         return pairer.run(parser.take(items, current))
 
     def _close(self, current: int) -> list[Event]:
@@ -252,7 +245,6 @@ class Conversation:
         # Each knows the other, and a run collects no cycles
         del parser.dissector.parser
         self.parser = self.pairer = None
-        self.straight = False
         self.run.paired.pop(self.index, None)
 
     def note(self, left: int) -> None:
