@@ -20,7 +20,9 @@ from streamdump.render.terminal import count
 @gathers
 def diff(
     *,
-    captures: Annotated[list[str] | None, typer.Argument(metavar="OLD NEW", help="two captures", show_default=False)] = None,
+    captures: Annotated[
+        list[str] | None, typer.Argument(metavar="OLD NEW", help="two captures; - is standard input, for one of them", show_default=False)
+    ] = None,
     compared: Compared,
     options: Annotated[Options, Members(*READING)],
     json: Json = False,
@@ -32,13 +34,15 @@ def diff(
     from streamdump.cli.checking import Chosen, code_of, tell
     from streamdump.golden.check import capture_source, check
 
-    if len(captures or ()) != 2:
+    if captures is None or len(captures) != 2:
         raise UsageError("two captures are compared: streamdump diff OLD NEW")
-    old, new = map(Path, captures or ())
+    old, new = captures
+    if old == new == "-":
+        raise UsageError("- stands for standard input, which can be read once only")
     options = replace(options, keylog=key_logs(options.keylog, False))
     chosen = Chosen(compared)
     sources = [capture_source(one, options) for one in (old, new)]
-    found = check(str(new), old, sources[1], chosen.of(new), used=chosen.used, old=sources[0])
+    found = check(new, Path(old), sources[1], chosen.of(Path(new)), used=chosen.used, old=sources[0])
     tell(found, palette(colour), json, then="old")
     if found.outcome in ("same", "different"):
         unread = f"; {count(len(found.unread), 'conversation')} of {new} not read, and not compared" if found.unread else ""

@@ -158,11 +158,11 @@ Source = Callable[[Normaliser], Transcript]
 """Gives what there is to check to a normaliser, and returns what that makes of it."""
 
 
-def capture_source(capture: Path, options: Options) -> Source:
-    """A file; raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
+def capture_source(capture: str | Path, options: Options) -> Source:
+    """A file, or standard input (`-`); raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
 
     def give(normaliser: Normaliser) -> Transcript:
-        if capture.exists() and not capture.is_file():
+        if Path(capture).exists() and not Path(capture).is_file():
             raise CaptureError("is no regular file", str(capture))
         inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), finite=True)
         for batch in inspector.batches():

@@ -84,3 +84,14 @@ def test_wrong_calls_and_unreadable_captures(tmp_path: Path, capsys: pytest.Capt
     cut.write_bytes(NEW.read_bytes()[:-5])
     assert run(capsys, cut, NEW)[0] == ExitCode.UNREADABLE
     assert run(capsys, "--only", "some", OLD, NEW)[0] == ExitCode.USAGE
+
+
+def test_one_of_both_may_be_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for path, argv in ((OLD, ("-", NEW)), (NEW, (OLD, "-"))):
+        with path.open() as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            found.append(run(capsys, *argv)[1].partition("\n")[2])
+    assert found[0] and found[0] == found[1] == run(capsys, OLD, NEW)[1].partition("\n")[2]
+    code, out, err = run(capsys, "-", "-")
+    assert (code, out) == (ExitCode.USAGE, "") and "standard input, which can be read once only" in err
