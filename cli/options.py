@@ -289,10 +289,10 @@ def nanoseconds(option: str, text: str) -> int:
     return int(whole or "0") * 1_000_000_000 + int(rest.ljust(9, "0"))
 
 
-def whole(option: str, text: str) -> int:
-    """The number `text`, one or more."""
-    if not (text.isascii() and text.isdigit()) or not int(text):
-        raise UsageError(f"{option} {text}: must be a whole number, 1 or more")
+def whole(option: str, text: str, least: int = 1) -> int:
+    """The number `text`, so much or more."""
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise UsageError(f"{option} {text}: must be a whole number, {least} or more")
     return int(text)
 
 

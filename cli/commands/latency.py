@@ -96,7 +96,7 @@ def latency(
     width_ns = None if interval is None else nanoseconds("--interval", interval)
     if width_ns == 0:
         raise UsageError(f"--interval {interval}: must be longer than nothing")
-    number = 0 if slowest == "0" else whole("--slowest", slowest)
+    number = whole("--slowest", slowest, 0)
     limit = whole("--group-limit", group_limit)
     check_clock(clock)
     left = enough_of(enough)

@@ -278,10 +278,15 @@ def test_wrong_calls_say_what_to_write(capsys: pytest.CaptureFixture[str]) -> No
         (["--by", "comand"], "did you mean command?"),
         (["--json", "--csv"], "choose one"),
         (["--interval", "0"], "longer than nothing"),
-        (["--slowest", "x"], "--slowest"),
+        (["--slowest", "-1"], "--slowest -1: must be a whole number, 0 or more"),
         (["-w", "x"], "-i"),
     ):
         assert said in shown(capsys, "latency", *argv, AMQP, code=ExitCode.USAGE)[1]
+
+
+def test_what_is_grouped_by_twice_is_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    once = shown(capsys, "latency", "--by", "command,stream", AMQP)[0]
+    assert shown(capsys, "latency", "--by", "command, stream,command", "--by", "stream", AMQP)[0] == once
 
 
 @pytest.mark.parametrize("enough", [1, 9, 20, 26])
