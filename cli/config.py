@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from streamdump.cli.options import BETWEEN
+from streamdump.cli.options import BETWEEN, CLOCKS, WHEN, one_of
 from streamdump.errors import UsageError
 
 LEAVE_OUT = "--no-config"
@@ -16,8 +16,8 @@ EXACT = ("check", "pipeline", "scrub")
 LINELESS = ("browse", "diagnose", "latency")
 """Commands that show no line a message, between which there would be a time."""
 
-PARAMETERS = {"color": "colour", "time": "clock"}
-"""Settings that are the default of an option, by its parameter; `columns` is as COLUMNS."""
+PARAMETERS = {"color": ("colour", WHEN), "time": ("clock", (*CLOCKS, *BETWEEN))}
+"""Settings that are the default of an option: its parameter, and what it may be; `columns` is as COLUMNS."""
 
 
 def preferences(arguments: list[str]) -> dict[str, str]:
@@ -41,8 +41,10 @@ def preferences(arguments: list[str]) -> dict[str, str]:
         if kind is None or type(value) is not kind:
             what = "no setting; there are" if kind is None else f"must be {'a number' if kind is int else 'a text'}; there are"
             raise UsageError(f"{path}: {name}: {what} {', '.join((*PARAMETERS, 'columns'))}; {LEAVE_OUT} leaves it out")
+        if name in PARAMETERS:
+            one_of(f"{path}: {name} =", str(value), PARAMETERS[name][1])
     if arguments and arguments[0] in LINELESS and settings.get("time") in BETWEEN:
         del settings["time"]
     if "columns" in settings:
         os.environ.setdefault("COLUMNS", str(settings["columns"]))
-    return {PARAMETERS[name]: value for name, value in settings.items() if name in PARAMETERS}
+    return {PARAMETERS[name][0]: value for name, value in settings.items() if name in PARAMETERS}

@@ -60,7 +60,8 @@ def test_times_between_lines_are_for_views_with_lines(command: str, tmp_path: Pa
         ("colour = 1", "colour: no setting; there are color, time, columns"),
         ("columns = 'many'", "columns: must be a number"),
         ("time = [", "config.toml: "),
-        ("time = 'x'", "-t x: must be r, ad, ud"),
+        ("time = 'x'", "config.toml: time = x: must be r, ad, ud"),
+        ("color = 'allways'", "config.toml: color = allways: must be auto, always or never; did you mean always?"),
     ],
 )
 def test_what_is_wrong_in_it_is_told(text: str, told: str, tmp_path: Path) -> None:
