@@ -32,12 +32,11 @@ class Selection:
     def __init__(self, path: str, names: Iterable[str], some: bool, alone: bool, keys: bool) -> None:
         """`some`: not all conversations; `alone`: the packets of matches alone; `keys`: those of TLS, too. Raises `UsageError` for what
         could not be written."""
-        if path == "-":
-            path = "/dev/stdout"
-        check(path)
-        if is_input(path, names):
+        self.path = "standard output" if path == "-" else path
+        self._target = Path("/dev/stdout" if path == "-" else path)
+        check(str(self._target))
+        if is_input(str(self._target), names):
             raise UsageError(f"-w {path}: is an input, which is never overwritten")
-        self.path = path
         self._keys = keys
         self._wanted: set[int] | None = set() if some else None
         self._spots: list[Spot] | None = [] if alone else None
@@ -113,7 +112,7 @@ class Selection:
         keys = self._secrets(inspector)
         limits, most = [reader.packets for reader in run.readers], inspector.counters.packets
         try:
-            with in_place_of(Path(self.path), as_is=True) as file:
+            with in_place_of(self._target, as_is=True) as file:
                 writer = PcapngWriter(self.path, run.names, into=file.fileno())
                 writer.secrets(keys)
                 written, read = copy(run.again(), limits, most, type(inspector.link)(), pick, writer)

@@ -321,6 +321,12 @@ def test_on_a_full_disk_the_old_file_stays(tmp_path: Path) -> None:
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("w.pcapng", b"before")]
 
 
+def test_a_full_standard_output_is_called_so() -> None:
+    command = f"{sys.executable} -m streamdump -w - {TWO} > /dev/full"
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, "-w standard output: cannot be written: no space left on device\n" in done.stderr) == (ExitCode.USAGE, True)
+
+
 def test_an_interruption_while_packets_are_written_leaves_the_old_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
