@@ -89,6 +89,10 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump stats --html report.html capture.pcap", "a page with tables and drawings"),
     ),
     "schema": (("streamdump schema > streamdump.schema.json", "to check or generate readers with"),),
+    "wireshark": (
+        ("streamdump wireshark --install", "where Wireshark and tshark look for it"),
+        ("streamdump wireshark > streamdump.lua", "into a file; tshark -X lua_script:streamdump.lua reads it"),
+    ),
 }
 
 OTHER = "Other"

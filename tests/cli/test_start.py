@@ -36,6 +36,7 @@ COMMANDS = (
     "schema",
     "scrub",
     "stats",
+    "wireshark",
 )
 
 
@@ -89,7 +90,7 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     text = capsys.readouterr().out
     about, examples, _ = text.split("\n\n", 2)
     assert len(about.splitlines()) < 3
-    assert examples.startswith(f"  streamdump {name}")
+    assert examples.startswith(f"  streamdump {name}") and "\n\n\n" not in text
     assert "--help" in text
 
 
