@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streamdump.errors import FilterError
 from streamdump.filter import literals
-from streamdump.filter.grammar import All, Any_, Compare, Exists, Name, Node, Not, Value, parse
+from streamdump.filter.grammar import All, Any_, Compare, Exists, Name, Node, Not, Value, parse, shortened
 from streamdump.filter.literals import Misfit, Want
 from streamdump.filter.names import (
     ADDRESS,
@@ -204,7 +204,7 @@ class _Builder:
 
     def unknown(self, name: Name) -> FilterError:
         more = self.names.advice(self.names.meant(name.text))
-        return FilterError(f"no field is called {name.text}; {more}", self.text, name.start, name.end)
+        return FilterError(f"no field is called {name}; {more}", self.text, name.start, name.end)
 
     def _there(self, name: Name) -> dict[type, _Piece]:
         if self.names.is_protocol(name.text):
@@ -214,7 +214,7 @@ class _Builder:
         # Messages are in the tables, which are read for fields alone
         valued = self.names.key_with(name.text, bool(meaning.paths))
         if valued is not None:
-            self.hints.append(f"{name.text} alone asks for a field of that name; did you mean {valued} == {name.text}?")
+            self.hints.append(f"{name} alone asks for a field of that name; did you mean {valued} == {name.text}?")
         return self._pieces(name, meaning, lambda key: _Piece(f"present({key.source})", _cost(key)), lambda path: [(path.steps, present)])
 
     def _pieces(
@@ -248,12 +248,12 @@ class _Builder:
             more = f"; {' and '.join(LISTS)} would give it labels"
         fitting.end(more)
         if below is not None:
-            self.hints.append(f"{term.name.text} is an object in some messages; {below} is what it holds there")
+            self.hints.append(f"{term.name} is an object in some messages; {below} is what it holds there")
         if any(DURATION in key.kinds for key in meaning.keys.values()):
             for one in (value.text for value in term.values if value.text.isdigit() and 0 < int(value.text) < SHORT_NS):
-                self.hints.append(f"{term.name.text}: {one} is so many nanoseconds; did you mean {one}s or {one}ms?")
-        if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):
-            self._hint(term.values)
+                self.hints.append(f"{term.name}: {one} is so many nanoseconds; did you mean {one}s or {one}ms?")
+        if term.operator in ("==", "!=", "in"):
+            self._hint(term)
         return _opposite(pieces) if term.operator == "!=" else pieces
 
     def _below(self, name: Name, meaning: ResolvedName) -> str | None:
@@ -261,13 +261,15 @@ class _Builder:
         both = any(OBJECT in path.kinds and len(path.kinds) > 1 for paths in meaning.paths.values() for path in paths)
         return f"{name.text}.value" if both and self.names.resolve((*name.parts, "value")) is not None else None
 
-    def _hint(self, values: Iterable[Value]) -> None:
-        """A name that no table has may still be that of a message, but hardly is."""
-        for value in values:
-            if not self.names.is_message(value.text) and not value.text.startswith("unknown"):
+    def _hint(self, term: Compare) -> None:
+        """A name that no table has may still be that of a message, but hardly is; and what is called a command elsewhere is a name here."""
+        for value in term.values:
+            if term.name.text == "command" and self.names.is_message(value.text):
+                self.hints.append(f"command asks for a field of that name; did you mean name {term.operator} {value.text}?")
+            elif term.name.text == "name" and not self.names.is_message(value.text) and not value.text.startswith("unknown"):
                 near = nearest(value.text, self.names.messages)
                 more = f"did you mean {near}?" if near else "a field of that name is fields.name"
-                self.hints.append(f"no message is known by the name {value.text}; {more}")
+                self.hints.append(f"no message is known by the name {shortened(value.text)}; {more}")
 
     def _key(self, key: Key, fitting: _Fitting) -> _Piece:
         found = fitting.key(key)
@@ -347,7 +349,7 @@ class _Fitting:
         for at, value in enumerate(self.term.values):
             if at not in self._fits:
                 reason = self._misfits[at].reason
-                raise FilterError(f"{self.term.name.text} {reason}{more}", self.builder.text, value.start, value.end)
+                raise FilterError(f"{self.term.name} {reason}{more}", self.builder.text, value.start, value.end)
 
 
 def _cost(key: Key) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from streamdump.errors import UsageError
-from streamdump.filter.grammar import Exists, parse, parts_of
+from streamdump.filter.grammar import Exists, parse, parts_of, shortened
 from streamdump.filter.names import AS_IN_TSHARK, FRAME, RAW, Key, NameTable, Path, names_of, tag_of
 from streamdump.filter.values import Earlier, addresses, collect, dstport, ports, split, srcport
 from streamdump.model import Message, Options, Record
@@ -50,7 +50,7 @@ def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
     if name == RAW:
         raise UsageError(f"-e {name}: the bytes of messages are for -Y; -x shows them")
     if meaning is None:
-        raise UsageError(f"-e {name}: no field is called that; {known.advice(known.nearest(name))}")
+        raise UsageError(f"-e {shortened(name)}: no field is called that; {known.advice(known.nearest(name))}")
     getters = {record: _key(name, key, earlier) for record, key in meaning.keys.items()}
     if meaning.paths:
         getters[Message] = _fields(meaning.paths)

@@ -47,6 +47,9 @@ TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 """What may stand behind a number."""
 
+ECHOED = 40
+"""Characters of a name or value that are told."""
+
 LENGTH_LIMIT = 65_536
 DEPTH_LIMIT = 40
 """Parentheses and `not` in each other; Python's own compiler takes no more than some hundred."""
@@ -59,6 +62,9 @@ class Name(NamedTuple):
     text: str
     start: int
     end: int
+
+    def __str__(self) -> str:
+        return shortened(self.text)
 
 
 class BracketEntry(str):
@@ -206,6 +212,11 @@ def parts_of(text: str) -> tuple[str, ...]:
 def unquoted(text: str) -> str:
     """Text without its quotes, in which a backslash stands for the character behind it if that is a quote or a backslash."""
     return _ESCAPED.sub(r"\1", text[1:-1])
+
+
+def shortened(text: str) -> str:
+    """What is told of a name or a value that may be long."""
+    return text if len(text) <= ECHOED else f"{text[:ECHOED]}..."
 
 
 def quoted(text: str) -> str:

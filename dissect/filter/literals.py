@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
-from streamdump.filter.grammar import SIZES, TIMES, Value
+from streamdump.filter.grammar import SIZES, TIMES, Value, shortened
 from streamdump.filter.names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
 from streamdump.filter.values import REMEMBERED, Test, split
 from streamdump.patterns import encodable, linear
@@ -88,7 +88,7 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
     if kinds & {WORDS, OTHER}:
         if choices and value.text not in choices:
             near = nearest(value.text, choices)
-            raise Misfit(f"is never {value.text}; " + (f"did you mean {near}?" if near else f"it is {_or(choices)}"), True)
+            raise Misfit(f"is never {shortened(value.text)}; " + (f"did you mean {near}?" if near else f"it is {_or(choices)}"), True)
         texts.append(value.text)
     if numbers or booleans or texts:
         return Want(tuple(numbers), tuple(texts), tuple(booleans))
@@ -99,7 +99,7 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
         near = nearest(wanted, map(same_label, labels))
         told = next((one for one in labels if same_label(one) == near), None)
         more = f"did you mean {told}?" if told else f"it has {_or(labels, 6)}"
-        raise Misfit(f"has no label {value.text}; {more}", True)
+        raise Misfit(f"has no label {shortened(value.text)}; {more}", True)
     if misfit is not None and not value.quoted:
         raise misfit
     if not kinds & {INT, FLOAT, BOOL}:
@@ -208,11 +208,11 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
     found = _NUMBER.fullmatch(text) if len(text) <= DIGITS_LIMIT else None
     if found is None:
         if units is TIMES:
-            raise Misfit(f"is a time, {_short(text)} is none; write 20ms or 1.5s")
+            raise Misfit(f"is a time, {shortened(text)} is none; write 20ms or 1.5s")
         first, dots, last = text.partition("..")
         if dots and _NUMBER.fullmatch(first) and _NUMBER.fullmatch(last):
-            raise Misfit(f"is a number, {_short(text)} is none; write >= {first} and <= {last}")
-        raise Misfit(f"is a number, {_short(text)} is none")
+            raise Misfit(f"is a number, {shortened(text)} is none; write >= {first} and <= {last}")
+        raise Misfit(f"is a number, {shortened(text)} is none")
     digits, unit = found.groups()
     factor = 1
     if unit:
@@ -226,12 +226,12 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
     try:
         exact = Decimal(digits) * factor
     except InvalidOperation:
-        raise Misfit(f"is a number, {_short(text)} is too large a one") from None
+        raise Misfit(f"is a number, {shortened(text)} is too large a one") from None
     if abs(exact) < 1 << 64:
         if exact == int(exact):
             return int(exact)
         if units is TIMES and not unit:
-            raise Misfit(f"is in nanoseconds where there is no unit; write {_short(digits)}s or {_short(digits)}ms", True)
+            raise Misfit(f"is in nanoseconds where there is no unit; write {shortened(digits)}s or {shortened(digits)}ms", True)
     return float(exact)
 
 
@@ -245,12 +245,12 @@ def _time(text: str) -> int:
     from datetime import UTC, datetime
 
     found = _TIME.fullmatch(text)
-    what = f"is a time, {_short(text)} is none; write 2024-03-01T12:00:00Z, or with +01:00 for Z"
+    what = f"is a time, {shortened(text)} is none; write 2024-03-01T12:00:00Z, or with +01:00 for Z"
     if found is None:
         raise Misfit(what)
     year, month, day, hour, minute, second, rest, zone = found.groups()
     if zone is None:
-        raise Misfit(f"is a time, {_short(text)} does not say in which zone; write Z for UTC, or +01:00", True)
+        raise Misfit(f"is a time, {shortened(text)} does not say in which zone; write Z for UTC, or +01:00", True)
     try:
         moment = datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), tzinfo=UTC)
     except ValueError:
@@ -277,7 +277,7 @@ def _end(text: str, with_port: bool) -> tuple[Network, int | None]:
         network = ip_network(bare.strip("[]") if bare.startswith("[") else bare, strict=False)
     except ValueError:
         forms = "192.0.2.1, 10.0.0.0/8 or 192.0.2.1:5552" if with_port else "192.0.2.1 or 10.0.0.0/8"
-        raise Misfit(f"is an address, {_short(text)} is none; write {forms}") from None
+        raise Misfit(f"is an address, {shortened(text)} is none; write {forms}") from None
     return network, port
 
 
@@ -294,10 +294,6 @@ def _at(ends: tuple[tuple[Network, int | None], ...]) -> Test:
         return type(value) is str and within(value)
 
     return test
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _or(words: tuple[str, ...], most: int = 12) -> str:

@@ -312,10 +312,26 @@ def test_a_place_far_in_a_long_filter_is_shown_with_what_is_around_it() -> None:
     assert line[carets.index("^") : carets.rindex("^") + 1] == "strem"
 
 
+def test_a_name_or_value_of_thousands_of_parts_is_not_repeated_whole() -> None:
+    long = ".".join(["part"] * 5_000)
+    for text in (f"{long} == 1", long, f"response_code == {long}", f"kind == {long}", f"fields.size == '{long}'"):
+        with pytest.raises(FilterError) as caught:
+            compile_filter(text)
+        assert len(caught.value.reason) < 300
+    (hint,) = compile_filter(f"name == {long}").hints
+    assert len(hint) < 200
+
+
 def test_a_name_that_no_message_has_is_no_error_but_a_hint() -> None:
     assert compile_filter("name == publish").hints == ["no message is known by the name publish; did you mean Publish?"]
     assert compile_filter("name == 'Q7'").hints == ["no message is known by the name Q7; a field of that name is fields.name"]
     assert compile_filter("name in {Open, 'unknown 0x0777'} or name contains publish").hints == []
+
+
+def test_what_latency_calls_a_command_is_a_name() -> None:
+    hint = "command asks for a field of that name; did you mean name == Open?"
+    assert compile_filter("command == Open or latency > 2s").hints == [hint]
+    assert compile_filter("command in {reply, request} or command contains Open or stream == Open").hints == []
 
 
 @pytest.mark.parametrize(
