@@ -378,7 +378,8 @@ def _refusals(context: ConversationContext, closed: Closed) -> FindingDraft | No
     """What comes behind the first of several refusals that are one finding."""
     total = sum(context.refusals.values())
     every = some([f"{count:,} of {what}" for what, count in context.refusals.items()])
-    return FindingDraft(f"{total:,} requests are refused on this connection: {every}", (), key="all") if context.untold else None
+    cause = f"{total:,} requests are refused on this connection: {every}"
+    return FindingDraft(cause, (), key="all", advice=context.family.refusals) if context.untold else None
 
 
 def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft | None:

@@ -360,6 +360,8 @@ class Diagnoser:
             context.pending.append((message, request, refusal))
         elif refusal.lacks:
             self._tell_refusal(context, message, request, refusal, False, out)
+        else:
+            context.count_refusal(_called(context, message, request), refusal.why, False)
 
     def _settle(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
         """The client goes on, gets what it was refused before, or the server says goodbye."""
@@ -402,7 +404,7 @@ class Diagnoser:
         elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and not context.goodbye:
             severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
-        name = request.name if request is not None else "a request" if context.family.renames else message.name
+        name = _called(context, message, request)
         told = FindingDraft(
             f"{name}{about} is refused: {refusal.why}{behind}",
             numbers(request, message),
@@ -428,6 +430,11 @@ def _left(message: Message, reason: str, closed: Closed) -> Exchange:
     """A request that will have no response, as its sender may not know yet."""
     head = (1, 0, rfc3339(closed.until_ns), closed.until_ns, message.conversation, message.src, message.dst, message.protocol, message.name)
     return Exchange(*head, message.id, message.stream, message.number, None, "unanswered", reason, None, closed.until_ns - message.time_ns)
+
+
+def _called(context: ConversationContext, message: Message, request: Message | None) -> str:
+    """What a request is called that a message answers."""
+    return request.name if request is not None else "a request" if context.family.renames else message.name
 
 
 def _gone_on(context: ConversationContext, message: Message, refusal: Refusal) -> bool:

@@ -1219,4 +1219,8 @@ FAMILY = Family(
     goodbye=frozenset(("Close",)),
     patient=frozenset(("ConsumerUpdate",)),
     counted=frozenset(("Publish", "ConsumerUpdate")),
+    refusals=(
+        "streamdump -Y 'kind == response and (outcome == refused or name in {Metadata, PublishError})' shows each of them, "
+        "and Metadata of streams that are there."
+    ),
 )

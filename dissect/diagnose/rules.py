@@ -149,6 +149,8 @@ class Family(msgspec.Struct, frozen=True):
     """Of fewer bytes nobody knows what frame they begin."""
     renames: bool = False
     """Responses are not called what their requests are."""
+    refusals: str | None = None
+    """What shows all that are counted, where some are told in messages that refuse nothing themselves."""
     others: tuple[tuple[str, str], ...] = ()
     """Names and advice of what is told under another name than that of its rule (`FindingDraft.rule`, `Refusal.rule`)."""
     reached: Callable[[ConversationContext, Closed], str] | None = None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streamdump.capture.files import open_capture
+from streamdump.filter import compile_filter
 from streamdump.inspector import Inspector
 from streamdump.model import Finding, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
@@ -868,8 +869,11 @@ def test_several_refusals_that_are_one_finding_are_counted() -> None:
     causes = [one.cause for one in diagnosed(GOLDEN / "credit_flow_405.pcap")[0]]
     assert "3 requests are refused on this connection: 3 of Credit (subscription id does not exist)" in causes
     causes = [one.cause for one in diagnosed(GOLDEN / "pipelined_requests_405.pcap")[0]]
-    every = "75 of Metadata (stream does not exist), 16 of QueryOffset (no offset)"
-    assert f"91 requests are refused on this connection: {every}" in causes
+    every = "75 of Metadata (stream does not exist), 75 of QueryOffset (no offset)"
+    assert f"150 requests are refused on this connection: {every}" in causes
+    told, _, records = diagnosed(GOLDEN / "pipelined_requests_405.pcap")
+    (advice,) = (one.advice for one in told if one.cause.startswith("150 requests"))
+    assert len(compile_filter(advice.split("'")[1]).select(records)) == 150
     one = Connection().ready()
     for ident, code in ((0, 18), (1, 18), (2, 2)):
         one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, ident)).server(
