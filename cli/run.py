@@ -186,6 +186,11 @@ class RunReport:
     def __enter__(self) -> Self:
         return self
 
+    def files(self) -> dict[int | None, str]:
+        """By conversation the input that it begins in, where there are several."""
+        each = self.inspector.table.conversations if len(self.names) > 1 else ()
+        return {one.index: self.names[one.tcp.first[2]] for one in each}
+
     def warn(self) -> None:
         """Say once what could show secrets: that `-d` has a conversation read as what it is not."""
         row = self.inspector.run.suspected

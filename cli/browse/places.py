@@ -129,10 +129,14 @@ class Findings(Place):
     def line(self, at: int, columns: int) -> Parts:
         one = self.rows[at]
         style = SEVERITY[one.severity]
-        return [(f"{one.severity:<9}{pad(one.rule, self._size)}  ", style), (f"{one.cause}  ", PLAIN), (place_of(one), DIM)]
+        return [
+            (f"{one.severity:<9}{pad(one.rule, self._size)}  ", style),
+            (f"{one.cause}  ", PLAIN),
+            (place_of(one, files=self.reader.files), DIM),
+        ]
 
     def below(self, at: int, columns: int) -> Texts:
-        lines = finding_lines(self.rows[at], columns, COLOURLESS, self.reader.clock)
+        lines = finding_lines(self.rows[at], columns, COLOURLESS, self.reader.clock, files=self.reader.files)
         return Texts([[(line, BOLD if line.startswith(self.rows[at].severity) else PLAIN)] for line in lines])
 
 

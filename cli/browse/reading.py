@@ -72,6 +72,8 @@ class Reader:
         self.findings: list[Finding] = []
         self.rows: list[ConversationRow] = []
         self.more_rows = 0
+        self.files = run.files()
+        """By conversation the capture that it begins in, where there are several."""
         self.warned: list[str] = []
         self.done = False
         self.since: Clock | None = None
@@ -236,6 +238,7 @@ class Reader:
         inspector = self.run.inspector
         self.rows = list(islice((row for some in inspector.each_rows() for row in some), MOST))
         self.more_rows = len(inspector.table) - len(self.rows)
+        self.files = self.run.files()
         self._again = monotonic() + max(0.5, 20 * (monotonic() - begun))
 
 

@@ -184,9 +184,7 @@ class _View:
         else:
             from streamdump.render.findings import page
 
-            each, names = self.run.inspector.table.conversations, self.run.names
-            files = {one.index: names[one.tcp.first[2]] for one in each} if len(names) > 1 else {}
-            write_text(page(self.findings, summaries, columns(self.run.colour), self.palette, self.clock, files))
+            write_text(page(self.findings, summaries, columns(self.run.colour), self.palette, self.clock, self.run.files()))
         told = [count(number, name) for name, number in self.shown.items() if number]
         nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
         counters = self.run.inspector.counters
@@ -198,7 +196,8 @@ class _View:
         from streamdump.render.html.reports import diagnosis
 
         assert self.report is not None
-        write_html(path, "diagnose", self.run, names, diagnosis, self.report.findings, self._summaries(), self.report.diagrams)
+        shown = self.report.findings, self._summaries(), self.report.diagrams, self.run.files()
+        write_html(path, "diagnose", self.run, names, diagnosis, *shown)
 
     def _summaries(self) -> list[Outcome]:
         """How the conversations went; not where they were not read to their ends."""

@@ -22,6 +22,12 @@ SHOWN = 8
 """So many packets and messages are named."""
 
 
+Files = Mapping[int | None, str]
+"""Where there are several, by conversation the one that it begins in."""
+
+NO_FILES: Files = MappingProxyType({})
+
+
 def rank(one: Finding) -> tuple[int, bool, bool, bool]:
     """Where a finding stands: the most severe first, of these what several conversations tell, then what lies below the protocol and may
     explain the rest, which where it is only noted explains nothing; what single calls threw, and that something came often, stands behind
@@ -74,9 +80,9 @@ class Findings:
         return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
 
-def place_of(one: Finding, conversations: Sequence[int] = (), clock: Clock | None = None, file: str | None = None) -> str:
-    """Where a finding is: its conversation, or all those of which the same is said, messages and packets; and when it was certain. `file`:
-    the one that has its packets, where there are several."""
+def place_of(one: Finding, conversations: Sequence[int] = (), files: Files = NO_FILES, clock: Clock | None = None) -> str:
+    """Where a finding is: its conversation, or all those of which the same is said, messages and packets; and when it was certain."""
+    file = files.get(one.conversation)
     where = [] if one.conversation is None else [f"conversation {one.conversation}{'' if file is None else f' of {visible(file)}'}"]
     if len(conversations) > 1:
         where = [f"conversations {', '.join(map(str, sorted(conversations)[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
@@ -96,12 +102,12 @@ def finding_lines(
     clock: Clock,
     conversations: Sequence[int] = (),
     advised: bool = False,
-    file: str | None = None,
+    files: Files = NO_FILES,
 ) -> list[str]:
     """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`)."""
     colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
     head = f"{one.severity:<7}  {visible(one.rule)}"
-    place = place_of(one, conversations, clock, file)
+    place = place_of(one, conversations, files, clock)
     if width(head) + 2 + width(place) <= columns:
         lines = [f"{colour}{head}{palette.reset}  {palette.dim}{place}{palette.reset}"]
         place = ""
@@ -145,16 +151,15 @@ def page(
     columns: int | None,
     palette: Palette,
     clock: Clock,
-    files: Mapping[int, str] = MappingProxyType({}),
+    files: Files = NO_FILES,
 ) -> str:
-    """All of it: findings first, then the conversations; `files`: where there are several, by conversation the one that it begins in."""
+    """All of it: findings first, then the conversations."""
     room = COLUMNS if columns is None else columns
     lines: list[str] = []
     advised: set[tuple[str, str]] = set()
     for same in findings.ordered():
         given = (same.finding.rule, same.finding.advice)
-        file = None if same.finding.conversation is None else files.get(same.finding.conversation)
-        lines += [*finding_lines(same.finding, room, palette, clock, same.conversations, given in advised, file), ""]
+        lines += [*finding_lines(same.finding, room, palette, clock, same.conversations, given in advised, files), ""]
         advised.add(given)
     if findings.passed:
         lines += [f"and {findings.passed:,} more", ""]

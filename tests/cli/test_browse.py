@@ -154,6 +154,15 @@ def test_one_gets_from_a_finding_to_the_bytes_of_a_field_and_back() -> None:
     Browsing(REFUSED).drive(look)
 
 
+def test_of_several_captures_a_finding_names_its_own() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("1")
+        assert f"of {REFUSED}" in on.place.line(0, 400)[-1][0]
+        assert f"of {REFUSED}" in " ".join(" ".join(text for text, _ in line) for line in on.place.below(0, 400))
+
+    Browsing(LOGIN, REFUSED).drive(look)
+
+
 def test_keys_move_through_lines() -> None:
     async def look(on: Browsing) -> None:
         cursors = []

@@ -47,6 +47,10 @@ def test_of_several_captures_a_finding_names_its_own(tmp_path: Path, capsys: pyt
     told = re.sub(r"\s+", "", said(capsys, "diagnose", str(one), str(two)))
     assert f"of{tmp_path}/2" in told and f"of{tmp_path}/1" not in told and "\x1b" not in told
     assert f"of{tmp_path}" not in re.sub(r"\s+", "", said(capsys, "diagnose", str(two)))
+    for paths, there in (((one, two), True), ((two,), False)):
+        said(capsys, "diagnose", "--html", str(tmp_path / "page.html"), *map(str, paths))
+        shown = (tmp_path / "page.html").read_text().partition("What went wrong")[2]
+        assert (f"of {tmp_path}/2\\x1b.pcap" in shown, f"of {tmp_path}/1" in shown) == (there, False)
 
 
 def test_where_nothing_was_read_or_asked_for_nothing_is_called_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

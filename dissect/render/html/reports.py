@@ -10,7 +10,7 @@ from streamdump.latency.groups import Latencies
 from streamdump.latency.records import IntervalRow, LatencyRow
 from streamdump.latency.rows import interval_rows, rows
 from streamdump.render.clock import utc
-from streamdump.render.findings import Findings, place_of
+from streamdump.render.findings import NO_FILES, Files, Findings, place_of
 from streamdump.render.html.charts import chart, distribution, series
 from streamdump.render.html.page import ROWS, render
 from streamdump.render.html.sequence_diagrams import SequenceDiagram, SequenceDiagrams
@@ -30,7 +30,14 @@ LACKS = ("refused", "faults", "gaps", "gap_bytes")
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 
 
-def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: Sequence[Outcome], diagrams: SequenceDiagrams) -> str:
+def diagnosis(
+    title: str,
+    about: Sequence[str],
+    findings: Findings,
+    summaries: Sequence[Outcome],
+    diagrams: SequenceDiagrams,
+    files: Files = NO_FILES,
+) -> str:
     """The page of `diagnose`; `about`: lines on what was read."""
     ordered = findings.ordered()
     failed = [one for one in summaries if one.worst == "error" and one.conversation in diagrams]
@@ -44,7 +51,7 @@ def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: S
         {
             "title": title,
             "about": about,
-            "findings": [{"finding": same.finding, "where": place_of(same.finding, same.conversations)} for same in ordered[:ROWS]],
+            "findings": [{"finding": same.finding, "where": place_of(same.finding, same.conversations, files)} for same in ordered[:ROWS]],
             "left_out": findings.passed + max(0, len(ordered) - ROWS),
             "diagrams": drawn,
             "diagrams_left_out": len(failed) - len(drawn),
