@@ -33,7 +33,7 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import PipeClosed, abandon, coloured, say, write_text
 from streamdump.cli.run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, check_html, slip_of
-from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception
+from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception, refuse
 
 if TYPE_CHECKING:
     from streamdump.capture.write import PcapngWriter, Ring
@@ -67,16 +67,20 @@ class LiveOptions(NamedTuple):
 
 def check_without(wanted: LiveOptions, writes: bool = False) -> None:
     """Options of live capture make no sense for files; `writes`: -w does."""
-    if wanted.expression is not None:
-        raise UsageError("-f belongs to live capture (-i); of captures -Y chooses the messages, such as -Y 'port == 5552'")
     options = (
         (None if writes else wanted.write, "-w"),
         (wanted.ring, "-b"),
         (wanted.promiscuous, "--promiscuous"),
+        (wanted.embed and not writes, "--embed-keys"),
     )
-    for given, option in (*options, (wanted.embed and not writes, "--embed-keys")):
-        if given not in (None, False, [], ()):
-            raise UsageError(f"{option} belongs to live capture; name an interface with -i, or see streamdump -D")
+    belongs = "belongs to live capture; name an interface with -i, or see streamdump -D"
+    refuse(
+        (
+            wanted.expression is not None,
+            "-f belongs to live capture (-i); of captures -Y chooses the messages, such as -Y 'port == 5552'",
+        ),
+        *((given not in (None, False, [], ()), f"{option} {belongs}") for given, option in options),
+    )
 
 
 def run_of(
@@ -107,19 +111,24 @@ def run_of(
 def _check(wanted: LiveOptions, files: Sequence[str]) -> None:
     """Raises `UsageError` for what does not go together."""
     if files:
-        if files[0] in COMMANDS or OPERATOR.search(files[0]):
-            raise UsageError(slip_of(files[0]))
-        if not files[0].startswith("-") and not any(Path(name).exists() or "." in name for name in files):
-            raise UsageError(
-                f"-i captures from an interface, and reads no files; a capture filter belongs to -f: -f {quote(' '.join(files))}"
-            )
-        raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
-    if wanted.write == "-":
-        raise UsageError("-w - : of an interface packets are written to files only, standard output has the messages; tcpdump -w - does it")
-    if wanted.embed and wanted.write is None:
-        raise UsageError("--embed-keys adds to the file that -w names; there is none")
-    if "any" in (interfaces := set(wanted.interfaces or ())) and len(interfaces) > 1:
-        raise UsageError("-i any stands for all interfaces; leave the others out")
+        first, there = files[0], any(Path(name).exists() or "." in name for name in files)
+        refuse(
+            (first in COMMANDS or OPERATOR.search(first), slip_of(first)),
+            (
+                not (first.startswith("-") or there),
+                f"-i captures from an interface, and reads no files; a capture filter belongs to -f: -f {quote(' '.join(files))}",
+            ),
+            (True, f"-i captures from an interface, {first} is a file; give one or the other"),
+        )
+    interfaces = set(wanted.interfaces or ())
+    refuse(
+        (
+            wanted.write == "-",
+            "-w - : of an interface packets are written to files only, standard output has the messages; tcpdump -w - does it",
+        ),
+        (wanted.embed and wanted.write is None, "--embed-keys adds to the file that -w names; there is none"),
+        ("any" in interfaces and len(interfaces) > 1, "-i any stands for all interfaces; leave the others out"),
+    )
 
 
 class LiveRun(RunReport):

@@ -27,7 +27,7 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import write, write_text
 from streamdump.cli.run import blocks
-from streamdump.errors import UsageError
+from streamdump.errors import UsageError, refuse
 from streamdump.options import Options
 
 if TYPE_CHECKING:
@@ -108,15 +108,15 @@ def form_of(shown: Shown) -> ViewForm:
         raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} were both asked for; choose one")
     json, fields = forms == {"json"}, bool(forms & {"fields", "tabs", "csv"})
     check_clock(shown.clock, BETWEEN)
-    if (json or fields) and (shown.tree or shown.dump):
-        raise UsageError(
+    refuse(
+        (
+            (json or fields) and (shown.tree or shown.dump),
             f"{'-V' if shown.tree else '-x'} is a view for people; "
-            + ("-e names the fields" if fields else "the JSON has all fields already")
-        )
-    if forms == {"fields"} and not shown.names:
-        raise UsageError("-T fields shows nothing without -e NAME, such as -e number -e name -e latency")
-    if (shown.names or shown.manner) and not fields:
-        raise UsageError(f"{'-e' if shown.names else '-E'} belongs to -T fields")
+            + ("-e names the fields" if fields else "the JSON has all fields already"),
+        ),
+        (forms == {"fields"} and not shown.names, "-T fields shows nothing without -e NAME, such as -e number -e name -e latency"),
+        ((shown.names or shown.manner) and not fields, f"{'-e' if shown.names else '-E'} belongs to -T fields"),
+    )
     looks = looks_of(["header=y", "separator=,", "quote=d", *(shown.manner or ())] if forms == {"csv"} else shown.manner or ())
     return ViewForm(json, fields, bool(forms or shown.tree or shown.dump), looks, enough_of(shown.enough))
 

@@ -61,6 +61,13 @@ class UsageError(StreamdumpError):
     """An option value or filter that cannot be carried out (exit code 2)."""
 
 
+def refuse(*cases: tuple[object, str]) -> None:
+    """Raises `UsageError` with what is said of the first case that holds."""
+    for holds, text in cases:
+        if holds:
+            raise UsageError(text)
+
+
 class FilterError(UsageError):
     """A filter that cannot be read or asks for what is not there: `reason`, and the place `start` to `end` in the `expression`."""
 

@@ -23,12 +23,16 @@ from streamdump.cli.options import (
     inputs,
 )
 from streamdump.cli.parameters import READING, Members, gathers
-from streamdump.errors import UsageError
+from streamdump.errors import UsageError, refuse
 from streamdump.options import Options
 
 COMPARED = "What is compared"
 
 ONLY = ("all", "handshake", "names")
+
+
+_FOR_GOOD = "golden files are not written where CI is set: what is new there is a failure; --force writes them all the same"
+"""There they would always say what they should not."""
 
 
 class Compared(NamedTuple):
@@ -97,29 +101,24 @@ def check(
     from datetime import UTC, datetime
 
     from streamdump.cli.checking import CheckRun, Chosen
-    from streamdump.golden.check import tasks, update_refused
+    from streamdump.golden.check import tasks
 
     names = inputs(read_files, captures)
-    if not names:
-        raise UsageError("no capture given; streamdump check CAPTURE|DIR...")
-    if "-" in names:
-        raise UsageError("-: a golden file belongs to a file; standard input has no name for one")
-    if json and github:
-        raise UsageError("--json and --github both write to standard output; choose one")
-    refused = update_refused(os.environ, force) if update else None
-    if refused is not None:
-        raise refused
-    if force and not update:
-        raise UsageError("--force belongs to --update")
+    of_run = (("-i", interfaces), ("-f", capture_filter), ("-w", write_to))
+    refuse(
+        (not names, "no capture given; streamdump check CAPTURE|DIR..."),
+        ("-" in names, "-: a golden file belongs to a file; standard input has no name for one"),
+        (json and github, "--json and --github both write to standard output; choose one"),
+        (update and os.environ.get("CI") and not force, _FOR_GOOD),
+        (force and not update, "--force belongs to --update"),
+        *((given and command is None, f"{option} belongs to --run, which says what to check on an interface") for option, given in of_run),
+    )
     options = replace(options, keylog=key_logs(options.keylog, command is not None))
     chosen = Chosen(compared)
     began = datetime.now(UTC)
     run = CheckRun(chosen, json, github, colour)
     code = ExitCode.DONE
     if command is None:
-        for given, option in ((interfaces, "-i"), (capture_filter, "-f"), (write_to, "-w")):
-            if given:
-                raise UsageError(f"{option} belongs to --run, which says what to check on an interface")
         run.files(tasks(names, golden), options, update)
     elif len(names) > 1 or not interfaces:
         raise UsageError("--run COMMAND takes -i INTERFACE, and one name: that of the capture whose golden file is meant")

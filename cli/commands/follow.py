@@ -16,7 +16,7 @@ from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import Members, gathers
 from streamdump.cli.run import FileRun, asking, lines_of, write_html
 from streamdump.cli.showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
-from streamdump.errors import UsageError
+from streamdump.errors import UsageError, refuse
 from streamdump.options import SETTINGS, Options
 from streamdump.render.terminal import PLAIN, count
 
@@ -134,10 +134,10 @@ def _choose(shown: Shown, form: ViewForm, ladder: bool, mermaid: bool, raw: str 
     if len(asked) > 1:
         raise UsageError(f"{asked[0]} and {asked[1]} were both asked for; choose one")
     if raw is not None:
-        if raw not in SIDES and ":" not in raw:
-            raise UsageError(f"--raw {raw}: must be client, server, or an endpoint such as 192.0.2.1:5552")
-        if sys.stdout.isatty():
-            raise UsageError("--raw writes bytes as they are, which would act on this terminal; write them to a file, or | xxd")
+        refuse(
+            (raw not in SIDES and ":" not in raw, f"--raw {raw}: must be client, server, or an endpoint such as 192.0.2.1:5552"),
+            (sys.stdout.isatty(), "--raw writes bytes as they are, which would act on this terminal; write them to a file, or | xxd"),
+        )
 
 
 def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun, ladder: bool, mermaid: bool) -> RecordView:

@@ -32,7 +32,7 @@ from streamdump.cli.options import (
 from streamdump.cli.output import coloured, say, write_text
 from streamdump.cli.parameters import READING, Members, gathers
 from streamdump.cli.run import counts, suspicion
-from streamdump.errors import UsageError
+from streamdump.errors import UsageError, refuse
 from streamdump.options import Options, members
 from streamdump.render.terminal import count
 
@@ -220,18 +220,21 @@ def _refuse(
     by: tuple[str, ...],
 ) -> None:
     """Raises `UsageError` for options that do not go together."""
-    if follow is not None and (sources or resume or sql is not None):
-        raise UsageError("--follow takes its captures from one folder; it goes with no other capture, --resume or --sql")
-    if follow is None and finish:
-        raise UsageError("--finish ends what --follow FOLDER began; name the folder")
-    if not sources and not sql and follow is None:
-        raise UsageError("no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables")
-    if by and form != "parquet":
-        raise UsageError("--partition-by divides the files of Parquet; Delta tables always are by protocol and date, json and csv never")
-    if append and form != "delta":
-        raise UsageError("--append adds to Delta tables; it goes with --format delta")
-    if append and (follow is not None or not sources):
-        raise UsageError("--append adds captures that are given; --follow always adds")
+    follows = follow is not None
+    refuse(
+        (
+            follows and (sources or resume or sql is not None),
+            "--follow takes its captures from one folder; it goes with no other capture, --resume or --sql",
+        ),
+        (finish and not follows, "--finish ends what --follow FOLDER began; name the folder"),
+        (not (sources or sql or follows), "no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables"),
+        (
+            by and form != "parquet",
+            "--partition-by divides the files of Parquet; Delta tables always are by protocol and date, json and csv never",
+        ),
+        (append and form != "delta", "--append adds to Delta tables; it goes with --format delta"),
+        (append and (follows or not sources), "--append adds captures that are given; --follow always adds"),
+    )
 
 
 OURS = {"spark.master": "--master", "spark.driver.memory": "--memory", "spark.ui.enabled": "--ui"}
@@ -243,10 +246,10 @@ def _conf(given: list[str]) -> dict[str, str]:
     found = {}
     for one in given:
         name, equals, value = one.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise UsageError(f"--conf: {one} is no setting of Spark's; --conf spark.executor.memory=4g is one")
-        if name in OURS:
-            raise UsageError(f"--conf: {name} is {OURS[name]} here")
+        refuse(
+            (not (equals and name.startswith("spark.")), f"--conf: {one} is no setting of Spark's; --conf spark.executor.memory=4g is one"),
+            (name in OURS, f"--conf: {name} is {OURS.get(name)} here"),
+        )
         found[name] = value
     return found
 
@@ -286,10 +289,16 @@ class _Calls:
         """Captures to tables."""
         from streamdump.spark.pipeline import PipelineRun
 
-        if not settings.append and _taken(self.place):
-            raise UsageError(f"{self.out}: is there already; choose another --out, remove it, or --append to Delta tables")
-        if settings.append and self.place.at(".follow").exists():
-            raise UsageError(f"{self.out}: --follow writes to it; put captures into the folder that it follows")
+        refuse(
+            (
+                not settings.append and _taken(self.place),
+                f"{self.out}: is there already; choose another --out, remove it, or --append to Delta tables",
+            ),
+            (
+                settings.append and self.place.at(".follow").exists(),
+                f"{self.out}: --follow writes to it; put captures into the folder that it follows",
+            ),
+        )
         run = PipelineRun(settings, self.out, self.bar.show)
         more = run.prepare(resume)
         if run.others:

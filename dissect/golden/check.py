@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -217,10 +217,3 @@ def check(
         checked.error = readable(str(error))
         checked.missing_codec = isinstance(error, MissingCodec)
     return checked
-
-
-def update_refused(environment: Any, force: bool) -> UsageError | None:
-    """Why golden files are not written where CI runs: there they would always say what they should not."""
-    if environment.get("CI") and not force:
-        return UsageError("golden files are not written where CI is set: what is new there is a failure; --force writes them all the same")
-    return None

@@ -19,9 +19,10 @@ from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
 from streamdump.capture.files import PACKED, CaptureReader, open_capture
 from streamdump.capture.link import ip_header
+from streamdump.capture.write import is_input
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.summary import united
-from streamdump.errors import CaptureError, UsageError
+from streamdump.errors import CaptureError, UsageError, refuse
 from streamdump.inspector import Inspector
 from streamdump.model import Gap, Message, Options, Span
 from streamdump.protocols import PROTOCOLS
@@ -82,12 +83,11 @@ class ScrubResult(msgspec.Struct):
 def scrub(source: str | Path | BinaryIO, target: Path, wanted: ScrubOptions, options: Options, name: str | None = None) -> ScrubResult:
     """Write `source` to `target` without its secrets and what else is `wanted`; a file object must be one that can be read twice."""
     name = name or str(source)
-    if str(target).endswith(PACKED):
-        raise UsageError(f"{target}: captures are written unpacked; leave {target.suffix} off the name")
-    if target.exists() and not target.is_file():
-        raise UsageError(f"{target}: is no file")
-    if isinstance(source, str | Path) and target.exists() and Path(source).exists() and Path(source).samefile(target):
-        raise UsageError(f"{target}: is the input, which is never overwritten")
+    refuse(
+        (str(target).endswith(PACKED), f"{target}: captures are written unpacked; leave {target.suffix} off the name"),
+        (target.exists() and not target.is_file(), f"{target}: is no file"),
+        (isinstance(source, str | Path) and is_input(str(target), [str(source)]), f"{target}: is the input, which is never overwritten"),
+    )
     try:
         with in_place_of(target) as file:
             return _scrub(source, file, wanted, options, name)

@@ -13,7 +13,7 @@ from typing import Any
 from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
 from streamdump.capture.write import is_input
-from streamdump.errors import UsageError
+from streamdump.errors import UsageError, refuse
 from streamdump.render.terminal import visible
 
 FOLDER = Path(__file__).parent
@@ -22,28 +22,25 @@ ROWS = 2_000
 """So many rows of a table are shown; a page says how many it leaves out."""
 
 
-def check_page(path: str, names: Iterable[str] = (), option: str = "--html") -> None:
+def check_page(path: str, names: Iterable[str] = ()) -> None:
     """Raises `UsageError` for a file that could not be written, or is an input: that should show before the first packet."""
     target = Path(path)
-    if path == "-":
-        raise UsageError(f"{option} - : a page is written to a file; standard output has the text")
-    if target.is_symlink():
-        raise UsageError(f"{option} {path}: a symbolic link, which is not followed; name the file itself")
-    if target.exists() and not target.is_file():
-        raise UsageError(f"{option} {path}: cannot be written: is no regular file")
-    if is_input(path, names):
-        raise UsageError(f"{option} {path}: is an input, which is never overwritten")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {path}: {target.parent} is no directory in which files can be made")
+    refuse(
+        (path == "-", "--html - : a page is written to a file; standard output has the text"),
+        (target.is_symlink(), f"--html {path}: a symbolic link, which is not followed; name the file itself"),
+        (target.exists() and not target.is_file(), f"--html {path}: cannot be written: is no regular file"),
+        (is_input(path, names), f"--html {path}: is an input, which is never overwritten"),
+        (not os.access(target.parent, os.W_OK | os.X_OK), f"--html {path}: {target.parent} is no directory in which files can be made"),
+    )
 
 
-def write_page(path: str, text: str, option: str = "--html") -> None:
+def write_page(path: str, text: str) -> None:
     """Write a page, whole or not at all, in place of the file that is there. Raises `UsageError` where that cannot be."""
     try:
         with in_place_of(Path(path)) as file:
             file.write(text.encode("utf-8"))
     except OSError as error:
-        raise UsageError(f"{option} {path}: cannot be written: {explain(error)}") from error
+        raise UsageError(f"--html {path}: cannot be written: {explain(error)}") from error
 
 
 def load() -> None:
