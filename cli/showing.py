@@ -40,12 +40,8 @@ AT_ONCE = 4_096
 """Lines of a message that are put together at a time."""
 
 
-def _forms() -> list[str]:
-    return list(FORMS)
-
-
-def _manners() -> list[str]:
-    return ["header=y", "separator=,", "quote=d"]
+MANNERS = ("header=y", "separator=,", "quote=d")
+"""How -T csv looks, and what -E is completed to."""
 
 
 class Shown(NamedTuple):
@@ -62,7 +58,7 @@ class Shown(NamedTuple):
             help="text (default), json, fields: those of -e; tabs or csv: those of -e, or the usual ones",
             rich_help_panel=SHOWN,
             show_default=False,
-            autocompletion=_forms,
+            autocompletion=lambda: list(FORMS),
         ),
     ] = None
     names: Annotated[
@@ -84,7 +80,7 @@ class Shown(NamedTuple):
             help="how -T fields looks: header=y, separator=, (or /t), quote=d, s or n",
             rich_help_panel=SHOWN,
             show_default=False,
-            autocompletion=_manners,
+            autocompletion=lambda: list(MANNERS),
         ),
     ] = None
     clock: TimeForm = "r"
@@ -117,7 +113,7 @@ def form_of(shown: Shown) -> ViewForm:
         (forms == {"fields"} and not shown.names, "-T fields shows nothing without -e NAME, such as -e number -e name -e latency"),
         ((shown.names or shown.manner) and not fields, f"{'-e' if shown.names else '-E'} belongs to -T fields"),
     )
-    looks = looks_of(["header=y", "separator=,", "quote=d", *(shown.manner or ())] if forms == {"csv"} else shown.manner or ())
+    looks = looks_of([*MANNERS, *(shown.manner or ())] if forms == {"csv"} else shown.manner or ())
     return ViewForm(json, fields, bool(forms or shown.tree or shown.dump), looks, enough_of(shown.enough))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +36,6 @@ from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
 
 if TYPE_CHECKING:
-    from streamdump.cli.writing import Selection
     from streamdump.model import Record
     from streamdump.render.terminal import Palette
 
@@ -88,8 +87,10 @@ def read(
     if writes and live.write == "-" and (form.given or sys.stdout.isatty()):
         raise UsageError("-w - : standard output is for one thing: not for a terminal, and not with -V, -x, -T or --json")
     if writes and live.write is not None:
-        selection = _selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
-    with run_of(live, names, options, colour, asked, form.left, not quiet, writes, keeps_rows=selection is not None) as run:
+        from streamdump.cli.writing import Selection
+
+        selection = Selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
+    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, keeps_rows=selection is not None) as run:
         if selection is not None:
             selection.listen(run.inspector)
         showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)
@@ -105,12 +106,6 @@ def read(
 
         run.each(one)
         return run.end(more=selection.write(run)) if selection is not None and isinstance(run, FileRun) else run.end()
-
-
-def _selection(path: str, names: Sequence[str], some: bool, alone: bool, keys: bool) -> Selection:
-    from streamdump.cli.writing import Selection
-
-    return Selection(path, names, some, alone, keys)
 
 
 def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun) -> RecordView:

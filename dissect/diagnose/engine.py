@@ -80,7 +80,6 @@ class Diagnoser:
         self.summaries: dict[int, Outcome] = {}
         """Of conversations that ended, until somebody takes them away."""
         self.reports: list[Report] = []
-        self.found = dict.fromkeys(SEVERITIES, 0)
         self._talks: dict[int, ConversationContext] = {}
         self._numbers = 0
         self._last_ns = 0
@@ -336,7 +335,6 @@ class Diagnoser:
     def _add(self, out: list[Record], finding: Finding) -> None:
         self._numbers += 1
         finding.number = self._numbers
-        self.found[finding.severity] += 1
         out.append(finding)
 
     def _count(self, context: ConversationContext, finding: Finding, told: FindingDraft, kept: dict[tuple[Hashable, ...], Failed]) -> None:

@@ -304,11 +304,6 @@ def _accepted(message: Message, request: Message | None) -> str:
     return f", it takes {fields.get('lowest_version_label')} to {fields.get('highest_version_label')}{has}"
 
 
-def _not_let_in(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    denied: FindingDraft | None = context.memo.denied
-    return denied
-
-
 def _mismatch(context: ConversationContext, message: Message) -> FindingDraft | None:
     if (
         message.outcome == "refused"
@@ -542,7 +537,7 @@ _VERSIONS = "Use a client and a server of releases that belong together: up to s
 RULES: tuple[Rule, ...] = (
     Rule("evicted", ERROR, "eviction", _evicted, "Look in the log of the server for the time of the last packet that is named."),
     Rule("login-refused", ERROR, ANY, _login, "Look at how the client logs in."),
-    Rule("login-refused", ERROR, CLOSED, _not_let_in, "Look at how the client logs in."),
+    Rule("login-refused", ERROR, CLOSED, lambda context, closed: context.memo.denied, "Look at how the client logs in."),
     Rule("version-mismatch", ERROR, ANY, _mismatch, _VERSIONS),
     Rule("version-mismatch", ERROR, CLOSED, _never_answered, _VERSIONS),
     Rule("newer-version", NOTE, LOGINS, _newer, "Look whether there is a newer streamdump; what it shows of this connection may be wrong."),

@@ -5,6 +5,8 @@ Codes are looked at by their labels, which both versions of the protocol have, t
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -240,34 +242,34 @@ def _challenged(message: Message) -> bool:
     return _code(message) == "SASL challenge"
 
 
-def _authentication(context: ConversationContext, message: Message) -> str | None:
-    if message.outcome != "refused" or _code(message) != "authentication failure":
-        return None
-    memo = context.memo
+def _refused(pattern: str, cause: Callable[[RabbitmqState, Message, str], str]) -> Callable[[ConversationContext, Message], str | None]:
+    """What tells of a response that refuses with a code that the pattern finds, or without one with none of those that are told apart."""
+
+    def tell(context: ConversationContext, message: Message) -> str | None:
+        code = _code(message)
+        fits = re.search(pattern, code) if pattern else not any(one in code for one in TOLD_APART)
+        return cause(context.memo, message, code) if fits and message.outcome == "refused" else None
+
+    return tell
+
+
+def _authentication(memo: RabbitmqState, message: Message, code: str) -> str:
     who = f"the user {quoted(memo.user)}" if memo.user is not None else "the client"
     why = "the password is empty" if memo.unset else "the password is wrong, or there is no such user"
     return f"{memo.server} does not authenticate {who} ({memo.mechanism}): {why}"
 
 
-def _loopback(context: ConversationContext, message: Message) -> str | None:
-    if message.outcome != "refused" or "loopback" not in _code(message):
-        return None
-    who = quoted(context.memo.user) if context.memo.user is not None else "this user"
-    return f"{context.memo.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
+def _loopback(memo: RabbitmqState, message: Message, code: str) -> str:
+    who = quoted(memo.user) if memo.user is not None else "this user"
+    return f"{memo.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
 
 
-def _mechanism(context: ConversationContext, message: Message) -> str | None:
-    if message.outcome != "refused" or "mechanism not" not in _code(message):
-        return None
-    memo = context.memo
+def _mechanism(memo: RabbitmqState, message: Message, code: str) -> str:
     offers = f"; it offers {some(memo.offered)}" if memo.offered else ""
     return f"{memo.server} does not take the mechanism {quoted(memo.mechanism)}{offers}"
 
 
-def _renewal(context: ConversationContext, message: Message) -> str | None:
-    memo, code = context.memo, _code(message)
-    if message.outcome != "refused" or "cannot change" not in code:
-        return None
+def _renewal(memo: RabbitmqState, message: Message, code: str) -> str:
     began = "another login" if memo.began is None else _login(*memo.began)
     return f"{memo.server} refuses to renew the login by {_login(memo.mechanism, memo.user)}: the connection began with {began} ({code})"
 
@@ -276,10 +278,7 @@ def _login(mechanism: str | None, user: str | None) -> str:
     return f"{mechanism} of the user {quoted(user)}" if user is not None else str(mechanism)
 
 
-def _sasl(context: ConversationContext, message: Message) -> str | None:
-    memo, code = context.memo, _code(message)
-    if message.outcome != "refused" or any(one in code for one in TOLD_APART):
-        return None
+def _sasl(memo: RabbitmqState, message: Message, code: str) -> str:
     return f"{memo.server} refuses the data of {memo.mechanism} ({code}): it cannot be read"
 
 
@@ -426,11 +425,6 @@ def _null(message: Message) -> str | None:
         return None
     name = next((name.replace("_", " ") for name in TEXTS if message.fields.get(name, "") is None), None)
     return None if name is None else f"the {name} of {message.name} is null, which servers take for a damaged frame"
-
-
-def _null_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    told: FindingDraft | None = context.memo.null
-    return told
 
 
 # Publishing
@@ -1024,31 +1018,31 @@ RULES: tuple[Rule, ...] = (
         "authentication-refused",
         ERROR,
         "SaslAuthenticate",
-        _authentication,
+        _refused("^authentication failure$", _authentication),
         "Check user and password at the client: rabbitmqctl authenticate_user tells whether the server takes them.",
     ),
     Rule(
         "loopback-only-user",
         ERROR,
         "SaslAuthenticate",
-        _loopback,
+        _refused("loopback", _loopback),
         "Create a user of your own; loopback_users in the server's configuration lists those that may log in locally only.",
     ),
     Rule(
         "mechanism-refused",
         ERROR,
         "SaslAuthenticate",
-        _mechanism,
+        _refused("mechanism not", _mechanism),
         "Choose one of the mechanisms that the server offers, or enable this one (auth_mechanisms).",
     ),
     Rule(
         "renewal-refused",
         ERROR,
         "SaslAuthenticate",
-        _renewal,
+        _refused("cannot change", _renewal),
         "Renew it with the mechanism and the user that the connection began with, or open another connection.",
     ),
-    Rule("sasl-error", ERROR, "SaslAuthenticate", _sasl, "Look at how the client makes the data of this mechanism."),
+    Rule("sasl-error", ERROR, "SaslAuthenticate", _refused("", _sasl), "Look at how the client makes the data of this mechanism."),
     Rule(
         "virtual-host-refused",
         ERROR,
@@ -1085,7 +1079,7 @@ RULES: tuple[Rule, ...] = (
         _silence,
         "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
     ),
-    Rule("null-reference", WARNING, CLOSED, _null_end, WRITE_EMPTY),
+    Rule("null-reference", WARNING, CLOSED, lambda context, closed: context.memo.null, WRITE_EMPTY),
     Rule(
         "id-in-use",
         WARNING,

@@ -283,7 +283,6 @@ class ConversationContext:
         "protocol",
         "ready",
         "refusals",
-        "refused",
         "server",
         "shared",
         "step",
@@ -325,7 +324,6 @@ class ConversationContext:
         """The client does what it came for."""
         self.over = False
         """Its end was told, though one side goes on."""
-        self.refused = 0
         self.refusals: dict[str, int] = {}
         """By request and code how many were refused."""
         self.untold = 0
@@ -406,10 +404,9 @@ class ConversationContext:
             if self.orphans and message.id is not None:
                 # Captured in another order than sent
                 self.orphans.pop((message.src, message.id), None)
-        elif message.outcome == "refused":
-            self.refused += 1
         elif (
             message.kind == "response"
+            and message.outcome != "refused"
             and message.request is None
             and message.id is not None
             and self.begun

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from streamdump.golden.check import Source
     from streamdump.model import ConversationRow, Gap, Message, Record
 
 SUFFIX = ".golden"
@@ -61,7 +60,6 @@ class Recording:
     def __init__(self, place: Streamdump, hides: bool) -> None:
         self._place = place
         self._hides = hides
-        self._source: Source | None = None
         self._records: list[Record] | None = None
         self._rows: list[ConversationRow] = []
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from streamdump.model import Ending, Exchange, Finding, Gap, Message, Record
 from streamdump.protocols.protocol import InfoWithContext
 from streamdump.render.clock import Clock, Times
-from streamdump.render.terminal import PLAIN, Palette, cut, visible, width, wrapped
+from streamdump.render.terminal import PLAIN, Palette, count, cut, visible, width, wrapped
 
 Info = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]
@@ -63,11 +63,9 @@ def duration_text(duration_ns: int) -> str:
     return f"{duration_ns / 1e6:.{0 if duration_ns >= 10_000_000 else 2}f} ms"
 
 
-def bytes_text(count: int | None) -> str:
+def bytes_text(size: int | None) -> str:
     """ "1 byte", "1,448 bytes", "some bytes" where nobody knows how many."""
-    if count is None:
-        return "some bytes"
-    return "1 byte" if count == 1 else f"{count:,} bytes"
+    return "some bytes" if size is None else count(size, "byte")
 
 
 class _Place(NamedTuple):
