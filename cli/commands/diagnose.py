@@ -32,7 +32,7 @@ from streamdump.options import Options
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
-    from streamdump.diagnose.engine import Diagnoser, Outcome
+    from streamdump.diagnose.engine import Outcome
     from streamdump.model import ConversationRow, Finding, Record
 
 FAIL_ON = ("error", "warning")
@@ -73,7 +73,7 @@ def diagnose(
     asked = None if where is None else FilterCount(where, options)
     with run_of(live, names, options, colour, asked, left, prints=json, page=html) as run:
         run.tells = ("diagnose", "conversations")
-        view = _View(run, json, None if html is None else _Report(), clock, left)
+        view = _View(run, json, html is not None, clock, left)
         if isinstance(run, LiveRun):
             run.leaving = view.leave
         run.each(view.take)
@@ -86,29 +86,14 @@ def diagnose(
     return code
 
 
-class _Report:
-    """What a page shows besides the conversations."""
-
-    def __init__(self) -> None:
-        from streamdump.protocols import PROTOCOLS
-        from streamdump.render.findings import Findings
-        from streamdump.render.html.sequence_diagrams import SequenceDiagrams
-
-        self.findings = Findings()
-        self.diagrams = SequenceDiagrams({one.name: one.info for one in PROTOCOLS})
-
-    def take(self, records: list[Record], diagnoser: Diagnoser) -> None:
-        """Keep what these say, but not of conversations that went well."""
-        self.diagrams.take(records)
-        self.diagrams.drop([number for number, one in diagnoser.summaries.items() if one.worst != "error"])
-
-
 class _View:
     """Shows findings: as they come in JSON and of an interface, else the worst first at the end; then the conversations."""
 
-    def __init__(self, run: FileRun | LiveRun, json: bool, report: _Report | None, clock: Any, left: int | None) -> None:
+    def __init__(self, run: FileRun | LiveRun, json: bool, paged: bool, clock: Any, left: int | None) -> None:
+        from streamdump.protocols import PROTOCOLS
         from streamdump.render.clock import Clock
         from streamdump.render.findings import Findings
+        from streamdump.render.html.sequence_diagrams import SequenceDiagrams
 
         assert run.inspector.diagnoser is not None
         self.run, self.asked = run, run.asked
@@ -116,7 +101,8 @@ class _View:
         self.json = json
         self.palette = palette(run.colour)
         self.findings = Findings()
-        self.report = report
+        self.diagrams = SequenceDiagrams({one.name: one.info for one in PROTOCOLS}) if paged else None
+        """What a page shows besides."""
         self.clock = Clock(clock)
         self.left = left
         """So many messages are enough."""
@@ -132,8 +118,9 @@ class _View:
         if self.left is not None:
             records, self.left = first(records, self.left)
         found: list[Record] = [one for one in records if type(one) is Finding]
-        if self.report is not None:
-            self.report.take(records, self.diagnoser)
+        if self.diagrams is not None:
+            self.diagrams.take(records)
+            self.diagrams.drop([number for number, one in self.diagnoser.summaries.items() if one.worst != "error"])
         if self.asked is not None:
             self.asked.watch(records)
             found = self.asked.select(found, self.run.failed)
@@ -141,9 +128,9 @@ class _View:
             self.shown[one.severity] += 1  # type: ignore[union-attr]
         self.conversations.update(one.conversation for one in found if one.conversation is not None)
         if found:
+            if self.diagrams is not None or not (self.json or isinstance(self.run, LiveRun)):
+                self.findings.add(found)  # type: ignore[arg-type]
             self._show(found)  # type: ignore[arg-type]
-            if self.report is not None:
-                self.report.findings.add(found)  # type: ignore[arg-type]
         return self.left == 0
 
     def _show(self, found: list[Finding]) -> None:
@@ -158,8 +145,6 @@ class _View:
             for one in found:
                 lines = finding_lines(one, columns(self.run.colour) or COLUMNS, self.palette, self.clock)
                 write_text("".join(f"{line}\n" for line in [*lines, ""]))
-        else:
-            self.findings.add(found)
 
     def leave(self, rows: list[ConversationRow]) -> None:
         """These conversations are forgotten."""
@@ -182,9 +167,11 @@ class _View:
                 for block in blocks(encode, mine, self.run.failed):
                     write(block)
         else:
-            from streamdump.render.findings import page
+            from streamdump.render.findings import Findings, page
 
-            write_text(page(self.findings, summaries, columns(self.run.colour), self.palette, self.clock, self.run.files()))
+            # Those of an interface were shown
+            findings = Findings() if isinstance(self.run, LiveRun) else self.findings
+            write_text(page(findings, summaries, columns(self.run.colour), self.palette, self.clock, self.run.files()))
         told = [count(number, name) for name, number in self.shown.items() if number]
         nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
         counters = self.run.inspector.counters
@@ -195,8 +182,7 @@ class _View:
         """Write the page, too."""
         from streamdump.render.html.reports import diagnosis
 
-        assert self.report is not None
-        shown = self.report.findings, self._summaries(), self.report.diagrams, self.run.files()
+        shown = self.findings, self._summaries(), self.diagrams, self.run.files()
         write_html(path, "diagnose", self.run, names, diagnosis, *shown)
 
     def _summaries(self) -> list[Outcome]:
