@@ -36,6 +36,8 @@ from streamdump.cli.run import COMMANDS, OPERATOR, FileRun, FilterCount, RunRepo
 from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception, refuse
 
 if TYPE_CHECKING:
+    from rich.console import ConsoleDimensions
+
     from streamdump.capture.write import PcapngWriter, Ring
     from streamdump.model import ConversationRow, Options, Packet, Record
 
@@ -337,16 +339,14 @@ def list_interfaces() -> ExitCode:
 
 
 class LiveTable:
-    """The conversations as a table on the terminal, refreshed as long as the capture goes on; elsewhere it does nothing."""
+    """A table on the terminal, refreshed as long as the capture goes on; elsewhere it does nothing."""
 
-    def __init__(self, run: LiveRun, tick: Callable[[], None]) -> None:
-        """`tick` is called after every batch."""
-        from streamdump.render.live import Watch
-
+    def __init__(self, run: LiveRun, make: Callable[[ConsoleDimensions], Any], tick: Callable[[], None] = lambda: None) -> None:
+        """`make` makes the table for a terminal of some size; `tick` is called after every batch."""
         run.tick = tick
         self._tick = tick
         self._run = run
-        self._watch = Watch()
+        self._make = make
         self._screen: Any = None
         self._latest = 0.0
         self._failed: set[str] = set()
@@ -366,17 +366,9 @@ class LiveTable:
         if self._screen is not None:
             self._screen.stop()
 
-    def take(self, records: list[Record]) -> bool:
-        """Note what the table shows of these records; never enough."""
-        if self._screen is not None:
-            try:
-                self._watch.take(records)
-            except Exception as error:
-                self._tell(describe_exception(error))
-        return False
-
-    def _tell(self, what: str) -> None:
+    def tell(self, error: Exception) -> None:
         """Report what would come again and again once."""
+        what = describe_exception(error)
         if what not in self._failed:
             self._failed.add(what)
             self._run.tell(Report(what, "the table lacks something"))
@@ -387,11 +379,9 @@ class LiveTable:
         if now - self._latest >= REFRESH:
             self._latest = now
             try:
-                asked = self._run.asked
-                size = self._screen.console.size
-                table = self._watch.table(self._run.inspector, now, size.height, None if asked is None else asked.has, size.width)
+                table = self._make(self._screen.console.size)
             except Exception as error:
-                self._tell(describe_exception(error))
+                self.tell(error)
                 return
             self._screen.update(table, refresh=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from streamdump.errors import UsageError
+from streamdump.errors import UsageError, refuse
 
 if TYPE_CHECKING:
     from streamdump.protocols.protocol import Protocol
@@ -294,6 +294,15 @@ def whole(option: str, text: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise UsageError(f"{option} {text}: must be a whole number, {least} or more")
     return int(text)
+
+
+def interval_of(text: str | None) -> int | None:
+    """The nanoseconds of `--interval`."""
+    if text is None:
+        return None
+    width_ns = nanoseconds("--interval", text)
+    refuse((not width_ns, f"--interval {text}: must be longer than nothing"))
+    return width_ns
 
 
 def inputs(read_files: list[str] | None, files: list[str] | None) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,8 +79,19 @@ def _live(run: LiveRun, json: bool) -> None:
         run.each(note)
         leave()
     else:
-        with LiveTable(run, leave) as table:
-            run.each(lambda records: note(records) or table.take(records))
+        from streamdump.render.live import Watch
+
+        watch, has = Watch(), None if run.asked is None else run.asked.has
+        with LiveTable(run, lambda size: watch.table(run.inspector, monotonic(), size.height, has, size.width), leave) as table:
+
+            def take(records: list[Record]) -> bool:
+                try:
+                    watch.take(records)
+                except Exception as error:
+                    table.tell(error)
+                return note(records)
+
+            run.each(take if sys.stdout.isatty() else note)
 
 
 def _noting(run: FileRun | LiveRun) -> Callable[[list[Record]], bool]:

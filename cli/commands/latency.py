@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from time import monotonic
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamdump.cli.live import REFRESH, LiveOptions, LiveRun, run_of
+from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
 from streamdump.cli.options import LIMITS as LIMITS_PANEL
 from streamdump.cli.options import (
     SHOWN,
@@ -26,18 +24,20 @@ from streamdump.cli.options import (
     check_clock,
     enough_of,
     inputs,
-    nanoseconds,
+    interval_of,
     one_of,
     whole,
 )
-from streamdump.cli.output import coloured, columns, palette, say, write, write_text
+from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from streamdump.cli.run import FileRun, FilterCount, asking, write_html
 from streamdump.cli.showing import first
-from streamdump.errors import Report, UsageError, describe_exception
+from streamdump.errors import Report, describe_exception, refuse
 from streamdump.options import Options
 
 if TYPE_CHECKING:
+    from rich.console import ConsoleDimensions
+
     from streamdump.latency.groups import Latencies
     from streamdump.model import Pair, Record
     from streamdump.render.clock import Clock
@@ -89,13 +89,10 @@ def latency(
     colour: Colour = "auto",
 ) -> int:
     """How long requests took, how many were refused or not answered, by command or whatever else."""
-    if json and csv:
-        raise UsageError("--json and --csv were both asked for; choose one")
+    refuse((json and csv, "--json and --csv were both asked for; choose one"))
     names = inputs(read_files, files)
     grouped = _grouped(by)
-    width_ns = None if interval is None else nanoseconds("--interval", interval)
-    if width_ns == 0:
-        raise UsageError(f"--interval {interval}: must be longer than nothing")
+    width_ns = interval_of(interval)
     number = whole("--slowest", slowest, 0)
     limit = whole("--group-limit", group_limit)
     check_clock(clock)
@@ -106,7 +103,7 @@ def latency(
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
     with run_of(live, names, options, colour, asked, left, prints=False, page=html, keeps_rows=html is not None) as run:
         taker = _Taker(run, found, clock, left)
-        with _screen(run, taker) if isinstance(run, LiveRun) and sys.stdout.isatty() else nullcontext():
+        with LiveTable(run, partial(_table, taker)) if isinstance(run, LiveRun) else nullcontext():
             run.each(taker.take)
         if html is not None:
             _write(html, found, run, names or list(live.interfaces or ()), width_ns is None)
@@ -200,31 +197,11 @@ def _write(path: str, found: Latencies, run: FileRun | LiveRun, names: list[str]
         found.forget_series()
 
 
-@contextmanager
-def _screen(run: LiveRun, taker: _Taker) -> Iterator[None]:
-    """The table on the terminal, refreshed as long as the capture goes on."""
-    from rich.console import Console
-    from rich.live import Live
+def _table(taker: _Taker, size: ConsoleDimensions) -> Any:
+    """The table on a terminal of this size."""
     from rich.text import Text
 
     from streamdump.render.latency import text
 
-    latest = 0.0
-
-    def refresh() -> None:
-        nonlocal latest
-        now, size = monotonic(), console.size
-        if now - latest < REFRESH:
-            return
-        latest = now
-        try:
-            lines = text(taker.found, size.width, palette(run.colour), taker.clock).splitlines()
-        except Exception as error:
-            run.tell(Report(describe_exception(error), "the table lacks something"))
-            return
-        screen.update(Text.from_ansi("\n".join(lines[: max(1, size.height - 1)])), refresh=True)
-
-    console = Console(file=sys.stdout, no_color=not coloured(run.colour, sys.stdout), highlight=False, markup=False)
-    run.tick = refresh
-    with Live(console=console, auto_refresh=False, transient=True) as screen:
-        yield
+    lines = text(taker.found, size.width, palette(taker.run.colour), taker.clock).splitlines()
+    return Text.from_ansi("\n".join(lines[: max(1, size.height - 1)]))

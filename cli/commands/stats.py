@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, nanoseconds
+from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, interval_of
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, Members, gathers
 from streamdump.cli.run import FileRun, asking, check_html, write_html
-from streamdump.errors import UsageError
+from streamdump.errors import refuse
 from streamdump.options import Options
 
 if TYPE_CHECKING:
@@ -40,12 +40,9 @@ def stats(
     colour: Colour = "auto",
 ) -> int:
     """How much of what: packets, commands, streams, and what could not be read."""
-    if json and csv:
-        raise UsageError("--json and --csv were both asked for; choose one")
+    refuse((json and csv, "--json and --csv were both asked for; choose one"))
     names = inputs(read_files, files)
-    width_ns = None if interval is None else nanoseconds("--interval", interval)
-    if width_ns == 0:
-        raise UsageError(f"--interval {interval}: must be longer than nothing")
+    width_ns = interval_of(interval)
     asked, options = asking(where, replace(options, bodies=False))
     check_html(html, names)
     from streamdump.render.stats import Counted, comma_separated, text
