@@ -20,7 +20,7 @@ from streamdump.cli.exits import ExitCode
 from streamdump.cli.options import JOINS, OPERATORS, WHEN, one_of
 from streamdump.cli.output import coloured, say
 from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
-from streamdump.render.terminal import count
+from streamdump.render.terminal import count, those
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -474,7 +474,7 @@ def _trouble(inspector: Inspector, limits: int) -> list[str]:
     counters = inspector.counters
     # Inside TLS, nobody knows the size of some gaps
     missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
-    told = (
+    return those(
         (counters.failures, count(counters.failures, "internal error")),
         (counters.gaps, f"{count(counters.gaps, 'gap')} ({missing} missing or skipped)"),
         (counters.faults, f"{counters.faults:,} damaged"),
@@ -484,7 +484,6 @@ def _trouble(inspector: Inspector, limits: int) -> list[str]:
         (counters.broken_off, f"{count(counters.broken_off, 'handshake')} broken off"),
         (limits, f"{count(limits, 'limit')} reached"),
     )
-    return [text for number, text in told if number]
 
 
 def _unread(names: Mapping[str, int]) -> str:
@@ -519,13 +518,13 @@ def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
         return ["--keylog FILE reads TLS with its keys"] if "TLS" in names else []
     missing = "TLS, keys missing" in names
     empty = keys.named and missing and not (keys or keys.troubles or keys.damaged)
-    told = (
+    told = those(
         (keys.damaged, f"{count(keys.damaged, 'line')} of the key log not understood"),
         (empty, "the key log holds no secret"),
         (keys.rsa and missing, f"{count(keys.rsa, 'line')} with RSA premaster secrets not read; CLIENT_RANDOM lines are"),
         (keys.dropped, f"{count(keys.dropped, 'session')} of the key log dropped for newer ones"),
     )
-    return [*keys.troubles, *(text for number, text in told if number)]
+    return [*keys.troubles, *told]
 
 
 def _passed_over(counters: PacketCounters) -> list[str]:
@@ -533,7 +532,7 @@ def _passed_over(counters: PacketCounters) -> list[str]:
     links = sorted(counters.unknown_links.items())
     others = [packets for _, packets in links[LINKS_NAMED:]]
     damaged = counters.undecoded - sum(counters.unknown_links.values())
-    told = (
+    return those(
         *((packets, f"{count(packets, 'packet')} of link type {link} not read") for link, packets in links[:LINKS_NAMED]),
         (others, f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read"),
         (counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels), "no TCP in it"),
@@ -541,7 +540,6 @@ def _passed_over(counters: PacketCounters) -> list[str]:
         (damaged, f"{count(damaged, 'packet')} cut or malformed before the end of the headers"),
         *((packets, f"{count(packets, 'packet')} in {tunnel} not looked into") for tunnel, packets in sorted(counters.tunnels.items())),
     )
-    return [text for number, text in told if number]
 
 
 def _let_open(files: int) -> None:

@@ -18,7 +18,7 @@ from streamdump.cli.run import FileRun, asking, lines_of, write_html
 from streamdump.cli.showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError, refuse
 from streamdump.options import SETTINGS, Options
-from streamdump.render.terminal import PLAIN, count
+from streamdump.render.terminal import PLAIN, count, those
 
 if TYPE_CHECKING:
     from streamdump.model import ConversationRow, Head, Message, Record
@@ -244,12 +244,11 @@ class _Raw:
 
     def told(self) -> list[str]:
         silent = f"--raw {self._side}: it sent no message; where it is not known who the client is, name its address and port"
-        notes = (
+        return those(
             (not self._met, silent),
             (self._hidden, "bytes of secrets were overwritten with *; --show-secrets leaves them"),
             (self._missing, f"{count(self._missing, 'byte')} of this side are not there: lost, skipped or not kept"),
         )
-        return [text for holds, text in notes if holds]
 
 
 class _Handshake:

@@ -12,7 +12,7 @@ from streamdump.cli.output import say
 from streamdump.cli.parameters import Members, gathers
 from streamdump.errors import UsageError
 from streamdump.options import Options
-from streamdump.render.terminal import count
+from streamdump.render.terminal import count, those
 
 if TYPE_CHECKING:
     from streamdump.scrub.run import ScrubOptions, ScrubResult
@@ -88,7 +88,7 @@ def _tell(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
     say(f"{target}: {count(done.packets, 'packet')}, {count(done.messages, 'message')}; overwritten: {', '.join(parts) or 'nothing'}")
     packed = f"{count(done.packed, 'message')} with compressed bytes, which were overwritten as a whole and do not unpack any more"
     sizes = ", ".join(map(str, sorted(done.unsought)))
-    notes = (
+    notes = those(
         (done.packed, packed),
         (done.left_out, f"{_several(done.left_out, 'comment, name or key')} of the file left out"),
         (done.unread, f"{count(done.unread, 'conversation')} of other protocols stay as they are; --payloads overwrites them"),
@@ -97,9 +97,8 @@ def _tell(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
         (done.unsought, f"not searched for elsewhere, for they may be any bytes: secrets of {sizes} bytes"),
         (done.error, f"{done.error}; what is whole was written"),
     )
-    for holds, text in notes:
-        if holds:
-            say(text)
+    for text in notes:
+        say(text)
 
 
 def _sealed(several: bool, wanted: ScrubOptions) -> str:

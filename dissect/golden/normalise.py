@@ -181,7 +181,7 @@ class Normaliser:
         conversation = place.conversation
         side = 0 if record.src == place.client else 1
         if isinstance(record, Gap):
-            place.lines.append(Line(side, GAP, GAP, record.reason, {"size": record.size, "in_frame": record.in_frame}))
+            conversation.lines.append(Line(side, GAP, GAP, record.reason, {"size": record.size, "in_frame": record.in_frame}))
             return
         rules = self.rules(record.protocol)
         compare_rules = rules.compare_rules
@@ -205,7 +205,7 @@ class Normaliser:
         line.lane = record.name if record.name in compare_rules.apart else ""
         self._fill(_Into(place, rules, record.name, line.fields, line.labels, line), record.fields)
         self._odd(rules, record, line.fields)
-        place.lines.append(line)
+        conversation.lines.append(line)
 
     def _odd(self, rules: FieldRules, record: Message, fields: dict[str, Any]) -> None:
         notes = [self._said(note) for note in record.notes if note not in CHANCE]
@@ -323,7 +323,6 @@ class _Place:
         self.conversation = conversation
         self.client = client
         self.server = server
-        self.lines = conversation.lines
         self.used: defaultdict[int, set[str]] = defaultdict(set)
         """The ids of requests, by side."""
         self._flows: dict[tuple[int, str, str, str], Total] = {}

@@ -14,13 +14,13 @@ it, `@0` none. Lines of both sides stand in an order that does not depend on whe
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from streamdump.errors import StreamdumpError
 from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
-from streamdump.golden.normalise import rules_of
+from streamdump.golden.normalise import IdNames, rules_of
 from streamdump.golden.ranges import Run, merged, ranges
 from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, mapped, quoted, read, read_path, shown, text_of
 
@@ -57,11 +57,9 @@ _HEAD = re.compile(r"conversation ([a-z]+) ([0-9]{1,18}) ([>-]) ([a-z]+) ([0-9]{
 
 
 class GoldenError(StreamdumpError):
-    """A golden file that cannot be read: `file`, `line` and what is wrong."""
+    """A golden file that cannot be read: where, and what is wrong."""
 
     def __init__(self, file: str, line: int, what: str) -> None:
-        self.file = file
-        self.line = line
         super().__init__(f"{file}:{line}: {what}; streamdump check --update writes it anew")
 
 
@@ -75,29 +73,15 @@ def written(said: Transcript) -> str:
         lines.append(f"only {' '.join(sorted(said.only))}")
     if said.heartbeats:
         lines.append("with heartbeats")
-    names = _Renamed()
+    names = IdNames()
     for conversation in said.conversations:
         lines.append("")
         lines += _conversation(conversation, names)
     return "".join(f"{line}\n" for line in lines)
 
 
-class _Renamed:
-    """Numbers aliases by where they stand in the file."""
-
-    def __init__(self) -> None:
-        self._known: dict[Alias, Alias] = {}
-        self._count: Counter[str] = Counter()
-
-    def of(self, value: Any) -> Any:
-        if isinstance(value, Alias) and value not in self._known:
-            self._count[value.kind] += 1
-            self._known[value] = Alias(value.kind, self._count[value.kind])
-        return self._known.get(value, value) if isinstance(value, Alias) else value
-
-
-def _conversation(conversation: GoldenConversation, names: _Renamed) -> Iterator[str]:
-    one, other = (names.of(end) for end in conversation.ends)
+def _conversation(conversation: GoldenConversation, names: IdNames) -> Iterator[str]:
+    one, other = (names.alias(end.kind, end) for end in conversation.ends)
     arrow = ">" if conversation.roles else "-"
     layout = f" layout={conversation.layout}" if conversation.layout else ""
     yield f"conversation {one.kind} {one.number} {arrow} {other.kind} {other.number} {conversation.protocol}{layout}"
@@ -141,8 +125,12 @@ def fields_text(fields: Mapping[str, Any], labels: Mapping[str, str]) -> list[st
     return told
 
 
-def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], names: _Renamed) -> Iterator[str]:
-    told = fields_text({path: mapped(value, names.of) for path, value in fields.items()}, labels)
+def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], names: IdNames) -> Iterator[str]:
+    def named(value: Any) -> Any:
+        """A value with aliases numbered by where they stand in the file."""
+        return names.alias(value.kind, value) if isinstance(value, Alias) else value
+
+    told = fields_text({path: mapped(value, named) for path, value in fields.items()}, labels)
     whole = "  ".join([start, *told])
     if len(whole) <= WIDE or len(told) < 2:
         yield whole

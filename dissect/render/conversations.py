@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from streamdump.model import ConversationRow
 from streamdump.render.summary import bytes_text
-from streamdump.render.terminal import Palette, cut, pad, visible, width, wrapped
+from streamdump.render.terminal import Palette, count, cut, pad, those, visible, width, wrapped
 
 _HEADINGS = (
     "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order conflicts limits ended"
@@ -167,15 +167,11 @@ def _error(row: ConversationRow) -> list[str]:
 
 
 def trouble_of(row: ConversationRow) -> list[str]:
-    told = _error(row)
-    if row.gaps:
-        told.append(f"{row.gaps:,} {'gap' if row.gaps == 1 else 'gaps'} ({bytes_text(row.gap_bytes)})")
-    for count, text in (
-        (row.faults, "damaged"),
-        (row.refused, "refused"),
-        (row.unanswered, "unanswered"),
-        (row.limit_hits, "limits reached"),
-    ):
-        if count:
-            told.append(f"{count:,} {text}")
-    return told
+    told = those(
+        (row.gaps, f"{count(row.gaps, 'gap')} ({bytes_text(row.gap_bytes)})"),
+        (row.faults, f"{row.faults:,} damaged"),
+        (row.refused, f"{row.refused:,} refused"),
+        (row.unanswered, f"{row.unanswered:,} unanswered"),
+        (row.limit_hits, f"{row.limit_hits:,} limits reached"),
+    )
+    return [*_error(row), *told]

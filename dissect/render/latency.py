@@ -14,11 +14,11 @@ from streamdump.latency.sketch import Sketch
 from streamdump.render.clock import Clock
 from streamdump.render.terminal import Palette, cut, pad, visible, width
 
-_TIMES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
+QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _BARS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
 _SPACE = "  "
-_OTHERS = "(others)"
+OTHERS = "(others)"
 
 _SPARK = 18
 """Columns for the distribution of a group beside its quantiles."""
@@ -47,7 +47,7 @@ def comma_separated(found: Latencies) -> str:
     """The groups, or with a series the groups by interval, as comma-separated values; times in nanoseconds, the header first."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = [f"{kind}_{name}_ns" for kind in ("latency", "handler", "network", "network_at_most") for name in ("mean", *_TIMES)]
+    names = [f"{kind}_{name}_ns" for kind in ("latency", "handler", "network", "network_at_most") for name in ("mean", *QUANTILES)]
     series = found.interval_ns is not None
     writer.writerow(
         [
@@ -60,12 +60,12 @@ def comma_separated(found: Latencies) -> str:
     )
     for row in interval_rows(found) if series else rows(found):
         first: list[object] = [row.time, row.time_ns, row.interval_ns] if isinstance(row, IntervalRow) else []
-        values = [_OTHERS if row.others else getattr(row, name) for name in found.by]
+        values = [OTHERS if row.others else getattr(row, name) for name in found.by]
         reasons = "; ".join(f"{reason} {number}" for reason, number in row.reasons.items())
         counts = [row.count, row.answered, row.refused, row.unanswered, reasons]
         times: list[object] = []
         for one in (row.latency, row.handler, row.network, row.network_at_most):
-            times += [""] * (1 + len(_TIMES)) if one is None else [one.mean_ns, *_of(one)]
+            times += [""] * (1 + len(QUANTILES)) if one is None else [one.mean_ns, *quantiles_of(one)]
         writer.writerow([*first, row.protocol, *["" if one is None else harmless(one) for one in values], *counts, *times])
     return out.getvalue()
 
@@ -100,7 +100,7 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
     for row, group in zip(groups, [_group_of(found, row) for row in groups], strict=True):
         spark = _spark(group.latency, scale)
         counts = (f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}")
-        lines.append(_Line(_label(found, row), counts, _texts(row.latency), spark, _reasons(row)))
+        lines.append(_Line(_label(found, row), counts, _texts(row.latency), spark, reasons_of(row)))
         for name, times, sketch in (
             ("handler", row.handler, group.handler),
             ("network", row.network, group.network),
@@ -111,9 +111,9 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
                 lines.append(_Line(["", *[""] * (len(found.by) - 1), f"  {name}"], ("", "", ""), _texts(times), _spark(sketch, scale), ""))
     sizes = [max(width(name), *(width(line.label[index]) for line in lines)) for index, name in enumerate(labels)]
     counted = [max(len(name), *(len(line.counts[index]) for line in lines)) for index, name in enumerate(_COUNTS)]
-    timed = [max(len(name), *(len(line.times[index]) for line in lines)) for index, name in enumerate(_TIMES)]
+    timed = [max(len(name), *(len(line.times[index]) for line in lines)) for index, name in enumerate(QUANTILES)]
     reasons = max(len("why"), *(width(line.reasons) for line in lines)) if any(line.reasons for line in lines) else 0
-    head = _Line(labels, _COUNTS, _TIMES, "distribution", "why" if reasons else "")
+    head = _Line(labels, _COUNTS, QUANTILES, "distribution", "why" if reasons else "")
     once = sum(sizes) + sum(counted) + sum(timed) + len(_SPACE) * (len(sizes) + len(counted) + len(timed) - 1)
     if columns is None:
         every = [
@@ -274,7 +274,7 @@ def _bucket(one: Bucket) -> str:
 def _label(found: Latencies, row: LatencyRow | IntervalRow) -> list[str]:
     """What a group is called, in a column for each thing that is grouped by."""
     if row.others:
-        return [row.protocol, _OTHERS, *[""] * (len(found.by) - 1)]
+        return [row.protocol, OTHERS, *[""] * (len(found.by) - 1)]
     parts = []
     for name in found.by:
         value = getattr(row, name)
@@ -289,16 +289,16 @@ def _group_of(found: Latencies, row: LatencyRow) -> LatencyGroup:
     return found.groups[(row.protocol, *values)]
 
 
-def _reasons(row: LatencyRow) -> str:
+def reasons_of(row: LatencyRow) -> str:
     return ", ".join(f"{reason} {number:,}" for reason, number in row.reasons.items())
 
 
-def _of(times: Times) -> list[int]:
+def quantiles_of(times: Times) -> list[int]:
     return [times.min_ns, times.p50_ns, times.p90_ns, times.p95_ns, times.p99_ns, times.p99_9_ns, times.max_ns]
 
 
 def _texts(times: Times | None) -> list[str]:
-    return ["-"] * len(_TIMES) if times is None else [duration_text(one) for one in _of(times)]
+    return ["-"] * len(QUANTILES) if times is None else [duration_text(one) for one in quantiles_of(times)]
 
 
 def _scale(found: Latencies) -> list[int]:

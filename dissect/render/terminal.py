@@ -87,6 +87,11 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def those(*cases: tuple[object, str]) -> list[str]:
+    """What is said of the cases that hold."""
+    return [text for holds, text in cases if holds]
+
+
 def pad(text: str, cells: int) -> str:
     """`text` filled up with blanks to `cells`."""
     return text + " " * (cells - width(text))

@@ -14,7 +14,7 @@ from streamdump.render.findings import NO_FILES, Files, Findings, place_of
 from streamdump.render.html.charts import chart, distribution, series
 from streamdump.render.html.page import ROWS, render
 from streamdump.render.html.sequence_diagrams import SequenceDiagram, SequenceDiagrams
-from streamdump.render.latency import duration_text
+from streamdump.render.latency import QUANTILES, duration_text, quantiles_of, reasons_of
 from streamdump.render.stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
 
 DIAGRAMS = 20
@@ -26,8 +26,6 @@ STEP = 34
 
 COURSES = ("messages", "published", "delivered")
 LACKS = ("refused", "faults", "gaps", "gap_bytes")
-
-QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 
 
 def diagnosis(
@@ -154,7 +152,6 @@ def _key(found: Latencies, row: LatencyRow | IntervalRow) -> tuple[Any, ...]:
 
 
 def _row(found: Latencies, row: LatencyRow) -> dict[str, Any]:
-    one = row.latency
     values = [None if row.others else getattr(row, name) for name in found.by]
     labels = ["" if value is None else str(value) for value in values]
     if row.others:
@@ -163,6 +160,6 @@ def _row(found: Latencies, row: LatencyRow) -> dict[str, Any]:
         "protocol": row.protocol,
         "labels": labels,
         "counts": (row.count, row.refused, row.unanswered),
-        "times": [None] * 7 if one is None else [one.min_ns, one.p50_ns, one.p90_ns, one.p95_ns, one.p99_ns, one.p99_9_ns, one.max_ns],
-        "reasons": ", ".join(f"{reason} {number:,}" for reason, number in row.reasons.items()),
+        "times": [None] * len(QUANTILES) if row.latency is None else quantiles_of(row.latency),
+        "reasons": reasons_of(row),
     }
