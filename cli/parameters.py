@@ -97,32 +97,26 @@ def _text(written: str, value: int) -> str:
 
 
 def _options(names: tuple[str, ...], given: Mapping[str, Any]) -> Options:
-    return Options(**{name: _value(SETTINGS[name], given[name]) for name in names})
+    return Options(**{name: READ_AS[SETTINGS[name].written](SETTINGS[name], given[name]) for name in names})
 
 
-def _value(setting: Setting, given: Any) -> Any:
-    """What was written, as the library takes it."""
-    match setting.written:
-        case "size":
-            return size(setting.option, given)
-        case "count":
-            return whole(setting.option, given)
-        case "seconds":
-            return nanoseconds(setting.option, given)
-        case "choice":
-            return one_of(setting.option, given, setting.choices)
-        case "rules":
-            return decode_rules(given or ())
-        case "files":
-            return tuple(given or ())
-        case "list":
-            if given is None:
-                return None
-            from streamdump.protocols.seastar.verbs import load_verbs
+def _verbs(name: str) -> Any:
+    from streamdump.protocols.seastar.verbs import load_verbs
 
-            return load_verbs(given)
-        case "flag":
-            return given
+    return load_verbs(name)
+
+
+READ_AS: dict[str, Callable[[Setting, Any], Any]] = {
+    "size": lambda setting, given: size(setting.option, given),
+    "count": lambda setting, given: whole(setting.option, given),
+    "seconds": lambda setting, given: nanoseconds(setting.option, given),
+    "choice": lambda setting, given: one_of(setting.option, given, setting.choices),
+    "rules": lambda setting, given: decode_rules(given or ()),
+    "files": lambda setting, given: tuple(given or ()),
+    "list": lambda setting, given: None if given is None else _verbs(given),
+    "flag": lambda setting, given: given,
+}
+"""What was written, as the library takes it, by how it is written."""
 
 
 def _gathered(kind: Any, given: Mapping[str, Any]) -> Any:

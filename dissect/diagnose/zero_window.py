@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from streamdump.capture.ends import endpoints
-
-if TYPE_CHECKING:
-    from streamdump.model import Segment
-    from streamdump.tcp.assembler import TcpStream
+from streamdump.model import Segment
+from streamdump.tcp.assembler import TcpStream
 
 SIDES_KEPT = 4_096
 """So many sides of conversations are remembered."""

@@ -10,11 +10,12 @@ never go back; what allocates or slices compares with `end` before.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import CodeType
+from typing import Any, NamedTuple
 
 from streamdump.layout.types import (
     Array,
@@ -43,10 +44,6 @@ from streamdump.layout.types import (
     minimum,
 )
 from streamdump.layout.values import RENDER, lossy, not_finite, redacted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
 
 BRANCHES = 8
 """Alternatives from which on an object that has them is read by a function of its own."""
@@ -147,8 +144,6 @@ class _Counted(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
 
 class _Object:
     """An object in the making: keys that are still to be written, and the variable of the dict once there is one."""
-
-    __slots__ = ("pending", "variable")
 
     def __init__(self) -> None:
         self.pending: list[tuple[str, str]] = []

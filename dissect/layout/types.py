@@ -112,8 +112,6 @@ class Bits:
     A part may bring labels: `("compression", 3, COMPRESSIONS)`. The widths add up to the number's.
     """
 
-    __slots__ = ("number", "parts")
-
     def __init__(self, number: Number, *parts: tuple[str, int] | tuple[str, int, Labels]) -> None:
         self.number = number
         self.parts: list[tuple[str, int, int, Labels | None]] = []
@@ -127,8 +125,6 @@ class Bits:
 class Array:
     """A count and so many items."""
 
-    __slots__ = ("count", "item")
-
     def __init__(self, item: Type | tuple[Entry, ...], count: Number | str) -> None:
         self.item = typed(item)
         self.count = count
@@ -137,16 +133,12 @@ class Array:
 class Repeat:
     """Items to the end of the frame or of the `Sized` region."""
 
-    __slots__ = ("item",)
-
     def __init__(self, item: Type | tuple[Entry, ...]) -> None:
         self.item = typed(item)
 
 
 class Group:
     """A nested object."""
-
-    __slots__ = ("fields", "readers")
 
     def __init__(self, *fields: Entry) -> None:
         self.fields = fields
@@ -155,8 +147,6 @@ class Group:
 
 class Sized:
     """A length in bytes and that many bytes, which hold one `content`; an object may leave some over (`trailing`)."""
-
-    __slots__ = ("content", "length")
 
     def __init__(self, length: Number | str, content: Type | tuple[Entry, ...]) -> None:
         self.length = length
@@ -170,8 +160,6 @@ class Choice:
     (the field's own name is then not used; a `Choice` of tuples only may stand without a `Field` around it). Other values of the
     discriminator take `otherwise`, or else nothing: the key is absent.
     """
-
-    __slots__ = ("alternatives", "discriminator", "otherwise")
 
     def __init__(
         self,
@@ -189,8 +177,6 @@ class Choice:
 
 class Optional:
     """A tail that is there only when bytes are left; an entry of a field list, its fields become the parent's."""
-
-    __slots__ = ("fields",)
 
     def __init__(self, *fields: Entry) -> None:
         self.fields = fields
@@ -245,8 +231,6 @@ class Field(msgspec.Struct, frozen=True, eq=False):
 class Since:
     """Entries that are there from version `first` on and not any more from `until` on; `versions.at` chooses, before a layout is made."""
 
-    __slots__ = ("fields", "first", "until")
-
     def __init__(self, first: int, until: int, *fields: Entry) -> None:
         self.first = first
         self.until = until
@@ -263,8 +247,6 @@ def following(count: int) -> int:
 
 class Layout:
     """The fields of one message in wire order, complete. `key` is the protocol's command number, `info` sums the fields up in a line."""
-
-    __slots__ = ("decoders", "fields", "info", "key", "kind", "name", "note", "secret")
 
     def __init__(
         self,

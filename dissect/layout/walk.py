@@ -356,19 +356,21 @@ class Walker(WalkState):
             self.note(f"{self.where()} is not UTF-8")
             return lossy(data)
 
-    def _length(self, length: Number | str, at: int, end: int) -> tuple[int, int]:
-        """A length or count, and where what it counts begins."""
+    def _length(self, length: Number | str, at: int, end: int, what: str = "length", null: int | None = None) -> tuple[int, int]:
+        """A length or count, which is not negative unless that means `null`, and where what it counts begins."""
         if isinstance(length, str):
-            return self._reference(length), at
-        return self._number(length, at, end), at + length.size
+            size, first = self._reference(length), at
+        else:
+            size, first = self._number(length, at, end), at + length.size
+        if size < 0 and size != null:
+            raise self.malformed(at, f"{what} is {size}")
+        return size, first
 
     def _prefixed(self, kind: Text | Blob, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
-        size, first = self._length(kind.length, at, end)
+        size, first = self._length(kind.length, at, end, null=kind.null)
         value: Any = None
         stop = first
         if size != kind.null or kind.null is None:
-            if size < 0:
-                raise self.malformed(at, f"length is {size}")
             if size > end - first:
                 raise self.short(at, end, f"length says {sized(size)}, {end - first} left")
             stop = first + size
@@ -378,9 +380,7 @@ class Walker(WalkState):
         return value, stop, value
 
     def _array(self, kind: Array, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
-        size, first = self._length(kind.count, at, end)
-        if size < 0:
-            raise self.malformed(at, f"count is {size}")
+        size, first = self._length(kind.count, at, end, "count")
         least = minimum(kind.item)
         # Where bytes are missing the count may well be right.
         if size * least > end - first and (self.missing is None or end != self.end):
@@ -429,8 +429,6 @@ class Walker(WalkState):
 
     def _region(self, kind: Sized, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         size, first = self._length(kind.length, at, end)
-        if size < 0:
-            raise self.malformed(at, f"length is {size}")
         stop = first + size
         if stop > end:
             if self.missing is None or end != self.end:

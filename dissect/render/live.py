@@ -53,10 +53,7 @@ class Watch:
         """Note the latencies of these records."""
         for record in records:
             if type(record) is Message and record.latency_ns is not None:
-                latencies = self._latencies.get(record.conversation)
-                if latencies is None:
-                    latencies = self._latencies[record.conversation] = deque(maxlen=REMEMBERED)
-                latencies.append(record.latency_ns)
+                self._latencies.setdefault(record.conversation, deque(maxlen=REMEMBERED)).append(record.latency_ns)
 
     def table(
         self, inspector: Inspector, now: float, height: int, shown: Callable[[int], bool] | None = None, width: int | None = None

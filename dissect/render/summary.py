@@ -351,16 +351,13 @@ def wrapped_few(text: str, cells: int) -> list[str]:
 def _ending(record: Ending, step: str | None) -> tuple[str, str, int | None, str]:
     """What is said of an ending; `step`: in the middle of a handshake that had come so far."""
     who = record.sender or record.src
-    if record.how == "no answer":
-        told = f"no answer from {record.dst}"
-    elif record.how == "refused":
-        told = f"{record.src} refused the connection (RST to a SYN)"
-    elif record.how == "forgotten":
-        told = "forgotten, as there were too many or it was silent for long"
-    else:
-        told = f"{who} {_ENDS[record.how]}"
-        if record.protocol is None:
-            told += ", not a byte was sent"
+    told = {
+        "no answer": f"no answer from {record.dst}",
+        "refused": f"{record.src} refused the connection (RST to a SYN)",
+        "forgotten": "forgotten, as there were too many or it was silent for long",
+    }.get(record.how)
+    if told is None:
+        told = f"{who} {_ENDS[record.how]}{', not a byte was sent' if record.protocol is None else ''}"
     if record.quiet_ns is not None:
         told += f" after {duration_text(record.quiet_ns)} of silence"
     counts = [f"{number:,} {what}" for number, what in ((record.open, "unanswered"), (record.refused, "refused")) if number]

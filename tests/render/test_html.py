@@ -187,13 +187,13 @@ def test_of_a_long_conversation_the_beginning_and_the_end_are_kept() -> None:
         ladders.take([record])
         counts[record.conversation or 0] = counts.get(record.conversation or 0, 0) + 1
     long = max(counts, key=counts.__getitem__)
-    ladder = ladders.of(long)
+    ladder = ladders.kept.get(long)
     assert ladder is not None
     assert len(ladder.first) == min(FIRST, counts[long])
     assert len(ladder.first) + len(ladder.last) + ladder.passed == counts[long]
     assert len(ladder.last) <= LAST
     ladders.drop([long])
-    assert long not in ladders
+    assert long not in ladders.kept
 
 
 def test_what_cannot_be_written_is_told_before_a_packet_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,12 +38,8 @@ def diagnosis(
 ) -> str:
     """The page of `diagnose`; `about`: lines on what was read."""
     ordered = findings.ordered()
-    failed = [one for one in summaries if one.worst == "error" and one.conversation in diagrams]
-    drawn = []
-    for one in failed[:DIAGRAMS]:
-        diagram = diagrams.of(one.conversation)
-        if diagram is not None:
-            drawn.append(_drawn(one, diagram))
+    failed = [one for one in summaries if one.worst == "error" and one.conversation in diagrams.kept]
+    drawn = [_drawn(one, diagrams.kept[one.conversation]) for one in failed[:DIAGRAMS]]
     return render(
         "diagnose.html",
         {

@@ -55,37 +55,27 @@ class SequenceDiagrams:
 
     def __init__(self, info: Mapping[str, Callable[[Message], str]]) -> None:
         self._says = info
-        self._diagrams: dict[int, SequenceDiagram] = {}
+        self.kept: dict[int, SequenceDiagram] = {}
+        """By conversation."""
 
     def take(self, records: Iterable[Record]) -> None:
         """Keep what these show of their conversations."""
         for record in records:
-            if type(record) is Message:
-                diagram = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
-                if diagram is not None:
-                    said = cut(self._says[record.protocol](record), SAID)
-                    bad = record.outcome == "refused" or record.fault is not None
-                    diagram.add(DiagramStep(record.number, record.time_ns, record.src == diagram.client, record.name, said, bad))
-            elif type(record) is Ending:
-                diagram = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
-                if diagram is not None:
-                    bad = record.how != "FIN"
-                    diagram.add(DiagramStep(record.number, record.time_ns, record.src == diagram.client, "end", record.how, bad))
+            if not isinstance(record, Message | Ending):
+                continue
+            diagram = self.kept.get(record.conversation)
+            if diagram is None and len(self.kept) >= OPEN:
+                continue
+            if diagram is None:
+                diagram = self.kept[record.conversation] = SequenceDiagram(record.src if record.sender != "server" else record.dst)
+            if isinstance(record, Message):
+                name, said = record.name, cut(self._says[record.protocol](record), SAID)
+                bad = record.outcome == "refused" or record.fault is not None
+            else:
+                name, said, bad = "end", record.how, record.how != "FIN"
+            diagram.add(DiagramStep(record.number, record.time_ns, record.src == diagram.client, name, said, bad))
 
     def drop(self, conversations: Iterable[int]) -> None:
         """These went well, or nobody asks about them."""
         for one in conversations:
-            self._diagrams.pop(one, None)
-
-    def __contains__(self, conversation: int) -> bool:
-        return conversation in self._diagrams
-
-    def of(self, conversation: int) -> SequenceDiagram | None:
-        """That of one conversation, if it was kept."""
-        return self._diagrams.get(conversation)
-
-    def _of(self, conversation: int, client: str) -> SequenceDiagram | None:
-        diagram = self._diagrams.get(conversation)
-        if diagram is None and len(self._diagrams) < OPEN:
-            diagram = self._diagrams[conversation] = SequenceDiagram(client)
-        return diagram
+            self.kept.pop(one, None)
