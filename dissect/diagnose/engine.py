@@ -198,9 +198,7 @@ class Diagnoser:
             self._settle(context, message, out)
         context.see(message)
         rules = self._rules[context.family]
-        for rule in rules.get(message.name, ()):
-            self._ask(context, rule, message, out)
-        for rule in rules.get(ANY, ()):
+        for rule in (*rules.get(message.name, ()), *rules.get(ANY, ())):
             self._ask(context, rule, message, out)
         if message.outcome == "refused" and message.number not in context.told:
             self._refused(context, message, out)

@@ -151,6 +151,17 @@ class IggyState(msgspec.Struct):
 
 # What a refusal says
 
+NAMED = (
+    ("stream_id", "stream"),
+    ("topic_id", "topic"),
+    ("group_id", "group"),
+    ("user_id", "user"),
+    ("username", "user"),
+    ("name", "the name"),
+    ("client_id", "client"),
+)
+"""Fields of requests that say what they are for."""
+
 LACKS = {"poll_messages": "consume from it", "send_messages": "publish to it"}
 """What a client cannot do if these are refused."""
 
@@ -193,19 +204,8 @@ def _about(request: Message | None) -> str:
     """What a request is for: `stream "orders", topic 3`."""
     if request is None:
         return ""
-    fields, parts = request.fields, []
-    for name, what in (
-        ("stream_id", "stream"),
-        ("topic_id", "topic"),
-        ("group_id", "group"),
-        ("user_id", "user"),
-        ("username", "user"),
-        ("name", "the name"),
-        ("client_id", "client"),
-    ):
-        shown = _named(fields.get(name))
-        if shown is not None:
-            parts.append(f"{what} {shown}")
+    fields = request.fields
+    parts = [f"{what} {shown}" for name, what in NAMED if (shown := _named(fields.get(name))) is not None]
     if fields.get("partition_id") and fields.get("partition_given", True):
         parts.append(f"partition {fields['partition_id']}")
     return ", ".join(parts)

@@ -32,7 +32,7 @@ from streamdump.filter.names import (
     names_of,
     nearest,
 )
-from streamdump.filter.values import Earlier, Test, addresses, dstport, ports, present, some, srcport, texts
+from streamdump.filter.values import Earlier, Test, present, some, texts
 from streamdump.model import Head, Message, Options, Record
 from streamdump.options import SETTINGS
 from streamdump.protocols.field_registry import INT, OBJECT, OTHER, WORDS
@@ -147,11 +147,7 @@ class _Builder:
         self.hints: list[str] = []
         self.reads_fields = False
         self.namespace: dict[str, Any] = {
-            **{name: getattr(self.earlier, name) for name in OF_EARLIER},
-            "ports": ports,
-            "srcport": srcport,
-            "dstport": dstport,
-            "addresses": addresses,
+            **self.earlier.scope(),
             "present": present,
             RAW: partial(texts, show_secrets=show_secrets),
             "some": some,

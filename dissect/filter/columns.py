@@ -9,8 +9,8 @@ import msgspec
 
 from streamdump.errors import UsageError
 from streamdump.filter.grammar import Exists, parse, parts_of, shortened
-from streamdump.filter.names import AS_IN_TSHARK, FRAME, RAW, Key, NameTable, Path, names_of, tag_of
-from streamdump.filter.values import Earlier, addresses, collect, dstport, ports, split, srcport
+from streamdump.filter.names import AS_IN_TSHARK, ENDPOINT, FRAME, RAW, Key, NameTable, Path, names_of
+from streamdump.filter.values import Earlier, collect, split
 from streamdump.model import Message, Options, Record
 
 Get = Callable[[Any], Any]
@@ -58,30 +58,15 @@ def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
 
 
 def _key(name: str, key: Key, earlier: Earlier) -> Get:
-    derived: dict[str, Get] = {"ports": ports, "addresses": addresses, "srcport": srcport, "dstport": dstport}
-    if key.source.endswith("(r)"):
-        of = key.source.removesuffix("(r)")
-        return derived.get(of) or getattr(earlier, of)
     if name == FRAME:
         return lambda record: record.packets[1]
-    if name.startswith("ip") and name in AS_IN_TSHARK:
+    if name in AS_IN_TSHARK and key.kinds == {ENDPOINT}:
         # An address alone, as there
         return lambda record: split(getattr(record, AS_IN_TSHARK[name]))[0]
-    name = AS_IN_TSHARK.get(name, name)
-    if name == "record":
-        return lambda record: tag_of(type(record))
-    above, _, member = name.partition(".")
-    if not member and name != "time":
-        # A time has its text beside the number that is compared
-        above = key.source.removeprefix("r.")
-
-    def get(record: Any) -> Any:
-        value = getattr(record, above)
-        if value is None or not (member or key.struct):
-            return value
-        return getattr(value, member) if member else msgspec.structs.asdict(value)
-
-    return get
+    # A time has its text beside the number that is compared
+    source = "r.time" if name == "time" else key.source
+    get: Get = eval(f"lambda r: {source}", {"__builtins__": {}, **earlier.scope()})
+    return (lambda record: None if get(record) is None else msgspec.structs.asdict(get(record))) if key.struct else get
 
 
 def _fields(paths: Any) -> Get:

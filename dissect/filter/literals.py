@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
@@ -30,7 +30,6 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 ORDER: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 Network = IPv4Network | IPv6Network
-Address = IPv4Address | IPv6Address
 
 
 class Misfit(Exception):

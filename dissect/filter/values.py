@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from streamdump.filter.grammar import BracketEntry
-from streamdump.filter.names import Free
+from streamdump.filter.names import DELTA, RELATIVE, Free
 from streamdump.layout.values import seen
 from streamdump.model import Message
 
@@ -80,6 +80,11 @@ class Earlier:
             return end
         known = self._known.get(record.conversation)
         return None if known is None else known[side]
+
+    def scope(self) -> dict[str, Any]:
+        """What the expressions of keys call."""
+        ends = {"ports": ports, "srcport": srcport, "dstport": dstport, "addresses": addresses}
+        return {"client": self.client, "server": self.server, RELATIVE: self.relative, DELTA: self.delta, **ends}
 
 
 @lru_cache(REMEMBERED)

@@ -76,12 +76,11 @@ def _entries(entries: Sequence[Entry], path: str, when: str) -> list[Row]:
 
 def _choice(choice: Choice, field: Field | None, path: str, when: str) -> list[Row]:
     found: list[Row] = []
-    conditions = [f"{choice.discriminator} {key}" for key in choice.alternatives]
-    alternatives = [*zip(conditions, choice.alternatives.values(), strict=True)]
+    alternatives = [(f"if {choice.discriminator} is {key}", branch) for key, branch in choice.alternatives.items()]
     if choice.otherwise is not None:
-        alternatives.append((f"any other {choice.discriminator}", choice.otherwise))
+        alternatives.append((f"if any other {choice.discriminator}", choice.otherwise))
     for condition, branch in alternatives:
-        inside = _and(when, f"if {condition}" if condition.startswith("any") else f"if {condition.replace(' ', ' is ', 1)}")
+        inside = _and(when, condition)
         if isinstance(branch, tuple):
             found += _entries(branch, path, inside)
         else:
