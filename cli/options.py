@@ -244,14 +244,15 @@ def looks_of(manner: Sequence[str]) -> Looks:
     looks = Looks()
     for text in manner:
         key, _, value = text.partition("=")
-        if key == "header" and value in ("y", "n"):
-            looks = looks._replace(header=value == "y")
-        elif key == "separator" and (len(value) == 1 or value in ("/t", "/s")):
-            looks = looks._replace(separator={"/t": "\t", "/s": " "}.get(value, value))
-        elif key == "quote" and value in ("d", "s", "n"):
-            looks = looks._replace(quote={"d": '"', "s": "'", "n": ""}[value])
-        else:
-            raise UsageError(f"-E {text}: must be header=y, separator=C (/t a tab, /s a space) or quote=d, s or n")
+        match key:
+            case "header" if value in ("y", "n"):
+                looks = looks._replace(header=value == "y")
+            case "separator" if len(value) == 1 or value in ("/t", "/s"):
+                looks = looks._replace(separator={"/t": "\t", "/s": " "}.get(value, value))
+            case "quote" if value in ("d", "s", "n"):
+                looks = looks._replace(quote={"d": '"', "s": "'", "n": ""}[value])
+            case _:
+                raise UsageError(f"-E {text}: must be header=y, separator=C (/t a tab, /s a space) or quote=d, s or n")
     return looks
 
 

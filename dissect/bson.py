@@ -166,34 +166,35 @@ def _rare(data: bytes, kind: int, at: int, last: int, depth: int) -> tuple[Any, 
     fixed = _FIXED.get(kind)
     if fixed is not None:
         return fixed[1](data, at), at + fixed[0]
-    if kind == 0x05:
-        size = _INT32(data, at)[0]
-        stop = at + 5 + size
-        if size < 0 or stop > last:
-            raise Unusual
-        if data[at + 4] == 2:
-            if size < 4 or _INT32(data, at + 5)[0] != size - 4:
+    match kind:
+        case 0x05:
+            size = _INT32(data, at)[0]
+            stop = at + 5 + size
+            if size < 0 or stop > last:
                 raise Unusual
-            return _binary(data[at + 9 : stop], 2), stop
-        return _binary(data[at + 5 : stop], data[at + 4]), stop
-    if kind == 0x0B:
-        middle = data.index(0, at, last)
-        stop = data.index(0, middle + 1, last)
-        return _regex(data[at:middle].decode(), data[middle + 1 : stop].decode()), stop + 1
-    if kind in _TEXTS:
-        text, at = _string(data, at, last)
-        return Special({_TEXTS[kind]: text}), at
-    if kind == 0x0C:
-        text, at = _string(data, at, last)
-        return _pointer(text, data[at : at + 12]), at + 12
-    if kind == 0x0F:
-        stop = at + _INT32(data, at)[0]
-        if stop > last or depth >= NESTING_LIMIT:
-            raise Unusual
-        text, inner = _string(data, at + 4, stop)
-        if inner + 5 > stop or _INT32(data, inner)[0] != stop - inner or data[stop - 1]:
-            raise Unusual
-        return Special({"$code": text, "$scope": _document(data, inner + 4, stop - 1, depth + 1, True, None, 0)}), stop
+            if data[at + 4] == 2:
+                if size < 4 or _INT32(data, at + 5)[0] != size - 4:
+                    raise Unusual
+                return _binary(data[at + 9 : stop], 2), stop
+            return _binary(data[at + 5 : stop], data[at + 4]), stop
+        case 0x0B:
+            middle = data.index(0, at, last)
+            stop = data.index(0, middle + 1, last)
+            return _regex(data[at:middle].decode(), data[middle + 1 : stop].decode()), stop + 1
+        case 0x0D | 0x0E:
+            text, at = _string(data, at, last)
+            return Special({_TEXTS[kind]: text}), at
+        case 0x0C:
+            text, at = _string(data, at, last)
+            return _pointer(text, data[at : at + 12]), at + 12
+        case 0x0F:
+            stop = at + _INT32(data, at)[0]
+            if stop > last or depth >= NESTING_LIMIT:
+                raise Unusual
+            text, inner = _string(data, at + 4, stop)
+            if inner + 5 > stop or _INT32(data, inner)[0] != stop - inner or data[stop - 1]:
+                raise Unusual
+            return Special({"$code": text, "$scope": _document(data, inner + 4, stop - 1, depth + 1, True, None, 0)}), stop
     raise Unusual
 
 
@@ -599,47 +600,48 @@ class _Walker:
             if count and not self.enough(at, count, last, TYPES[kind], field):
                 return None, start
             return read(data, at), at + count
-        if kind == 0x08:
-            if not self.enough(at, 1, last, "boolean", field):
-                return None, start
-            value = data[at]
-            if value > 1:
-                self.note(f"{field}: boolean is {value:02x}")
-                return value, at + 1
-            return value == 1, at + 1
-        if kind in (0x02, 0x0C, 0x0D, 0x0E):
-            text, end = self.string(at, last, field)
-            if self.failed:
-                return None, start
-            if kind == 0x02:
-                return text, end
-            if kind in _TEXTS:
-                return Special({_TEXTS[kind]: text}), end
-            if not self.enough(end, 12, last, "DBPointer", field):
-                return None, start
-            return _pointer(text, data[end : end + 12]), end + 12
-        if kind == 0x05:
-            return self.binary(start, at, last, field)
-        if kind == 0x0B:
-            texts = []
-            for _ in range(2):
-                end = data.find(0, at, min(last, self.have))
-                if end < 0:
-                    self.fail(field, at, "regex without final 00" if self.have >= last else self.missing)
+        match kind:
+            case 0x08:
+                if not self.enough(at, 1, last, "boolean", field):
                     return None, start
-                texts.append(self.text(data[at:end], field))
-                at = end + 1
-            return _regex(*texts), at
-        if kind == 0x0F:
-            # only for a secret, whose inside is not shown
-            if not self.enough(at, 4, last, "length", field):
+                value = data[at]
+                if value > 1:
+                    self.note(f"{field}: boolean is {value:02x}")
+                    return value, at + 1
+                return value == 1, at + 1
+            case 0x02 | 0x0C | 0x0D | 0x0E:
+                text, end = self.string(at, last, field)
+                if self.failed:
+                    return None, start
+                if kind == 0x02:
+                    return text, end
+                if kind in _TEXTS:
+                    return Special({_TEXTS[kind]: text}), end
+                if not self.enough(end, 12, last, "DBPointer", field):
+                    return None, start
+                return _pointer(text, data[end : end + 12]), end + 12
+            case 0x05:
+                return self.binary(start, at, last, field)
+            case 0x0B:
+                texts = []
+                for _ in range(2):
+                    end = data.find(0, at, min(last, self.have))
+                    if end < 0:
+                        self.fail(field, at, "regex without final 00" if self.have >= last else self.missing)
+                        return None, start
+                    texts.append(self.text(data[at:end], field))
+                    at = end + 1
+                return _regex(*texts), at
+            case 0x0F:
+                # only for a secret, whose inside is not shown
+                if not self.enough(at, 4, last, "length", field):
+                    return None, start
+                size = _INT32(data, at)[0]
+                if size < 14:
+                    self.fail(field, at, f"length says {size} bytes, no code with scope has fewer than 14")
+                elif self.enough(at, size, last, "code with scope", field):
+                    return None, at + size
                 return None, start
-            size = _INT32(data, at)[0]
-            if size < 14:
-                self.fail(field, at, f"length says {size} bytes, no code with scope has fewer than 14")
-            elif self.enough(at, size, last, "code with scope", field):
-                return None, at + size
-            return None, start
         self.fail(field, start, f"unknown element type {kind:02x}")
         return None, start
 

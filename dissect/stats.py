@@ -105,7 +105,7 @@ class Stats:
     """Counts the records that it is given, and the packets that it is shown."""
 
     def __init__(self, interval_ns: int | None = None) -> None:
-        self.interval_ns = self.wanted_ns = interval_ns
+        self.interval_ns = interval_ns
         self._total = TotalRow(1, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
         self._files: dict[int, FileRow] = {}
         self._commands: dict[tuple[Any, ...], CommandRow] = {}
@@ -131,13 +131,14 @@ class Stats:
     def take(self, records: Iterable[Record]) -> None:
         """Count these records."""
         for record in records:
-            if type(record) is Message:
-                self._message(record)
-            elif type(record) is Gap:
-                self._total.gaps += 1
-                self._total.gap_bytes += record.size or 0
-            elif type(record) is Ending:
-                self._outstanding -= sum(self._credit.pop(record.conversation, {}).values())
+            match record:
+                case Message():
+                    self._message(record)
+                case Gap():
+                    self._total.gaps += 1
+                    self._total.gap_bytes += record.size or 0
+                case Ending():
+                    self._outstanding -= sum(self._credit.pop(record.conversation, {}).values())
 
     def _message(self, message: Message) -> None:
         total, size = self._total, message.size

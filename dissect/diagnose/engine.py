@@ -102,18 +102,18 @@ class Diagnoser:
         """The records with the findings behind what made them certain, and without the ends of conversations."""
         out: list[Record] = []
         for record in records:
-            kind = type(record)
-            if kind is not Closed:
+            if type(record) is not Closed:
                 out.append(record)
             try:
-                if kind is Message:
-                    self._message(record, out)
-                elif kind is Closed:
-                    self._closed(record, out)
-                elif kind is Gap:
-                    self._other(record, GAP, out)
-                elif kind is Exchange:
-                    self._other(record, EXCHANGE, out)
+                match record:
+                    case Message():
+                        self._message(record, out)
+                    case Closed():
+                        self._closed(record, out)
+                    case Gap():
+                        self._other(record, GAP, out)
+                    case Exchange():
+                        self._other(record, EXCHANGE, out)
             except Exception as error:
                 self._report(describe_exception(error), record.conversation)
         return out
@@ -387,18 +387,19 @@ class Diagnoser:
         and got it."""
         severity: Severity = NOTE if refusal.expected else WARNING
         behind = ""
-        if ended is None:
-            severity, behind = ERROR, ", which ends the handshake"
-        elif isinstance(ended, Message):
-            severity, behind = ERROR, f", and the {message.sender} closes"
-        elif isinstance(ended, Closed) and _ends_it(context, message, ended) and not refusal.expected:
-            severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
-        elif ended is True:
-            severity, behind = WARNING, "; a later one is taken"
-        elif refusal.lacks:
-            severity, behind = ERROR, f", so that the client cannot {refusal.lacks}"
-        elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and not context.goodbye:
-            severity, behind = WARNING, ", and the client leaves"
+        match ended:
+            case None:
+                severity, behind = ERROR, ", which ends the handshake"
+            case Message():
+                severity, behind = ERROR, f", and the {message.sender} closes"
+            case Closed() if _ends_it(context, message, ended) and not refusal.expected:
+                severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
+            case True:
+                severity, behind = WARNING, "; a later one is taken"
+            case _ if refusal.lacks:
+                severity, behind = ERROR, f", so that the client cannot {refusal.lacks}"
+            case Closed() if refusal.needed and ended.by is not None and not context.goodbye:
+                severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
         name = _called(context, message, request)
         told = FindingDraft(

@@ -131,14 +131,15 @@ def reduced(rule: FieldRule, value: Any) -> Any:
     """What is compared of a value by the rules that need nothing but the value."""
     if isinstance(value, Placeholder | Alias):
         return value
-    if rule.what == "mask":
-        return Placeholder(rule.with_)
-    if rule.what == "type":
-        return Placeholder(KINDS.get(type(value), "object"))
-    if rule.what == "reduce":
-        word = rule.with_(value)
-        return value if word is None else Placeholder(word)
-    if rule.what == "pattern":
-        text = value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        return Placeholder("masked") if rule.with_.fullmatch(encodable(text)) else value
+    match rule.what:
+        case "mask":
+            return Placeholder(rule.with_)
+        case "type":
+            return Placeholder(KINDS.get(type(value), "object"))
+        case "reduce":
+            word = rule.with_(value)
+            return value if word is None else Placeholder(word)
+        case "pattern":
+            text = value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+            return Placeholder("masked") if rule.with_.fullmatch(encodable(text)) else value
     return value

@@ -51,12 +51,13 @@ def digest(data: bytes, what: str = "bytes") -> Placeholder:
 
 def shortened(value: Any) -> Any:
     """A value as it is kept: long ones by their digest."""
-    if isinstance(value, bytes) and len(value) > LONG:
-        return digest(value)
-    if isinstance(value, str) and len(value) > LONG:
-        return digest(value.encode("utf-8", "surrogatepass"), "bytes of text")
-    if isinstance(value, list) and len(value) > LONG:
-        return digest(shown(value).encode("utf-8", "surrogatepass"), "bytes of list")
+    match value:
+        case bytes() if len(value) > LONG:
+            return digest(value)
+        case str() if len(value) > LONG:
+            return digest(value.encode("utf-8", "surrogatepass"), "bytes of text")
+        case list() if len(value) > LONG:
+            return digest(shown(value).encode("utf-8", "surrogatepass"), "bytes of list")
     return value
 
 
@@ -83,19 +84,20 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 def shown(value: Any) -> str:
     """A value as a golden file has it, in one line."""
-    if isinstance(value, bytes):
-        text = value.decode("ascii", "replace")
-        return f"b{dumps(text)}" if text.isascii() and text.isprintable() else f"x{dumps(value.hex())}"
-    if isinstance(value, Alias):
-        return f"<{value.kind} {value.number}>"
-    if isinstance(value, Placeholder):
-        return f"<{value.text}>"
-    if isinstance(value, list):
-        return f"[{', '.join(map(shown, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{dumps(name)}: {shown(one)}' for name, one in value.items())}}}"
-    if isinstance(value, str):
-        return quoted(value)
+    match value:
+        case bytes():
+            text = value.decode("ascii", "replace")
+            return f"b{dumps(text)}" if text.isascii() and text.isprintable() else f"x{dumps(value.hex())}"
+        case Alias(kind=kind, number=number):
+            return f"<{kind} {number}>"
+        case Placeholder(text=text):
+            return f"<{text}>"
+        case list():
+            return f"[{', '.join(map(shown, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{dumps(name)}: {shown(one)}' for name, one in value.items())}}}"
+        case str():
+            return quoted(value)
     return dumps(value, allow_nan=False)
 
 
@@ -137,25 +139,26 @@ def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
     if depth > DEEP:
         raise Unreadable(at, "a value in too many others")
     first = text[at : at + 1]
-    if first == "<":
-        stop = text.find(">", at)
-        if stop < 0:
-            raise Unreadable(at, "a < without its >")
-        inside = text[at + 1 : stop]
-        found = _ALIAS.fullmatch(inside)
-        return (Placeholder(inside) if found is None else Alias(found[1], int(found[2]))), stop + 1
-    if first == "[":
-        items, stop = _items(text, at + 1, depth, "]")
-        return [one for _, one in items], stop
-    if first == "{":
-        items, stop = _items(text, at + 1, depth, "}")
-        return dict(items), stop
-    if first in ("b", "x") and text[at + 1 : at + 2] == '"':
-        inner, stop = _json(text, at + 1)
-        try:
-            return (inner.encode("ascii") if first == "b" else bytes.fromhex(inner)), stop
-        except ValueError as wrong:
-            raise Unreadable(at, "no bytes") from wrong
+    match first:
+        case "<":
+            stop = text.find(">", at)
+            if stop < 0:
+                raise Unreadable(at, "a < without its >")
+            inside = text[at + 1 : stop]
+            found = _ALIAS.fullmatch(inside)
+            return (Placeholder(inside) if found is None else Alias(found[1], int(found[2]))), stop + 1
+        case "[":
+            items, stop = _items(text, at + 1, depth, "]")
+            return [one for _, one in items], stop
+        case "{":
+            items, stop = _items(text, at + 1, depth, "}")
+            return dict(items), stop
+        case "b" | "x" if text[at + 1 : at + 2] == '"':
+            inner, stop = _json(text, at + 1)
+            try:
+                return (inner.encode("ascii") if first == "b" else bytes.fromhex(inner)), stop
+            except ValueError as wrong:
+                raise Unreadable(at, "no bytes") from wrong
     return _json(text, at)
 
 

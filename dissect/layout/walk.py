@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import groupby
 from struct import Struct
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from streamdump.errors import Malformed, OverLimit
 from streamdump.layout.types import (
@@ -173,25 +173,23 @@ class Walker(WalkState):
 
     def _entries(self, entries: tuple[Entry, ...], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
         for entry in steps_of(entries):
-            if isinstance(entry, Run):
-                if entry.size <= end - at:
+            match entry:
+                case Run() if entry.size <= end - at:
                     self._take_run(entry, at, depth, into)
                     at += entry.size
-                    continue
-                for field in entry.fields:
-                    at = self._field(field, field.type, at, end, depth, into)
-            elif isinstance(entry, Field):
-                kind = entry.type
-                if type(kind) is Choice:
+                case Run():
+                    for field in entry.fields:
+                        at = self._field(field, field.type, at, end, depth, into)
+                case Field(type=Choice() as kind):
                     at = self._choice(kind, entry, at, end, depth, into)
-                else:
-                    at = self._field(entry, kind, at, end, depth, into)
-            elif isinstance(entry, Choice):
-                at = self._choice(entry, None, at, end, depth, into)
-            elif at < end:
-                at = self._entries(entry.fields, at, end, depth, into)
-            elif self.missing is not None and end == self.end:
-                raise self.malformed(at, self.missing, *_first_name(entry.fields))
+                case Field():
+                    at = self._field(entry, entry.type, at, end, depth, into)
+                case Choice():
+                    at = self._choice(entry, None, at, end, depth, into)
+                case _ if at < end:
+                    at = self._entries(entry.fields, at, end, depth, into)
+                case _ if self.missing is not None and end == self.end:
+                    raise self.malformed(at, self.missing, *_first_name(entry.fields))
         return at
 
     def _take_run(self, run: Run, at: int, depth: int, into: dict[str, Any]) -> None:
@@ -479,17 +477,19 @@ _UNPACK: dict[Number, Callable[[bytes, int], tuple[Any, ...]]] = {}
 @cache
 def _show(kind: Number | Fixed | FixedText) -> Show | None:
     """What makes of a value that was read the one that is shown; None where they are the same."""
-    if isinstance(kind, FixedText):
-        return Walker._text
-    if isinstance(kind, Fixed):
-        return lambda walker, data: walker.render(data)
-    if kind is boolean:
-        return Walker._boolean
-    if kind.floating:
-        return lambda walker, value: value if value - value == 0 else not_finite(value)
-    if kind.code == "16s":
-        order: Literal["big", "little"] = "big" if kind.order == ">" else "little"
-        return lambda walker, data: str(int.from_bytes(data, order))
+    match kind:
+        case FixedText():
+            return Walker._text
+        case Fixed():
+            return lambda walker, data: walker.render(data)
+        case Number(code="?"):
+            return Walker._boolean
+        case Number(floating=True):
+            return lambda walker, value: value if value - value == 0 else not_finite(value)
+        case Number(code="16s", order=">"):
+            return lambda walker, data: str(int.from_bytes(data, "big"))
+        case Number(code="16s"):
+            return lambda walker, data: str(int.from_bytes(data, "little"))
     return None
 
 

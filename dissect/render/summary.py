@@ -227,32 +227,33 @@ class Lines:
 
     def _said(self, record: Record) -> tuple[str, str, int | None, str]:
         """Mark, name, latency and text of a line."""
-        if type(record) is Message:
-            text, fault = self.info[record.protocol](record), record.fault
-            mark = "!" if record.outcome == "refused" or self._alarms(record) else "*" if record.notes else " "
-            if record.notes:
-                text = f"{text}  ({'; '.join(record.notes)})" if text else f"({'; '.join(record.notes)})"
-            if fault is not None:
-                mark = "!"
-                buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
-                told = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
-                text = f"{told}  {text}" if text else told
-            return mark, record.name, record.latency_ns, text
-        if type(record) is Gap:
-            inside = ", inside a frame" if record.in_frame else ""
-            return "!", "gap", None, f"{bytes_text(record.size)} {_REASONS[record.reason]}{inside}"
-        if type(record) is Ending:
-            return _ending(record, self.broken_off.get(record.conversation or 0))
-        if type(record) is Finding:
-            shown = f", messages {', '.join(map(str, record.messages))}" if record.messages else ""
-            mark = {"error": "!", "warning": "*"}.get(record.severity, " ")
-            return mark, "finding", None, f"{record.severity}: {record.cause} ({record.rule}{shown})"
-        assert type(record) is Exchange
-        if record.response is not None:
-            mark, ident = "!" if record.outcome == "refused" else " ", "" if record.id is None else f"#{record.id}  "
-            told = f"{ident}{record.outcome}: request {record.request}, response {record.response}"
-            return mark, record.name, record.latency_ns, told
-        return "!", record.name, None, self._unanswered(record)
+        match record:
+            case Message():
+                text, fault = self.info[record.protocol](record), record.fault
+                mark = "!" if record.outcome == "refused" or self._alarms(record) else "*" if record.notes else " "
+                if record.notes:
+                    text = f"{text}  ({'; '.join(record.notes)})" if text else f"({'; '.join(record.notes)})"
+                if fault is not None:
+                    mark = "!"
+                    buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
+                    told = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
+                    text = f"{told}  {text}" if text else told
+                return mark, record.name, record.latency_ns, text
+            case Gap():
+                inside = ", inside a frame" if record.in_frame else ""
+                return "!", "gap", None, f"{bytes_text(record.size)} {_REASONS[record.reason]}{inside}"
+            case Ending():
+                return _ending(record, self.broken_off.get(record.conversation or 0))
+            case Finding():
+                shown = f", messages {', '.join(map(str, record.messages))}" if record.messages else ""
+                mark = {"error": "!", "warning": "*"}.get(record.severity, " ")
+                return mark, "finding", None, f"{record.severity}: {record.cause} ({record.rule}{shown})"
+            case Exchange(response=None):
+                return "!", record.name, None, self._unanswered(record)
+            case Exchange():
+                mark, ident = "!" if record.outcome == "refused" else " ", "" if record.id is None else f"#{record.id}  "
+                told = f"{ident}{record.outcome}: request {record.request}, response {record.response}"
+                return mark, record.name, record.latency_ns, told
 
     def _alarms(self, message: Message) -> bool:
         alarm = self.alarms.get(message.protocol, {}).get(message.name)

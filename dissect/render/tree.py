@@ -218,17 +218,18 @@ def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return f"'{visible(value)}'"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).hex()
-    if value is None:
-        return "null"
-    if isinstance(value, dict):
-        # A number cut into parts, or a value of BSON that JSON has no type for
-        return ", ".join([f"{visible(str(key))} {_text(item)}" for key, item in value.items()])
+    match value:
+        case str():
+            return f"'{visible(value)}'"
+        case bool():
+            return "true" if value else "false"
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case None:
+            return "null"
+        case dict():
+            # A number cut into parts, or a value of BSON that JSON has no type for
+            return ", ".join([f"{visible(str(key))} {_text(item)}" for key, item in value.items()])
     return visible(str(value))
 
 
