@@ -162,7 +162,9 @@ def test_a_worker_without_streamdump_is_told(tmp_path: Path, java_home: str) -> 
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    said = failed(tmp_path / "out", java_home, "--conf", f"spark.pyspark.python={python}")
+    # Whoever runs the tests may tell there where streamdump is
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"JAVA_HOME": java_home}
+    said = failed(tmp_path / "out", java_home, "--conf", f"spark.pyspark.python={python}", environ=environ)
     assert said.startswith("the Python of a worker has no streamdump; it needs streamdump[spark]")
     assert "--resume" not in said
 
