@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,82 +16,14 @@ from streamdump.errors import ForeignState
 from streamdump.model import Options
 from streamdump.pair import Pairer
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
-from streamdump.protocols.seastar.verbs import Verbs
 from streamdump.session import Session
 from streamdump.spark import flows, rows
 from streamdump.tls.keys import KeyLog
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
-from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
+from tests.spark.lots import Lots, at_once, in_lots, packets
 from tests.support.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-CAPTURES = sorted(GOLDEN.glob("*/*.pcap*"))
-
 SECOND = 1_000_000_000
-
-SHORT = 25
-"""Captures of so few packets are cut after each of them."""
-
-
-def places(count: int, number: int = 8) -> list[int]:
-    """Where to cut: after every packet, or at so many places that are not alike for captures of one length."""
-    if count <= SHORT:
-        return list(range(1, count))
-    return sorted(random.Random(count).sample(range(1, count), number))
-
-
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_golden_captures(path: Path) -> None:
-    cuts = places(packets([path]).num_rows)
-    assert in_lots([path], cuts) == at_once([path])
-
-
-def test_answers_that_come_in_trouble_only() -> None:
-    path = GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap"
-    expected = at_once([path])
-    assert any('"name":"Credit"' in line and '"request":[' in line for line in expected["messages"])
-    assert in_lots([path], list(range(1, packets([path]).num_rows))) == expected
-
-
-CHOSEN = (
-    "iggy/py090-errors.pcap",
-    "iggy/py080-errors.pcap",
-    "iggy/seed-lossy.pcap",
-    "mewbase/java-types.pcap",
-    "rabbitmq-stream/sasl_errors_436.pcap",
-    "rabbitmq-stream/midstream_310.pcap",
-    "rabbitmq-stream/lost_segments_405.pcap",
-    "seastar-rpc/lz4_snap120.pcap",
-    "seastar-rpc/timeout_midstream.pcap",
-)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"bytes_as": "base64", "show_secrets": True},
-        {"bytes_as": "omit", "verbs": Verbs({1: "one", 2: "two"}, frozenset((2,)))},
-        {"bytes_as": "text", "undecided_limit": 40},
-        {"decode_as": tuple((port, "seastar-rpc", "rpc") for port in (5552, 8090, 7451, 7000))},
-        {"decode_as": tuple((port, "iggy", None) for port in (5552, 8090, 7451, 7000))},
-        {"frame_limit": 100, "waiting_limit": 600},
-        {"open_limit": 1, "undecided_limit": 0},
-    ],
-    ids=lambda changes: "+".join(changes),
-)
-def test_options(changes: dict[str, Any]) -> None:
-    options = replace(FOREVER, **changes)
-    for name in CHOSEN:
-        path = GOLDEN / name
-        cuts = places(packets([path]).num_rows, 5)
-        assert in_lots([path], cuts, options) == at_once([path], options), name
-
-
-@pytest.mark.parametrize("family", sorted(path.name for path in GOLDEN.iterdir()))
-def test_merged_golden_captures(family: str) -> None:
-    files = sorted((GOLDEN / family).glob("*.pcap*"))
-    cuts = places(packets(files).num_rows, 4)
-    assert in_lots(files, cuts) == at_once(files)
 
 
 @pytest.fixture(scope="module")
