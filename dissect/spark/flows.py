@@ -212,8 +212,7 @@ class Dissection:
     def take(self, segments: Iterable[Segment]) -> Iterator[TaskResults]:
         """What some segments in the order of a plain run make certain."""
         for segment in segments:
-            self.packet(0, segment)
-            if self.full:
+            if self.packet(0, segment):
                 yield from self.made()
 
     @property
@@ -233,8 +232,8 @@ class Dissection:
         if self._until is None or row["time_ns"] <= self._until:
             self._restore()
 
-    def packet(self, flow_id: int, segment: Segment) -> None:
-        """Take a packet. Conversations that share a `flow_id` share a session."""
+    def packet(self, flow_id: int, segment: Segment) -> bool:
+        """Take a packet; whether so much is certain now that it is to be handed on. Those that share a `flow_id` share a session."""
         if flow_id != self._flow_id:
             self.close()
         session = self._session
@@ -253,7 +252,9 @@ class Dissection:
             self._twice.add(segment)
         if session.run.windows is not None:
             session.run.windows.look(segment)
-        self._emitted += session.feed(segment)
+        found = session.table.feed(segment)
+        self._emitted += found
+        return bool(found) and self.full
 
     def _restore(self) -> Session:
         assert self._row is not None

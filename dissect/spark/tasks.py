@@ -215,8 +215,7 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
         for split in source.splits:
             for segment, latest_ns in timed_segments(split):
                 if key_of(segment.ends)[0] in home:
-                    straight.packet(0, segment)
-                    if straight.full:
+                    if straight.packet(0, segment):
                         writer.add_all(straight.made())
                 else:
                     others.append(row_of(segment, latest_ns))
