@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -450,84 +451,136 @@ BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For six processes of Java that live for seconds: what their better compiler does first is most of what they cost."""
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_session")
-def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyspark
+class Cluster:
+    """A master and two workers of Spark's own, each a process."""
 
-    from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
-    from streamdump.spark.session import NETTY, OPENED, SparkJvm
+    def __init__(self, folder: Path, java_home: str) -> None:
+        import pyspark
 
-    files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
-    expected = plain(files)
-    # Workers start their executors with a module that the Java of the extra lacks.
-    home = tmp_path / "java"
-    (home / "bin").mkdir(parents=True)
-    script = f'#!/bin/bash\nexec {java_home}/bin/java "${{@/--add-modules=jdk.incubator.vector/-XX:+IgnoreUnrecognizedVMOptions}}"\n'
-    (home / "bin" / "java").write_text(script)
-    (home / "bin" / "java").chmod(0o755)
-    environ = {
-        **os.environ,
-        "JAVA_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "SPARK_SCALA_VERSION": "2.13",
-    }
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str) -> Path:
-        log = tmp_path / f"{len(started)}.log"
-        opened = [f"--add-opens={one}=ALL-UNNAMED" for one in OPENED]
-        jars = Path(pyspark.__file__).parent / "jars"
-        call = [str(home / "bin" / "java"), "-Xmx256m", "-cp", f"{jars}/*", "-XX:+IgnoreUnrecognizedVMOptions", *BRIEF, *opened, *NETTY]
-        call += [f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
-        with log.open("wb") as out:
-            started.append(subprocess.Popen(call, env=environ, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True))
-        return log
-
-    def wait_for(log: Path, text: str) -> str:
-        until(lambda: text in log.read_text(errors="replace"), started[-1])
-        return next(line for line in log.read_text(errors="replace").splitlines() if text in line)
-
-    try:
-        log = start("master.Master", "--port", "0")
-        url = wait_for(log, "Starting Spark master at ").split()[-1]
-        workers = [start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"w{at}"), url) for at in range(2)]
-        for worker in workers:
-            wait_for(worker, "Successfully registered")
-        monkeypatch.setenv("JAVA_HOME", java_home)
-        settings = {
-            "spark.executor.memory": "700m",
-            "spark.executor.extraJavaOptions": " ".join(BRIEF),
-            "spark.shuffle.io.retryWait": "100ms",
-            "spark.sql.shuffle.partitions": "2",
+        self._folder = folder
+        self._jars = Path(pyspark.__file__).parent / "jars"
+        # Workers start their executors with a module that the Java of the extra lacks.
+        home = folder / "java"
+        (home / "bin").mkdir(parents=True)
+        script = f'#!/bin/bash\nexec {java_home}/bin/java "${{@/--add-modules=jdk.incubator.vector/-XX:+IgnoreUnrecognizedVMOptions}}"\n'
+        self._java = home / "bin" / "java"
+        self._java.write_text(script)
+        self._java.chmod(0o755)
+        self._environ = {
+            **os.environ,
+            "JAVA_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_HOME": str(self._jars.parent),
+            "SPARK_SCALA_VERSION": "2.13",
         }
-        session = SparkJvm(url, memory="1g", brief=True, settings=settings)
-        killed: list[str] = []
+        self._started: list[subprocess.Popen[bytes]] = []
 
-        def lose_one(progress: Progress) -> None:
-            if progress.what == "dissecting" and progress.tasks >= 6 and not killed:
-                killed.append(f"{progress.tasks} of {progress.total}")
-                os.killpg(started[1].pid, signal.SIGKILL)
+    def begin(self) -> str:
+        """Start them; the master's name."""
+        log = self._start("master.Master", "--port", "0")
+        url = self._wait_for(log, "Starting Spark master at ").split()[-1]
+        places = [str(self._folder / f"w{at}") for at in range(2)]
+        workers = [self._start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", place, url) for place in places]
+        for worker in workers:
+            self._wait_for(worker, "Successfully registered")
+        return url
 
-        try:
-            run = PipelineRun(PipelineSettings([str(path) for path in files], split=50_000, parts=6), str(tmp_path / "out"), lose_one)
-            assert run.prepare()
-            run.go(session)
-            run.close()
-            sent_alone(session, files, tmp_path, expected["messages"])
-        finally:
-            session.close()
-        assert killed
-        import pyarrow.parquet
+    def lose_worker(self) -> None:
+        os.killpg(self._started[1].pid, signal.SIGKILL)
 
-        for table, lines in expected.items():
-            assert told(table, pyarrow.parquet.read_table(tmp_path / "out" / table).to_pylist()) == lines
-    finally:
-        for process in started:
+    def end(self) -> None:
+        for process in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+    def _start(self, name: str, *arguments: str) -> Path:
+        from streamdump.spark.session import NETTY, OPENED
+
+        log = self._folder / f"{len(self._started)}.log"
+        opened = [f"--add-opens={one}=ALL-UNNAMED" for one in OPENED]
+        call = [str(self._java), "-Xmx256m", "-cp", f"{self._jars}/*", "-XX:+IgnoreUnrecognizedVMOptions", *BRIEF, *opened, *NETTY]
+        call += [f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+        with log.open("wb") as out:
+            made = subprocess.Popen(call, env=self._environ, cwd=self._folder, stdout=out, stderr=out, start_new_session=True)
+        self._started.append(made)
+        return log
+
+    def _wait_for(self, log: Path, text: str) -> str:
+        until(lambda: text in log.read_text(errors="replace"), self._started[-1])
+        return next(line for line in log.read_text(errors="replace").splitlines() if text in line)
+
+
+ON_CLUSTER = {
+    "spark.executor.memory": "700m",
+    "spark.executor.extraJavaOptions": " ".join(BRIEF),
+    "spark.shuffle.io.retryWait": "100ms",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, java_home: str) -> Iterator[tuple[Cluster, str]]:
+    """One for several tests, and its address."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"), java_home)
+    try:
+        yield made, made.begin()
+    finally:
+        made.end()
+
+
+@pytest.mark.slow
+def test_a_driver_on_a_cluster_that_is_killed_goes_on(tmp_path: Path, java_home: str, cluster: tuple[Cluster, str]) -> None:
+    out = tmp_path / "out"
+    files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
+    settings = [part for pair in ON_CLUSTER.items() for part in ("--conf", "=".join(pair))]
+    call = command(*map(str, files), "--out", str(out), "--master", cluster[1], "--memory", "1G", *settings)
+    call += ["--split", "20K", "--parts", "12"]
+    environ = {**os.environ, "JAVA_HOME": java_home}
+    process = subprocess.Popen(call, env=environ, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: list((tmp_path / ".out.partial" / "receipts").glob("*.json")), process)
+    finally:
+        process.kill()
+        process.wait()
+    assert not out.exists()
+    done = subprocess.run([*call, "--resume"], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "done before" in done.stderr, "parts that were written are not written again"
+    for table, lines in plain(files).items():
+        assert told(table, pyarrow.parquet.read_table(out / table).to_pylist()) == lines
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_session")
+def test_a_cluster_that_loses_a_worker_says_the_same(
+    tmp_path: Path, java_home: str, cluster: tuple[Cluster, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
+    from streamdump.spark.session import SparkJvm
+
+    files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
+    expected = plain(files)
+    monkeypatch.setenv("JAVA_HOME", java_home)
+    session = SparkJvm(cluster[1], memory="1g", brief=True, settings=ON_CLUSTER)
+    killed: list[str] = []
+
+    def lose_one(progress: Progress) -> None:
+        if progress.what == "dissecting" and progress.tasks >= 6 and not killed:
+            killed.append(f"{progress.tasks} of {progress.total}")
+            cluster[0].lose_worker()
+
+    try:
+        run = PipelineRun(PipelineSettings([str(path) for path in files], split=50_000, parts=6), str(tmp_path / "out"), lose_one)
+        assert run.prepare()
+        run.go(session)
+        run.close()
+        sent_alone(session, files, tmp_path, expected["messages"])
+    finally:
+        session.close()
+    assert killed
+    for table, lines in expected.items():
+        assert told(table, pyarrow.parquet.read_table(tmp_path / "out" / table).to_pylist()) == lines
 
 
 def test_a_driver_that_is_killed_goes_on_and_every_row_is_there_once(tmp_path: Path, java_home: str) -> None:
