@@ -237,9 +237,7 @@ def _member(found: RegisteredField) -> Member | Struct | None:
     info = "; ".join([" or ".join(found.said), *notes])
     if OBJECT in kinds and LIST not in kinds:
         members = _members(found)
-        if not members:
-            return None
-        return Struct(info, members)
+        return Struct(info, members) if members else None
     if kinds == {LIST}:
         assert found.items is not None
         item = _member(found.items)

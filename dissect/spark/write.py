@@ -46,7 +46,7 @@ FORMATS = ("parquet", "delta", "json", "csv")
 JSON = ("fields", "facts")
 """Columns of JSON text."""
 
-GROUP = 5_000
+GROUP = 20_000
 """Rows that a task keeps the values of before it makes columns of them."""
 
 GROUP_BYTES = 32 << 20
@@ -334,8 +334,7 @@ class _Out:
 class _Parquet(_Out):
     def __init__(self, folder: Folder, name: str, whole: Any) -> None:
         super().__init__(folder, name, whole)
-        given = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
-        self._writer = self._through(given)
+        self._writer = self._through(pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole)))
         self._group: list[Any] = []
         self._rows = 0
         self.bytes = 0
@@ -435,9 +434,7 @@ def _repeating(whole: Any) -> list[str]:
 class _Json(_Out):
     """One object a line; times as text in the form of the JSON contract, fields as an object, so without the structs."""
 
-    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
-        super().__init__(folder, name, whole)
-        self._encoder = msgspec.json.Encoder()
+    _encoder = msgspec.json.Encoder()
 
     def write(self, rows: Any) -> None:
         super().write(rows)
