@@ -76,9 +76,10 @@ def test_fragments_in_different_lots(capture: Path, tmp_path: Path) -> None:
     path = tmp_path / "fragments.pcap"
     path.write_bytes(pcap(found, nano=True, snap=SNAP))
     between = [at for at in range(1, len(found)) if found[at].data[20:22] != b"\0\0" and found[at].data[20] & 0x3F == 0]
-    assert len(between) > 10
+    assert len(between[::7]) > 10
     expected = at_once([path])
-    assert in_lots([path], between) == expected
+    # A cut at every seventh still falls behind first, middle and last fragments
+    assert in_lots([path], between[::7]) == expected
     assert not any('"lost"' in line for line in expected["gaps"])
 
 
