@@ -124,13 +124,3 @@ def test_a_look_goes_on_while_bytes_have_paid() -> None:
     assert work_budget.spend(ALWAYS + ONCE * 1_000)
     assert not work_budget.spend(ONCE * 1_000)
     assert work_budget.left < 0
-
-
-def test_a_look_that_failed_is_made_again() -> None:
-    work_budget = WorkBudget()
-    work_budget.pay(10)
-    before = work_budget.left
-    work_budget.begin(10, 1)
-    work_budget.spend(7)
-    work_budget.again()
-    assert work_budget.left == before
