@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -45,7 +45,7 @@ LOGIN_REACH = 160
 NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in ("no bytes", "not enough bytes yet", "nothing fits"))
 """What is said of very many conversations, perhaps: one object for all of them."""
 
-ALIKE, ALIKE_KEPT = 1_024, 1_024
+FIRST_LOOK, FIRST_LOOKS_KEPT = 1_024, 1_024
 """What comes of the first look at so few bytes, and of the last one if no more came, is kept for so many others with the same bytes."""
 
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
@@ -63,7 +63,7 @@ def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdic
     return None
 
 
-_alike: dict[tuple[Any, ...], tuple[Verdict | None, tuple[Protocol, ...]]] = {}
+_first_looks: dict[tuple[Any, ...], tuple[Verdict | None, tuple[Protocol, ...]]] = {}
 
 
 class Suspicion(msgspec.Struct):
@@ -97,6 +97,15 @@ class Suspicion(msgspec.Struct):
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
+class _SkippedLook(NamedTuple):
+    """What a look would have been at; `left`: what it might have cost; `sides`: runs and segments of each."""
+
+    size: int
+    packets: int
+    left: int
+    sides: tuple[Any, ...]
+
+
 class _Seen(msgspec.Struct):
     """The bytes of a conversation put together, once there are enough to be looked at, and what they told so far."""
 
@@ -109,11 +118,11 @@ class _Seen(msgspec.Struct):
     next: int = 0
     work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
     known: dict[Any, Any] = {}
-    weighed: tuple[int, bool] = (-1, False)
-    """Of how many bytes, and whether from a SYN on, `verdicts` are, by protocol."""
+    latest: tuple[int, bool] = (-1, False)
+    """How many bytes the last look was at, and whether from a SYN on: of these `verdicts` are, by protocol."""
     verdicts: dict[str, Verdict | None] = {}
-    owed: tuple[Any, ...] | None = None
-    """A look that was not made, as others with the same bytes told what comes of it: size, packets, effort left; runs and segments."""
+    skipped: _SkippedLook | None = None
+    """The first look, if it was not made, as others with the same bytes told what comes of it."""
 
     def put(self, side: int, position: int, data: bytes) -> None:
         runs = self.runs[side]
@@ -199,35 +208,36 @@ class Detector:
 
     def _weigh(self, seen: _Seen, final: bool) -> Verdict | None:
         seen.looks += 1
-        again = final and seen.looks == 2 and seen.weighed == (self.size, self.from_start)
-        if self.size > ALIKE or (seen.looks > 1 and not again):
+        again = final and seen.looks == 2 and seen.latest == (self.size, self.from_start)
+        if self.size > FIRST_LOOK or (seen.looks > 1 and not again):
             return self._weigh_anew(seen, final)
         # Clients that come again and again begin with the same bytes
         runs = [tuple([(position, bytes(run)) for position, run in side]) for side in seen.runs]
+        sides = tuple(zip(runs, map(tuple, seen.segments), strict=True))
         ports = [port if port in PORTS else 0 for port in self.ports]
-        key = (final, again, self.from_start, self.size, seen.packets, *ports, *runs, *map(tuple, seen.segments))
-        verdict, by = _alike.get(key, (None, None))
+        key = (final, again, self.from_start, self.size, seen.packets, *ports, sides)
+        verdict, by = _first_looks.get(key, (None, None))
         if by is not PROTOCOLS:
             verdict = self._weigh_anew(seen, final)
-            if len(_alike) >= ALIKE_KEPT:
-                _alike.clear()
-            _alike[key] = verdict, PROTOCOLS
+            if len(_first_looks) >= FIRST_LOOKS_KEPT:
+                _first_looks.clear()
+            _first_looks[key] = verdict, PROTOCOLS
         elif verdict is None:
-            seen.owed = (self.size, seen.packets, seen.work_budget.left, *key[-4:])
-            seen.weighed = self.size, self.from_start
+            seen.skipped = _SkippedLook(self.size, seen.packets, seen.work_budget.left, sides)
+            seen.latest = self.size, self.from_start
         return verdict
 
     def _weigh_anew(self, seen: _Seen, final: bool) -> Verdict | None:
         work_budget = seen.work_budget
-        if seen.owed is not None:
-            size, packets, left, *parts = seen.owed
-            seen.owed = None
+        if seen.skipped is not None:
+            # It found things out that the next look goes on from, with the effort that was left then
+            size, packets, left, skipped = seen.skipped
+            seen.skipped = None
             since, work_budget.left = work_budget.left - left, left
-            first = [SideView([*parts[side]], self.from_start, [*parts[2 + side]]) for side in (0, 1)]
-            self._probe(seen, first, size, packets, False)
+            self._probe(seen, [SideView([*runs], self.from_start, [*segments]) for runs, segments in skipped], size, packets, False)
             work_budget.left += since
-        runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
-        sides = [SideView(runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
+        all_runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
+        sides = [SideView(all_runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
         found, view = self._probe(seen, sides, self.size, seen.packets, final)
         found.sort(key=lambda one: -one[0])
         if found:
@@ -260,7 +270,7 @@ class Detector:
     ) -> tuple[list[tuple[float, Protocol, Verdict]], DetectionView]:
         """What each protocol says of so many bytes and packets."""
         # No byte may have come since: what does not hinge on whether more will is as it was
-        same = final and seen.weighed == (size, self.from_start)
+        same = final and seen.latest == (size, self.from_start)
         if not same:
             seen.verdicts = {}
         work_budget = seen.work_budget
@@ -278,7 +288,7 @@ class Detector:
                     seen.verdicts[protocol.name] = verdict
             if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
                 found.append((verdict.confidence, protocol, verdict))
-        seen.weighed = size, self.from_start
+        seen.latest = size, self.from_start
         return found, view
 
 

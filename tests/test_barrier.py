@@ -291,7 +291,7 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
 
     planted = msgspec.structs.replace(protocol, heuristic=heuristic)
     # So that it is asked, whatever others said
-    monkeypatch.setattr(streamdump.detect, "ALIKE", -1)
+    monkeypatch.setattr(streamdump.detect, "FIRST_LOOK", -1)
     monkeypatch.setattr(streamdump.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))
     result = in_all_batches()
     check(result, whole())

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from streamdump.capture.files import open_capture
-from streamdump.detect import ALIKE_KEPT, Detector, _alike, neighbour
+from streamdump.detect import FIRST_LOOKS_KEPT, Detector, _first_looks, neighbour
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, SideData, Verdict
 from streamdump.protocols import PROTOCOLS
@@ -168,11 +168,11 @@ def test_what_begins_with_the_same_bytes_is_weighed_once(monkeypatch: pytest.Mon
             before = len(looks)
             assert [told(data, server, syn, number) for number in range(1, 20)] == [first] * 19
             assert len(looks) == before
-            _alike.clear()
+            _first_looks.clear()
             assert told(data, server, syn, 20) == first
-    for number in range(3 * ALIKE_KEPT):
+    for number in range(3 * FIRST_LOOKS_KEPT):
         told(number.to_bytes(8, "big"), 50_000, False, 0)
-    assert 0 < len(_alike) <= ALIKE_KEPT
+    assert 0 < len(_first_looks) <= FIRST_LOOKS_KEPT
 
 
 def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
@@ -184,7 +184,7 @@ def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
         ]
     owed = 0
     for piece in filter(None, pieces):
-        _alike.clear()
+        _first_looks.clear()
         told = []
         for _ in range(2):
             detector = Detector((40_000, 50_000), False, 1 << 20)
@@ -193,11 +193,11 @@ def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
                 found.append(detector.add([said(side, reach[side], more, order)]))
                 reach[side] += len(more)
                 seen = detector._seen
-                owed += seen is not None and seen.owed is not None
+                owed += seen is not None and seen.skipped is not None
                 if found[-1] is not None:
                     break
                 if seen is not None and seen.looks > 1:
-                    state.append((seen.work_budget.left, seen.known, seen.verdicts, seen.weighed))
+                    state.append((seen.work_budget.left, seen.known, seen.verdicts, seen.latest))
             told.append((found, state, detector.finish() if found[-1] is None else None))
         assert told[0] == told[1]
     assert owed > 50

@@ -59,7 +59,7 @@ class CompareRules(NamedTuple):
 
 
 class HandshakeProgress:
-    """How far a conversation gets with opening its connection. `whole`: its beginning is there."""
+    """How far a conversation gets with opening its connection. `from_start`: its beginning is there."""
 
     __slots__ = ("done", "midway", "names", "opening", "step")
 
