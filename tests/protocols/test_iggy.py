@@ -1200,6 +1200,28 @@ def test_requests_and_responses_are_found_behind_a_loss_in_a_frame_that_the_capt
         assert (verdict.confidence >= 0.9, verdict.client) == (True, 0)
 
 
+def test_a_request_that_goes_on_counts_where_none_is_whole() -> None:
+    rest, first = bytes([97]) * 5_000, pack("<II", 900_000, 101)
+    oldest = first + ONE + ONE + b"\x01\x00" + bytes(16) + pack("<I", 800_000) + bytes([98]) * 9_000
+    sent = first + pack("<I", 18) + ONE + ONE + b"\x01\x00" + pack("<I", 1) + bytes(16) + sent_l9(bytes([98]) * 800_000)[:9_000]
+    other = first + pack("<I", 18) + ONE + bytes(9_000)
+
+    def judged(frame: bytes, answers: bytes, port: int = 40_001, final: bool = True) -> tuple[float, int | None]:
+        client = SideView([(0, rest + frame)], False, [0, 1_000, 5_000, 6_000])
+        verdict = heuristic(DetectionView((client, SideView([(0, answers)], False, [0])), (40_000, port), False, final))
+        return (verdict.confidence, verdict.client) if verdict is not None else (0, None)
+
+    for frame in (oldest, sent):
+        assert judged(frame, OK) == (0.6, 0)
+        assert judged(frame, OK, 8090) == (0.9, 0)
+        assert judged(frame, OK, 8090, final=False) == (0, None)
+        assert judged(POLL_L8 + frame, OK)[0] > 0.9
+        assert judged(frame, b"")[0] < 0.5
+        assert judged(frame[:21], OK) == (0, None)
+    for frame in (other, first + bytes(9_000), oldest.replace(first, pack("<II", 900_000, 777))):
+        assert judged(frame, OK, 8090) == (0, None)
+
+
 @pytest.mark.parametrize("lost", [(28, 0), (0, 12), (28, 12)])
 def test_the_first_packets_may_be_lost_although_the_beginning_was_captured(lost: tuple[int, int]) -> None:
     def seen(*sides: bytes) -> DetectionView:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from streamdump.model import Verdict
 from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.candidates import PLAIN
 from streamdump.protocols.iggy.candidates import fits as fits_so_far
 from streamdump.protocols.iggy.commands import BY_CODE
 from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
@@ -30,8 +31,11 @@ SHORTEST = 8
 CUT = 2
 """So many requests with a gap count, where their lengths lead to the next."""
 
-BEGINNING = 16
-"""Bytes of a request that tell it, where there are no more."""
+BEGINNING, TOLD = 16, 1_024
+"""Bytes of a request that tell it, where there are no more, and bytes in which one says where its messages go."""
+
+SEND = 101
+"""The code of the only requests that are large."""
 
 _CUT_OFF = Damage(0, "cut by the snap length")
 
@@ -47,16 +51,17 @@ CONFIDENCE = ((5, 1, 0.97), (3, 1, 0.92), (2, 2, 0.92), (6, 0, 0.85), (0, 1, 0.6
 
 
 class _Requests(NamedTuple):
-    """Requests that chain from some point: how many, the weight of those that decode, and the codes for the other side."""
+    """Requests that chain from some point: how many of them decode and how far, the weight of these, and the codes of all for the other
+    side."""
 
-    frames: int
     good: int
     weight: int
     codes: tuple[int, ...]
     layouts: tuple[str, ...]
+    told: str = "to the last byte"
 
 
-_NO_REQUESTS = _Requests(0, 0, 0, (), CLASSIC)
+_NO_REQUESTS = _Requests(0, 0, (), CLASSIC)
 
 
 def heuristic(view: DetectionView) -> Verdict | None:
@@ -81,7 +86,7 @@ def _long(view: DetectionView, client: int) -> Verdict | None:
             return _says(0.95, client, told)
     for side, kinds, who in sides:
         one = view.sides[side]
-        if one.runs and _whole(one):
+        if _whole(one):
             data = one.runs[0][1]
             kind = long_header(data, 0, len(data))
             if kind is not None and kind in kinds:
@@ -90,13 +95,13 @@ def _long(view: DetectionView, client: int) -> Verdict | None:
                 return _says(0.6, client, f"{who} begins like a 256-byte header of which {len(data)} bytes were captured")
             if side == client:
                 break
-            continue
-        for position, run in one.runs[:RUNS]:
-            # Bytes that were ruled out are not looked at again
-            key = ("iggy", side, client, position)
-            found, view.known[key] = find_long(run, view.known.get(key, 0), len(run), kinds, view.work_budget)
-            if found:
-                return _says(0.95, client, f"{who} sends a 256-byte header at byte {view.known[key]} of what was captured")
+        else:
+            for position, run in one.runs[:RUNS]:
+                # Bytes that were ruled out are not looked at again
+                key = ("iggy", side, client, position)
+                found, view.known[key] = find_long(run, view.known.get(key, 0), len(run), kinds, view.work_budget)
+                if found:
+                    return _says(0.95, client, f"{who} sends a 256-byte header at byte {view.known[key]} of what was captured")
     return _cut_short(view, client, sides)
 
 
@@ -148,18 +153,17 @@ def _behind(side: SideView, start: int, place: int) -> tuple[int, bytes, int] | 
 
 def _classic(view: DetectionView, client: int) -> Verdict | None:
     """The classic framing: requests that decode, answered by frames that chain and decode as their answers."""
-    asking, answering = view.sides[client], view.sides[1 - client]
     requests = _requests(view, client)
     if not requests.good:
         return None
-    answers, bad = _responses(view, 1 - client, requests, _whole(asking) and _whole(answering))
+    answers, bad = _responses(view, 1 - client, requests, all(map(_whole, view.sides)))
     if bad and not answers:
         return None
     weight = requests.weight
     confidence = next(sure for least, chained, sure in CONFIDENCE if weight >= least and answers >= chained)
     if view.ports[1 - client] == PORT and (weight >= 2 or answers or view.ends()):
         confidence = max(confidence, 0.9 if answers or weight >= 3 else 0.6)
-    evidence = [f"{requests.good} of {requests.frames} requests with a known code decode to the last byte"]
+    evidence = [f"{requests.good} of {len(requests.codes)} requests with a known code decode {requests.told}"]
     if answers:
         evidence.append(f"{answers} responses chain behind them")
     return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)
@@ -178,8 +182,6 @@ def _places(side: SideView) -> list[int]:
 def _requests(view: DetectionView, client: int) -> _Requests:
     best = _NO_REQUESTS
     side = view.sides[client]
-    if not side.runs:
-        return best
     # Where the first header rules a request out, so it does with every further byte
     ruled_out = view.known.setdefault(("iggy", client), set())
     for place in _places(side):
@@ -191,42 +193,44 @@ def _requests(view: DetectionView, client: int) -> _Requests:
         if request_size(data, at, len(data)) < 0:
             ruled_out.add(place)
             continue
-        found = _chain(side, place, view.work_budget)
+        found = _chain(view, side, place)
         if found.weight > best.weight:
             best = found
     return best
 
 
-def _chain(side: SideView, place: int, work_budget: WorkBudget) -> _Requests:
+def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
     """Requests from a position on; the first two must be known and decode, later ones may be new to us. Of one with a gap
     the length leads to the next."""
     data, at = _bytes_at(side, place)
     start, end = place - at, len(data)
-    count = good = weight = 0
+    good = weight = 0
     codes: list[int] = []
     layouts: tuple[str, ...] = CLASSIC
-    while count < FRAMES:
+    while len(codes) < FRAMES:
         size = request_size(data, at, end)
         if size < 0:
             if good < 2 or end - at < 8 or not 4 <= U32(data, at)[0] <= 1 << 16:
-                return _NO_REQUESTS if end - at >= 8 else _Requests(count, good, weight, tuple(codes), layouts)
+                return _NO_REQUESTS if end - at >= 8 else _Requests(good, weight, tuple(codes), layouts)
             size = U32(data, at)[0] + 4
-        if not size or not work_budget.spend(4 * STEP):
+        if not size or not view.work_budget.spend(4 * STEP):
             break
         code = U32_U32(data, at)[1]
         if at + size > end:
             behind = _behind(side, start, at + size)
             if behind is None:
+                # Nothing may be whole where a capture begins within one of these, and what is looked at ends within the next
+                if code == SEND and view.ends() and view.work_budget.spend(READ * TOLD) and _sends(layouts, data, at, min(end, at + TOLD)):
+                    return _Requests(good + 1, weight + 1, (*codes, code), layouts, "as far as they came")
                 break
-            weight += count < CUT
+            weight += len(codes) < CUT
             # Where a snap length leaves nothing whole, those count that are as they should be up to where they are cut
-            good += not good and work_budget.spend(READ * (end - at)) and _begins(code, layouts, data, at, end)
+            good += not good and view.work_budget.spend(READ * (end - at)) and _begins(code, layouts, data, at, end)
             codes.append(frames.meant(code, size - 4))
-            count += 1
             start, data, at = behind
             end = len(data)
             continue
-        if not work_budget.spend(READ * size):
+        if not view.work_budget.spend(READ * size):
             break
         fitting = tuple(fits(data, at, at + size, layouts))
         if fitting:
@@ -237,15 +241,21 @@ def _chain(side: SideView, place: int, work_budget: WorkBudget) -> _Requests:
         elif good < 2 and not (good and code in BY_CODE):
             return _NO_REQUESTS
         codes.append(frames.meant(code, size - 4))
-        count += 1
         at += size
-    return _Requests(count, good, weight, tuple(codes), layouts)
+    return _Requests(good, weight, tuple(codes), layouts)
 
 
 def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
     """Whether these bytes, some of them behind the header, are the beginning of a request in some layout."""
     tables = {frames.ask(code, layout) for layout in layouts}
     return end - start >= BEGINNING and any(table is not None and fits_so_far(table, data, start, end, _CUT_OFF) for table in tables)
+
+
+def _sends(layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
+    """Whether these bytes say in some layout where messages go, and end within these."""
+    tables = {frames.ask(SEND, layout) for layout in layouts}
+    faults = [table.walk(data, start, end, PLAIN, _CUT_OFF.reason)[1].fault for table in tables if table is not None]
+    return any(fault is not None and fault.field.startswith(("indexes", "messages")) for fault in faults)
 
 
 def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: bool) -> tuple[int, bool]:
@@ -258,7 +268,7 @@ def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: b
     for place in _places(side):
         data, at = _bytes_at(side, place)
         start, end = place - at, len(data)
-        waiting = deque(requests.codes)
+        waiting = deque(requests.codes if in_turn else ())
         count = 0
         broken = False
         while count < FRAMES:
@@ -268,17 +278,15 @@ def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: b
                 break
             if not size or not view.work_budget.spend(2 * STEP):
                 break
+            code = waiting.popleft() if waiting else None
             if at + size > end:
                 behind = _behind(side, start, at + size)
                 if behind is None:
                     break
-                if in_turn and waiting:
-                    waiting.popleft()
                 start, data, at = behind
                 end = len(data)
                 continue
-            if in_turn and waiting:
-                code = waiting.popleft()
+            if code is not None:
                 view.work_budget.spend(READ * size)
                 if not U32(data, at)[0] and not _answers(code, requests.layouts, data, at, at + size):
                     broken = True
