@@ -356,7 +356,7 @@ class Diagnoser:
             context.pending.append((message, request, refusal))
         elif refusal.lacks:
             self._tell_refusal(context, message, request, refusal, False, out)
-        else:
+        elif refusal.key is None:
             context.count_refusal(_called(context, message, request), refusal.why, False)
 
     def _settle(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
