@@ -1044,6 +1044,33 @@ def test_midstream_is_claimed_by_chains_of_both_sides() -> None:
     assert "chain as request with timeout" in verdict.evidence[0]
 
 
+def test_midstream_large_frames_of_one_side_are_followed_where_the_other_side_fits() -> None:
+    def cut(*frames: bytes) -> list[bytes]:
+        sent = bytes([97]) * 5_000 + b"".join(frames)
+        return [sent[at : at + 1_000] for at in range(0, 5_000, 1_000)] + [
+            frame[at : at + 1_000] for frame in frames for at in range(0, len(frame), 1_000)
+        ]
+
+    large = cut(*(request(number, bytes([98]) * 150_000) for number in (11, 12)))
+    small = [response(number, b"d") for number in (10, 11)]
+    for sides in ((large, small), (small, large)):
+        verdict = heuristic(view(*sides))
+        assert verdict is not None
+        assert (verdict.client, verdict.confidence >= 0.9) == (int(sides[1] is large), True)
+        assert heuristic(view(*sides, final=False)) is None
+    answered = cut(*(response(number, bytes([98]) * 150_000) for number in (10, 11)))
+    verdict = heuristic(view([request(number, b"d") for number in (11, 12)], answered))
+    assert verdict is not None
+    assert verdict.client == 0
+    for other in (
+        cut(request(11, bytes([98]) * 150_000)),
+        cut(request(11, bytes([98]) * 150_000), request(11, bytes([98]) * 150_000)),
+        cut(request(1, bytes([98]) * 150_000), request(2, bytes([98]) * 150_000)),
+        answered,
+    ):
+        assert heuristic(view(other, small)) is None
+
+
 def test_streams_and_lone_frames_are_never_guessed() -> None:
     assert heuristic(view([stream(b"abc"), stream(b"defg")] * 9, [stream(b"h")] * 9)) is None
     assert heuristic(view([request(5)], [response(5)])) is None

@@ -68,23 +68,24 @@ def needed(segments: int, size: int) -> int:
 
 class Ends(NamedTuple):
     """Where the segments from one on end, `FAR` of them at most, and how many frames have to end there; as a mapping, but nothing is made
-    for those that no frame ends with."""
+    for those that no frame ends with. `backed`: what the other side sends fits, so that few frames will do, over any number of segments."""
 
     starts: list[int]
     segment: int
     end: int
+    backed: bool = False
 
     @property
     def last(self) -> int:
         following = self.segment + FAR
-        return self.starts[following] if following < len(self.starts) else self.end
+        return self.starts[following] if following < len(self.starts) and not self.backed else self.end
 
     def get(self, position: int, otherwise: int) -> int:
         starts = self.starts
         index = bisect_left(starts, position, self.segment + 1)
         if position != (starts[index] if index < len(starts) else self.end) or position > self.last:
             return otherwise
-        return needed(index - self.segment, position - starts[self.segment])
+        return 2 if self.backed else needed(index - self.segment, position - starts[self.segment])
 
 
 class Fit(NamedTuple):

@@ -61,9 +61,14 @@ def _client(view: DetectionView, side: int) -> int | None:
 
 
 def _guess(view: DetectionView) -> Verdict | None:
-    found = [(side, *one) for side in (0, 1) if (one := _chain(view, side)) is not None]
+    found = [one for side in (0, 1) if (one := _chain(view, side)) is not None]
     if not found:
         return None
+    side, framing, chain = found[0]
+    if len(found) == 1 and not chain.proof and chain.frames < ALONE and view.ends():
+        # Large frames span more segments than a chain may that stands alone
+        backed = _chain(view, 1 - side, backed=True)
+        found += [] if backed is None else [backed]
     if len(found) == 2:
         kinds = {framing.kind for _, framing, _ in found}
         if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
@@ -72,7 +77,6 @@ def _guess(view: DetectionView) -> Verdict | None:
         if abs(answered.first_id) > abs(asked.last_id) + asked.frames:
             return None
     else:
-        side, framing, chain = found[0]
         silent = not view.sides[1 - side].runs
         few = chain.frames < (2 if chain.proof else CHAIN if silent else ALONE)
         if few and not (silent and framing.kind == "request" and view.ends()):
@@ -80,17 +84,13 @@ def _guess(view: DetectionView) -> Verdict | None:
     evidence = tuple(
         f"no negotiation, but {one.frames} frames chain as {kind} from the start of a segment to the end of one" for _, kind, one in found
     )
-    side, framing, chain = found[0]
-    client = side if framing.kind == "request" else 1 - side
     sure = len(found) == 2 or chain.proof or chain.frames >= CHAIN
-    return Verdict(NAME, SURE if sure else UNSURE, evidence, client=client)
+    return Verdict(NAME, SURE if sure else UNSURE, evidence, client=side if framing.kind == "request" else 1 - side)
 
 
-def _chain(view: DetectionView, number: int) -> tuple[SeastarFraming, Fit] | None:
-    """The first framing in which enough frames end with a segment."""
+def _chain(view: DetectionView, number: int, backed: bool = False) -> tuple[int, SeastarFraming, Fit] | None:
+    """The side, and the first framing in which enough frames end with a segment; `backed`: frames of the other side do."""
     side, work_budget = view.sides[number], view.work_budget
-    if not side.runs:
-        return None
     # By the place of a segment start: the framings that its first header leaves possible, whatever follows
     possible = view.known.setdefault((NAME, number), {})
     for index, (position, data) in enumerate(side.runs):
@@ -111,12 +111,12 @@ def _chain(view: DetectionView, number: int) -> tuple[SeastarFraming, Fit] | Non
                     possible[position + start] = framings
             if not framings:
                 continue
-            ends = Ends(starts, segment, end)
+            ends = Ends(starts, segment, end, backed)
             bound = ends.last
             tried = [(one, fit(one, data, start, bound, ends, work_budget)) for one in within(framings, data, start, bound)]
             found = [(framing, one) for framing, one in tried if one is not None and one is not RULED_OUT]
             if found:
-                return min(found, key=lambda one: one[1].doubt)
+                return number, *min(found, key=lambda one: one[1].doubt)
             gone = [framing for framing, one in tried if one is RULED_OUT]
             if gone and position + start in possible:
                 possible[position + start] = [framing for framing in framings if framing not in gone]
