@@ -253,7 +253,7 @@ class SparkJvm(SparkTasks):
         os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
         try:
             with _uninterrupted():
-                self._jvm = self._launch(java, retried(master), memory, brief, settings, handle)
+                self._jvm = self._launch(java, memory, brief, settings, handle)
             self._connect(self._jvm)
             # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
             self.context = beside(lambda: self._begin(retried(master), loopback, ui)).result()
@@ -277,7 +277,7 @@ class SparkJvm(SparkTasks):
         """Whether the JVM runs."""
         return self._jvm is not None and self._jvm.poll() is None
 
-    def _launch(self, java: Path, master: str, memory: str, brief: bool, settings: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
+    def _launch(self, java: Path, memory: str, brief: bool, settings: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
         import pyspark
 
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -299,9 +299,7 @@ class SparkJvm(SparkTasks):
             *(part for pair in settings.items() for part in ("--conf", "=".join(pair))),
             "pyspark-shell",
         ]
-        # Workers that this JVM starts itself would take PySpark from an archive in there, and compile it each time
-        named = {} if master.startswith("local[") else {"SPARK_HOME": str(home)}
-        environment = {**POOL, **os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"), **named}
+        environment = {**POOL, **os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"), "SPARK_HOME": str(home)}
         # A session of its own: Ctrl-C is for us, who then stop the job. It ends when its standard input closes.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
 
