@@ -24,7 +24,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.pair import Pairer
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.records import Frame
+from streamdump.protocols.records import Frame, FrameGap
 from streamdump.spark import flows, follow, tables
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings, texts_of
@@ -62,8 +62,8 @@ def in_reassembly(patch: pytest.MonkeyPatch) -> None:
 
 
 def in_cutting(patch: pytest.MonkeyPatch) -> None:
-    def reaches(self: Parser, frame: Frame) -> bool:
-        return frame.side == 1 and frame.whole[2] > 300
+    def reaches(self: Parser, frame: Frame | FrameGap) -> bool:
+        return frame.side == 1 and frame.position + (frame.size or 0) > 300
 
     plant(patch, Parser, "put", reaches)
 

@@ -99,7 +99,7 @@ PLACES: list[tuple[Any, str]] = [
     (TlsHandshake, "finish"),
     (TlsHandshake, "alert"),
     (TlsHandshake, "take"),
-    (TlsHandshake, "told"),
+    (TlsHandshake, "known"),
     (KeyLog, "find"),
     (TlsDecryptor, "_clear"),
     (TlsDecryptor, "_sealed"),
