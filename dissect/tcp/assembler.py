@@ -294,7 +294,7 @@ class ByteStream:
         self.syn: int | None = None
         # The first acknowledgement of this side, seen before anything else told where it begins.
         self.hint: int | None = None
-        # Positions: of the next byte to current, the outside's 0, the highest seen in its own segments, the highest acknowledged,
+        # Positions: of the next byte to release, the outside's 0, the highest seen in its own segments, the highest acknowledged,
         # the highest acknowledged so long ago that what is missing below it is lost, and of the FIN.
         self.next = 0
         self.origin = 0
@@ -891,7 +891,7 @@ class TcpStream(ConversationCounts):
         return at
 
     def _wait(self, own: ByteStream, waiting: PendingPieces, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
-        """Put bytes among those that wait, and current what has become the next."""
+        """Put bytes among those that wait, and release what has become the next."""
         count = own.count
         held, behind = waiting.cost, len(waiting.pieces)
         lowest = end
@@ -1040,7 +1040,7 @@ class LengthOnly(TcpStream):
 _side = attrgetter("side")
 
 NOTHING: Items = []
-"""What most segments current that carry no bytes; nobody adds to it."""
+"""What most segments release that carry no bytes; nobody adds to it."""
 
 
 def _plausible(stream: ByteStream, position: int) -> bool:
