@@ -34,6 +34,7 @@ from streamdump.render.terminal import count
 if TYPE_CHECKING:
     from streamdump.diagnose.engine import Outcome
     from streamdump.model import ConversationRow, Finding, Record
+    from streamdump.render.html.sequence_diagrams import SequenceDiagrams
 
 FAIL_ON = ("error", "warning")
 
@@ -86,14 +87,20 @@ def diagnose(
     return code
 
 
+def _diagrams() -> SequenceDiagrams:
+    """What nobody needs who wants no page."""
+    from streamdump.protocols import PROTOCOLS
+    from streamdump.render.html.sequence_diagrams import SequenceDiagrams
+
+    return SequenceDiagrams({one.name: one.info for one in PROTOCOLS})
+
+
 class _View:
     """Shows findings: as they come in JSON and of an interface, else the worst first at the end; then the conversations."""
 
     def __init__(self, run: FileRun | LiveRun, json: bool, paged: bool, clock: Any, left: int | None) -> None:
-        from streamdump.protocols import PROTOCOLS
         from streamdump.render.clock import Clock
         from streamdump.render.findings import Findings
-        from streamdump.render.html.sequence_diagrams import SequenceDiagrams
 
         assert run.inspector.diagnoser is not None
         self.run, self.asked = run, run.asked
@@ -101,7 +108,7 @@ class _View:
         self.json = json
         self.palette = palette(run.colour)
         self.findings = Findings()
-        self.diagrams = SequenceDiagrams({one.name: one.info for one in PROTOCOLS}) if paged else None
+        self.diagrams = _diagrams() if paged else None
         """What a page shows besides."""
         self.clock = Clock(clock)
         self.left = left
