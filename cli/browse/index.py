@@ -78,6 +78,7 @@ class Spool:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+            self._file = None
 
 
 class Packets(LinkParser):
@@ -131,12 +132,13 @@ class Packets(LinkParser):
         self.ends = {number: ends for number, ends in self.ends.items() if known(number)}
 
     def close(self) -> None:
-        """Close what packets are read from."""
-        self._spool.close()
-        for file in self._files:
-            if file is not None:
-                os.close(file)
-        self._files = []
+        """Close what packets are read from; a thread that still reads them again finds none."""
+        with self._lock:
+            self._spool.close()
+            for file in self._files:
+                if file is not None:
+                    os.close(file)
+            self._files = [None] * len(self._files)
 
     def drop(self, before: int) -> None:
         """Packets before this one are not asked for again."""
@@ -159,8 +161,9 @@ class Packets(LinkParser):
 
     def _read(self, order: int, row: tuple[int, ...]) -> Packet:
         _, file, at, captured, more, time_ns, link, before = row
-        number = self._files[file] if self._files else None
-        data = self._spool.read(at, captured) if number is None else os.pread(number, captured, at)
+        with self._lock:
+            number = self._files[file] if self._files else None
+            data = self._spool.read(at, captured) if number is None else os.pread(number, captured, at)
         if len(data) < captured:
             name = self._names[file] if self._names else None
             raise CaptureError("cannot be read again: the file has changed, or so much is not kept", name, None, order - before)

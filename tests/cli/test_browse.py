@@ -34,6 +34,7 @@ from streamdump.cli.browse.reading import Reader, View
 from streamdump.cli.browse.screen import WORK
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.run import FileRun
+from streamdump.errors import CaptureError
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.render.clock import Clock
@@ -591,6 +592,21 @@ def test_a_message_read_again_from_a_snapshot_is_the_one_that_was_read(path: Pat
         if type(one) is Message:
             light = msgspec.structs.replace(one, fields={}, raw=None, spans=None)
             assert msgspec.json.encode(row) == msgspec.json.encode(light)
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["a file", "what is kept of one"])
+def test_who_still_reads_a_message_again_at_the_end_is_told(kept: bool, tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(gzip.compress(REFUSED.read_bytes()) if kept else REFUSED.read_bytes())
+    run = FileRun([str(path)], Options(findings=True))
+    reader = Reader(run, run.inspector.options, Clock("r"))
+    reader.shown.set()
+    reader.start()
+    reader.stop(wait_all=True)
+    assert reader.full(0).number == 1
+    reader.stop()
+    with pytest.raises(CaptureError, match="cannot be read again"):
+        reader.full(0)
 
 
 @pytest.mark.parametrize("how", ["gzip", "fifo"])
