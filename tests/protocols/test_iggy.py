@@ -32,6 +32,7 @@ from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.records import ANSWER, ASK, NONE, Event, Frame
 from tests.support.rewrite import Packet, capture, packets, random_ports, with_ports
+from tests.support.segments import Segment, captured
 from tests.support.work import steps
 
 CLIENT, SERVER = 0, 1
@@ -1198,6 +1199,66 @@ def test_requests_and_responses_are_found_behind_a_loss_in_a_frame_that_the_capt
         verdict = heuristic(DetectionView((client, server), (40_000, 40_001), False, True))
         assert verdict is not None
         assert (verdict.confidence >= 0.9, verdict.client) == (True, 0)
+
+
+Endpoint = tuple[str, int]
+
+HERE, THERE = ("192.0.2.1", 40_000), ("192.0.2.2", 8090)
+
+
+def large_frames(asks: bool, size: int) -> list[Segment]:
+    """Three batches of so many bytes that are sent, or polled, each in a few segments, on the port of servers."""
+    said: list[tuple[Endpoint, Endpoint, bytes]] = []
+    for letter in b"abc":
+        client, server = POLL_L8, response(pack("<IQI", 1, 7, 1) + polled_l9(bytes([letter]) * size))
+        if asks:
+            client = pack("<I", 18) + ONE + ONE + b"\x01\x00" + pack("<I", 1) + bytes(16) + sent_l9(bytes([letter]) * size)
+            client, server = pack("<II", len(client) + 4, 101) + client, OK
+        said += [(HERE, THERE, client[at : at + 60_000]) for at in range(0, len(client), 60_000)]
+        said += [(THERE, HERE, server[at : at + 60_000]) for at in range(0, len(server), 60_000)]
+    found, at = [], {HERE: 1_000, THERE: 5_000}
+    for source, target, data in said:
+        found.append(Segment(source, target, at[source], data, at[target]))
+        at[source] += len(data)
+    return found
+
+
+def told_of(segments: list[Segment], options: Options) -> tuple[list[Message], list[Gap]]:
+    """What is said of a capture of these; every byte of it is in a message or in a gap."""
+    inspector = Inspector([], options)
+    records = inspector.take(captured(segments)) + inspector.finish()
+    messages, gaps = ([one for one in records if type(one) is kind] for kind in (Message, Gap))
+    assert sum(one.size for one in messages) + sum(one.size or 0 for one in gaps) == sum(len(one.data) for one in segments)
+    return messages, gaps  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("size", [200_000, 1_100_000])
+@pytest.mark.parametrize("asks", [True, False], ids=["sent", "polled"])
+def test_frames_larger_than_what_detection_keeps_cost_themselves_alone(asks: bool, size: int) -> None:
+    limit = Options(undecided_limit=90_000) if size < 1 << 20 else Options()
+    segments = large_frames(asks, size)
+    messages, gaps = told_of(segments[3:], limit)
+    assert [one.name for one in messages if one.size > size] == ["send_messages" if asks else "poll_messages"] * 2
+    assert gaps[0].position == 0
+    assert {(one.sender, one.reason) for one in gaps} == {("client" if asks else "server", "skipped")}
+    assert sum(one.size or 0 for one in gaps) < size
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["sent", "polled"])
+def test_no_large_frame_is_lost_behind_one_whose_head_is(asks: bool) -> None:
+    segments = large_frames(asks, 1_100_000)
+    heads = [at for at, one in enumerate(segments) if len(one.data) == 60_000 and len(segments[at - 1].data) < 60_000]
+    inspector = Inspector([], Options())
+    records = inspector.take(captured([one for at, one in enumerate(segments) if at != heads[1]])) + inspector.finish()
+    assert sum(type(one) is Message and one.size > 1_100_000 for one in records) == 2
+
+
+def test_what_begins_a_large_frame() -> None:
+    head = large_frames(False, 1_100_000)[1].data[:24]
+    assert resync.polled(head, 0, 24)
+    for at, value in ((0, 1), (4, 1 << 20), (4, resync.LIMIT + 1), (8, resync.PARTITIONS), (20, 0), (20, 1_100_000 // 39)):
+        assert not resync.polled(head[:at] + pack("<I", value) + head[at + 4 :], 0, 24)
+    assert not resync.polled(head, 0, 23)
 
 
 def test_a_request_that_goes_on_counts_where_none_is_whole() -> None:

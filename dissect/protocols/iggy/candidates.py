@@ -9,12 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from streamdump.layout import Style
 from streamdump.layout.walk import Walked
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.commands import LISTED, REGISTER
 from streamdump.protocols.iggy.frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
 from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from streamdump.protocols.iggy.resync import long_header
 from streamdump.protocols.iggy.statuses import statuses
@@ -38,8 +37,6 @@ NEW_TOKEN = 146
 
 TEXT_LAYOUTS = ("L4", "L5", "L6")
 """Servers of these layouts send, some of them, a text with an error."""
-
-PLAIN = Style()
 
 Tables = Mapping[CommandTable, Sequence[str]]
 """The layouts that are left by the table that each has for a frame."""

@@ -74,7 +74,7 @@ EVICTION_REASONS: Mapping[int, str] = {
 
 OK: Mapping[int, str] = {0: "ok"}
 
-_PLAIN = Style()
+PLAIN = Style()
 
 WALKED, WALKED_SIZE = 4, 512
 """So many frames of so many bytes at the most are walked before a decoder is made."""
@@ -225,9 +225,9 @@ class CommandTable:
     def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
         """The fields of a frame, secrets hidden; None where it does not read as this, to its end. A label that nobody knows is no harm."""
         try:
-            return self.reader(_PLAIN)(data, start, end)
+            return self.reader(PLAIN)(data, start, end)
         except KeyError:
-            _, walked = self.walk(data, start, end, _PLAIN)
+            _, walked = self.walk(data, start, end, PLAIN)
             return Noted(walked.fields) if walked.fault is None and "trailing" not in walked.fields else None
         except UNREADABLE:
             return None
@@ -347,7 +347,7 @@ def hides(code: int) -> bool:
 @lru_cache(CODES_KEPT)
 def _readers(code: int) -> list[BodyReader]:
     command = command_of(code)
-    return [] if command is None else [_body_reader(body, _PLAIN) for since in command.request.values() for body in since]
+    return [] if command is None else [_body_reader(body, PLAIN) for since in command.request.values() for body in since]
 
 
 def is_body(code: int, data: bytes, start: int, end: int) -> bool:
@@ -434,7 +434,7 @@ def registered_by(data: bytes, start: int, end: int, missing: str | None) -> int
     for code in REGISTERS:
         if missing is None and is_body(code, data, start + HEADER, end):
             return code
-    layout, _ = _long_ask(REGISTERS[0], REGISTER, "V2", "V1").walk(data, start, end, _PLAIN, missing)
+    layout, _ = _long_ask(REGISTERS[0], REGISTER, "V2", "V1").walk(data, start, end, PLAIN, missing)
     return int(layout.key)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from streamdump.protocols.iggy.candidates import Candidates
 from streamdump.protocols.iggy.commands import BY_CODE
 from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
 from streamdump.protocols.iggy.layout_versions import CLASSIC
-from streamdump.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, responses_to
+from streamdump.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, polled, responses_to
 from streamdump.protocols.iggy.statuses import NAMES
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
@@ -148,6 +148,8 @@ class IggyFraming:
                 return False, start if waiting is None else waiting
             count = responses_to(data, start, end, work_budget)
             if count is None:
+                if polled(data, start, end):
+                    return True, start
                 if waiting is None:
                     waiting = start
             elif count > 0 and (count * 8 < end - start or (count == 1 and waiting is None)):

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from streamdump.model import Verdict
 from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import PLAIN
 from streamdump.protocols.iggy.candidates import fits as fits_so_far
 from streamdump.protocols.iggy.commands import BY_CODE
 from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 from streamdump.protocols.iggy.layout_versions import CLASSIC, LONG
-from streamdump.protocols.iggy.resync import READ, find_long, fits, long_header, may_be_long, request_size, response_size
+from streamdump.protocols.iggy.resync import READ, SEND, TOLD, find_long, fits, long_header, may_be_long, request_size, response_size, sends
 from streamdump.protocols.protocol import DetectionView, SideView
 from streamdump.protocols.records import Damage
 from streamdump.protocols.work_budget import STEP, WorkBudget
@@ -31,11 +30,8 @@ SHORTEST = 8
 CUT = 2
 """So many requests with a gap count, where their lengths lead to the next."""
 
-BEGINNING, TOLD = 16, 1_024
-"""Bytes of a request that tell it, where there are no more, and bytes in which one says where its messages go."""
-
-SEND = 101
-"""The code of the only requests that are large."""
+BEGINNING = 16
+"""Bytes of a request that tell it, where there are no more."""
 
 _CUT_OFF = Damage(0, "cut by the snap length")
 
@@ -220,7 +216,7 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
             behind = _behind(side, start, at + size)
             if behind is None:
                 # Nothing may be whole where a capture begins within one of these, and what is looked at ends within the next
-                if code == SEND and view.ends() and view.work_budget.spend(READ * TOLD) and _sends(layouts, data, at, min(end, at + TOLD)):
+                if code == SEND and view.ends() and view.work_budget.spend(READ * TOLD) and sends(layouts, data, at, end):
                     return _Requests(good + 1, weight + 1, (*codes, code), layouts, "as far as they came")
                 break
             weight += len(codes) < CUT
@@ -249,13 +245,6 @@ def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: i
     """Whether these bytes, some of them behind the header, are the beginning of a request in some layout."""
     tables = {frames.ask(code, layout) for layout in layouts}
     return end - start >= BEGINNING and any(table is not None and fits_so_far(table, data, start, end, _CUT_OFF) for table in tables)
-
-
-def _sends(layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
-    """Whether these bytes say in some layout where messages go, and end within these."""
-    tables = {frames.ask(SEND, layout) for layout in layouts}
-    faults = [table.walk(data, start, end, PLAIN, _CUT_OFF.reason)[1].fault for table in tables if table is not None]
-    return any(fault is not None and fault.field.startswith(("indexes", "messages")) for fault in faults)
 
 
 def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: bool) -> tuple[int, bool]:

@@ -10,10 +10,10 @@ from streamdump.layout.values import UNREADABLE, redacted
 from streamdump.layout.walk import Walked
 from streamdump.model import END, Fault
 from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import PLAIN, STATING, Candidates, Placement
+from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
 from streamdump.protocols.iggy.checksums import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
-from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, CommandTable, Reader
+from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, Reader
 from streamdump.protocols.iggy.statuses import ambiguous
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from struct import Struct
 
+from streamdump.protocols.dissector import SEARCH_WINDOW
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32
 from streamdump.protocols.iggy.layout_versions import CLASSIC
 from streamdump.protocols.iggy.statuses import NAMES
 from streamdump.protocols.work_budget import STEP, WorkBudget
@@ -20,6 +22,14 @@ SCANNED, READ = 3, 16
 
 LIMIT = 64 << 20
 """No frame is longer."""
+
+SEND, TOLD = 101, 1_024
+"""The code of the only requests that are large, and bytes in which one says where its messages go."""
+
+PARTITIONS, SMALLEST = 1 << 16, 40
+"""No partition of a topic has a higher number, and no message that is polled fewer bytes."""
+
+_POLLED = Struct("<IIIQI").unpack_from
 
 LONG_TOLD = 61
 """Bytes of a header of 256 that tell its frame: up to the command."""
@@ -110,6 +120,21 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
     return found
 
 
+def sends(layouts: Iterable[str], data: bytes, start: int, end: int) -> bool:
+    """Whether these bytes say in some layout where messages go, and go on to these."""
+    tables = {frames.ask(SEND, layout) for layout in layouts}
+    faults = [table.walk(data, start, min(end, start + TOLD), PLAIN, "more follows")[1].fault for table in tables if table is not None]
+    return any(fault is not None and fault.field.startswith(("indexes", "messages")) for fault in faults)
+
+
+def polled(data: bytes, at: int, end: int) -> bool:
+    """Whether a response with messages begins here that is never looked at as a whole: partition, offset and their count lead them."""
+    if end - at < 24:
+        return False
+    status, length, partition, _, count = _POLLED(data, at)
+    return not status and SEARCH_WINDOW < length <= LIMIT and partition < PARTITIONS and 0 < count <= length // SMALLEST
+
+
 def response_size(data: bytes, at: int, end: int) -> int:
     """The size of the classic response at `at`; 0: too few bytes; -1: none."""
     if end - at < 8:
@@ -166,6 +191,9 @@ def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: 
         if size < 0:
             continue
         if size == 0 or start + size > end:
+            # The whole of such a one is never looked at
+            if size > SEARCH_WINDOW and U32(data, start + 4)[0] == SEND and sends(layouts, data, start, end):
+                return True, start
             if waiting is None:
                 waiting = start
                 if start in starts:
