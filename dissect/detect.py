@@ -36,6 +36,10 @@ WEIGHING = 32 * STEP
 FIRST = 8 * WEIGHING
 """What is there for looks before any byte has paid: the first packets are often small, and tell most."""
 
+AGAIN = 16
+"""So often detection begins anew behind as many bytes as it may have, in the middle of a conversation on a port of ours: a frame may be
+larger than they are."""
+
 LOGIN_WINDOW = 4_096
 """Bytes of each side in which a login is looked for that nobody expects."""
 
@@ -139,7 +143,7 @@ class _Seen(msgspec.Struct):
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
-    __slots__ = ("_seen", "cost", "from_start", "items", "limit", "limited", "packets", "ports", "size")
+    __slots__ = ("_seen", "again", "cost", "from_start", "items", "limit", "limited", "packets", "passed", "ports", "size")
 
     SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
     """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
@@ -155,6 +159,10 @@ class Detector:
         self.cost = 0
         """About what all this takes."""
         self.limited = False
+        self.again = 0 if from_start or PORTS.isdisjoint(ports) else AGAIN
+        """How often it may begin anew."""
+        self.passed: dict[int, StreamGap] = {}
+        """By side the bytes before that."""
         self._seen: _Seen | None = None
 
     def add(self, items: list[SideData | StreamGap]) -> Verdict | None:
@@ -180,7 +188,25 @@ class Detector:
         if not self.limited and (seen.work_budget.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
             return None
         seen.next = self.size + self.size // 4
-        return self._weigh(seen, self.limited)
+        verdict = self._weigh(seen, self.limited)
+        if self.limited and self.again and verdict is not None and verdict.protocol is None and verdict.confidence < ENOUGH:
+            self._begin_anew()
+            return None
+        return verdict
+
+    def taken(self) -> list[SideData | StreamGap]:
+        """All that was taken in; what came before it began anew is a gap of each side."""
+        return [*self.passed.values(), *self.items]
+
+    def _begin_anew(self) -> None:
+        """Pass by what came: it may be the middle of a larger frame."""
+        for item in self.items:
+            side, mark, end = item.side, (item.order, item.number, item.file, item.time_ns), item.position
+            gap = self.passed.setdefault(side, StreamGap(side, end, 0, "skipped", *mark))
+            end += len(item.data) if type(item) is SideData else item.size or 0  # type: ignore[union-attr]
+            self.passed[side] = StreamGap(side, gap.position, end - gap.position, "skipped", *mark)
+        self.again, self.items, self.packets, self.size, self.cost = self.again - 1, [], 0, 0, 0
+        self._seen, self.limited = None, False
 
     def finish(self) -> Verdict:
         """The verdict when no byte will follow."""
@@ -278,6 +304,8 @@ class Detector:
         view = DetectionView((sides[0], sides[1]), self.ports, self.from_start, final, work_budget, seen.known)
         found: list[tuple[float, Protocol, Verdict]] = []
         for protocol in PROTOCOLS:
+            if self.passed and set(self.ports).isdisjoint(protocol.ports):
+                continue
             if same and protocol.name in seen.verdicts:
                 verdict = seen.verdicts[protocol.name]
             else:

@@ -29,7 +29,7 @@ from streamdump.errors import ForeignState
 from streamdump.model import Options
 from streamdump.tls.keys import KeyLog
 
-FORMAT = 9
+FORMAT = 10
 """Changes with every change of what is written that reading does not find out by itself: what members mean, not which there are."""
 
 ROOMS: tuple[str, ...] = ("bson", "capture.duplicates", "capture.rare_packets", "conversation", "detect", "errors", "layout", "model")

@@ -344,7 +344,7 @@ class Conversation:
         self._set_protocol(verdict)
         self.run.detecting.pop(self.index, None)
         self.limit_hits += detector.limited
-        return [] if self.parser is None and self.run.diagnoser is None else detector.items
+        return [] if self.parser is None and self.run.diagnoser is None else detector.taken()
 
     def _set_protocol(self, verdict: Verdict) -> None:
         self.verdict = verdict
