@@ -1253,6 +1253,17 @@ def test_no_large_frame_is_lost_behind_one_whose_head_is(asks: bool) -> None:
     assert sum(type(one) is Message and one.size > 1_100_000 for one in records) == 2
 
 
+@pytest.mark.parametrize("asks", [True, False], ids=["sent", "polled"])
+def test_frames_of_more_bytes_than_a_reader_takes_tell_the_layout_all_the_same(asks: bool) -> None:
+    segments = large_frames(asks, 2_100_000)
+    login = request(38, s8("iggy") + s8("swordfish") + s32("") + s32(""))
+    segments.insert(0, Segment(HERE, THERE, 1_000 - len(login), login, 5_000 - len(LOGGED_IN)))
+    segments.insert(1, Segment(THERE, HERE, 5_000 - len(LOGGED_IN), LOGGED_IN, 1_000))
+    messages, _ = told_of(segments, Options())
+    large = [one for one in messages if one.size > 2_100_000]
+    assert [(one.name, one.fault) for one in large] == [("send_messages" if asks else "poll_messages", None)] * 3
+
+
 def test_what_begins_a_large_frame() -> None:
     head = large_frames(False, 1_100_000)[1].data[:24]
     assert resync.polled(head, 0, 24)

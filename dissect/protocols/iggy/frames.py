@@ -226,11 +226,12 @@ class CommandTable:
         """The fields of a frame, secrets hidden; None where it does not read as this, to its end. A label that nobody knows is no harm."""
         try:
             return self.reader(PLAIN)(data, start, end)
-        except KeyError:
+        except UNREADABLE as error:
+            # No reader takes a frame that is large enough to hold too many values
+            if type(error) is not KeyError and end - start <= PLAIN.values:
+                return None
             _, walked = self.walk(data, start, end, PLAIN)
             return Noted(walked.fields) if walked.fault is None and "trailing" not in walked.fields else None
-        except UNREADABLE:
-            return None
 
     def walk(self, data: bytes, start: int, end: int, style: Style, missing: str | None = None) -> tuple[Layout, Walked]:
         """The walk of the form that fits best: the one that reads furthest, as a reply that may be empty is not for that left over."""
