@@ -38,7 +38,7 @@ FIRST = 8 * WEIGHING
 
 AGAIN = 16
 """So often detection begins anew behind as many bytes as it may have, in the middle of a conversation on a port of ours: a frame may be
-larger than they are."""
+larger than they are. A side that sent less than this part of them goes on where it is."""
 
 LOGIN_WINDOW = 4_096
 """Bytes of each side in which a login is looked for that nobody expects."""
@@ -162,17 +162,12 @@ class Detector:
         self.again = 0 if from_start or PORTS.isdisjoint(ports) else AGAIN
         """How often it may begin anew."""
         self.passed: dict[int, StreamGap] = {}
-        """By side the bytes before that."""
+        """By side the bytes before that, of which nothing is looked at."""
         self._seen: _Seen | None = None
 
     def add(self, items: list[SideData | StreamGap]) -> Verdict | None:
         """Take the bytes of a packet in; the verdict, or None while there is none."""
-        self.items += items
-        data = [item for item in items if type(item) is SideData]
-        if items and not self.cost:
-            self.cost = self.OWN_COST
-        self.cost += sum([2 * len(item.data) + self.SEGMENT_COST for item in data])
-        self.size += sum([len(item.data) for item in data])
+        data = self._take(items)
         seen = self._seen
         if seen is None:
             self.packets += bool(data)
@@ -198,15 +193,30 @@ class Detector:
         """All that was taken in; what came before it began anew is a gap of each side."""
         return [*self.passed.values(), *self.items]
 
+    def _take(self, items: list[SideData | StreamGap]) -> list[SideData]:
+        """Keep these; returns what brings bytes."""
+        self.items += items
+        data = [item for item in items if type(item) is SideData]
+        if items and not self.cost:
+            self.cost = self.OWN_COST
+        self.cost += sum([2 * len(item.data) + self.SEGMENT_COST for item in data])
+        self.size += sum([len(item.data) for item in data])
+        return data
+
     def _begin_anew(self) -> None:
-        """Pass by what came: it may be the middle of a larger frame."""
+        """Pass by what a side sent that sent much: it may be the middle of a larger frame."""
+        sent = [sum([len(item.data) for item in self.items if type(item) is SideData and item.side == side]) for side in (0, 1)]
+        kept = [item for item in self.items if sent[item.side] * AGAIN < self.size]
         for item in self.items:
             side, mark, end = item.side, (item.order, item.number, item.file, item.time_ns), item.position
+            if sent[side] * AGAIN < self.size:
+                continue
             gap = self.passed.setdefault(side, StreamGap(side, end, 0, "skipped", *mark))
             end += len(item.data) if type(item) is SideData else item.size or 0  # type: ignore[union-attr]
             self.passed[side] = StreamGap(side, gap.position, end - gap.position, "skipped", *mark)
-        self.again, self.items, self.packets, self.size, self.cost = self.again - 1, [], 0, 0, 0
+        self.again, self.items, self.size, self.cost = self.again - 1, [], 0, 0
         self._seen, self.limited = None, False
+        self.packets = len(self._take(kept))
 
     def finish(self) -> Verdict:
         """The verdict when no byte will follow."""

@@ -44,6 +44,19 @@ def test_no_conversation_is_given_a_wrong_protocol(path: Path) -> None:
         assert all(one.startswith(path.parent.name) for one in said)
 
 
+def test_a_side_that_sends_little_goes_on_where_detection_begins_anew() -> None:
+    limit = 10_000
+    detector = Detector((40_000, DEFAULT_PORTS[0]), False, limit)
+    little = [SideData(1, 4 * at, b"\xff\xfe\xfd\xfc", 10 * at, 1, 0, 0) for at in range(3)]
+    large = [SideData(0, 1_000 * at, bytes([97]) * 1_000, at + 1, 1, 0, 0) for at in range(35)]
+    for item in sorted([*little, *large], key=lambda item: item.order):
+        assert detector.add([item]) is None
+    passed, *rest = detector.taken()
+    assert (passed.side, passed.position, passed.size) == (0, 0, 30_000)  # type: ignore[union-attr]
+    assert rest == [*little, *large[30:]]
+    assert detector.size == 5_000 + 12
+
+
 TEXTS = [
     ("rabbitmq-stream/handshake_close_405.pcap", (b"product", b"version", b"1.2.3", b"RabbitMQ", b"PLAIN", b"bye", b"advertised_host")),
     ("iggy/py080-basic.pcap", (b"iggy",)),
