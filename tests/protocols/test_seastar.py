@@ -1071,6 +1071,16 @@ def test_midstream_large_frames_of_one_side_are_followed_where_the_other_side_fi
         assert heuristic(view(other, small)) is None
 
 
+def test_midstream_many_frames_of_one_side_are_followed_over_any_number_of_segments() -> None:
+    rest = [bytes([97]) * 1_000] * 20
+    answers = [response(number, b"d") for number in range(11, 19)]
+    verdict = heuristic(view(rest, answers))
+    assert verdict is not None
+    assert (verdict.client, verdict.confidence >= 0.9) == (0, True)
+    assert heuristic(view(rest, answers, final=False)) is None
+    assert heuristic(view(rest, answers[:7])) is None
+
+
 def test_streams_and_lone_frames_are_never_guessed() -> None:
     assert heuristic(view([stream(b"abc"), stream(b"defg")] * 9, [stream(b"h")] * 9)) is None
     assert heuristic(view([request(5)], [response(5)])) is None

@@ -68,24 +68,25 @@ def needed(segments: int, size: int) -> int:
 
 class Ends(NamedTuple):
     """Where the segments from one on end, `FAR` of them at most, and how many frames have to end there; as a mapping, but nothing is made
-    for those that no frame ends with. `backed`: what the other side sends fits, so that few frames will do, over any number of segments."""
+    for those that no frame ends with. `frames`: so many have to, over any number of segments, where something else speaks for them, or that
+    many do."""
 
     starts: list[int]
     segment: int
     end: int
-    backed: bool = False
+    frames: int = 0
 
     @property
     def last(self) -> int:
         following = self.segment + FAR
-        return self.starts[following] if following < len(self.starts) and not self.backed else self.end
+        return self.starts[following] if following < len(self.starts) and not self.frames else self.end
 
     def get(self, position: int, otherwise: int) -> int:
         starts = self.starts
         index = bisect_left(starts, position, self.segment + 1)
         if position != (starts[index] if index < len(starts) else self.end) or position > self.last:
             return otherwise
-        return 2 if self.backed else needed(index - self.segment, position - starts[self.segment])
+        return self.frames or needed(index - self.segment, position - starts[self.segment])
 
 
 class Fit(NamedTuple):

@@ -24,6 +24,8 @@ CHAIN = 4
 """So many frames of one side are certain where the other side is not there."""
 ALONE = 8
 """So many frames of one side are certain where the other side fits nothing so far."""
+BACKED = 2
+"""So many frames of one side are certain where frames of the other side fit."""
 SURE, UNSURE = 0.92, 0.7
 
 SHORTEST = 4
@@ -66,9 +68,10 @@ def _guess(view: DetectionView) -> Verdict | None:
         return None
     side, framing, chain = found[0]
     if len(found) == 1 and not chain.proof and chain.frames < ALONE and view.ends():
-        # Large frames span more segments than a chain may that stands alone
-        backed = _chain(view, 1 - side, backed=True)
-        found += [] if backed is None else [backed]
+        # Large frames span more segments than a chain may that stands alone; small ones may be many, if not in so few segments
+        backed = _chain(view, 1 - side, BACKED)
+        alone = None if backed is not None else _chain(view, side, ALONE)
+        found = [*found, backed] if backed is not None else found if alone is None else [alone]
     if len(found) == 2:
         kinds = {framing.kind for _, framing, _ in found}
         if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
@@ -77,6 +80,7 @@ def _guess(view: DetectionView) -> Verdict | None:
         if abs(answered.first_id) > abs(asked.last_id) + asked.frames:
             return None
     else:
+        side, framing, chain = found[0]
         silent = not view.sides[1 - side].runs
         few = chain.frames < (2 if chain.proof else CHAIN if silent else ALONE)
         if few and not (silent and framing.kind == "request" and view.ends()):
@@ -88,8 +92,8 @@ def _guess(view: DetectionView) -> Verdict | None:
     return Verdict(NAME, SURE if sure else UNSURE, evidence, client=side if framing.kind == "request" else 1 - side)
 
 
-def _chain(view: DetectionView, number: int, backed: bool = False) -> tuple[int, SeastarFraming, Fit] | None:
-    """The side, and the first framing in which enough frames end with a segment; `backed`: frames of the other side do."""
+def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, SeastarFraming, Fit] | None:
+    """The side, and the first framing in which enough frames end with a segment; `frames`: how many these are, else the segments tell."""
     side, work_budget = view.sides[number], view.work_budget
     # By the place of a segment start: the framings that its first header leaves possible, whatever follows
     possible = view.known.setdefault((NAME, number), {})
@@ -111,7 +115,7 @@ def _chain(view: DetectionView, number: int, backed: bool = False) -> tuple[int,
                     possible[position + start] = framings
             if not framings:
                 continue
-            ends = Ends(starts, segment, end, backed)
+            ends = Ends(starts, segment, end, frames)
             bound = ends.last
             tried = [(one, fit(one, data, start, bound, ends, work_budget)) for one in within(framings, data, start, bound)]
             found = [(framing, one) for framing, one in tried if one is not None and one is not RULED_OUT]
