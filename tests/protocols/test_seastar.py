@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
 from struct import pack
@@ -1003,6 +1004,23 @@ def test_a_layout_can_be_forced(layout: str) -> None:
     assert [one.position for one in found] == [0, 0]
     assert [one.name for one in found] == (["Stream"] * 2 if layout == "stream" else ["Request", "Response"])
     assert not found[0].notes
+
+
+@pytest.mark.parametrize("packed", [bytes, lz4, lz4_fragmented])
+@pytest.mark.parametrize("size", [100_000, 1_300_000])
+def test_no_large_frame_is_lost_behind_one_whose_head_is(size: int, packed: Callable[[bytes], bytes]) -> None:
+    chance = random.Random(size)
+    names = () if packed is bytes else ((0, b"LZ4" if packed is lz4 else b"LZ4_FRAGMENTED"),)
+    sent: list[Sent] = []
+    for number in range(1, 5):
+        ask, answer = (packed(one(number, chance.randbytes(size))) for one in (request, response))
+        sent += [(side, data[at : at + 60_000]) for side, data in ((0, ask), (1, answer)) for at in range(0, len(data), 60_000)]
+    heads = [at for at, (_, data) in enumerate(sent) if len(data) == 60_000 and len(sent[at - 1][1]) < 60_000]  # type: ignore[arg-type]
+    for at in heads[2:4]:
+        sent[at] = sent[at][0], 60_000
+    found = messages(opened(*sent, client=(*names, *DEFAULT), server=(*names, *DEFAULT)))
+    assert [(one.name, one.id) for one in found[2:]] == [(name, number) for number in (1, 3, 4) for name in ("Request", "Response")]
+    assert all(one.fault is None for one in found)
 
 
 # Detection

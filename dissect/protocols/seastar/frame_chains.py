@@ -12,6 +12,7 @@ from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
 
+from streamdump.protocols.dissector import SEARCH_WINDOW
 from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
 from streamdump.protocols.seastar.layouts import END_OF_STREAM
 from streamdump.protocols.seastar.terms import PLACES, Kind, SeastarFraming
@@ -121,12 +122,14 @@ def fit(
     known: bool = False,
     missing: int = 0,
     limit: int = 1 << 20,
+    large: int = 0,
 ) -> Fit | None:
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
     `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A gap of `missing` bytes
     follows `bound`: a frame may also end right behind it. `limit` bounds what is unpacked, `work_budget` all of it: with none left
-    nothing is found. RULED_OUT where bytes that are there are no frames, whatever follows.
+    nothing is found. `large`: so many frames will do (0: none) where the last is too long to be ever looked at as a whole. RULED_OUT where
+    bytes that are there are no frames, whatever follows.
     """
     frames, proof, first, last = 0, False, 0, previous
     seen: set[int] = set()
@@ -142,7 +145,8 @@ def fit(
             return None
         else:
             after = at + 4 + _u32(data, at)[0]
-        if after > bound and after != bound + missing:
+        far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= limit
+        if after > bound and after != bound + missing and not far:
             return None
         if kind == "sealed" or (codec is not None and after - at < 8):
             frames += after - at >= 8
@@ -161,7 +165,7 @@ def fit(
             first = first or ident
             seen.add(abs(ident))
         frames += kind != "stream" or size > 4
-        need = ends.get(after, NEVER)
+        need = large if far and ident else ends.get(after, NEVER)
         if not known and abs(ident) >= LARGE_ID and not proof:
             need = max(need, LARGE_ID_FRAMES)
         if frames >= need or (proof and proof_will_do and need < NEVER):

@@ -131,6 +131,7 @@ class FrameSearch:
             previous=previous,
             missing=look.missing,
             limit=self.limit,
+            large=1,
         )
         if found is None or found is RULED_OUT:
             return False
@@ -169,6 +170,7 @@ class FrameSearch:
                     proof_will_do=sure and alone,
                     missing=look.missing,
                     limit=self.limit,
+                    large=int(other is not None),
                 )
                 if found is RULED_OUT:
                     gone.append(candidate)
