@@ -1080,6 +1080,34 @@ def test_a_large_frame_is_told_by_the_header_of_its_chunk() -> None:
     assert brief(feed(current(), segments(SERVER, 0, parts))) == [("gap", 0, 2, "skipped"), ("Deliver", 2, len(data))]
 
 
+LARGE = b"x" * 1_100_000
+
+
+def numbered(number: int, body: bytes = LARGE, filter_value: bytes = b"") -> bytes:
+    return struct.pack(">Q", number) + filter_value + plain(body)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (publish(numbered(9)), True),
+        (frame(2, b"\x01", struct.pack(">i", 1), numbered(9, filter_value=string("f")), version=2), True),
+        (publish(struct.pack(">Q", 9) + sub_batch(0, [b"x" * 1_000] * 1_100)), True),
+        (publish(*(numbered(number, b"x" * 600) for number in range(2_000))), True),
+        (publish(numbered(9, b"x"), numbered(8, b"x"), numbered(10)), False),
+        (publish(numbered(9), count=2), False),
+        (publish(numbered(9) + b"more"), False),
+        (publish(numbered(9, b"x"), numbered(10), count=100_000), False),
+        (publish(count=0) + LARGE, False),
+    ],
+)
+def test_a_frame_that_is_never_looked_at_as_a_whole_is_told_by_its_first_messages(data: bytes, told: bool) -> None:
+    data = struct.pack(">I", len(data) - 4) + data[4:]
+    parts = [b"yy" * 500, *(data[at : at + 60_000] for at in range(0, len(data), 60_000))]
+    said = brief(feed(current(), segments(CLIENT, 0, parts)))
+    assert said == ([("gap", 0, 1_000, "skipped"), ("Publish", 1_000, len(data))] if told else [("gap", 0, 1_000 + len(data), "skipped")])
+
+
 def test_bytes_in_a_message_that_look_like_frames() -> None:
     """Frames inside a body, in a conversation that begins with that body's frame: what holds it wins."""
     data = publish(struct.pack(">Q", 1) + plain(b"ab" + HEARTBEAT + CONFIRM + bytes(400)))

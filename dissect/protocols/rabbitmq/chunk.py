@@ -37,6 +37,9 @@ MAGIC = 0x50
 TRIED_UNPACKED, TRIED_BARE = 1 << 16, 1 << 10
 """Bytes that are unpacked, besides a hundred for each byte, and values without bytes, where a frame is only tried as a layout."""
 
+ENTRY_HEAD, LEADING = 24, 16
+"""Bytes that hold the head of an entry of Publish, but for a filter value; and so many entries tell it, where not all are looked at."""
+
 _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
 _U64 = Struct(">Q").unpack_from
@@ -494,6 +497,27 @@ def tiles_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: 
             return -1
         found += 1
     return found if found == count else -1
+
+
+def begins_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: int, stop: int) -> int:
+    """How many of the first messages data[at:end] shows, the beginning of what `tiles_published` reads up to `stop`; 0 if they are none.
+
+    One that fills it will do, else two, under publishing ids that rise.
+    """
+    count = _I32(data, at)[0] if end - at >= 4 else 0
+    at += 4
+    found, last = 0, -1
+    while found < min(count, LEADING) and end - at >= ENTRY_HEAD:
+        (number,) = _U64(data, at)
+        at += 8
+        if filtered:
+            at += 2 + max(0, _I16(data, at)[0])
+        at, records = _entry_end(form, data, at, stop) if end - at >= ENTRY_HEAD else (at, -1)
+        if records < 0 or number <= last:
+            return 0
+        found, last = found + 1, number
+    left = count - found
+    return found if (not left and at == stop) or (found > 1 and 0 < left * 12 <= stop - at) else 0
 
 
 def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, int]:

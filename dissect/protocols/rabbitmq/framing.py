@@ -9,6 +9,7 @@ from struct import Struct
 from streamdump.errors import Malformed
 from streamdump.layout import UNREADABLE, Layout, Style, decoder
 from streamdump.layout.types import Array, Field, Fixed, Number, minimum
+from streamdump.protocols.dissector import SEARCH_WINDOW
 from streamdump.protocols.rabbitmq import layouts, layouts_draft, sasl_redaction
 from streamdump.protocols.rabbitmq.chunk import (
     CURRENT,
@@ -18,10 +19,12 @@ from streamdump.protocols.rabbitmq.chunk import (
     ChunkForm,
     EntryReader,
     HeaderField,
+    begins_published,
     draft_form,
     tiles_chunk,
     tiles_published,
 )
+from streamdump.protocols.rabbitmq.layouts import PUBLISH, PUBLISH_2
 from streamdump.protocols.work_budget import STEP, WorkBudget
 from streamdump.quota import PLENTY
 
@@ -169,6 +172,17 @@ class Language:
         needed = self.forms[-1].size
         return any(layout in self.delivered and end - at >= self.before_entries(layout) + needed for layout in layouts)
 
+    def goes_on(self, layouts: list[Layout], data: bytes, at: int, end: int, length: int, work_budget: WorkBudget) -> bool:
+        """Whether a frame begins here that is certain though it is never looked at as a whole: a Publish by its first messages."""
+        if self.tells(layouts, data, at, end):
+            return True
+        published = [layout for layout in layouts if layout in (PUBLISH, PUBLISH_2) and length > SEARCH_WINDOW]
+        found = [
+            begins_published(CURRENT, layout is PUBLISH_2, data, at + self.before_entries(layout), end, at + length) for layout in published
+        ]
+        work_budget.spend(ENTRY * sum(found))
+        return any(found)
+
     def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool, work_budget: WorkBudget) -> tuple[bool, int, bool]:
         """(True, p): from p on frames certainly follow each other. (False, p): none begins before p, as far as effort was left. Then,
         whether that might be another if this is not `final` and were."""
@@ -217,7 +231,7 @@ class Language:
             if length > left:
                 if sound >= needed:
                     return YES
-                if self.tells(layouts, data, at, end):
+                if self.goes_on(layouts, data, at, end, length, work_budget):
                     return NO if inside and final else MAYBE if inside else YES
                 return NO if final else MAYBE if sound else LATER
             work_budget.spend(2 * STEP)
