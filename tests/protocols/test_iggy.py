@@ -1264,6 +1264,19 @@ def test_frames_of_more_bytes_than_a_reader_takes_tell_the_layout_all_the_same(a
     assert [(one.name, one.fault) for one in large] == [("send_messages" if asks else "poll_messages", None)] * 3
 
 
+def test_a_large_response_behind_a_loss_waits_for_what_the_client_sends_next() -> None:
+    segments = large_frames(False, 1_100_000)
+    login = request(38, s8("iggy") + s8("swordfish") + s32("") + s32(""))
+    segments.insert(0, Segment(HERE, THERE, 1_000 - len(login), login, 5_000 - len(LOGGED_IN)))
+    segments.insert(1, Segment(THERE, HERE, 5_000 - len(LOGGED_IN), LOGGED_IN, 1_000))
+    del segments[3]
+    inspector = Inspector([], Options())
+    records = inspector.take(captured(segments)) + inspector.finish()
+    messages = [one for one in records if type(one) is Message]
+    asked = [one.number for one in messages if one.kind == "request"]
+    assert [(one.request, one.notes) for one in messages if one.size > 1_100_000] == [(number, []) for number in asked[2:]]
+
+
 def test_what_begins_a_large_frame() -> None:
     head = large_frames(False, 1_100_000)[1].data[:24]
     assert resync.polled(head, 0, 24)

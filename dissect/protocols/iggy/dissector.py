@@ -180,11 +180,12 @@ class IggyDissector(Dissector):
 
     def _doubt(self, frame: Frame | FrameGap) -> None:
         """Let what the server sent wait for the next bytes of the client."""
+        # One may be as large as any: the response with messages that is waited for
+        self.hasty = len(self.doubted) >= EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
         if isinstance(frame, Frame):
             frame = frame.alone()
             self.doubted_bytes += frame.end
         self.doubted.append(frame)
-        self.hasty = len(self.doubted) > EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
         if self.hasty:
             self._stop_doubting()
 
