@@ -213,6 +213,10 @@ class ConversationTable:
         index = self._count if self.index is None else self.index(segment)
         self._count += 1
         tcp = TcpStream((one[0], two[0]), (one[1], two[1]), first, index, self.run.pool)
+        old = self._by_ends.get(ends)
+        if old is not None:
+            tcp.streams[side].follow(old[0].tcp.streams[old[1]])
+            tcp.streams[1 - side].follow(old[0].tcp.streams[1 - old[1]])
         conversation = self._by_index[index] = Conversation(self.run, tcp)
         if self.timers is not None:
             self.timers.set_next(conversation, segment.time_ns)

@@ -5,7 +5,7 @@ What is believed, where packets contradict each other:
 - A conversation begins with a SYN, and ends where a SYN with another number comes; after FIN of both sides, or RST and bytes, with any
   SYN. A SYN-ACK counts where it answers no SYN of the conversation. Without a SYN, the next one between the same ports begins with bytes
   outside of the old one's after FIN of both sides, with bytes more than `NEAR` away after RST, and otherwise with a second segment
-  that continues one from nowhere in reach.
+  that continues one from nowhere in reach, neither of them late from the conversation before.
 - The other side's acknowledgement, and the position of a segment without bytes, show what was sent. What is more than `NEAR` beyond all
   that was seen takes two packets that say so, and more than `FAR` is never believed.
 - The first FIN counts, unless bytes behind it were seen before; bytes behind it that come later are dropped. One number at the end
@@ -260,6 +260,7 @@ class ByteStream:
         "doubt",
         "expected",
         "fin",
+        "former",
         "hasty",
         "hint",
         "kept",
@@ -311,6 +312,8 @@ class ByteStream:
         # An implausible position that a second packet may confirm; the sequence number that would continue a stray segment.
         self.doubt: int | None = None
         self.stray: int | None = None
+        # The sequence number at the end of what this side sent in the conversation that had the ports before.
+        self.former: int | None = None
         self.waiting: PendingPieces | None = None
         # The last bytes released, ending at `next`, piece by piece, and how many these are. (None where there are none.)
         self.recent: deque[bytes] | None = None
@@ -322,6 +325,10 @@ class ByteStream:
     def top(self) -> int:
         """The highest position seen or acknowledged."""
         return max(self.sent, self.acked) if self.fin is None else self.fin
+
+    def follow(self, before: ByteStream) -> None:
+        """Know late bytes of the conversation that had the ports before."""
+        self.former = (before.base + before.top) & MASK if before.known else None
 
     def position(self, seq: int, near: int | None = None) -> int:
         """The position of a sequence number: of all those that it could be, the nearest to `near`, or else to the next byte."""
@@ -601,6 +608,8 @@ class TcpStream(ConversationCounts):
         if self.reset:
             return -NEAR <= offset <= NEAR
         if -NEAR <= offset <= FAR:
+            return True
+        if own.former is not None and -NEAR <= distance(own.former, (seq + wire) & MASK) <= 0:
             return True
         # One stray segment proves nothing; a second that continues it does.
         if own.stray == seq:

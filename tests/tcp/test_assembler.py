@@ -608,6 +608,16 @@ def test_stray_segment() -> None:
     assert second.bytes(0) == b"stays on"
 
 
+@pytest.mark.parametrize("crossed", [False, True])
+def test_late_segments_of_the_conversation_before_are_no_third_one(crossed: bool) -> None:
+    late = [a(1000, b"one"), a(1003, b"two"), a(1006, b"six")]
+    opened = [a(2_999_999_999, ack=None, flags=SYN), b(6999, ack=3_000_000_000, flags=SYN | ACK)]
+    if crossed:
+        opened = [b(6999, ack=None, flags=SYN), a(2_999_999_999, ack=7000, flags=SYN | ACK)]
+    first, second = tell([*handshake(), *late, *opened, a(3_000_000_000, b"new"), *late, a(3_000_000_003, b"er")])
+    assert (first.bytes(0), second.bytes(int(crossed))) == (b"onetwosix", b"newer")
+
+
 # What it must not cost
 
 
