@@ -1277,6 +1277,27 @@ def test_a_large_response_behind_a_loss_waits_for_what_the_client_sends_next() -
     assert [(one.request, one.notes) for one in messages if one.size > 1_100_000] == [(number, []) for number in asked[2:]]
 
 
+def test_a_pairing_told_by_what_a_response_holds_ends_with_one_that_does_not_fit() -> None:
+    """The client polls ahead, and the first response answers what was asked before the capture."""
+    polled = response(pack("<IQI", 1, 7, 1) + polled_l9(b"a"))
+    asked, answers = [POLL_L8 + PING, PING, POLL_L8, PING], [polled, polled, OK, OK, polled, OK]
+    segments, at = [], [1_000, 5_000]
+    for side, data in [
+        (0, asked[0]),
+        (0, asked[1]),
+        *((1, one) for one in answers[:2]),
+        (0, asked[2] + asked[3]),
+        *((1, one) for one in answers[2:]),
+    ]:
+        segments.append(Segment((HERE, THERE)[side], (THERE, HERE)[side], at[side], data, at[1 - side]))
+        at[side] += len(data)
+    messages, _ = told_of(segments, Options())
+    names = {one.number: one.name for one in messages}
+    paired = [(names[one.request], one.size) for one in messages if one.request is not None and not one.notes]
+    assert ("ping", len(polled)) not in paired
+    assert all(size == (8 if name == "ping" else len(polled)) for name, size in paired)
+
+
 def test_what_begins_a_large_frame() -> None:
     head = large_frames(False, 1_100_000)[1].data[:24]
     assert resync.polled(head, 0, 24)

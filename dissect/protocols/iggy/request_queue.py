@@ -18,26 +18,29 @@ from streamdump.protocols.iggy.frame_redaction import is_text
 from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32_U32, CommandTable
 from streamdump.protocols.records import Frame
 
-SURE, BELIEVED, SUPPOSED, SHAKEN = "sure", "believed", "supposed", "shaken"
-"""How far the order of frames tells who answers whom: it does; it seems to, as the client keeps one request in flight, which the next
-`FIRM` requests have to bear out; the capture begins in the middle, and nothing but that it seems so speaks for it yet; frames were missed
-and it does not."""
+SURE, FITTED, BELIEVED, SUPPOSED, SHAKEN = "sure", "fitted", "believed", "supposed", "shaken"
+"""How far the order of frames tells who answers whom: it does; it seems to, by what a response holds, or as the client keeps one request in
+flight, which the next `FIRM` requests have to bear out; the capture begins in the middle, and nothing but that it seems so speaks for it
+yet; frames were missed and it does not."""
 
-LOST, MISFIT, LASTED, ALONE, FIRST, SINGLE, BODILESS = "lost", "misfit", "lasted", "alone", "first", "single", "bodiless"
+LOST, MISFIT, LASTED, ALONE, FIRST = "lost", "misfit", "lasted", "alone", "first"
+SINGLE, ECHOED, BODILESS = "single", "echoed", "bodiless"
 """What happens to that: bytes were lost; a response does not fit its request, or a second request was in flight before it; what was
 believed has lasted; a response found a request alone in flight, behind all that was lost, or behind the beginning of the capture, before
-which more may have been in flight; it can answer no other request; and what was lost were exactly answers without a body."""
+which more may have been in flight; it can answer no other request that is here, or says so; and what was lost were exactly answers
+without a body."""
 
 TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     SURE: {LOST: SHAKEN},
+    FITTED: {LOST: SHAKEN, MISFIT: SHAKEN, LASTED: SURE},
     BELIEVED: {LOST: SHAKEN, MISFIT: SHAKEN, LASTED: SURE},
     SUPPOSED: {LOST: SHAKEN, MISFIT: SHAKEN, ALONE: BELIEVED},
-    SHAKEN: {ALONE: BELIEVED, FIRST: SUPPOSED, SINGLE: SURE, BODILESS: SURE},
+    SHAKEN: {ALONE: BELIEVED, FIRST: SUPPOSED, SINGLE: FITTED, ECHOED: SURE, BODILESS: SURE},
 }
 """The state that follows; where there is none, it stays."""
 
 FIRM = 64
-"""After so many requests more it is believed that the client keeps one in flight, where the pairing rests on that."""
+"""After so many requests more it is believed, where the pairing rests on what was supposed."""
 
 LIKELY = 4
 """After so many it is supposed no more but believed, where the capture begins in the middle; or with an answer whose body fits."""
@@ -102,7 +105,7 @@ class OrderTrust:
     @property
     def believes(self) -> bool:
         """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
-        return self.state in (BELIEVED, SUPPOSED)
+        return self.state in (FITTED, BELIEVED, SUPPOSED)
 
     def supposed(self, asked: Asked, size: int) -> Asked:
         """A pair that may need a note: nothing but the order of frames speaks for it, behind a beginning that was not captured."""
@@ -258,7 +261,7 @@ class RequestQueue:
             asked = opened[0]
             if len(opened) > 1 and opened[1].order < order:
                 self.pipelined = True
-            if trust.state != SURE and (self.pipelined or not self._can_answer(asked, frame, {})):
+            if trust.believes and ((self.pipelined and trust.state != FITTED) or not self._can_answer(asked, frame, {})):
                 trust.go(MISFIT)
                 return self._guess(frame)
             del opened[0]
@@ -276,7 +279,7 @@ class RequestQueue:
         sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.lost_asks
         self._take(asked)
         if sure:
-            self.trust.go(SINGLE)
+            self.trust.go(SINGLE, asked.number)
         return asked if sure else asked._replace(notes=(UNSURE,))
 
     def _can_answer(self, asked: Asked, frame: Frame, known: dict[CommandTable, bool]) -> bool:
@@ -328,7 +331,7 @@ class RequestQueue:
         if echoing and (trust.unsure or len(echoing) == 1):
             asked = echoing[0]
             if trust.unsure and len(echoing) == 1 and any(client[4:]) and asked.order >= trust.lost_asks:
-                trust.go(SINGLE)
+                trust.go(ECHOED)
             self._take(asked)
             return asked._replace(notes=(UNSURE,)) if trust.unsure else asked
         if trust.unsure:
