@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from streamdump.model import StreamGap
 from streamdump.tls.ciphers import HEADER, Opener
 from streamdump.tls.hello import TLS_12, TLS_13
 from streamdump.tls.keys import TRAFFIC
@@ -64,6 +65,8 @@ def seek(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap) -> None:
         return
     data, base = flow.data, flow.base
     at = lost.scan - base
+    # Nothing follows directly on the bytes at hand
+    final = stage.final or (bool(flow.queue) and isinstance(flow.queue[0], StreamGap))
     while True:
         if not lost.framed:
             match = _RECORD.search(data, at)
@@ -79,8 +82,11 @@ def seek(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap) -> None:
             continue
         end = at + HEADER + (data[at + 3] << 8 | data[at + 4])
         whole = end <= len(data)
-        if not whole and not stage.final:
-            break
+        if not whole:
+            if not final:
+                break
+            # That it will not be whole was not certain before
+            flow.floor = max(flow.floor, flow.current)
         if whole and not lost.tried:
             if _prove(stage, flow, lost, ways, at, end) or flow.stopped is not None or flow.blocked:
                 return

@@ -131,6 +131,20 @@ def test_gaps_of_known_size_keep_frames_in_step() -> None:
     ]
 
 
+def test_a_header_by_chance_between_two_losses_costs_no_record() -> None:
+    """What is left of a large record has what looks like a header, of a record that would reach beyond the second loss."""
+    lines = [b"line %d " % index * 50 for index in range(20)]
+    one = talk([(SERVER, bytes(16_000)), *[(SERVER, line) for line in lines]], close=False)
+    wire = Wire().send(one.sent).end()
+    *_, first, behind, _, _, _ = data_packets(wire, SERVER)[:-20]  # the last of the large record, which are followed by a packet a line
+    packet = wire.packets[behind - 1]
+    wire.packets[behind - 1] = packet._replace(data=packet.data[:500] + b"\x17\3\3\x46\x50" + packet.data[505:])
+    gone = [first, data_packets(wire, SERVER)[-5]]
+    sides, _ = opened(wire.capture(gone), one.keys)
+    assert [item.data for item in sides[SERVER] if isinstance(item, SideData)] == [*lines[:-5], *lines[-4:]]
+    assert read(wire.capture(gone), one.keys).facts["tls_plain_bytes"][SERVER] >= sum(map(len, lines))
+
+
 def test_lost_session_tickets_are_not_taken_for_data() -> None:
     one = talk(LINES)
     wire = Wire().send(one.sent).end()
