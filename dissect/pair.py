@@ -317,6 +317,8 @@ class Pairer(Exchanges):
         """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
         self.partly: dict[Hashable, Event] = {}
         """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
+        self.repeats = reuse == "queue"
+        """Keys are used again: they may be, or one was."""
         self.from_start = from_start
         self.doubt: Doubt | None = None
         """Where bytes were lost."""
@@ -382,13 +384,16 @@ class Pairer(Exchanges):
         opened = self.open
         if role == ANSWER:
             key = one.key
+            entry = opened.get(key)
+            asked = entry[0] if type(entry) is deque else entry
+            if asked is not None and one.order < asked.order and self._is_older(one, asked):
+                one.record.outcome = None
+                return
             if self.partly:
                 self.partly.pop(key, None)
-            entry = asked = opened.get(key)
             if type(entry) is deque:
-                asked = entry[0]
                 if self.doubt is not None:
-                    self.doubt.note(one, key, asked, entry[1] if len(entry) > 1 else None)
+                    self.doubt.note(one, key, entry[0], entry[1] if len(entry) > 1 else None)
             elif entry is None and self.perhaps:
                 asked = self.perhaps.pop(key, None)
                 if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
@@ -431,7 +436,7 @@ class Pairer(Exchanges):
             self.doubt.lose(one, self.open if self.reuse == "queue" else None)
         elif one.role == ANSWER_PART:
             entry = self.open.get(one.key)
-            if entry is None:
+            if entry is None or self._is_older(one, _oldest(entry)):
                 one.record.outcome = None
             else:
                 self._link(one, _oldest(entry))
@@ -563,6 +568,7 @@ class Pairer(Exchanges):
             if len(self.open[key]) > self.limit:
                 self._limit(self.open[key].popleft(), _moment(one), append)
             return
+        self.repeats = True
         del self.open[key]
         self.open[key] = one
         asked = _asked(older)
@@ -642,7 +648,7 @@ class Pairer(Exchanges):
     def _remember(self, key: Hashable, one: Event) -> None:
         early = self.early
         found = early.setdefault(key, [])
-        if len(found) >= (EARLY_SAME if self.reuse == "queue" else 1):
+        if len(found) >= (EARLY_SAME if self.repeats else 1):
             del found[0]
         found.append((one, one.record.outcome))
         if len(early) > EARLY_KEPT:
@@ -658,6 +664,16 @@ class Pairer(Exchanges):
         else:
             del self.early[key]
 
+    def _is_older(self, one: Event, asked: Event) -> bool:
+        """Whether a response that was held back was captured before this request, so that it answers another one."""
+        return one.record.time_ns < asked.record.time_ns and self._mixed(asked.rank)
+
+    def _mixed(self, asking: int) -> bool:
+        """Whether what was captured before a request of this side may answer another one with its key, which was replaced or which this
+        capture lacks."""
+        lacking = not self.from_start or (self.doubt is not None and self.doubt.gaps[asking] >= 0)
+        return self.repeats and (lacking or self.reuse == "supersede")
+
     def _early(self, key: Hashable, one: Event) -> tuple[Event, str | None] | None:
         """The response that was handed on before this, its request.
 
@@ -671,7 +687,7 @@ class Pairer(Exchanges):
         lacking = doubt is not None and doubt.gaps[one.rank] >= 0
         if lacking and len(found) > 1 and doubt is not None and len(doubt.doubtful) < EARLY_KEPT:
             doubt.doubtful.add(key)
-        if (lacking or not self.from_start) and self.reuse == "queue":
+        if self._mixed(one.rank):
             found = [early for early in found if early[0].first_time >= one.record.time_ns]
         self._keep_early(key, found[1:])
         return found[0] if found else None

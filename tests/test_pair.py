@@ -110,6 +110,48 @@ def test_a_key_used_again_supersedes_the_older_request() -> None:
     assert talk.close() == [("superseded", None, None)]
 
 
+@pytest.mark.parametrize("role", [ANSWER, ANSWER_PART])
+def test_a_response_held_back_is_not_that_of_a_request_made_since(role: int) -> None:
+    talk = Talk(whole=True)
+    talk.put(ASK, 1, 100)
+    old = talk.made(role, 1, 200, "answered")
+    second = talk.put(ASK, 1, 300)
+    talk.keep(talk.pairer.run([old]))
+    assert old.record.outcome is None
+    assert talk.request_of(old.record) is None
+    response = talk.put(ANSWER, 1, 400, "answered")
+    assert talk.request_of(response) is second
+    assert response.notes == ()
+    assert talk.close() == [("superseded", None, None)]
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_response_held_back_is_that_of_a_request_captured_late_where_none_is_missing(lacking: bool) -> None:
+    """The requests of one side were captured behind the responses of the other."""
+    for reuse in ("supersede", "queue"):
+        talk = Talk(reuse, whole=True)
+        if lacking:
+            talk.gap("lost", 0, 50)
+        response = talk.made(ANSWER, 1, 100, "answered")
+        request = talk.put(ASK, 1, 130)
+        talk.keep(talk.pairer.run([response]))
+        paired = reuse == "supersede" or not lacking
+        assert talk.request_of(response.record) is (request if paired else None)
+        assert talk.close() == ([] if paired else [("unanswered", "closed", None)])
+
+
+def test_responses_before_requests_of_ids_that_are_seen_to_repeat() -> None:
+    talk = Talk(whole=True)
+    talk.put(ASK, 1, 10)
+    talk.put(ASK, 1, 20)
+    talk.put(ANSWER, 1, 30, "answered")
+    for time in (90, 150, 250):
+        talk.put(ANSWER, 1, time, "answered")
+    talk.put(ASK, 1, 100)
+    talk.put(ASK, 1, 200)
+    assert talk.close() == [("superseded", None, None), ("answered", None, 50), ("answered", None, 50)]
+
+
 def test_a_key_used_again_queues_where_ids_repeat() -> None:
     talk = Talk("queue")
     older, newer = talk.put(ASK, 1, 100), talk.put(ASK, 1, 200)
