@@ -386,7 +386,7 @@ class Pairer(Exchanges):
             key = one.key
             entry = opened.get(key)
             asked = entry[0] if type(entry) is deque else entry
-            if asked is not None and one.order < asked.order and self._is_older(one, asked):
+            if asked is not None and one.order < asked.order and _is_older(self, one, asked):
                 one.record.outcome = None
                 return
             if self.partly:
@@ -436,7 +436,7 @@ class Pairer(Exchanges):
             self.doubt.lose(one, self.open if self.reuse == "queue" else None)
         elif one.role == ANSWER_PART:
             entry = self.open.get(one.key)
-            if entry is None or self._is_older(one, _oldest(entry)):
+            if entry is None or _is_older(self, one, _oldest(entry)):
                 one.record.outcome = None
             else:
                 self._link(one, _oldest(entry))
@@ -664,16 +664,6 @@ class Pairer(Exchanges):
         else:
             del self.early[key]
 
-    def _is_older(self, one: Event, asked: Event) -> bool:
-        """Whether a response that was held back was captured before this request, so that it answers another one."""
-        return one.record.time_ns < asked.record.time_ns and self._mixed(asked.rank)
-
-    def _mixed(self, asking: int) -> bool:
-        """Whether what was captured before a request of this side may answer another one with its key, which was replaced or which this
-        capture lacks."""
-        lacking = not self.from_start or (self.doubt is not None and self.doubt.gaps[asking] >= 0)
-        return self.repeats and (lacking or self.reuse == "supersede")
-
     def _early(self, key: Hashable, one: Event) -> tuple[Event, str | None] | None:
         """The response that was handed on before this, its request.
 
@@ -687,7 +677,7 @@ class Pairer(Exchanges):
         lacking = doubt is not None and doubt.gaps[one.rank] >= 0
         if lacking and len(found) > 1 and doubt is not None and len(doubt.doubtful) < EARLY_KEPT:
             doubt.doubtful.add(key)
-        if self._mixed(one.rank):
+        if _mixed(self, one.rank):
             found = [early for early in found if early[0].first_time >= one.record.time_ns]
         self._keep_early(key, found[1:])
         return found[0] if found else None
@@ -759,6 +749,18 @@ def _why(pairer: Pairer, asked: Event, time_ns: int, reason: str) -> str:
     if why is None and pairer.unanswered is not None:
         why = pairer.unanswered(asked.record, time_ns)
     return why or reason
+
+
+def _is_older(pairer: Pairer, one: Event, asked: Event) -> bool:
+    """Whether a response that was held back was captured before this request, so that it answers another one."""
+    return one.record.time_ns < asked.record.time_ns and _mixed(pairer, asked.rank)
+
+
+def _mixed(pairer: Pairer, asking: int) -> bool:
+    """Whether what was captured before a request of this side may answer another one with its key, which was replaced or which this
+    capture lacks."""
+    lacking = not pairer.from_start or (pairer.doubt is not None and pairer.doubt.gaps[asking] >= 0)
+    return pairer.repeats and (lacking or pairer.reuse == "supersede")
 
 
 def _asked_of(entry: Any) -> Iterator[Event]:
