@@ -45,6 +45,11 @@ class Selection:
         self._before: dict[tuple[int, str], Spot] = {}
         self._forgotten = 0
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether all packets of all conversations are written."""
+        return self._wanted is None and self._spots is None
+
     def listen(self, inspector: Inspector) -> None:
         """Have noted by the one who reads the captures first what writing takes."""
         inspector.link.pieces = {}
@@ -108,7 +113,7 @@ class Selection:
         if not run.readers or not run.inspector.counters.packets:
             return []
         inspector = run.inspector
-        pick = PacketSelection(inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
+        pick = PacketSelection(() if self.takes_all else inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
         keys = self._secrets(inspector)
         limits, most = [reader.packets for reader in run.readers], inspector.counters.packets
         try:

@@ -29,6 +29,7 @@ from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Protocol
 from tests.bench.hostile import MANY
 from tests.support.frames import ACK, FIN, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.rewrite import packets
 
 GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
 
@@ -139,6 +140,17 @@ def test_a_view_without_rows_keeps_none_of_forgotten_conversations(tmp_path: Pat
         said.append(capsys.readouterr().err.partition("; more: ")[0].strip())
     assert said[0] == said[1] == said[2]
     assert "3,000 conversations" in said[0]
+
+
+def test_all_packets_are_written_without_rows_of_forgotten_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = capture(tmp_path / "some.pcap", 3000, 1, HELLO, 7000, lambda _: b"")
+    kept: list[int] = []
+    monkeypatch.setattr(PackedRows, "add", lambda rows, row, order, file: kept.append(row.conversation))
+    copy = tmp_path / "copy.pcapng"
+    assert main([str(path), "-w", str(copy), "--tracked-limit", "300"]) == 0
+    assert not kept
+    assert len(packets(copy)) == 6000
+    assert packets(copy) == packets(path)
 
 
 def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ def read(
         from streamdump.cli.writing import Selection
 
         selection = Selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
-    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, keeps_rows=selection is not None) as run:
+    keeps_rows = selection is not None and not selection.takes_all
+    with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, keeps_rows=keeps_rows) as run:
         if selection is not None:
             selection.listen(run.inspector)
         showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)

@@ -53,7 +53,9 @@ class PacketSelection:
         pieces: Mapping[int, FragmentPiece],
         spots: Iterable[Spot] | None = None,
     ) -> None:
-        """`wanted`: conversations, None for all of them; `pieces`: of which segments fragments are part; `spots`: only these packets."""
+        """`wanted`: conversations, None for all of them; `pieces`: of which segments fragments are part; `spots`: only these packets. Where
+        all are wanted nobody asks for `flows`, as each segment is of one of them."""
+        self._all = wanted is None and spots is None
         self._between: dict[bytes, tuple[list[ConversationSpan], str]] = {}
         """By the `ends` of their segments those between two endpoints, in their order, with the one that sends."""
         for flow in sorted(flows, key=_FIRST):
@@ -67,6 +69,8 @@ class PacketSelection:
 
     def wants(self, order: int, segment: Segment | None) -> bool:
         """Whether the packet of this order is wanted, which carries this segment."""
+        if self._all:
+            return segment is not None or order in self._pieces
         if segment is not None and self._is_wanted(segment.ends, order, segment.number, segment.file, segment.wire):
             return True
         piece = self._pieces.get(order)
