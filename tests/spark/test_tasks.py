@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from streamdump.inspector import Inspector
 from streamdump.spark import blocks, pipeline, splits, tasks
 from streamdump.spark.blocks import Runs, Sorter, SortOrder
 from streamdump.spark.flows import SORTED_BY
+from streamdump.spark.pipeline import Watch
 from streamdump.spark.rows import SCHEMA, batch_of_rows
 from streamdump.spark.splits import plan
 from streamdump.spark.storage import folder
@@ -186,6 +187,27 @@ def test_packed_captures_are_unpacked_once_and_cut(
     (row,) = tables_of(tmp_path / "out")["files"]
     assert (row["path"], row["size"], row["packets"]) == (str(path), path.stat().st_size, len(packets))
     assert row["unpacked"] == len(gzip.decompress(path.read_bytes()))
+
+
+def test_many_captures_are_looked_at_by_few_tasks(packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "LOCALLY", 0)
+    monkeypatch.setattr(pipeline, "SPREAD", 3)
+    paths = [tmp_path / f"{at:02}.pcap" for at in range(20)]
+    each = -(-len(packets) // len(paths))
+    for at, path in enumerate(paths):
+        path.write_bytes(pcap(packets[at * each : (at + 1) * each], nano=True, snap=SNAP))
+    looked: list[int] = []
+
+    class Counting(Here):
+        def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
+            looked.append(len(items))
+            return super().each(function, items, watch)
+
+    run = go(paths, tmp_path / "out", Counting(), parts=2)
+    assert run.plan is not None
+    assert [one.path for one in run.plan.splits] == [str(path) for path in paths]
+    assert looked[0] == 6
+    same(tmp_path / "out", plain(paths))
 
 
 @pytest.mark.parametrize("cut", [3000, -4000, -1, 30])
