@@ -72,6 +72,19 @@ def test_the_way_back_into_frames_costs_what_the_bytes_pay_for(name: str, forced
 
 
 @pytest.mark.parametrize(
+    ("name", "forced"),
+    [
+        ("heads of Publish of 2 MB", "rabbitmq-stream"),
+        ("heads of batches of 2 MB of Iggy", "iggy"),
+        ("calls of Seastar of 2 MB", "seastar-rpc"),
+        ("calls of Seastar of 2 MB", "seastar-rpc:rpc"),
+    ],
+)
+def test_frames_that_are_never_looked_at_as_a_whole_cost_what_their_bytes_pay_for(name: str, forced: str) -> None:
+    assert_bounded(name, Shape(100, lost=9, forced=forced))
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "publishing with a byte missing",

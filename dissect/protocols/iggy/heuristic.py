@@ -14,7 +14,7 @@ from streamdump.protocols.iggy.candidates import fits as fits_so_far
 from streamdump.protocols.iggy.commands import BY_CODE
 from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 from streamdump.protocols.iggy.layout_versions import CLASSIC, LONG
-from streamdump.protocols.iggy.resync import READ, SEND, TOLD, find_long, fits, long_header, may_be_long, request_size, response_size, sends
+from streamdump.protocols.iggy.resync import READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
 from streamdump.protocols.protocol import DetectionView, SideView
 from streamdump.protocols.records import Damage
 from streamdump.protocols.work_budget import STEP, WorkBudget
@@ -216,7 +216,7 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
             behind = _behind(side, start, at + size)
             if behind is None:
                 # Nothing may be whole where a capture begins within one of these, and what is looked at ends within the next
-                if code == SEND and view.ends() and view.work_budget.spend(READ * TOLD) and sends(layouts, data, at, end):
+                if view.ends() and sends(layouts, data, at, end, view.work_budget):
                     return _Requests(good + 1, weight + 1, (*codes, code), layouts, "as far as they came")
                 break
             weight += len(codes) < CUT

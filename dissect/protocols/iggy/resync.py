@@ -120,8 +120,10 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
     return found
 
 
-def sends(layouts: Iterable[str], data: bytes, start: int, end: int) -> bool:
-    """Whether these bytes say in some layout where messages go, and go on to these."""
+def sends(layouts: Iterable[str], data: bytes, start: int, end: int, work_budget: WorkBudget) -> bool:
+    """Whether a request that goes on behind these bytes says in some layout where messages go, and goes on to these."""
+    if U32_U32(data, start)[1] != SEND or not work_budget.spend(READ * TOLD):
+        return False
     tables = {frames.ask(SEND, layout) for layout in layouts}
     faults = [table.walk(data, start, min(end, start + TOLD), PLAIN, "more follows")[1].fault for table in tables if table is not None]
     return any(fault is not None and fault.field.startswith(("indexes", "messages")) for fault in faults)
@@ -192,7 +194,7 @@ def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: 
             continue
         if size == 0 or start + size > end:
             # The whole of such a one is never looked at
-            if size > SEARCH_WINDOW and U32(data, start + 4)[0] == SEND and sends(layouts, data, start, end):
+            if size > SEARCH_WINDOW and sends(layouts, data, start, end, work_budget):
                 return True, start
             if waiting is None:
                 waiting = start
