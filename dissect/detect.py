@@ -36,9 +36,9 @@ WEIGHING = 32 * STEP
 FIRST = 8 * WEIGHING
 """What is there for looks before any byte has paid: the first packets are often small, and tell most."""
 
-AGAIN = 16
+AGAIN, LITTLE = 16, 16
 """So often detection begins anew behind as many bytes as it may have, in the middle of a conversation on a port of ours: a frame may be
-larger than they are. A side that sent less than this part of them goes on where it is."""
+larger than they are. A side that sent less than one of so many of them goes on where it is."""
 
 LOGIN_WINDOW = 4_096
 """Bytes of each side in which a login is looked for that nobody expects."""
@@ -205,15 +205,16 @@ class Detector:
 
     def _begin_anew(self) -> None:
         """Pass by what a side sent that sent much: it may be the middle of a larger frame."""
-        sent = [sum([len(item.data) for item in self.items if type(item) is SideData and item.side == side]) for side in (0, 1)]
-        kept = [item for item in self.items if sent[item.side] * AGAIN < self.size]
-        for item in self.items:
-            side, mark, end = item.side, (item.order, item.number, item.file, item.time_ns), item.position
-            if sent[side] * AGAIN < self.size:
+        kept: list[SideData | StreamGap] = []
+        for side in (0, 1):
+            mine = [item for item in self.items if item.side == side]
+            if sum([len(item.data) for item in mine if type(item) is SideData]) * LITTLE < self.size:
+                kept += mine
                 continue
-            gap = self.passed.setdefault(side, StreamGap(side, end, 0, "skipped", *mark))
-            end += len(item.data) if type(item) is SideData else item.size or 0  # type: ignore[union-attr]
-            self.passed[side] = StreamGap(side, gap.position, end - gap.position, "skipped", *mark)
+            last = mine[-1]
+            end = last.position + (len(last.data) if isinstance(last, SideData) else last.size or 0)
+            begin = self.passed.get(side, mine[0]).position
+            self.passed[side] = StreamGap(side, begin, end - begin, "skipped", last.order, last.number, last.file, last.time_ns)
         self.again, self.items, self.size, self.cost = self.again - 1, [], 0, 0
         self._seen, self.limited = None, False
         self.packets = len(self._take(kept))

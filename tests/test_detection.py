@@ -12,7 +12,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.detect import FIRST_LOOKS_KEPT, Detector, _first_looks, neighbour
 from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Message, Options, SideData, Verdict
+from streamdump.model import ConversationRow, Message, Options, SideData, StreamGap, Verdict
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.protocol import DetectionView, Protocol
 from tests.bench.hostile import MANY
@@ -52,7 +52,8 @@ def test_a_side_that_sends_little_goes_on_where_detection_begins_anew() -> None:
     for item in sorted([*little, *large], key=lambda item: item.order):
         assert detector.add([item]) is None
     passed, *rest = detector.taken()
-    assert (passed.side, passed.position, passed.size) == (0, 0, 30_000)  # type: ignore[union-attr]
+    assert isinstance(passed, StreamGap)
+    assert (passed.side, passed.position, passed.size) == (0, 0, 30_000)
     assert rest == [*little, *large[30:]]
     assert detector.size == 5_000 + 12
 
