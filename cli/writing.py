@@ -113,7 +113,8 @@ class Selection:
         if not run.readers or not run.inspector.counters.packets:
             return []
         inspector = run.inspector
-        pick = PacketSelection(() if self.takes_all else inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
+        flows = None if self.takes_all else inspector.flows()
+        pick = PacketSelection(flows, self._wanted, inspector.link.pieces or {}, self._spots)
         keys = self._secrets(inspector)
         limits, most = [reader.packets for reader in run.readers], inspector.counters.packets
         try:

@@ -48,17 +48,17 @@ class PacketSelection:
 
     def __init__(
         self,
-        flows: Iterable[ConversationSpan],
+        flows: Iterable[ConversationSpan] | None,
         wanted: set[int] | None,
         pieces: Mapping[int, FragmentPiece],
         spots: Iterable[Spot] | None = None,
     ) -> None:
-        """`wanted`: conversations, None for all of them; `pieces`: of which segments fragments are part; `spots`: only these packets. Where
-        all are wanted nobody asks for `flows`, as each segment is of one of them."""
-        self._all = wanted is None and spots is None
+        """`flows`: None where all packets of all are wanted, as each segment is of one of them; `wanted`: conversations, None for all of
+        them; `pieces`: of which segments fragments are part; `spots`: only these packets."""
+        self._all = flows is None
         self._between: dict[bytes, tuple[list[ConversationSpan], str]] = {}
         """By the `ends` of their segments those between two endpoints, in their order, with the one that sends."""
-        for flow in sorted(flows, key=_FIRST):
+        for flow in sorted(flows or (), key=_FIRST):
             there, back = ends_between(flow.endpoints, flow.network)
             between, _ = self._between.setdefault(there, ([], flow.endpoints[0]))
             self._between.setdefault(back, (between, flow.endpoints[1]))
