@@ -70,8 +70,10 @@ def _guess(view: DetectionView) -> Verdict | None:
     if len(found) == 1 and not chain.proof and chain.frames < ALONE and view.ends():
         # Large frames span more segments than a chain may that stands alone; small ones may be many, if not in so few segments
         backed = _chain(view, 1 - side, BACKED)
-        alone = None if backed is not None else _chain(view, side, ALONE)
-        found = [*found, backed] if backed is not None else found if alone is None else [alone]
+        if backed is not None:
+            found.append(backed)
+        else:
+            found = [_chain(view, side, ALONE) or found[0]]
     if len(found) == 2:
         kinds = {framing.kind for _, framing, _ in found}
         if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
