@@ -486,12 +486,9 @@ def tiles_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: 
     while at < end:
         if found == count or end - at < 12:
             return -1
-        at += 8
-        if filtered:
-            length = _I16(data, at)[0]
-            if length < -1:
-                return -1
-            at += 2 + max(0, length)
+        at = _entry_at(filtered, data, at)
+        if at < 0:
+            return -1
         at, number = _entry_end(form, data, at, end)
         if number < 0:
             return -1
@@ -509,15 +506,24 @@ def begins_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end:
     found, last = 0, -1
     while found < min(count, LEADING) and end - at >= ENTRY_HEAD:
         (number,) = _U64(data, at)
-        at += 8
-        if filtered:
-            at += 2 + max(0, _I16(data, at)[0])
-        at, records = _entry_end(form, data, at, stop) if end - at >= ENTRY_HEAD else (at, -1)
-        if records < 0 or number <= last:
+        at = _entry_at(filtered, data, at)
+        if number <= last or at < 0 or end - at < ENTRY_HEAD:
+            return 0
+        at, records = _entry_end(form, data, at, stop)
+        if records < 0:
             return 0
         found, last = found + 1, number
     left = count - found
     return found if (not left and at == stop) or (found > 1 and 0 < left * 12 <= stop - at) else 0
+
+
+def _entry_at(filtered: bool, data: bytes, at: int) -> int:
+    """Where the entry of a message of Publish begins, behind its publishing id and filter value; -1 if that is none."""
+    at += 8
+    if not filtered:
+        return at
+    length: int = _I16(data, at)[0]
+    return at + 2 + max(0, length) if length >= -1 else -1
 
 
 def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, int]:
