@@ -4,7 +4,6 @@ A bug ends a test loudly instead of costing one conversation: the barrier is off
 A wrong table ends it when it is made.
 """
 
-import gc
 import os
 import signal
 import sys
@@ -34,14 +33,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("default", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("large", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-
-
-def pytest_collection_finish() -> None:
-    # Thousands of tests are more objects than any of them makes: each full collection, of which the pipeline makes one a task, would look
-    # at all of them
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 50)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
