@@ -1223,13 +1223,25 @@ def large_frames(asks: bool, size: int) -> list[Segment]:
     return found
 
 
+def behind_login(segments: list[Segment]) -> list[Segment]:
+    """A capture of these that begins with a login."""
+    login = request(38, s8("iggy") + s8("swordfish") + s32("") + s32(""))
+    asked = Segment(HERE, THERE, 1_000 - len(login), login, 5_000 - len(LOGGED_IN))
+    return [asked, Segment(THERE, HERE, 5_000 - len(LOGGED_IN), LOGGED_IN, 1_000), *segments]
+
+
+def messages_of(segments: list[Segment]) -> list[Message]:
+    inspector = Inspector([], Options())
+    return [one for one in inspector.take(captured(segments)) + inspector.finish() if type(one) is Message]
+
+
 def told_of(segments: list[Segment], options: Options) -> tuple[list[Message], list[Gap]]:
     """What is said of a capture of these; every byte of it is in a message or in a gap."""
     inspector = Inspector([], options)
     records = inspector.take(captured(segments)) + inspector.finish()
-    messages, gaps = ([one for one in records if type(one) is kind] for kind in (Message, Gap))
+    messages, gaps = [one for one in records if type(one) is Message], [one for one in records if type(one) is Gap]
     assert sum(one.size for one in messages) + sum(one.size or 0 for one in gaps) == sum(len(one.data) for one in segments)
-    return messages, gaps  # type: ignore[return-value]
+    return messages, gaps
 
 
 @pytest.mark.parametrize("size", [200_000, 1_100_000])
@@ -1248,31 +1260,21 @@ def test_frames_larger_than_what_detection_keeps_cost_themselves_alone(asks: boo
 def test_no_large_frame_is_lost_behind_one_whose_head_is(asks: bool) -> None:
     segments = large_frames(asks, 1_100_000)
     heads = [at for at, one in enumerate(segments) if len(one.data) == 60_000 and len(segments[at - 1].data) < 60_000]
-    inspector = Inspector([], Options())
-    records = inspector.take(captured([one for at, one in enumerate(segments) if at != heads[1]])) + inspector.finish()
-    assert sum(type(one) is Message and one.size > 1_100_000 for one in records) == 2
+    del segments[heads[1]]
+    assert sum(one.size > 1_100_000 for one in messages_of(segments)) == 2
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["sent", "polled"])
 def test_frames_of_more_bytes_than_a_reader_takes_tell_the_layout_all_the_same(asks: bool) -> None:
-    segments = large_frames(asks, 2_100_000)
-    login = request(38, s8("iggy") + s8("swordfish") + s32("") + s32(""))
-    segments.insert(0, Segment(HERE, THERE, 1_000 - len(login), login, 5_000 - len(LOGGED_IN)))
-    segments.insert(1, Segment(THERE, HERE, 5_000 - len(LOGGED_IN), LOGGED_IN, 1_000))
-    messages, _ = told_of(segments, Options())
+    messages, _ = told_of(behind_login(large_frames(asks, 2_100_000)), Options())
     large = [one for one in messages if one.size > 2_100_000]
     assert [(one.name, one.fault) for one in large] == [("send_messages" if asks else "poll_messages", None)] * 3
 
 
 def test_a_large_response_behind_a_loss_waits_for_what_the_client_sends_next() -> None:
-    segments = large_frames(False, 1_100_000)
-    login = request(38, s8("iggy") + s8("swordfish") + s32("") + s32(""))
-    segments.insert(0, Segment(HERE, THERE, 1_000 - len(login), login, 5_000 - len(LOGGED_IN)))
-    segments.insert(1, Segment(THERE, HERE, 5_000 - len(LOGGED_IN), LOGGED_IN, 1_000))
+    segments = behind_login(large_frames(False, 1_100_000))
     del segments[3]
-    inspector = Inspector([], Options())
-    records = inspector.take(captured(segments)) + inspector.finish()
-    messages = [one for one in records if type(one) is Message]
+    messages = messages_of(segments)
     asked = [one.number for one in messages if one.kind == "request"]
     assert [(one.request, one.notes) for one in messages if one.size > 1_100_000] == [(number, []) for number in asked[2:]]
 
