@@ -180,11 +180,13 @@ class Detector:
         self.limited = self.size >= self.limit
         if not data or (self.size < LEAST and not self.limited):
             return None
-        if not self.limited and (seen.work_budget.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
+        if not self.limited and (self.passed or seen.work_budget.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
+            # Where bytes before these told nothing, one look at as many has to do
             return None
         seen.next = self.size + self.size // 4
         verdict = self._weigh(seen, self.limited)
-        if self.limited and self.again and verdict is not None and verdict.protocol is None and verdict.confidence < ENOUGH:
+        unknown = verdict is not None and verdict.protocol is None and verdict.confidence < ENOUGH
+        if unknown and self.limited and self.again and seen.work_budget.left > 0:
             self._begin_anew()
             return None
         return verdict

@@ -58,6 +58,15 @@ def test_a_side_that_sends_little_goes_on_where_detection_begins_anew() -> None:
     assert detector.size == 5_000 + 12
 
 
+@pytest.mark.parametrize(("byte", "goes_on"), [(b"a", True), (b"\0", False)])
+def test_detection_begins_anew_where_bytes_have_paid_for_the_looks_at_them(byte: bytes, goes_on: bool) -> None:
+    limit = 100_000
+    detector = Detector((40_000, 7_000), False, limit)
+    verdicts = [detector.add([SideData(0, at, byte * 1_000, at, 1, 0, 0)]) for at in range(0, limit, 1_000)]
+    assert verdicts[:-1] == [None] * 99
+    assert (verdicts[-1] is None) == goes_on == bool(detector.passed)
+
+
 TEXTS = [
     ("rabbitmq-stream/handshake_close_405.pcap", (b"product", b"version", b"1.2.3", b"RabbitMQ", b"PLAIN", b"bye", b"advertised_host")),
     ("iggy/py080-basic.pcap", (b"iggy",)),
