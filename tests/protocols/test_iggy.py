@@ -70,6 +70,7 @@ LOGIN_L6 = request(38, s8("iggy") + s8("swordfish") + s32("0.9.0") + s32(""))
 LOGGED_IN = response(pack("<I", 1))
 POLL_L8 = request(100, b"\x01" + ONE + ONE + ONE + b"\x01" + pack("<I", 1) + b"\x05" + pack("<QI", 0, 10) + b"\x00")
 NOTHING_POLLED = response(pack("<IQI", 1, 0, 0))
+DELETE = request(203, ONE)
 
 
 def sent_l9(payload: bytes) -> bytes:
@@ -1242,6 +1243,37 @@ def told_of(segments: list[Segment], options: Options) -> tuple[list[Message], l
     messages, gaps = [one for one in records if type(one) is Message], [one for one in records if type(one) is Gap]
     assert sum(one.size for one in messages) + sum(one.size or 0 for one in gaps) == sum(len(one.data) for one in segments)
     return messages, gaps
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_pair_of_a_pipelining_client_is_wrong_behind_a_loss_that_does_not_say_so(seed: int) -> None:
+    """Answers that fit requests by chance for a while prove no order, nor do lost ones without a body where it was not certain before.
+    That the client keeps several requests in flight shows with the first messages only."""
+    rng = random.Random(seed)
+    found, truth, waiting = list[Segment](), dict[int, int](), list[tuple[int, bytes]]()
+    at = {HERE: 1_000, THERE: 5_000}
+    while len(found) < 120:
+        asks = len(waiting) < 8 and (not waiting or rng.random() < 0.5)
+        source, target, data = (HERE, THERE, b"") if asks else (THERE, HERE, b"")
+        for _ in range(rng.choice((1, 1, 2, 3)) if asks else min(len(waiting), rng.choice((1, 1, 2)))):
+            place = at[source] + len(data)
+            if asks:
+                ask, answer = rng.choice(((PING, OK), (POLL_L8, NOTHING_POLLED), (DELETE, OK)))
+                waiting.append((place, answer))
+                data += ask
+            else:
+                truth[place], answer = waiting.pop(0)
+                data += answer
+        found.append(Segment(source, target, at[source], data, at[target]))
+        at[source] += len(data)
+    for start, losses in ((40, 0), (0, 2), (0, 5), (40, 2), (20, 3)):
+        lost = rng.sample(found[start:], losses)
+        left = [one for one in (behind_login(found) if start == 0 else found[start:]) if one not in lost]
+        first = {f"{host}:{port}": next(one.seq for one in left if one.src == (host, port)) for host, port in at}
+        said = messages_of(left)
+        places = {one.number: first[one.src] + one.position for one in said}
+        sure = [one for one in said[8:] if one.kind == "response" and not any("unsure" in note for note in one.notes)]
+        assert [(one.number, one.request) for one in sure if one.request and places[one.request] != truth[places[one.number]]] == []
 
 
 @pytest.mark.parametrize("size", [200_000, 1_100_000])

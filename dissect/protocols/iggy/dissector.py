@@ -25,7 +25,7 @@ from streamdump.protocols.iggy.heuristic import heuristic
 from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of, traffic
 from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
-from streamdump.protocols.iggy.request_queue import BODILESS, LOST, UNSURE, RequestQueue
+from streamdump.protocols.iggy.request_queue import LOST, UNSURE, RequestQueue
 from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser, bytes_of
 from streamdump.protocols.protocol import Context, Protocol
@@ -171,10 +171,11 @@ class IggyDissector(Dissector):
             self.parser.put(gap)
             return
         self._give_up_early()
+        before = self.waiting.trust.state
         certain = self.waiting.lose_answers(gap.size, gap.order, self.layouts.long[gap.side])
         self.parser.put(gap)
         if certain:
-            self.waiting.trust.go(BODILESS)
+            self.waiting.trust.restore(before)
 
     # What waits for the other side
 

@@ -24,23 +24,26 @@ flight, which the next `FIRM` requests have to bear out; the capture begins in t
 yet; frames were missed and it does not."""
 
 LOST, MISFIT, LASTED, ALONE, FIRST = "lost", "misfit", "lasted", "alone", "first"
-SINGLE, ECHOED, BODILESS = "single", "echoed", "bodiless"
+SINGLE, ECHOED = "single", "echoed"
 """What happens to that: bytes were lost; a response does not fit its request, or a second request was in flight before it; what was
 believed has lasted; a response found a request alone in flight, behind all that was lost, or behind the beginning of the capture, before
-which more may have been in flight; it can answer no other request that is here, or says so; and what was lost were exactly answers
-without a body."""
+which more may have been in flight; and it can answer no other request that is here, or says so."""
 
 TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     SURE: {LOST: SHAKEN},
     FITTED: {LOST: SHAKEN, MISFIT: SHAKEN, LASTED: SURE},
     BELIEVED: {LOST: SHAKEN, MISFIT: SHAKEN, LASTED: SURE},
     SUPPOSED: {LOST: SHAKEN, MISFIT: SHAKEN, ALONE: BELIEVED},
-    SHAKEN: {ALONE: BELIEVED, FIRST: SUPPOSED, SINGLE: FITTED, ECHOED: SURE, BODILESS: SURE},
+    SHAKEN: {ALONE: BELIEVED, FIRST: SUPPOSED, SINGLE: FITTED, ECHOED: SURE},
 }
 """The state that follows; where there is none, it stays."""
 
 FIRM = 64
 """After so many requests more it is believed, where the pairing rests on what was supposed."""
+
+PROVEN = 16
+"""After so many of a client that keeps several in flight they say no more that the pairing is unsure: until then answers may fit the
+requests by chance."""
 
 LIKELY = 4
 """After so many it is supposed no more but believed, where the capture begins in the middle; or with an answer whose body fits."""
@@ -97,6 +100,10 @@ class OrderTrust:
             self.room = 0
         self.state = following
 
+    def restore(self, before: str) -> None:
+        """What was lost were exactly the next answers, none of which has a body: as much is believed as `before`."""
+        self.state, self.room = before, 0
+
     @property
     def unsure(self) -> bool:
         """Whether the order of frames does not tell who answers whom."""
@@ -107,12 +114,14 @@ class OrderTrust:
         """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
         return self.state in (FITTED, BELIEVED, SUPPOSED)
 
-    def supposed(self, asked: Asked, size: int) -> Asked:
-        """A pair that may need a note: nothing but the order of frames speaks for it, behind a beginning that was not captured."""
+    def noted(self, asked: Asked, size: int, chance: bool) -> Asked:
+        """A pair that may need a note: little more than the order of frames speaks for it. `chance`: the answer may fit by chance."""
         if asked.number > self.until:
             self.go(LASTED)
         if self.state == SUPPOSED and (size >= BODY or asked.number > self.until - FIRM + LIKELY):
             self.go(ALONE)
+        if self.state == FITTED and chance and asked.number <= self.until - FIRM + PROVEN:
+            return asked._replace(notes=(UNSURE,))
         return asked._replace(notes=(MIDDLE,)) if self.state == SUPPOSED else asked
 
     def lose_asks(self, order: int) -> None:
@@ -265,7 +274,7 @@ class RequestQueue:
                 trust.go(MISFIT)
                 return self._guess(frame)
             del opened[0]
-        return asked if trust.state == SURE else trust.supposed(asked, frame.end - frame.start)
+        return asked if trust.state == SURE else trust.noted(asked, frame.end - frame.start, self._chance)
 
     def _guess(self, frame: Frame) -> Asked:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
@@ -278,9 +287,17 @@ class RequestQueue:
         asked = fitting[0]
         sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.lost_asks
         self._take(asked)
+        if not sure or self._chance or not (self.from_start or self.trust.until):
+            # in the middle, a request that was not captured may be the one
+            asked = asked._replace(notes=(UNSURE,))
         if sure:
             self.trust.go(SINGLE, asked.number)
-        return asked if sure else asked._replace(notes=(UNSURE,))
+        return asked
+
+    @property
+    def _chance(self) -> bool:
+        """Whether answers may fit requests by chance: several are in flight, and some of them may not be here."""
+        return self.pipelined and not (self.from_start and self.trust.lost_asks == NEVER)
 
     def _can_answer(self, asked: Asked, frame: Frame, known: dict[CommandTable, bool]) -> bool:
         """Whether some layout reads a response as that to this request; `known`: what was found out about this response before."""
