@@ -10,7 +10,7 @@ from tests.fuzz.mutate import mutated
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS
 
-CASES = 250
+CASES = 150
 """Of each target; one in `DEEP` of them with its work counted and its records held against the schema."""
 
 DEEP = 3

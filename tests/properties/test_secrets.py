@@ -66,8 +66,8 @@ def bits(login: Login) -> Iterator[tuple[int, int]]:
             yield from ((index, bit) for bit in range(size))
             continue
         rabbitmq = login.protocol.startswith("rabbitmq")
-        telling = range(index % 2, 24 * 8 if SECRET in data and rabbitmq else 0, 2)
-        step = 29 if login.protocol == "mewbase" else 5 if login is RABBITMQ[0] else 97
+        telling = range(EVERY.index(login) % 4, 24 * 8 if SECRET in data and rabbitmq else 0, 4)
+        step = 59 if login.protocol == "mewbase" else 11 if login is RABBITMQ[0] else 197
         yield from ((index, bit) for bit in sorted({*telling, *range(index % step, size, step)}))
 
 

@@ -43,6 +43,7 @@ from tests.support.encoder import encode
 
 BARE = Style("raw", show_secrets=True)
 STYLES = (BARE, Style(), Style("base64"), Style("text", show_secrets=True), Style("omit"), Style("raw"))
+CUTS = 48
 MARK = "s3cr3t"
 """In (nearly) every secret that is made up, and nowhere else."""
 
@@ -277,9 +278,11 @@ def check_round_trip(layout: Layout, values: dict[str, Any]) -> bytes:
 
 
 def check_truncations(layout: Layout, frame: bytes) -> None:
-    """For every cut, alone and with another frame behind it, decoder and walk agree; lost bytes always give a fault."""
+    """For every cut, alone and with another frame behind it, decoder and walk agree; lost bytes always give a fault. Of a long frame some
+    are made, others in each."""
     decode = decoder(layout, BARE)
-    for cut in range(len(frame)):
+    step = 1 + len(frame) // CUTS
+    for cut in range(len(frame) % step, len(frame), step):
         alone = check_agreement(layout, frame[:cut], 0, cut, STYLES[:1])
         try:
             fields = decode(frame[:cut] + frame, 0, cut)
