@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +36,8 @@ class Selection:
         could not be written."""
         self.path = "standard output" if path == "-" else path
         self._target = Path("/dev/stdout" if path == "-" else path)
+        if path == "-":
+            _check_output()
         check(str(self._target))
         if is_input(str(self._target), names):
             raise UsageError(f"-w {path}: is an input, which is never overwritten")
@@ -145,6 +149,14 @@ class Selection:
         found = inspector.keys.sessions_of or {}
         wanted = sorted({session for index, some in found.items() if self._wanted is None or index in self._wanted for session in some})
         return b"".join([line for session in wanted for line in inspector.keys.lines(session)])
+
+
+def _check_output() -> None:
+    """Raises `UsageError` where standard output was closed: what takes its place could be opened again, and all would be lost."""
+    try:
+        os.write(sys.stdout.fileno(), b"")
+    except OSError as error:
+        raise UsageError(f"-w standard output: cannot be written: {explain(error)}") from error
 
 
 def _keep(kept: OrderedDict[int, list[Spot]], number: int, spots: list[Spot], most: int) -> None:

@@ -411,6 +411,7 @@ def test_a_reader_that_has_gone_is_no_trouble(argv: list[str]) -> None:
         ("--version >&-", ExitCode.USAGE, "", "streamdump: standard output cannot be written: Bad file descriptor\n"),
         ("--help >&-", ExitCode.USAGE, "", "streamdump: standard output cannot be written: Bad file descriptor\n"),
         ("CAPTURE >&-", ExitCode.USAGE, "", "streamdump: standard output cannot be written: Bad file descriptor\n"),
+        ("-w - CAPTURE >&-", ExitCode.USAGE, "", "streamdump: -w standard output: cannot be written: bad file descriptor\n"),
         ("--version 2>&-", ExitCode.DONE, f"streamdump {version('streamdump')}\n", ""),
         ("-q CAPTURE 2>&-", ExitCode.DONE, "", ""),
         ("CAPTURE <&- >&- 2>&-", ExitCode.USAGE, "", ""),
