@@ -59,6 +59,9 @@ TRIED = 256
 WIDEST = 0xFFFF
 """Codes up to here are too short to be a piece of text."""
 
+ADVANCING = range(128, 150)
+"""Operations with each of which a client counts its requests on: all others repeat the number."""
+
 STALE = 13
 """The reason of an eviction that no request need have caused."""
 
@@ -344,13 +347,17 @@ class RequestQueue:
         if not trust.unsure and _echoes(asked, client, request, operation):
             return self._oldest()
         before = min(TRIED, self._asked_before(order)) if trust.unsure else TRIED
+        known: dict[CommandTable, bool] = {}
         echoing = [asked for asked in islice(opened, before) if _echoes(asked, client, request, operation)]
         if echoing and (trust.unsure or len(echoing) == 1):
-            asked = echoing[0]
-            if trust.unsure and len(echoing) == 1 and any(client[4:]) and asked.order >= trust.lost_asks:
+            asked = next((asked for asked in echoing if self._can_answer(asked, frame, known)), echoing[0])
+            if operation in ADVANCING and len(echoing) == 1 and any(client[4:]) and asked.order >= trust.lost_asks:
                 trust.go(ECHOED)
             self._take(asked)
             return asked._replace(notes=(UNSURE,)) if trust.unsure else asked
+        if trust.lost_asks != NEVER or not self.from_start:
+            # Its request is not here
+            trust.go(LOST)
         if trust.unsure:
             return unasked(UNSURE, code=None if operation is None else OPERATIONS.get(operation), operation=operation)
         if kind == EVICTION:
