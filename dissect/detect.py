@@ -127,6 +127,8 @@ class _Seen(msgspec.Struct):
     verdicts: dict[str, Verdict | None] = {}
     skipped: _SkippedLook | None = None
     """The first look, if it was not made, as others with the same bytes told what comes of it."""
+    behind: _Seen | None = None
+    """What the bytes behind a loss in the first frames told."""
 
     def put(self, side: int, position: int, data: bytes) -> None:
         runs = self.runs[side]
@@ -185,8 +187,7 @@ class Detector:
             return None
         seen.next = self.size + self.size // 4
         verdict = self._weigh(seen, self.limited)
-        unknown = verdict is not None and verdict.protocol is None and verdict.confidence < ENOUGH
-        if unknown and self.limited and self.again and seen.work_budget.left > 0:
+        if _is_unknown(verdict) and self.limited and self.again and seen.work_budget.left > 0:
             self._begin_anew()
             return None
         return verdict
@@ -278,6 +279,18 @@ class Detector:
         all_runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
         sides = [SideView(all_runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
         found, view = self._probe(seen, sides, self.size, seen.packets, final)
+        verdict = self._decide(found, view, final)
+        undecided = _is_unknown(verdict) if final else verdict is None and seen.looks <= EVERY_PACKET
+        behind = [_behind_loss(side) for side in sides] if undecided else sides
+        if behind != sides:
+            # What is behind may tell more than the little before
+            seen.behind = seen.behind or _Seen(work_budget=work_budget)
+            later = self._decide(*self._probe(seen.behind, behind, self.size, seen.packets, final), final)
+            verdict = verdict if later is None or later.protocol is None else later
+        return verdict
+
+    def _decide(self, found: list[tuple[float, Protocol, Verdict]], view: DetectionView, final: bool) -> Verdict | None:
+        """The verdict by what protocols say, or None while there is none."""
         found.sort(key=lambda one: -one[0])
         if found:
             confidence, _, verdict = found[0]
@@ -331,6 +344,20 @@ class Detector:
                 found.append((verdict.confidence, protocol, verdict))
         seen.latest = size, self.from_start
         return found, view
+
+
+def _is_unknown(verdict: Verdict | None) -> bool:
+    """Whether a verdict is that nothing fits."""
+    return verdict is not None and verdict.protocol is None and verdict.confidence < ENOUGH
+
+
+def _behind_loss(side: SideView) -> SideView:
+    """What there is of a side behind bytes that it lacks of its first frames; the side where it lacks none."""
+    runs = side.runs
+    if len(runs) > 1 and runs[0][0] == 0 and len(runs[0][1]) < LOGIN_WINDOW:
+        runs = runs[1:]
+    begin = runs[0][0] if runs else 0
+    return SideView(runs, side.from_start and begin == 0, [start for start in side.segments if start >= begin])
 
 
 def foreign(view: DetectionView) -> str | None:

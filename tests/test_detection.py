@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from streamdump.capture.files import open_capture
+from streamdump.capture.link import LinkParser
 from streamdump.detect import FIRST_LOOKS_KEPT, Detector, _first_looks, neighbour
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, SideData, StreamGap, Verdict
@@ -74,6 +75,25 @@ TEXTS = [
     ("seastar-rpc/isolation.pcap", (b"statement",)),
 ]
 """Handshakes, and text in them. Where it is what the protocol asks for, nothing else is read of it."""
+
+
+FAMILIES = ("iggy/py080-basic", "iggy/node0100e4-all", "mewbase/java-pipeline", "rabbitmq-stream/handshake_close_405", "seastar-rpc/lz4")
+
+
+@pytest.mark.parametrize("which", FAMILIES)
+def test_bytes_lost_in_the_first_frame_of_both_sides_hide_no_protocol(which: str) -> None:
+    detector, parser = Detector((40_000, 40_001), True, 1 << 20), LinkParser()
+    segments = [parser.segment(packet, 0) for some in open_capture(ROOT / "golden" / f"{which}.pcap") for packet in some]
+    verdict, ends, positions = None, list[bytes](), [0, 0]
+    for order, segment in enumerate(one for one in segments if one is not None and one.data):
+        ends += [] if ends else [segment.ends]
+        side = int(segment.ends != ends[0])
+        at, data = positions[side], segment.data
+        positions[side] += len(data)
+        for begin, end in ((0, 6), (10, len(data))) if at == 0 else ((0, len(data)),):
+            verdict = verdict or detector.add([said(side, at + begin, data[begin:end], order)])
+    verdict = verdict or detector.finish()
+    assert (verdict.protocol, verdict.client) == (which.partition("/")[0], 0)
 
 
 @pytest.mark.parametrize(("case", "texts"), TEXTS, ids=[case for case, _ in TEXTS])
