@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import pack
 
 import pytest
@@ -253,3 +254,10 @@ def test_answers_are_to_what_was_asked() -> None:
     asked = [request(number) for number in range(10, 13)]
     answers = [response(number) for number in range(15, 19)]
     assert [claimed(asked, answers[at:]) for at in (0, 1)] == [True, False]
+
+
+@pytest.mark.parametrize("wrap", [bytes, lz4])
+def test_what_is_answered_first_may_have_been_asked_last(wrap: Callable[[bytes], bytes]) -> None:
+    asked = [wrap(request(number, b"abc")) + wrap(request(number + 2, b"abcd")) for number in range(10, 50, 5)]
+    answers = [b"".join(wrap(response(number, b"d")) for number in (47, 10, 45))]
+    assert [heuristic(view(asked[:size], answers, final=False)) is not None for size in (7, 8)] == [False, True]

@@ -78,9 +78,13 @@ def _guess(view: DetectionView) -> Verdict | None:
         kinds = {framing.kind for _, framing, _ in found}
         if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
             return None
-        (_, _, asked), (_, _, answered) = sorted(found, key=lambda one: one[1].kind)
-        if abs(answered.first_id) > abs(asked.last_id) + asked.frames:
-            return None
+        (number, asking, asked), (_, _, answered) = sorted(found, key=lambda one: one[1].kind)
+        while abs(answered.first_id) > abs(asked.last_id) + asked.frames:
+            # The first answer may be to one of many requests that were sent ahead, behind the first few that chain
+            longer = _chain(view, number, 2 * asked.frames)
+            if longer is None or longer[1] != asking:
+                return None
+            asked = longer[2]
     else:
         side, framing, chain = found[0]
         silent = not view.sides[1 - side].runs
