@@ -889,6 +889,27 @@ def test_the_chunk_of_the_draft_with_a_timestamp() -> None:
             assert entries_of(said) == [{"offset": 40, "size": 3, "body": "616263"}]
 
 
+def test_the_timestamp_of_a_draft_chunk_tells_where_its_length_does_not() -> None:
+    time, data = 1_600_000_000_000, plain(b"abc")
+    same = len(data) + 8
+    for counts, body in (
+        # The first offset is as large as the data length of the other header would be
+        ((time, 3, same), data),
+        # Bytes are missing
+        ((time, 3, 40), data[:5]),
+        ((time, 3, 8 + 5), data[:5]),
+    ):
+        whole = struct.pack(">BHIqQQII", 0x50, 1, 1, *counts, zlib.crc32(data), len(data)) + body
+        for options in ({}, {"detail": True}):
+            chunk = decode(frame(3, b"\0\0\0\1", whole, version=0), SERVER, draft(**options))["fields"]["chunk"]
+            assert (chunk["timestamp"], chunk["epoch"], chunk["chunk_first_offset"]) == counts
+    # A body that begins with a length of its own, as large as the data length of the other header would be
+    nested = plain(struct.pack(">I", 8) + bytes(8))
+    whole = struct.pack(">BHIQQII", 0x50, 1, 1, 3, 40, zlib.crc32(nested), len(nested)) + nested
+    said = decode(frame(3, b"\0\0\0\1", whole, version=0), SERVER, draft())
+    assert (said["fault"], said["fields"]["chunk"]["epoch"]) == (None, 3)
+
+
 def test_a_sub_batch_of_the_draft_has_no_uncompressed_size() -> None:
     packed = gzip.compress(UNPACKED)
     for kind, body in ((0, UNPACKED), (1, packed)):

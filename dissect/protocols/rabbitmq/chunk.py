@@ -34,6 +34,9 @@ SUB_BATCH = 0x8000_0000
 
 MAGIC = 0x50
 
+EARLIEST = 1 << 40
+"""The least time that is told from an epoch, a moment of 2004 in milliseconds."""
+
 TRIED_UNPACKED, TRIED_BARE = 1 << 16, 1 << 10
 """Bytes that are unpacked, besides a hundred for each byte, and values without bytes, where a frame is only tried as a layout."""
 
@@ -543,7 +546,12 @@ def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, in
 
 
 def draft_form(data: bytes, at: int, end: int) -> ChunkForm:
-    """Which of the draft's two chunk headers begins at `at`: the one whose data length fits what follows."""
+    """Which of the draft's two chunk headers begins at `at`: the later one where a time stands behind the counts, as no epoch is that
+    large; else the one whose data length fits what follows. That alone would not do: the first offset of the later one stands where the
+    earlier one has its data length, and may be as large.
+    """
+    if end - at >= 15 and _U64(data, at + 7)[0] >= EARLIEST:
+        return DRAFT_TIMED
     for form in (DRAFT, DRAFT_TIMED):
         if end - at >= form.size and end - at - form.size == _U32(data, at + form.size - 4)[0]:
             return form
