@@ -98,7 +98,7 @@ class Doubt:
 
     def lose(self, one: Event, queues: dict[Hashable, Any] | None) -> None:
         """A gap. Where bytes of both sides were lost, what has been open since before has a queue of its own in `queues` from now on, so
-        that `note` sees it."""
+        that `note` sees it; `queues`: what is open where keys are used again."""
         self.gaps[one.rank] = one.order
         if one.record.reason != "skipped":
             self.lost[one.rank] = one.order
@@ -433,7 +433,7 @@ class Pairer(Exchanges):
         if one.role == GAP:
             if self.doubt is None:
                 self.doubt = Doubt()
-            self.doubt.lose(one, self.open if self.reuse == "queue" else None)
+            self.doubt.lose(one, self.open if self.repeats else None)
         elif one.role == ANSWER_PART:
             entry = self.open.get(one.key)
             if entry is None or _is_older(self, one, _oldest(entry)):
@@ -571,7 +571,9 @@ class Pairer(Exchanges):
         self.repeats = True
         del self.open[key]
         self.open[key] = one
-        asked = _asked(older)
+        if self.doubt is not None:
+            self.doubt.forget(key)
+        asked = _oldest(older)
         if not self._answered_partly(asked, _moment(one), append) and not self._was_late(asked):
             append(self._exchange(asked, None, "superseded", None, _moment(one)))
 

@@ -240,6 +240,25 @@ def test_requests_under_suspicion_go_at_the_limit_like_others() -> None:
     assert talk.pairer.doubt is None or not talk.pairer.doubt.stale
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_an_id_that_replaces_one_may_be_lost_with_the_answer_before_where_ids_are_used_again(again: bool) -> None:
+    talk = Talk()
+    talk.put(ASK, 1, 100)
+    if again:
+        talk.put(ASK, 1, 200)
+    talk.put(ASK, 2, 300)
+    talk.gap("lost", 0, 400)
+    talk.gap("lost", 1, 400)
+    response = talk.put(ANSWER, 2, 500, "answered")
+    assert (STALE in response.notes) == again
+    asked = talk.put(ASK, 1, 600)
+    response = talk.put(ANSWER, 1, 700, "answered")
+    assert talk.request_of(response) is asked
+    assert not response.notes
+    assert talk.close() == [("superseded", None, None)] * (2 if again else 1)
+    assert not talk.pairer.open
+
+
 @pytest.mark.parametrize("lost", [None, 0, 1])
 def test_what_may_be_answered_is_unsure_where_bytes_were_lost(lost: int | None) -> None:
     talk = Talk("queue")
