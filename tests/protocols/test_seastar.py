@@ -930,6 +930,13 @@ def test_after_a_gap_over_a_header_reading_goes_on_at_a_segment() -> None:
     ]
 
 
+def test_after_a_gap_the_end_of_a_compressed_stream_is_read() -> None:
+    terms = {"client": ((0, b"LZ4"), (3, bytes(8))), "server": ((0, b"LZ4"), (2, bytes(8)))}
+    for frame, told in ((lz4(END_OF_STREAM), ["Stream", "EndOfStream"]), (END_OF_STREAM, ["Stream"])):
+        records = read(opened((0, lz4(stream(b"abc"))), (0, 30), (0, frame), **terms))
+        assert [record.name for record in records if isinstance(record, Message)][2:] == told
+
+
 def test_after_a_gap_a_request_that_may_wait_for_millions_of_years_is_chance() -> None:
     text = request(12, b"\0\0", 7_000, int.from_bytes(b" segment", "little"))
     for piece, told in ((text, []), (request(12, b"\0\0", 7_000, 5), [12])):

@@ -164,7 +164,8 @@ def fit(
             last = ident
             first = first or ident
             seen.add(abs(ident))
-        frames += kind != "stream" or size > 4
+        # What is no stream may well hold four bytes that are an empty message of one, but hardly any that unpack to it
+        frames += kind != "stream" or size > 4 or proved
         need = large if far and ident else ends.get(after, NEVER)
         if not known and abs(ident) >= LARGE_ID and not proof:
             need = max(need, LARGE_ID_FRAMES)
