@@ -8,6 +8,7 @@ from struct import pack
 import pytest
 
 from streamdump.model import Gap, Message
+from streamdump.protocols.protocol import DetectionView, SideView
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.compression import chunks, unpack
 from streamdump.protocols.seastar.dissector import SeastarDissector
@@ -18,6 +19,7 @@ from streamdump.protocols.seastar.frame_chains import (
     LARGE_ID,
     LARGE_ID_FRAMES,
     LARGE_SEGMENT,
+    LEAP,
     NEAR,
     NEVER,
     RULED_OUT,
@@ -261,3 +263,12 @@ def test_what_is_answered_first_may_have_been_asked_last(wrap: Callable[[bytes],
     asked = [wrap(request(number, b"abc")) + wrap(request(number + 2, b"abcd")) for number in range(10, 50, 5)]
     answers = [b"".join(wrap(response(number, b"d")) for number in (47, 10, 45))]
     assert [heuristic(view(asked[:size], answers, final=False)) is not None for size in (7, 8)] == [False, True]
+
+
+def test_what_is_answered_first_may_have_been_asked_in_lost_bytes() -> None:
+    asked = request(10) + request(11)
+    for lost, ident, told in ((0, 20, False), (100, 20, True), (100, 11 + LEAP, True), (100, 12 + LEAP, False)):
+        runs = [(0, asked)] + [(len(asked) + lost, b"rest")] * bool(lost)
+        sides = SideView(runs, False, [0]), SideView([(0, response(ident) + response(10))], False, [0])
+        verdict = heuristic(DetectionView(sides, (4001, 4002), False, False))
+        assert (verdict is not None) == told

@@ -6,6 +6,7 @@ from streamdump.model import Verdict
 from streamdump.protocols.protocol import DetectionView
 from streamdump.protocols.seastar.frame_chains import (
     FAR,
+    LEAP,
     LIKELY,
     LONGEST_HEADER,
     RULED_OUT,
@@ -79,8 +80,9 @@ def _guess(view: DetectionView) -> Verdict | None:
         if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
             return None
         (number, asking, asked), (_, _, answered) = sorted(found, key=lambda one: one[1].kind)
-        while abs(answered.first_id) > abs(asked.last_id) + asked.frames:
-            # The first answer may be to one of many requests that were sent ahead, behind the first few that chain
+        lacking = len(view.sides[number].runs) > 1
+        while abs(answered.first_id) > abs(asked.last_id) + (LEAP if lacking else asked.frames):
+            # The first answer may be to one of many requests that were sent ahead, behind the first few that chain, or that were lost
             longer = _chain(view, number, 2 * asked.frames)
             if longer is None or longer[1] != asking:
                 return None
