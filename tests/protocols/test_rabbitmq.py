@@ -1129,6 +1129,14 @@ def test_a_frame_that_is_never_looked_at_as_a_whole_is_told_by_its_first_message
     assert said == ([("gap", 0, 1_000, "skipped"), ("Publish", 1_000, len(data))] if told else [("gap", 0, 1_000 + len(data), "skipped")])
 
 
+@pytest.mark.parametrize(("stream", "told"), [(string("s"), True), (struct.pack(">h", -7), False), (string(b"\xff"), False)])
+def test_so_is_a_frame_of_the_draft(stream: bytes, told: bool) -> None:
+    data = frame(0, stream, struct.pack(">i", 2), numbered(8, b"x"), numbered(9), version=0)
+    parts = [b"yy" * 500, *(data[at : at + 60_000] for at in range(0, len(data), 60_000))]
+    said = brief(feed(draft(), segments(CLIENT, 0, parts)))
+    assert said == ([("gap", 0, 1_000, "skipped"), ("Publish", 1_000, len(data))] if told else [("gap", 0, 1_000 + len(data), "skipped")])
+
+
 def test_bytes_in_a_message_that_look_like_frames() -> None:
     """Frames inside a body, in a conversation that begins with that body's frame: what holds it wins."""
     data = publish(struct.pack(">Q", 1) + plain(b"ab" + HEARTBEAT + CONFIRM + bytes(400)))

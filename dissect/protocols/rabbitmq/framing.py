@@ -24,7 +24,7 @@ from streamdump.protocols.rabbitmq.chunk import (
     tiles_chunk,
     tiles_published,
 )
-from streamdump.protocols.rabbitmq.layouts import PUBLISH, PUBLISH_2
+from streamdump.protocols.rabbitmq.layouts import PUBLISH_2
 from streamdump.protocols.work_budget import STEP, WorkBudget
 from streamdump.quota import PLENTY
 
@@ -150,22 +150,27 @@ class Language:
         """Whether the frame reads as `layout`; of Publish and Deliver, whether entries tile it. None if that takes too much effort."""
         if layout not in self.heads:
             return is_sound(layout, data, start, end) if work_budget.spend(self.costs[layout] * (end - start)) else None
-        at = start + self.before_entries(layout)
+        at = self.entries_at(layout, data, start, end)
         if layout in self.delivered:
             form = self.forms[0] if len(self.forms) == 1 else draft_form(data, at, end)
             count = tiles_chunk(form, data, at, end)
         else:
-            if layout is layouts_draft.PUBLISH:
-                reader = EntryReader(self.forms[0], start, bytes, None, PLENTY)
-                try:
-                    at = reader.text("stream", data, at, end, {}, "", 0)
-                except Malformed:
-                    return False
-                if reader.counted:
-                    return False
-            count = tiles_published(self.forms[0], layout is layouts.PUBLISH_2, data, at, end)
+            count = tiles_published(self.forms[0], layout is PUBLISH_2, data, at, end)
         work_budget.spend((end - start >> 3) + ENTRY * abs(count))
         return count >= 0
+
+    def entries_at(self, layout: Layout, data: bytes, start: int, end: int) -> int:
+        """Where the chunk of a Deliver begins, or the messages of a Publish; `end` if what stands before them is none."""
+        at = start + self.before_entries(layout)
+        if layout is layouts_draft.PUBLISH:
+            reader = EntryReader(self.forms[0], start, bytes, None, PLENTY)
+            try:
+                at = reader.text("stream", data, at, end, {}, "", 0)
+            except Malformed:
+                return end
+            if reader.counted:
+                return end
+        return at
 
     def tells(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
         """Whether a frame that is not whole is certain all the same: the header of a chunk is long and full of sizes."""
@@ -176,9 +181,11 @@ class Language:
         """Whether a frame begins here that is certain though it is never looked at as a whole: a Publish by its first messages."""
         if self.tells(layouts, data, at, end):
             return True
-        published = [layout for layout in layouts if layout in (PUBLISH, PUBLISH_2) and length > SEARCH_WINDOW]
+        published = [layout for layout in layouts if layout in self.published and length > SEARCH_WINDOW]
+        places = [self.entries_at(layout, data, at, end) for layout in published]
         found = [
-            begins_published(CURRENT, layout is PUBLISH_2, data, at + self.before_entries(layout), end, at + length) for layout in published
+            begins_published(self.forms[0], layout is PUBLISH_2, data, place, end, at + length)
+            for layout, place in zip(published, places, strict=True)
         ]
         work_budget.spend(ENTRY * sum(found))
         return any(found)
