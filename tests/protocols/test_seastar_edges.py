@@ -8,6 +8,7 @@ from struct import pack
 import pytest
 
 from streamdump.model import Gap, Message
+from streamdump.protocols.dissector import SEARCH_WINDOW
 from streamdump.protocols.protocol import DetectionView, SideView
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.compression import chunks, unpack
@@ -20,6 +21,7 @@ from streamdump.protocols.seastar.frame_chains import (
     LARGE_ID_FRAMES,
     LARGE_SEGMENT,
     LEAP,
+    LONGEST,
     NEAR,
     NEVER,
     RULED_OUT,
@@ -272,3 +274,12 @@ def test_what_is_answered_first_may_have_been_asked_in_lost_bytes() -> None:
         sides = SideView(runs, False, [0]), SideView([(0, response(ident) + response(10))], False, [0])
         verdict = heuristic(DetectionView(sides, (4001, 4002), False, False))
         assert (verdict is not None) == told
+
+
+def test_a_frame_that_detection_never_sees_as_a_whole_ends_a_chain() -> None:
+    asked, answered = [request(10), request(11)], [response(9), response(10)]
+    for size, told in ((SEARCH_WINDOW - 28, False), (SEARCH_WINDOW, True), (LONGEST - 28, True), (LONGEST, False)):
+        body = bytes(size)
+        assert claimed([request(10), request(11, body)[:1_000]], answered) == told
+        assert claimed(asked, [response(9), response(10, body)[:1_000]]) == told
+        assert not claimed([request(10, body)[:1_000]], answered)

@@ -46,6 +46,9 @@ SCANNED = 4
 """What a byte costs in which headers are looked for."""
 NEVER = 1 << 62
 
+LONGEST = 64 << 20
+"""Bytes of the longest frame that is believed without its end."""
+
 LEEWAY = 1 << 20
 """How far msg_ids may be from the last one where the framing is known and frames in between were lost."""
 
@@ -145,7 +148,7 @@ def fit(
             return None
         else:
             after = at + 4 + _u32(data, at)[0]
-        far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= limit
+        far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= LONGEST
         if after > bound and after != bound + missing and not far:
             return None
         if kind == "sealed" or (codec is not None and after - at < 8):

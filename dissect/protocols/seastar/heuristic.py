@@ -27,6 +27,8 @@ ALONE = 8
 """So many frames of one side are certain where the other side fits nothing so far."""
 BACKED = 2
 """So many frames of one side are certain where frames of the other side fit."""
+NEEDED = 2
+"""So many frames of one side make a chain, where the last is too long to be ever looked at as a whole."""
 SURE, UNSURE = 0.92, 0.7
 
 SHORTEST = 4
@@ -125,7 +127,8 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
                 continue
             ends = Ends(starts, segment, end, frames)
             bound = ends.last
-            tried = [(one, fit(one, data, start, bound, ends, work_budget)) for one in within(framings, data, start, bound)]
+            left = within(framings, data, start, bound)
+            tried = [(one, fit(one, data, start, bound, ends, work_budget, large=frames or NEEDED)) for one in left]
             found = [(framing, one) for framing, one in tried if one is not None and one is not RULED_OUT]
             if found:
                 return number, *min(found, key=lambda one: one[1].doubt)
