@@ -168,7 +168,8 @@ def bad_checksums(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", CAPTURES[::6], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tshark_finds_no_bad_checksum_that_was_not_bad_before(path: Path, tmp_path: Path) -> None:
     target, _ = scrubbed(path, tmp_path, EVERYTHING)
-    assert set(bad_checksums(target)) <= set(bad_checksums(path))
+    bad = bad_checksums(target)
+    assert not bad or set(bad) <= set(bad_checksums(path))
 
 
 def test_scrubbing_twice_changes_nothing_more(tmp_path: Path) -> None:
