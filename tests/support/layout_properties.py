@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ from tests.support.encoder import encode
 
 BARE = Style("raw", show_secrets=True)
 STYLES = (BARE, Style(), Style("base64"), Style("text", show_secrets=True), Style("omit"), Style("raw"))
-CUTS = 48
+CUTS = 1 << 20 if os.environ.get("HYPOTHESIS_PROFILE") == "large" else 48
 MARK = "s3cr3t"
 """In (nearly) every secret that is made up, and nowhere else."""
 
