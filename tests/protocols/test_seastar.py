@@ -1030,6 +1030,14 @@ def test_no_large_frame_is_lost_behind_one_whose_head_is(size: int, packed: Call
     assert all(one.fault is None for one in found)
 
 
+@pytest.mark.parametrize(("frame_limit", "told"), [(1_200_000, [1, 4, 5]), (1_400_000, [1, 3, 4, 5])])
+def test_behind_a_loss_a_large_frame_is_believed_up_to_the_limit_of_frames(frame_limit: int, told: list[int]) -> None:
+    large = request(3, bytes(1_300_000))
+    parts = [(0, large[at : at + 60_000]) for at in range(0, len(large), 60_000)]
+    found = messages(opened((0, request(1)), (0, 60), *parts, (0, request(4)), (0, request(5))), frame_limit=frame_limit)
+    assert [one.id for one in found[2:]] == told
+
+
 # Detection
 
 

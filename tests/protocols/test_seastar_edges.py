@@ -276,6 +276,13 @@ def test_what_is_answered_first_may_have_been_asked_in_lost_bytes() -> None:
         assert (verdict is not None) == told
 
 
+def test_a_frame_may_be_longer_where_the_limit_says_so() -> None:
+    head = request(10, bytes(LONGEST))[:1_000]
+    for longest, told in ((LONGEST, False), (LONGEST + 28, True)):
+        found = fit(REQUESTS, head, 0, len(head), {}, paid(), large=1, longest=longest)
+        assert (found is not None) == told
+
+
 def test_a_frame_that_detection_never_sees_as_a_whole_ends_a_chain() -> None:
     asked, answered = [request(10), request(11)], [response(9), response(10)]
     for size, told in ((SEARCH_WINDOW - 28, False), (SEARCH_WINDOW, True), (LONGEST - 28, True), (LONGEST, False)):

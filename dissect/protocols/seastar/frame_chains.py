@@ -12,6 +12,7 @@ from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
 
+from streamdump.model import Options
 from streamdump.protocols.dissector import SEARCH_WINDOW
 from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
 from streamdump.protocols.seastar.layouts import END_OF_STREAM
@@ -46,8 +47,8 @@ SCANNED = 4
 """What a byte costs in which headers are looked for."""
 NEVER = 1 << 62
 
-LONGEST = 64 << 20
-"""Bytes of the longest frame that is believed without its end."""
+LONGEST: Final = Options().frame_limit
+"""Bytes of the longest frame that is believed without its end, where nobody says otherwise."""
 
 LEEWAY = 1 << 20
 """How far msg_ids may be from the last one where the framing is known and frames in between were lost."""
@@ -126,13 +127,14 @@ def fit(
     missing: int = 0,
     limit: int = 1 << 20,
     large: int = 0,
+    longest: int = LONGEST,
 ) -> Fit | None:
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
     `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A gap of `missing` bytes
     follows `bound`: a frame may also end right behind it. `limit` bounds what is unpacked, `work_budget` all of it: with none left
-    nothing is found. `large`: so many frames will do (0: none) where the last is too long to be ever looked at as a whole. RULED_OUT where
-    bytes that are there are no frames, whatever follows.
+    nothing is found. `large`: so many frames will do (0: none) where the last is too long to be ever looked at as a whole, but not longer
+    than `longest`. RULED_OUT where bytes that are there are no frames, whatever follows.
     """
     frames, proof, first, last = 0, False, 0, previous
     seen: set[int] = set()
@@ -148,7 +150,7 @@ def fit(
             return None
         else:
             after = at + 4 + _u32(data, at)[0]
-        far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= LONGEST
+        far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= longest
         if after > bound and after != bound + missing and not far:
             return None
         if kind == "sealed" or (codec is not None and after - at < 8):

@@ -41,7 +41,8 @@ FrameStart = tuple[bool, int, SeastarFraming | None]
 
 
 class FrameSearch:
-    """Where frames of `one` side begin, and in which framing if that is not known. Of frames longer than `limit` nothing is unpacked."""
+    """Where frames of `one` side begin, and in which framing if that is not known. Of frames longer than `limit` nothing is unpacked,
+    and none is believed without its end."""
 
     def __init__(self, one: SideTerms, other: SideTerms, buffer: ReceiveBuffer, limit: int) -> None:
         self.one = one
@@ -132,6 +133,7 @@ class FrameSearch:
             missing=look.missing,
             limit=self.limit,
             large=1,
+            longest=self.limit,
         )
         if found is None or found is RULED_OUT:
             return False
@@ -171,6 +173,7 @@ class FrameSearch:
                     missing=look.missing,
                     limit=self.limit,
                     large=int(other is not None),
+                    longest=self.limit,
                 )
                 if found is RULED_OUT:
                     gone.append(candidate)
