@@ -19,7 +19,7 @@ MADE_UP = Path(__file__).parents[2] / "captures" / "samples" / "hostile"
 STEPS, FIXED = 300, 400_000
 """Instructions of Python that a byte of a packet may cost, and a run whatever it reads; a thousand take about ten microseconds."""
 
-SMALL, LARGE = 6_000, 24_000
+SMALL, LARGE = 9_000, 36_000
 
 
 def inspect(file: bytes, *decode_as: tuple[int, str, str | None]) -> Inspector:

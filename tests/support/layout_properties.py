@@ -45,6 +45,8 @@ from tests.support.encoder import encode
 BARE = Style("raw", show_secrets=True)
 STYLES = (BARE, Style(), Style("base64"), Style("text", show_secrets=True), Style("omit"), Style("raw"))
 CUTS = 1 << 20 if os.environ.get("HYPOTHESIS_PROFILE") == "large" else 48
+"""So many cuts of a frame are made, or some more."""
+
 MARK = "s3cr3t"
 """In (nearly) every secret that is made up, and nowhere else."""
 
