@@ -7,7 +7,7 @@ the library could have written. Streams are no part of a guess, unless the negot
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ from streamdump.model import Options
 from streamdump.protocols.dissector import SEARCH_WINDOW
 from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
 from streamdump.protocols.seastar.layouts import END_OF_STREAM
-from streamdump.protocols.seastar.terms import PLACES, Kind, SeastarFraming
+from streamdump.protocols.seastar.terms import PLACES, SeastarFraming
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
 _u32 = Struct("<I").unpack_from
@@ -113,6 +113,26 @@ RULED_OUT: Final = Fit(-1, 0, False, 0, 0)
 """Says that no further byte will make these frames."""
 
 
+class MsgIds:
+    """The msg_ids of frames that follow each other: the first of them, the last, which may be of a frame before them, and all that were
+    seen, without sign. `known`: the framing is certain and only the place is not."""
+
+    __slots__ = ("first", "known", "last", "seen")
+
+    def __init__(self, last: int | None, known: bool = False) -> None:
+        self.first = 0
+        self.last = last
+        self.known = known
+        self.seen: set[int] = set()
+
+    def take(self, ident: int) -> None:
+        """Take that of the next frame; 0 where it has none."""
+        if ident:
+            self.first = self.first or ident
+            self.last = ident
+            self.seen.add(abs(ident))
+
+
 def fit(
     framing: SeastarFraming,
     data: bytes,
@@ -136,13 +156,12 @@ def fit(
     nothing is found. `large`: so many frames will do (0: none) where the last is too long to be ever looked at as a whole, but not longer
     than `longest`. RULED_OUT where bytes that are there are no frames, whatever follows.
     """
-    frames, proof, first, last = 0, False, 0, previous
-    seen: set[int] = set()
-    kind, extra, codec = framing
+    frames, proof, ids = 0, False, MsgIds(previous, known)
+    kind, _, codec = framing
     while at < bound and work_budget.spend(STEP):
         head: tuple[int, int, bool] | Fit | None
         if codec is None:
-            head = _head(kind, extra, data, at, bound, last, seen, known)
+            head = _head(framing, data, at, bound, ids)
             if head is None:
                 return RULED_OUT if bound - at >= LONGEST_HEADER else None
             after = at + head[0]
@@ -157,25 +176,22 @@ def fit(
             frames += after - at >= 8
             at = after
             if frames >= ends.get(at, NEVER):
-                return Fit(at, frames, proof, first, first)
+                return Fit(at, frames, proof, ids.first, ids.first)
             continue
         if codec is not None:
-            head = _packed_head(framing, data, at, after, bound, last, seen, known, limit, work_budget)
+            head = _packed_head(framing, data, at, after, bound, ids, limit, work_budget)
         if head is None or isinstance(head, Fit):
             return head
         size, ident, proved = head
         proof = proof or proved
-        if ident:
-            last = ident
-            first = first or ident
-            seen.add(abs(ident))
+        ids.take(ident)
         # What is no stream may well hold four bytes that are an empty message of one, but hardly any that unpack to it
         frames += kind != "stream" or size > 4 or proved
         need = large if far and ident else ends.get(after, NEVER)
         if not known and abs(ident) >= LARGE_ID and not proof:
             need = max(need, LARGE_ID_FRAMES)
         if frames >= need or (proof and proof_will_do and need < NEVER):
-            return Fit(after, frames, proof, first, last or 0)
+            return Fit(after, frames, proof, ids.first, ids.last or 0)
         at = after
     return None
 
@@ -186,15 +202,13 @@ def _packed_head(
     at: int,
     after: int,
     bound: int,
-    last: int | None,
-    seen: Set[int],
-    known: bool,
+    ids: MsgIds,
     limit: int,
     work_budget: WorkBudget,
 ) -> tuple[int, int, bool] | Fit | None:
     """Reads the head of the frame inside the compressed one data[at:after], of which the bytes before `bound` are there; the result is that
     of `_head`."""
-    kind, extra, codec = framing
+    codec = framing.codec
     assert codec is not None
     whole = after <= bound
     try:
@@ -203,7 +217,7 @@ def _packed_head(
         inner = b""
     if inner:
         work_budget.spend(min(after, bound) - at + (len(inner) >> 2))
-        head = _head(kind, extra, inner, 0, len(inner), last, seen, known)
+        head = _head(framing, inner, 0, len(inner), ids)
         if head is not None and (not whole or head[0] == len(inner)):
             return head[0], head[1], whole or head[2]
     return RULED_OUT if whole else None
@@ -215,29 +229,28 @@ def inside(framing: SeastarFraming, data: bytes, at: int, end: int, previous: in
     heads = _HEADS.get(framing)
     if heads is None or not work_budget.spend(SCANNED * (end - at)):
         return None
-    kind, extra, _ = framing
     for match in heads.finditer(data, at, end):
         start = place = match.start()
-        last, seen = previous, set[int]()
+        ids = MsgIds(previous)
         while place < end:
             if not work_budget.spend(STEP):
                 return None
-            head = _head(kind, extra, data, place, end, last, seen, False)
+            head = _head(framing, data, place, end, ids)
             if head is None or place + head[0] > end:
                 break
-            place, last = place + head[0], head[1] or last
-            seen.add(abs(head[1]))
+            place += head[0]
+            ids.take(head[1])
         # Behind the last one there is nothing, or the beginning of another
-        ends = place == end or (kind == "request" and (head is not None or end - place < framing.header))
-        if ends and len(seen) >= (IN_TURN if place < end else CERTAIN if previous is None else CERTAIN - 1):
+        ends = place == end or (framing.kind == "request" and (head is not None or end - place < framing.header))
+        if ends and len(ids.seen) >= (IN_TURN if place < end else CERTAIN if previous is None else CERTAIN - 1):
             return start
     return None
 
 
-def _head(
-    kind: Kind, extra: bool, data: bytes, at: int, bound: int, last: int | None, seen: Set[int], known: bool
-) -> tuple[int, int, bool] | None:
-    """Size, msg_id and proof of the plain frame whose header stands at `at`; None if that is no header."""
+def _head(framing: SeastarFraming, data: bytes, at: int, bound: int, ids: MsgIds) -> tuple[int, int, bool] | None:
+    """Size, msg_id and proof of the frame, in plain bytes, whose header stands at `at`; None if that is no header that can follow `ids`."""
+    kind, extra, _ = framing
+    last, known = ids.last, ids.known
     if kind == "stream":
         if bound - at < 4:
             return None
@@ -253,7 +266,7 @@ def _head(
         return (header + size, ident, False) if known or (timeout < LARGEST_TIMEOUT and verb < LARGEST_VERB) else None
     ident, size = _response(data, at)
     absolute = abs(ident)
-    if not 0 < absolute <= LARGEST_ID or absolute in seen or (ident < 0 and size < 8):
+    if not 0 < absolute <= LARGEST_ID or absolute in ids.seen or (ident < 0 and size < 8):
         return None
     if last is not None and abs(absolute - abs(last)) > (LEEWAY if known else SPREAD):
         return None
@@ -269,10 +282,10 @@ def likely(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int)
 
 
 def _may_begin(framing: SeastarFraming, data: bytes, at: int, bound: int) -> bool:
-    kind, extra, codec = framing
+    codec = framing.codec
     if codec is None:
-        return _head(kind, extra, data, at, bound, None, _NONE_SEEN, False) is not None
-    if kind == "sealed":
+        return _head(framing, data, at, bound, _NO_IDS) is not None
+    if framing.kind == "sealed":
         return bound - at >= 4
     return bound - at < 8 or _packed(codec, *_record(data, at))
 
@@ -288,7 +301,7 @@ def within(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int,
 LIKELY: Final = 3 * STEP
 """What `likely` costs."""
 
-_NONE_SEEN: Final[frozenset[int]] = frozenset()
+_NO_IDS: Final = MsgIds(None)
 
 
 def _packed(codec: str, size: int, head: int) -> bool:
