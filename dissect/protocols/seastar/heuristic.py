@@ -82,13 +82,8 @@ def _guess(view: DetectionView) -> Verdict | None:
         if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
             return None
         (number, asking, asked), (_, _, answered) = sorted(found, key=lambda one: one[1].kind)
-        lacking = len(view.sides[number].runs) > 1
-        while abs(answered.first_id) > abs(asked.last_id) + (LEAP if lacking else asked.frames):
-            # The first answer may be to one of many requests that were sent ahead, behind the first few that chain, or that were lost
-            longer = _chain(view, number, 2 * asked.frames)
-            if longer is None or longer[1] != asking:
-                return None
-            asked = longer[2]
+        if not _may_answer(view, number, asking, asked, answered):
+            return None
     else:
         side, framing, chain = found[0]
         silent = not view.sides[1 - side].runs
@@ -100,6 +95,18 @@ def _guess(view: DetectionView) -> Verdict | None:
     )
     sure = len(found) == 2 or chain.proof or chain.frames >= CHAIN
     return Verdict(NAME, SURE if sure else UNSURE, evidence, client=side if framing.kind == "request" else 1 - side)
+
+
+def _may_answer(view: DetectionView, number: int, asking: SeastarFraming, asked: Fit, answered: Fit) -> bool:
+    """Whether the first answer may be to one of the requests of this side, behind the first few that chain, as many may have been sent
+    ahead; or to one that was lost."""
+    lacking = len(view.sides[number].runs) > 1
+    while abs(answered.first_id) > abs(asked.last_id) + (LEAP if lacking else asked.frames):
+        longer = _chain(view, number, 2 * asked.frames)
+        if longer is None or longer[1] != asking:
+            return False
+        asked = longer[2]
+    return True
 
 
 def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, SeastarFraming, Fit] | None:
