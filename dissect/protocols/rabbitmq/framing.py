@@ -181,11 +181,12 @@ class Language:
         """Whether a frame begins here that is certain though it is never looked at as a whole: a Publish by its first messages."""
         if self.tells(layouts, data, at, end):
             return True
-        published = [layout for layout in layouts if layout in self.published and length > SEARCH_WINDOW]
-        places = [self.entries_at(layout, data, at, end) for layout in published]
+        if length <= SEARCH_WINDOW:
+            return False
         found = [
-            begins_published(self.forms[0], layout is PUBLISH_2, data, place, end, at + length)
-            for layout, place in zip(published, places, strict=True)
+            begins_published(self.forms[0], layout is PUBLISH_2, data, self.entries_at(layout, data, at, end), end, at + length)
+            for layout in layouts
+            if layout in self.published
         ]
         work_budget.spend(ENTRY * sum(found))
         return any(found)
