@@ -46,6 +46,9 @@ LOGIN_WINDOW = 4_096
 LOGIN_REACH = 160
 """So many bytes at the most tell a login."""
 
+BEGINNING = 4_096
+"""Of a side that lost bytes sooner than so many, what is behind these may tell more than what is before."""
+
 NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in ("no bytes", "not enough bytes yet", "nothing fits"))
 """What is said of very many conversations, perhaps: one object for all of them."""
 
@@ -274,20 +277,23 @@ class Detector:
             size, packets, left, skipped = seen.skipped
             seen.skipped = None
             since, work_budget.left = work_budget.left - left, left
-            self._probe(seen, [SideView([*runs], self.from_start, [*segments]) for runs, segments in skipped], size, packets, False)
+            self._look(seen, [SideView([*runs], self.from_start, [*segments]) for runs, segments in skipped], size, packets, False)
             work_budget.left += since
         all_runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
         sides = [SideView(all_runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
-        found, view = self._probe(seen, sides, self.size, seen.packets, final)
-        verdict = self._decide(found, view, final)
-        undecided = _is_unknown(verdict) if final else verdict is None and seen.looks <= EVERY_PACKET
-        behind = [_behind_loss(side) for side in sides] if undecided else sides
-        if behind != sides:
-            # What is behind may tell more than the little before
-            seen.behind = seen.behind or _Seen(work_budget=work_budget)
-            later = self._decide(*self._probe(seen.behind, behind, self.size, seen.packets, final), final)
-            verdict = verdict if later is None or later.protocol is None else later
-        return verdict
+        return self._look(seen, sides, self.size, seen.packets, final)
+
+    def _look(self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool) -> Verdict | None:
+        """The verdict by so many bytes and packets; where it is open, and bytes were lost early, by what is behind them."""
+        verdict = self._decide(*self._probe(seen, sides, size, packets, final), final)
+        if not (_is_unknown(verdict) if final else verdict is None and seen.looks <= EVERY_PACKET):
+            return verdict
+        behind = [_behind_loss(side) for side in sides]
+        if behind == sides:
+            return verdict
+        seen.behind = seen.behind or _Seen(work_budget=seen.work_budget)
+        later = self._decide(*self._probe(seen.behind, behind, size, packets, final), final)
+        return verdict if later is None or later.protocol is None else later
 
     def _decide(self, found: list[tuple[float, Protocol, Verdict]], view: DetectionView, final: bool) -> Verdict | None:
         """The verdict by what protocols say, or None while there is none."""
@@ -352,12 +358,12 @@ def _is_unknown(verdict: Verdict | None) -> bool:
 
 
 def _behind_loss(side: SideView) -> SideView:
-    """What there is of a side behind bytes that it lacks of its first frames; the side where it lacks none."""
+    """What there is of a side behind bytes that it lacks of its `BEGINNING`; the side itself where it lacks none."""
     runs = side.runs
-    if len(runs) > 1 and runs[0][0] == 0 and len(runs[0][1]) < LOGIN_WINDOW:
+    if len(runs) > 1 and runs[0][0] == 0 and len(runs[0][1]) < BEGINNING:
         runs = runs[1:]
     begin = runs[0][0] if runs else 0
-    return SideView(runs, side.from_start and begin == 0, [start for start in side.segments if start >= begin])
+    return SideView(runs, False, [start for start in side.segments if start >= begin]) if begin else side
 
 
 def foreign(view: DetectionView) -> str | None:

@@ -218,7 +218,8 @@ def test_what_begins_with_the_same_bytes_is_weighed_once(monkeypatch: pytest.Mon
     assert 0 < len(_first_looks) <= FIRST_LOOKS_KEPT
 
 
-def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
+@pytest.mark.parametrize("lost", [0, 10])
+def test_a_look_that_was_not_made_is_made_when_more_bytes_come(lost: int) -> None:
     chance = random.Random(7)
     pieces = [*MANY.values(), *(chance.randbytes(20) for _ in range(20))]
     for case in ("rabbitmq-stream/handshake_close_405.pcap", "iggy/py080-basic.pcap", "mewbase/java-nov2016.pcap"):
@@ -230,8 +231,8 @@ def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
         _first_looks.clear()
         told = []
         for _ in range(2):
-            detector = Detector((40_000, 50_000), False, 1 << 20)
-            reach, found, state = [0, 0], [], []
+            detector = Detector((40_000, 50_000), lost > 0, 1 << 20)
+            reach, found, state = [lost, lost], [], []
             for order, (side, more) in enumerate([(0, piece), (1, bytes(3)), (0, piece[::-1])]):
                 found.append(detector.add([said(side, reach[side], more, order)]))
                 reach[side] += len(more)
@@ -240,7 +241,8 @@ def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
                 if found[-1] is not None:
                     break
                 if seen is not None and seen.looks > 1:
-                    state.append((seen.work_budget.left, seen.known, seen.verdicts, seen.latest))
+                    behind = seen.behind and (seen.behind.known, seen.behind.verdicts, seen.behind.latest)
+                    state.append((seen.work_budget.left, seen.known, seen.verdicts, seen.latest, behind))
             told.append((found, state, detector.finish() if found[-1] is None else None))
         assert told[0] == told[1]
     assert owed > 50
