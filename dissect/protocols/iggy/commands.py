@@ -332,5 +332,8 @@ OPERATION_LABELS: Mapping[int, str] = {
     **{operation: "logout" if operation == 3 else BY_CODE[code].name for operation, code in OPERATIONS.items()},
 }
 
+ADVANCING = range(128, 150)
+"""Operations with each of which a client counts its requests on: all others repeat the number."""
+
 LISTED = frozenset((*range(64, 138), *range(139, 150), 161, 162, 164, 165))
 """Operations, as the reply names them, whose answer begins with a list of results; so does a register answer that is not empty."""

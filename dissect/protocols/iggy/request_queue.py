@@ -13,7 +13,7 @@ from itertools import islice
 
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS, Asked, Candidates, fits
-from streamdump.protocols.iggy.commands import OPERATIONS, REGISTER
+from streamdump.protocols.iggy.commands import ADVANCING, OPERATIONS, REGISTER
 from streamdump.protocols.iggy.frame_redaction import is_text
 from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32_U32, CommandTable
 from streamdump.protocols.records import Frame
@@ -58,9 +58,6 @@ TRIED = 256
 
 WIDEST = 0xFFFF
 """Codes up to here are too short to be a piece of text."""
-
-ADVANCING = range(128, 150)
-"""Operations with each of which a client counts its requests on: all others repeat the number."""
 
 STALE = 13
 """The reason of an eviction that no request need have caused."""
@@ -347,9 +344,9 @@ class RequestQueue:
         if not trust.unsure and _echoes(asked, client, request, operation):
             return self._oldest()
         before = min(TRIED, self._asked_before(order)) if trust.unsure else TRIED
-        known: dict[CommandTable, bool] = {}
         echoing = [asked for asked in islice(opened, before) if _echoes(asked, client, request, operation)]
         if echoing and (trust.unsure or len(echoing) == 1):
+            known: dict[CommandTable, bool] = {}
             asked = next((asked for asked in echoing if self._can_answer(asked, frame, known)), echoing[0])
             if operation in ADVANCING and len(echoing) == 1 and any(client[4:]) and asked.order >= trust.lost_asks:
                 trust.go(ECHOED)
