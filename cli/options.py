@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -24,6 +24,11 @@ COLUMNS = ("number", "relative", "src", "dst", "protocol", "name", "stream", "ou
 CLOCKS = ("r", "ad", "ud", "e")
 BETWEEN = ("d", "dd")
 """What else `-t` says where there is a line a record."""
+
+
+def completion(choices: Sequence[str]) -> Callable[[str], list[str]]:
+    """What an option that takes one of `choices` can be completed to; a lambda in an annotation would not find their name."""
+    return lambda incomplete: [one for one in choices if one.startswith(incomplete)]
 
 
 def interface_names(incomplete: str) -> list[str]:
@@ -193,7 +198,11 @@ RingBuffer = Annotated[
 Colour = Annotated[
     str,
     typer.Option(
-        "--color", metavar="WHEN", help="auto, always or never; NO_COLOR wins", rich_help_panel=OTHER, autocompletion=lambda: list(WHEN)
+        "--color",
+        metavar="WHEN",
+        help="auto, always or never; NO_COLOR wins",
+        rich_help_panel=OTHER,
+        autocompletion=completion(WHEN),
     ),
 ]
 Where = Annotated[
@@ -214,7 +223,7 @@ TimeForm = Annotated[
         metavar="FORM",
         help="times: r relative, ad local, ud UTC, e epoch; of lines d since the packet before, dd since the line before",
         rich_help_panel=SHOWN,
-        autocompletion=lambda: [*CLOCKS, *BETWEEN],
+        autocompletion=completion((*CLOCKS, *BETWEEN)),
     ),
 ]
 Enough = Annotated[str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)]

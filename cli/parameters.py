@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from streamdump.cli.options import LIMITS as LIMITS_PANEL
-from streamdump.cli.options import LIVE, READ, SHOWN, decode_rules, nanoseconds, one_of, size, whole
+from streamdump.cli.options import LIVE, READ, SHOWN, completion, decode_rules, nanoseconds, one_of, size, whole
 from streamdump.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
 
 PANELS: dict[Group, str] = {
@@ -80,7 +80,7 @@ def _parameter(name: str, setting: Setting) -> inspect.Parameter:
         rich_help_panel=PANELS[setting.group],
         metavar=setting.metavar,
         show_default=default is not None,
-        autocompletion=(lambda: list(setting.choices)) if setting.choices else None,
+        autocompletion=completion(setting.choices) if setting.choices else None,
     )
     return _keyword(name, Annotated[kinds.get(setting.written, str), option], default)
 

@@ -20,6 +20,7 @@ from streamdump.cli.options import (
     Looks,
     TimeForm,
     check_clock,
+    completion,
     enough_of,
     field_names,
     looks_of,
@@ -58,7 +59,7 @@ class Shown(NamedTuple):
             help="text (default), json, fields: those of -e; tabs or csv: those of -e, or the usual ones",
             rich_help_panel=SHOWN,
             show_default=False,
-            autocompletion=lambda: list(FORMS),
+            autocompletion=completion(FORMS),
         ),
     ] = None
     names: Annotated[
@@ -80,7 +81,7 @@ class Shown(NamedTuple):
             help="how -T fields looks: header=y, separator=, (or /t), quote=d, s or n",
             rich_help_panel=SHOWN,
             show_default=False,
-            autocompletion=lambda: list(MANNERS),
+            autocompletion=completion(MANNERS),
         ),
     ] = None
     clock: TimeForm = "r"

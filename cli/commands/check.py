@@ -20,6 +20,7 @@ from streamdump.cli.options import (
     Json,
     ReadFiles,
     WriteTo,
+    completion,
     inputs,
 )
 from streamdump.cli.parameters import READING, Members, gathers
@@ -46,7 +47,7 @@ class Compared(NamedTuple):
             help="handshake, names or all (default)",
             rich_help_panel=COMPARED,
             show_default=False,
-            autocompletion=lambda: list(ONLY),
+            autocompletion=completion(ONLY),
         ),
     ] = None
     unordered: Annotated[bool, typer.Option("--unordered", help="responses may come in any order", rich_help_panel=COMPARED)] = False

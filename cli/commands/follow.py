@@ -11,7 +11,7 @@ import typer
 
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.live import LiveOptions, LiveRun, run_of
-from streamdump.cli.options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, inputs
+from streamdump.cli.options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, completion, inputs
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import Members, gathers
 from streamdump.cli.run import FileRun, asking, lines_of, write_html
@@ -47,7 +47,7 @@ def follow(
             help="the bytes of the messages of client or server (or of an ADDRESS:PORT), secrets overwritten",
             rich_help_panel=SHOWN,
             show_default=False,
-            autocompletion=lambda: list(SIDES),
+            autocompletion=completion(SIDES),
         ),
     ] = None,
     html: Html = None,
@@ -61,7 +61,7 @@ def follow(
             help="only the handshake: up to the answer that opens the connection",
             rich_help_panel=READ,
             show_default=False,
-            autocompletion=lambda: ["ready"],
+            autocompletion=completion(("ready",)),
         ),
     ] = None,
     live: LiveOptions,

@@ -24,6 +24,7 @@ from streamdump.cli.options import (
     OTHER,
     READ,
     Colour,
+    completion,
     nanoseconds,
     one_of,
     size,
@@ -71,7 +72,7 @@ def pipeline(
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORM", help="parquet, delta, json or csv", rich_help_panel=WRITTEN, autocompletion=lambda: list(FORMATS)
+            "--format", metavar="FORM", help="parquet, delta, json or csv", rich_help_panel=WRITTEN, autocompletion=completion(FORMATS)
         ),
     ] = "parquet",
     fields: Annotated[
@@ -81,7 +82,7 @@ def pipeline(
             metavar="HOW",
             help="fields of messages as json text, typed columns, or both; json and csv have the text",
             rich_help_panel=WRITTEN,
-            autocompletion=lambda: list(FIELDS),
+            autocompletion=completion(FIELDS),
         ),
     ] = "both",
     partition_by: Annotated[

@@ -431,22 +431,3 @@ def test_standard_input_may_be_closed_or_empty() -> None:
     done = run("-", stdin=subprocess.DEVNULL)
     assert done.returncode == ExitCode.UNREADABLE
     assert done.stderr == "streamdump: standard input: is empty\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("streamdump --j", "--json"),
-        ("streamdump conv", "conversations"),
-        ("streamdump x.pcap --show-s", "--show-secrets"),
-        ("streamdump -t ", "ud"),
-        ("streamdump -i l", "lo"),
-        ("streamdump protocols ig", "iggy"),
-        ("streamdump follow 0 --until ", "ready"),
-    ],
-)
-def test_completion(words: str, expected: str) -> None:
-    import os
-
-    environment = {**os.environ, "_STREAMDUMP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    assert expected in run(env=environment).stdout.split()
