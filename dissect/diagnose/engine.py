@@ -475,7 +475,9 @@ def _reached(context: ConversationContext, closed: Closed) -> str:
         return "TLS handshake" if closed.shaking_hands else "TLS"
     if closed.verdict.protocol is None:
         return closed.verdict.name or "unknown bytes"
-    return context.reached() if context.family.reached is None else context.family.reached(context, closed)
+    if context.family.reached is not None:
+        return context.family.reached(context, closed)
+    return context.reached() + (" or later" if context.missing() is not None and context.begun and closed.lacking else "")
 
 
 def _ended(context: ConversationContext, closed: Closed) -> str:

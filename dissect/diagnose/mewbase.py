@@ -516,6 +516,7 @@ FAMILY = Family(
         ("idle", _PING),
     ),
     steps=(HandshakeStep("CONNECT", "CONNECT", "request"), HandshakeStep("ready", "RESPONSE", "response", ready=True)),
+    opening=frozenset(("CONNECT", "RESPONSE", "PING")),
     state=MewbaseState,
     follow=follow,
     refusal=refusal,

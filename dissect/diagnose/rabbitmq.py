@@ -301,11 +301,17 @@ def _raised(context: ConversationContext, message: Message) -> str | None:
 # Frames and commands
 
 
+def _limit(context: ConversationContext) -> int:
+    """Return the bytes that a frame may have: as agreed, or as is fixed before Tune; no limit where Tune may be among lost bytes."""
+    known = context.begun and (context.memo.tuned or context.orphans is not None)
+    return context.memo.frame_max if known else FRAME_MAX_NONE
+
+
 def _too_large(context: ConversationContext, message: Message) -> FindingDraft | None:
-    limit, size = context.memo.frame_max, message.size - 4
-    if size <= limit or not context.begun:
+    limit, size = _limit(context), message.size - 4
+    if size <= limit:
         return None
-    agreed = f"the agreed {limit:,}" if context.memo.tuned else f"the {limit:,} that hold before Tune"
+    agreed = f"the agreed {limit:,}" if context.memo.tuned else f"the {limit:,} allowed before Tune"
     cause = f"{message.name} of the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}"
     # Servers do not hold what they deliver to it
     return FindingDraft(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
@@ -313,13 +319,13 @@ def _too_large(context: ConversationContext, message: Message) -> FindingDraft |
 
 def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     last = context.last[0]
-    if last is None or closed.by != closed.server or not context.begun or context.parted is not None:
+    if last is None or closed.by != closed.server or context.parted is not None:
         return None
-    # What holds now held when it was sent, but for Tune itself, which is small
-    limit, size = context.memo.frame_max, last.size - 4
+    # The limit now is the limit when it was sent, but for Tune itself, which is small
+    limit, size = _limit(context), last.size - 4
     if size <= limit:
         return None
-    held = "are agreed" if context.memo.tuned else "hold before Tune"
+    held = "are agreed" if context.memo.tuned else "are allowed before Tune"
     cause = f"the server closes over {last.name} of the client, a frame of {size:,} bytes where {limit:,} {held}"
     return FindingDraft(cause, numbers(last), key="closed")
 
@@ -350,7 +356,9 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     why = f": {quoted(reason)}" if reason else ""
     hint = ""
     if code == "frame too large" and before is not None:
-        hint = f"; it had {before.size - 4:,} bytes, and {context.memo.frame_max:,} are agreed"
+        limit = _limit(context)
+        most = "" if limit == FRAME_MAX_NONE else f", and {limit:,} are {'agreed' if context.memo.tuned else 'allowed before Tune'}"
+        hint = f"; it had {before.size - 4:,} bytes{most}"
     if code == "unknown frame" and before is not None:
         hint = f"; {_not_known(context, before)}"
     severity = ERROR if message.sender == "server" else WARNING
@@ -1211,6 +1219,7 @@ FAMILY = Family(
     follow=follow,
     refusal=refusal,
     goodbye=frozenset(("Close",)),
+    opening=frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "Close", "Heartbeat")),
     patient=frozenset(("ConsumerUpdate",)),
     counted=frozenset(("Publish", "ConsumerUpdate")),
     refusals=(

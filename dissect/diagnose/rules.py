@@ -140,6 +140,8 @@ class Family(msgspec.Struct, frozen=True):
     follow: Callable[[ConversationContext, Message], None] | None = None
     refusal: Callable[[ConversationContext, Message, Message | None], Refusal] | None = None
     goodbye: frozenset[str] = frozenset()
+    opening: frozenset[str] = frozenset()
+    """Messages that may come before the connection is ready: those of the handshake, Close and heartbeats."""
     patient: frozenset[str] = frozenset()
     counted: frozenset[str] = frozenset()
     """Requests without an answer that rules of its own tell."""
@@ -391,8 +393,8 @@ class ConversationContext:
                 self.ready = self.ready or step.ready
         if first and not self.family.steps:
             self.begun = self.whole and message.position == 0
-        elif first and not self.begun:
-            # The connection was open before, as far as anybody can tell
+        elif (first and not self.begun) or (self.orphans is None and message.fault is None and message.name not in self.family.opening):
+            # The connection was open before, as far as anybody can tell, or the rest of the handshake is among bytes that were lost
             self.ready = True
         if message.name in self.family.goodbye:
             self.goodbye = True

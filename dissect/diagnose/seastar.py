@@ -371,6 +371,7 @@ FAMILY = Family(
     rules=RULES,
     others=(("unknown-verb", _RELEASES), ("exception", _LOG), ("no-reply", _NO_WAIT), ("network-time", _NETWORK)),
     steps=(HandshakeStep("negotiation", "Negotiation", "request"), HandshakeStep("ready", "Negotiation", "response", ready=True)),
+    opening=frozenset(("Negotiation",)),
     state=SeastarState,
     follow=follow,
     refusal=refusal,
