@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from collections.abc import Iterator
+from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +17,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Gap, Message, Options, Record
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+MISSING = object()
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*"))
 
 
@@ -35,6 +40,57 @@ def rows_of(path: Path, rows: int | None = None, finite: bool = False) -> list[b
 
 def lines(path: Path, rows: int | None = None) -> bytes:
     return msgspec.json.Encoder().encode_lines(records(path, rows, exchanges=True)[0])
+
+
+ACCEPT = "If this is right: pytest tests/golden --update-golden"
+
+SHOWN, LONGEST = 5, 120
+"""So many records that differ are shown, with values up to this length."""
+
+
+def differences(old: list[str], new: list[str]) -> list[str]:
+    """Return what differs between the records of two runs, as lines: each record, and its keys with the old and the new value."""
+    if old == new:
+        return []
+    before, after = [json.loads(line) for line in old], [json.loads(line) for line in new]
+    found: list[list[str]] = []
+    same = SequenceMatcher(None, [*map(_identity, before)], [*map(_identity, after)], autojunk=False)
+    for what, start, end, first, last in same.get_opcodes():
+        if what == "equal":
+            for index, place in zip(range(start, end), range(first, last), strict=True):
+                if old[index] != new[place]:
+                    keys = list(_keys("", before[index], after[place]))
+                    found.append([f"  {_title(before[index])}", *(keys or ["    the order of keys, or how values are written"])])
+        else:
+            found += [[f"  - {_title(one)}"] for one in before[start:end]]
+            found += [[f"  + {_title(one)}"] for one in after[first:last]]
+    shown = [line for lines in found[:SHOWN] for line in lines]
+    return shown if len(found) <= SHOWN else [*shown, f"  and {len(found) - SHOWN} more record{'' if len(found) == SHOWN + 1 else 's'}"]
+
+
+def _identity(record: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(record.get(key) for key in ("record", "src", "position", "name", "id"))
+
+
+def _title(record: dict[str, Any]) -> str:
+    return f"record {record['number']} ({' '.join(filter(None, (record['record'], record.get('name'))))})"
+
+
+def _keys(path: str, old: Any, new: Any) -> Iterator[str]:
+    """Yield the keys below `path` whose values differ, with these."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys((*old, *new)):
+            yield from _keys(f"{path}.{key}" if path else key, old.get(key, MISSING), new.get(key, MISSING))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (one, two) in enumerate(zip(old, new, strict=True)):
+            yield from _keys(f"{path}[{index}]", one, two)
+    elif old != new:
+        yield f"    {path}: {_text(old)} -> {_text(new)}"
+
+
+def _text(value: Any) -> str:
+    text = "(absent)" if value is MISSING else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def name(path: Path) -> str:
@@ -84,7 +140,36 @@ def test_golden(path: Path, request: pytest.FixtureRequest) -> None:
     golden = jsonl(path)
     if request.config.getoption("--update-golden"):
         golden.write_bytes(said)
-    assert said.decode().splitlines() == golden.read_text().splitlines()
+    found = differences(golden.read_text().splitlines(), said.decode().splitlines())
+    if found:
+        pytest.fail("\n".join([f"{name(path)} differs from {golden.name}:", *found, ACCEPT]), pytrace=False)
+
+
+def test_a_golden_test_that_fails_names_the_keys_that_differ() -> None:
+    old = [
+        '{"record":"message","number":1,"name":"Open","position":0,"latency_ns":5,"fields":{"a":[1,{"b":2}]}}',
+        '{"record":"message","number":2,"name":"Tune","position":9,"notes":[]}',
+        '{"record":"exchange","number":3,"request":1,"response":2,"position":9}',
+    ]
+    new = [
+        '{"record":"message","number":1,"name":"Open","position":0,"latency_ns":null,"fields":{"a":[1,{"b":3}]}}',
+        '{"record":"exchange","number":2,"request":1,"response":2,"position":9}',
+        '{"record":"ending","number":3,"position":0,"how":"FIN"}',
+    ]
+    assert differences(old, old) == []
+    assert differences(old, new) == [
+        "  record 1 (message Open)",
+        "    latency_ns: 5 -> null",
+        "    fields.a[1].b: 2 -> 3",
+        "  - record 2 (message Tune)",
+        "  record 3 (exchange)",
+        "    number: 3 -> 2",
+        "  + record 3 (ending)",
+    ]
+    many = [line.replace("5", str(number)) for number in range(9) for line in old[:1]]
+    assert differences(old[:1] * 9, many)[-1] == "  and 3 more records"
+    reordered = old[0].replace('"number":1,"name":"Open"', '"name":"Open","number":1')
+    assert differences(old[:1], [reordered]) == ["  record 1 (message Open)", "    the order of keys, or how values are written"]
 
 
 def test_there_are_captures() -> None:
