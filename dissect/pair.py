@@ -215,13 +215,16 @@ class Exchanges:
         response, request = one.record, asked.record
         if not self.handshake.done:
             self.handshake.answered(request.name, response.outcome or "answered")
-        latency = one.first_time - request.time_ns
-        response.latency_ns = latency
+        elapsed = _elapsed(asked, one)
+        response.latency_ns = latency_of(asked, one)
         if request.stream is not None:
             response.stream = request.stream
         self.links.append((response, asked, None))
-        if latency < 0:
+        if elapsed < 0:
             response.notes = [*response.notes, "response begins before its request ends"]
+        elif not asked.end_captured:
+            at_most = f"the end of its request was not captured: answered after at most {elapsed / 1e6:.3f} ms"
+            response.notes = [*response.notes, at_most]
         if self.paired is not None:
             notes = self.paired(request, response)
             if notes:
@@ -239,8 +242,7 @@ class Exchanges:
         if self.every:
             append(self._exchange(asked, response, outcome, None, moment or _moment(response)))
         elif self.pairs is not None:
-            request = asked.record
-            self.pairs.append(Pair(request, response.record, outcome, None, response.first_time - request.time_ns, None))
+            self.pairs.append(Pair(asked.record, response.record, outcome, None, latency_of(asked, response), None))
 
     def _refuse(self, requests: int) -> None:
         self.refused += requests
@@ -266,7 +268,7 @@ class Exchanges:
             None,
             outcome,
             reason,
-            None if response is None else response.first_time - request.time_ns,
+            None if response is None else latency_of(asked, response),
             # Nobody waited for the bug that ended it
             None if response is not None or reason == FAILED else moment.time_ns - request.time_ns,
         )
@@ -720,6 +722,17 @@ class Pairer(Exchanges):
             for tally in self.tallies:
                 tally.unanswered += 1
             append(self._exchange(older, None, "unanswered", "limit", moment))
+
+
+def _elapsed(asked: Event, response: Event) -> int:
+    """Return the time from the last captured byte of a request to the first byte of its response."""
+    time_ns: int = asked.record.time_ns
+    return response.first_time - time_ns
+
+
+def latency_of(asked: Event, response: Event) -> int | None:
+    """Return the time from the last byte of a request to the first byte of its response; None where that last byte was not captured."""
+    return _elapsed(asked, response) if asked.end_captured else None
 
 
 def _moment(one: Event) -> Moment:

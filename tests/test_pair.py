@@ -21,21 +21,30 @@ class Talk:
         self.said: list[Any] = []
         self.order = 0
 
-    def put(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None) -> Message:
-        one = self.made(role, key, time_ns, outcome, side)
+    def put(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None, **more: Any) -> Message:
+        one = self.made(role, key, time_ns, outcome, side, **more)
         self.keep(self.pairer.run([one]))
         message: Message = one.record
         return message
 
-    def made(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None) -> Event:
-        """A message of the next packet."""
+    def made(
+        self,
+        role: int,
+        key: Any,
+        time_ns: int,
+        outcome: str | None = None,
+        side: int | None = None,
+        first_ns: int | None = None,
+        end_captured: bool = True,
+    ) -> Event:
+        """Return a message of the next packet, whose first byte came at `first_ns` and whose last one at `time_ns`."""
         self.order += 1
         side = (1 if role in (ANSWER, ANSWER_MANY, ANSWER_PART) else 0) if side is None else side
         kind: Any = "response" if side else "request"
         message = Message(
             1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
         )  # fmt: skip
-        return Event(self.order, side, self.order, message, role, key, time_ns)
+        return Event(self.order, side, self.order, message, role, key, time_ns if first_ns is None else first_ns, end_captured)
 
     def gap(self, reason: Any, side: int, time_ns: int) -> None:
         self.order += 1
@@ -60,6 +69,54 @@ def test_a_response_names_its_request_and_the_time_between() -> None:
     assert talk.request_of(response) is request
     assert (response.outcome, response.latency_ns) == ("answered", 250)
     assert talk.close() == []
+
+
+PAIRED = pytest.mark.parametrize("ask, answer, key", [(ASK, ANSWER, 1), (ASK_MANY, ANSWER_MANY, (1, 2)), (ASK_MAYBE, ANSWER, 1)])
+
+
+@PAIRED
+@pytest.mark.parametrize("swapped", [False, True])
+def test_latency_is_from_the_last_byte_of_the_request_to_the_first_of_the_response(ask: int, answer: int, key: Any, swapped: bool) -> None:
+    """`swapped`: the response is read before its request, and cannot name it any more."""
+    talk = Talk(every=True, whole=True)
+    talk.pairer.pairs = []
+    request, response = talk.made(ask, key, 140, first_ns=100), talk.made(answer, key, 390, "answered", first_ns=350)
+    talk.keep(talk.pairer.run([response, request] if swapped else [request, response]))
+    talk.close()
+    # Nobody waits for an answer to what is seldom answered
+    paired = not (swapped and ask == ASK_MAYBE)
+    assert [(one.outcome, one.latency_ns, one.waited_ns) for one in talk.said] == [("answered", 210, None)] * paired
+    assert [one.latency_ns for one in talk.pairer.pairs] == [210] * paired
+    assert response.record.latency_ns == (None if swapped else 210)
+    assert request.record.notes == response.record.notes == ()
+
+
+def test_pairs_without_exchanges_have_the_same_latency() -> None:
+    talk = Talk()
+    talk.pairer.pairs = []
+    talk.put(ASK, 1, 140, first_ns=100)
+    talk.put(ANSWER, 1, 390, "answered", first_ns=350)
+    assert [(one.latency_ns, one.exchange) for one in talk.pairer.pairs] == [(210, None)]
+
+
+@PAIRED
+@pytest.mark.parametrize("every", [False, True])
+def test_there_is_no_latency_where_the_end_of_the_request_was_not_captured(ask: int, answer: int, key: Any, every: bool) -> None:
+    talk = Talk(every=every)
+    talk.pairer.pairs = []
+    talk.put(ask, key, 1_000_000, first_ns=0, end_captured=False)
+    response = talk.put(answer, key, 24_500_000, "answered", first_ns=24_000_000)
+    talk.close()
+    assert response.latency_ns is None
+    assert response.notes == ["the end of its request was not captured: answered after at most 23.000 ms"]
+    assert {one.latency_ns for one in (*talk.pairer.pairs, *talk.said)} <= {None}
+
+
+def test_a_response_that_begins_before_the_end_that_was_captured_has_no_longest_time() -> None:
+    talk = Talk()
+    talk.put(ASK, 1, 200, end_captured=False)
+    response = talk.put(ANSWER, 1, 400, "answered", first_ns=150)
+    assert (response.latency_ns, response.notes) == (None, ["response begins before its request ends"])
 
 
 def test_every_pair_is_an_exchange_when_asked_for() -> None:

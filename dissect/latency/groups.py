@@ -100,15 +100,16 @@ class LatencyGroup(msgspec.Struct):
     def note(
         self, outcome: str, reason: str | None, latency_ns: int | None, handler_ns: int | None, acknowledged_ns: int | None = None
     ) -> None:
-        """One more exchange, and how long after its request the acknowledgement came."""
-        if latency_ns is None:
-            why = reason or outcome
-            self.reasons[why] = self.reasons.get(why, 0) + 1
-            return
+        """Count an exchange, whose acknowledgement came `acknowledged_ns` after its request."""
         if outcome == "refused":
             self.refused += 1
-        else:
+        elif outcome == "answered":
             self.answered += 1
+        else:
+            why = reason or outcome
+            self.reasons[why] = self.reasons.get(why, 0) + 1
+        if latency_ns is None:
+            return
         self.latency.add(latency_ns)
         if acknowledged_ns is not None:
             self.bound.add(acknowledged_ns)

@@ -252,7 +252,8 @@ class Parser:
                 tally.faults += 1
         if order <= self.last and (self.latest_ns is None or time_ns > self.latest_ns):
             self.latest_ns = time_ns
-        self.made.append(Event(order, rank, position, message, decoded.role, decoded.key, frame.first_time))
+        end_captured = frame.damage is None or frame.damage.end_captured
+        self.made.append(Event(order, rank, position, message, decoded.role, decoded.key, frame.first_time, end_captured))
 
     # Frames
 
@@ -338,10 +339,10 @@ class Parser:
         partial.first, partial.last = min(partial.first, first), max(partial.last, last)
         buffer.position += len(mine)
         if buffer.position == partial.position + partial.length:
-            self._put_partial(side, partial.length)
+            self._put_partial(side, partial.length, True)
         return data[len(mine) :]
 
-    def _put_partial(self, side: int, size: int) -> None:
+    def _put_partial(self, side: int, size: int, end_captured: bool) -> None:
         """Hand on the frame that went by, of which `size` bytes are in the byte stream."""
         buffer = self.buffers[side]
         partial = buffer.partial
@@ -352,7 +353,7 @@ class Parser:
         if size < partial.length:
             missing = f"{size} of {partial.length} bytes {'sent' if self.over >> side & 1 else 'captured'}"
             reason = f"{reason}, {missing}" if partial.lost else missing
-        damage = Damage(size, reason)
+        damage = Damage(size, reason, end_captured)
         number_first = first if first_file == file else None
         prefix = partial.prefix
         place = (order, began, number_first, number, file, first_time, time_ns)
@@ -398,7 +399,8 @@ class Parser:
             size -= inside
             buffer.position = position
             if position == partial.position + partial.length:
-                self._put_partial(side, partial.length)
+                # Of the packet that brought the bytes before the gap, the snap length cut the rest
+                self._put_partial(side, partial.length, gap.reason == "cut" and mark == buffer.marks[-1])
         if size:
             self._put_gap(side, position, size, gap.reason, False, mark)
             buffer.position = buffer.base = position + size
@@ -410,7 +412,7 @@ class Parser:
         buffer = self.buffers[side]
         self._stop(side, mark, f"bytes {_MISSING[gap.reason]}")
         if buffer.partial is not None:
-            self._put_partial(side, gap.position - buffer.partial.position)
+            self._put_partial(side, gap.position - buffer.partial.position, False)
         self._put_gap(side, gap.position, None, gap.reason, False, mark)
         buffer.position = buffer.scan = gap.position
         buffer.searching = True
@@ -450,7 +452,7 @@ class Parser:
             return
         self._stop(side, mark, "0 bytes captured")
         if buffer.partial is not None:
-            self._put_partial(side, buffer.position - buffer.partial.position)
+            self._put_partial(side, buffer.position - buffer.partial.position, False)
 
     def _search(self, side: int, buffer: ReceiveBuffer, final: bool) -> None:
         """Look for the next frame at the end of each segment in turn, so that it does not matter how many came at once.

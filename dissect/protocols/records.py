@@ -47,10 +47,14 @@ class Decoded(msgspec.Struct, gc=False):
 
 
 class Damage(NamedTuple):
-    """Bytes are missing in a frame: its true `size`, and why (`reason`: "1448 bytes lost")."""
+    """Bytes are missing in a frame: its true `size`, and why (`reason`: "1448 bytes lost").
+
+    `end_captured`: the packet with its last byte was captured, though the snap length may have cut that byte.
+    """
 
     size: int
     reason: str
+    end_captured: bool = True
 
 
 class Event(msgspec.Struct, gc=False):
@@ -64,6 +68,8 @@ class Event(msgspec.Struct, gc=False):
     role: int
     key: Hashable
     first_time: int
+    end_captured: bool = True
+    """Whether the time of the message is that of its last byte."""
 
 
 class Frame(msgspec.Struct, gc=False):

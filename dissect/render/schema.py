@@ -38,7 +38,8 @@ _MESSAGE = {
     "that are not finite are strings, secrets are '<redacted N bytes>'.",
     "request": "On a response: the number of its request, the oldest if it answers several; null if unpaired.",
     "outcome": "On a response: how it answers its request; null if unpaired.",
-    "latency_ns": "On a response: from the last byte of the request to the first byte of the response.",
+    "latency_ns": "On a response: from the last byte of the request to the first byte of the response; null if unpaired, or if the end "
+    "of the request was not captured (a note says at most how long).",
     "notes": "What is odd about a message that could be read.",
     "fault": "Why bytes could not be read as their layout; values before the damage are in fields.",
 }
@@ -63,7 +64,8 @@ _EXCHANGE = {
     "response": "Number of the response; null if there is none.",
     "outcome": "How the request ended.",
     "reason": "Why there is no response: closed, capture ended, bytes lost or skipped, limit, timeout, internal error, deadline passed.",
-    "latency_ns": "From the last byte of the request to the first byte of the response.",
+    "latency_ns": "From the last byte of the request to the first byte of the response; null if there is none, or if the end of the "
+    "request was not captured.",
     "waited_ns": "From the last byte of the request to time; null where there is a response.",
 }
 
