@@ -207,7 +207,7 @@ class LiveRun(RunReport):
             self._each(show)
         except InterfaceError as error:
             self.error = error
-            show(self.inspector.finish())
+            show(self.inspector.finish(self.live.now_ns))
 
     def _each(self, show: Callable[[list[Record]], bool]) -> None:
         inspector, live, duration = self.inspector, self.live, self.stops.get("duration")
@@ -245,7 +245,7 @@ class LiveRun(RunReport):
             if not len(batch) and reader_gone():
                 abandon(sys.stdout)
                 raise PipeClosed
-        show(inspector.finish())
+        show(inspector.finish(live.now_ns))
 
     def _limited(self, batch: list[Packet]) -> tuple[list[Packet], bool]:
         """The packets that -a still allows, and whether it allows no more."""

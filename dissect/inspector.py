@@ -122,6 +122,7 @@ class Inspector:
         """The records that these packets complete, some at a time."""
         self.asked.clear()
         self.run.broken_off.clear()
+        self._note_end(batch)
         self.keys.poll(self.counters.packets)
         parse, feed, counters, windows, pairs = self.link.segment, self.table.feed, self.counters, self.run.windows, self.run.pairs
         if self.watch is not None:
@@ -154,8 +155,17 @@ class Inspector:
             raise
         yield self._hand_out(emitted)
 
-    def finish(self) -> list[Record]:
-        """What is left at the end of the capture."""
+    def _note_end(self, batch: list[Packet]) -> None:
+        """Note the last packet so far: of the capture, or of each file."""
+        if self.options.separate:
+            self.run.ends_ns |= {packet.file: packet.time_ns for packet in batch}
+        elif batch:
+            self.run.ends_ns[0] = batch[-1].time_ns
+
+    def finish(self, now_ns: int | None = None) -> list[Record]:
+        """What is left at the end of the capture; `now_ns`: of an interface, when that is."""
+        if now_ns is not None:
+            self.run.ends_ns[0] = now_ns
         return [record for part in self._finish() for record in part]
 
     def _finish(self) -> Iterator[list[Record]]:
@@ -181,6 +191,7 @@ class Inspector:
         self.asked.clear()
         self.run.broken_off.clear()
         self.keys.poll(self.counters.packets)
+        self.run.ends_ns[0] = now_ns
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
         if self.diagnoser is not None:
             records += self.diagnoser.age(now_ns)

@@ -45,6 +45,12 @@ class Moment(NamedTuple):
 BEHIND = 2
 """The rank of what is certain with the end of a conversation: behind all that either side sent."""
 
+
+def behind(order: int = 0, position: int = 0, time_ns: int = 0) -> Moment:
+    """Return the moment behind all that either side sent."""
+    return Moment(order, BEHIND, position, rfc3339(time_ns), time_ns)
+
+
 KEYS = "keys"
 """What of a large request is kept in the place of lists: the keys of what it asks for."""
 
@@ -508,20 +514,18 @@ class Pairer(Exchanges):
                     out.append(self._exchange(asked, None, "unanswered", "timeout", _moment_of(asked, time_ns)))
         return out
 
-    def close(self, reason: str, time_ns: int = 0, order: int = 0) -> list[Event]:
+    def close(self, reason: str, moment: Moment) -> list[Event]:
         """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
-        the request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
+        the request itself reports at the end. One that was answered in part counts as answered. `moment`: the end."""
         found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
         out: list[Event] = []
-        time = rfc3339(time_ns)
-        for at, asked in enumerate(sorted(found.values(), key=PLACE)):
+        for asked in sorted(found.values(), key=PLACE):
             if not self.handshake.done:
                 self.handshake.unanswered(asked.record.name)
-            moment = Moment(order, BEHIND, at, time, time_ns)
             if self.is_late(asked):
                 self.left += 1
             elif not self._answered_partly(asked, moment, out.append):
-                out.append(self._exchange(asked, None, "unanswered", _why(self, asked, time_ns, reason), moment))
+                out.append(self._exchange(asked, None, "unanswered", _why(self, asked, moment.time_ns, reason), moment))
                 self.left += 1
         self._forget()
         return out

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamdump.model import END, Exchange, Gap, Message
-from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
+from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer, behind
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, HANDED_ON, NONE, Event
 from tests.support.planting import Planted, plant
 
@@ -55,7 +55,7 @@ class Talk:
         self.said += [one.record for one in emitted if isinstance(one.record, Exchange)]
 
     def close(self, reason: str = "closed") -> list[tuple[Any, ...]]:
-        self.keep(self.pairer.close(reason))
+        self.keep(self.pairer.close(reason, behind()))
         return [(one.outcome, one.reason, one.latency_ns) for one in self.said]
 
     def request_of(self, message: Message) -> Message | None:

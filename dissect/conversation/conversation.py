@@ -221,7 +221,7 @@ class Conversation:
             parser.over, parser.last = tcp.over, END if tcp.end is None else tcp.end.order
             emitted = emitted + pairer.run(parser.close(tcp.last, current))
             reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
-            ended = pairer.close(reason, tcp.last[3], tcp.last[0])
+            ended = pairer.close(reason, endings.end_of(self))
             self._hand_on()
             self._settle(sum(isinstance(one.record, Exchange) and one.record.outcome == "unanswered" for one in ended))
             emitted += ended

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamdump.detect import TOO_FEW, neighbour
-from streamdump.model import Ending, Message, Options
-from streamdump.pair import BEHIND, waiting
+from streamdump.model import END, Ending, Message, Options
+from streamdump.pair import Moment, behind, waiting
 from streamdump.protocols import PROTOCOLS, known_ports
 from streamdump.protocols.records import NONE, SENDERS, Event, rfc3339
 from streamdump.tcp.assembler import REUSED
@@ -63,6 +63,19 @@ def ahead(conversation: Conversation, now_ns: int) -> list[Event]:
     return emitted
 
 
+def end_of(conversation: Conversation) -> Moment:
+    """When it is certain how a conversation ended, and where the records of that stand.
+
+    The capture's last packet makes it certain of one that is still open then, the clock of one without a packet for long, and its own last
+    packet of all others.
+    """
+    tcp = conversation.tcp
+    own_ns, end_ns = tcp.last[3], conversation.run.end_ns(tcp.first[2])
+    if tcp.open and tcp.closed is not None:
+        return behind(END, tcp.index, max(own_ns, end_ns))
+    return behind(tcp.last[0], 0, max(own_ns, end_ns) if tcp.ended == IDLE else own_ns)
+
+
 def is_unused(conversation: Conversation) -> bool:
     """Whether it never carried a byte, and none of our protocols is expected on its ports."""
     tcp = conversation.tcp
@@ -77,22 +90,24 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
     run, tcp, told = conversation.run, conversation.tcp, conversation.tls.known()
     assert run.windows is not None
     begun, whole = conversation.begun, conversation.from_start
+    end = end_of(conversation)
     conversation.begun = b"", b""
     closed = closed_of(
         tcp,
+        end.time_ns,
         conversation.verdict or TOO_FEW,
         conversation.client,
         _expected(tcp.ports, run.options),
         told,
         troubles(told) if told else {},
-        run.windows.of(tcp),
+        run.windows.of(tcp, end.time_ns),
         conversation.failure,
         conversation.facts or {},
         begun,
         (neighbour(begun[0], whole), neighbour(begun[1], whole)),
         before,
     )
-    return Event(tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3])
+    return Event(end.order, end.rank, end.position, closed, NONE, None, end.time_ns)
 
 
 def _ending(conversation: Conversation) -> list[Event]:
@@ -103,7 +118,8 @@ def _ending(conversation: Conversation) -> list[Event]:
     empty = not any(tcp.stream_bytes)
     if conversation.ahead or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
         return []
-    side, how, time_ns = client or 0, "forgotten", tcp.last[3]
+    moment = end_of(conversation)
+    side, how, time_ns = client or 0, "forgotten", moment.time_ns
     if end is not None:
         side, how, time_ns = end.side, end.how if empty or end.how != "refused" else "RST", end.time_ns
     elif empty and not tcp.packets[1] and tcp.ended != REUSED:
@@ -121,7 +137,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)  # type: ignore[arg-type]
     run.counters.by_server += ending.protocol is not None and sender == "server"
     run.counters.unconnected += how in ("refused", "no answer")
-    return [Event(tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]
+    return [Event(moment.order, moment.rank, moment.position, ending, NONE, None, time_ns)]
 
 
 def _expected(ports: tuple[int, int], options: Options) -> str | None:

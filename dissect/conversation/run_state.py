@@ -91,6 +91,8 @@ class SharedState(msgspec.Struct):
     """Those with requests."""
     refused: Counter[int] = msgspec.field(default_factory=Counter)
     """By port the connections that were refused there, where none of our protocols is expected."""
+    ends_ns: dict[int, int] = {}
+    """When the capture ended: the time of its last packet so far, live that of the clock; by file where these are separate, else as 0."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
 
@@ -113,6 +115,10 @@ class SharedState(msgspec.Struct):
         finally:
             for whose, name, value in kept:
                 setattr(whose, name, value)
+
+    def end_ns(self, file: int) -> int:
+        """When the capture ended to which a packet of this file belongs; 0 if that is not known."""
+        return self.ends_ns.get(file if self.options.separate else 0, 0)
 
     def told_pairs(self) -> list[Pair]:
         """The exchanges that ended with the records handed on since this was called last."""

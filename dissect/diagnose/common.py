@@ -53,6 +53,9 @@ SLOW_NS = 1_000_000_000
 STALLED_NS = 1_000_000_000
 """A side that takes nothing for so long holds up the other."""
 
+UNUSED_NS = 10_000_000_000
+"""A client that says nothing for so long after it connected does not wait for a moment only."""
+
 MISSING = ("lost", "cut", "skipped")
 """How a fault says that bytes are missing, which is told of the capture and not of the message."""
 
@@ -95,6 +98,13 @@ def _closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft
         return None
     passed = span_text(closed.until_ns - closed.first[3])
     return FindingDraft(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
+
+
+def _unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    passed = closed.until_ns - closed.first[3]
+    if not closed.ours or not closed.syn or any(closed.bytes) or not all(closed.packets) or closed.by is not None or passed < UNUSED_NS:
+        return None
+    return FindingDraft(f"the client connected and has said nothing for {span_text(passed)} {closed.when}", (), key="silent")
 
 
 def _other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -437,7 +447,7 @@ def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | 
     reached, (after, last) = context.reached(), since(context, closed)
     place = f"the handshake gets as far as {reached}"
     if closed.by is None or not closed.ended:
-        waited = 0 if context.last_ns is None else closed.last[3] - context.last_ns
+        waited = 0 if context.last_ns is None else closed.until_ns - context.last_ns
         silent = "" if last is None else f" after {said(context, last)}"
         evidence = dict.fromkeys((*(one.request for one in context.unanswered), *numbers(last)))
         cause = f"{place}; nothing more comes{silent} until the capture ends, {span_text(waited)} later"
@@ -452,6 +462,7 @@ _CERTIFICATE = (
     "Give the client the certificate of the authority that issued the server's, and connect by a name that the server's has; "
     "the log of the client says what it did not like."
 )
+_SPEAK_FIRST = "Clients speak first here: look at what this one waits for, or whether a proxy in front of the server has none behind it."
 _SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
 _ENDED = "Look at why the connection or the capture ended here."
 _CUT_OFF = "Look at why the connection ended: this frame is lost."
@@ -491,13 +502,8 @@ COMMON: tuple[Rule, ...] = (
         _open_requests,
         "Look in the log of the side that closed for the time of the last packet that is named.",
     ),
-    Rule(
-        "tcp.closed-unused",
-        WARNING,
-        CLOSED,
-        _closed_unused,
-        "Clients speak first here: look at what this one waits for, or whether a proxy in front of the server has none behind it.",
-    ),
+    Rule("tcp.closed-unused", WARNING, CLOSED, _closed_unused, _SPEAK_FIRST),
+    Rule("tcp.unused", WARNING, CLOSED, _unused, _SPEAK_FIRST),
     Rule("tcp.reset-in-handshake", ERROR, CLOSED, _reset_in_handshake, "Look in the log of the side that resets for the reason."),
     Rule(
         "handshake-incomplete",
@@ -576,14 +582,14 @@ class Failed(msgspec.Struct):
     messages: list[int] = msgspec.field(default_factory=list)
     packets: list[int] = msgspec.field(default_factory=list)
 
-    def add(self, context: ConversationContext, finding: Finding) -> None:
-        """The trouble came once more."""
+    def add(self, context: ConversationContext, finding: Finding, came_ns: int) -> None:
+        """The trouble came once more, at this time."""
         if context.conversation != self.latest:
             self.conversations += 1
             self.latest = context.conversation
             self._note({(context.client or "").rpartition(":")[0]: 1})
-        self.first_ns = self.first_ns or finding.time_ns
-        self.last_ns = max(self.last_ns, finding.time_ns)
+        self.first_ns = self.first_ns or came_ns
+        self.last_ns = max(self.last_ns, came_ns)
         if len(self.messages) < EVIDENCE:
             self.messages += finding.messages[-1:]
         if len(self.packets) < EVIDENCE:

@@ -15,6 +15,7 @@ CLOSE_NOTIFY = 0
 
 def closed_of(
     tcp: TcpStream,
+    end_ns: int,
     verdict: Verdict,
     client: int | None,
     expected: str | None,
@@ -43,6 +44,7 @@ def closed_of(
         how,
         by,
         ended_ns,
+        end_ns,
         tcp.first,
         tcp.last,
         verdict,

@@ -229,7 +229,7 @@ class Diagnoser:
             self._spoken.setdefault(closed.endpoints[closed.server], (closed.verdict.protocol, closed.ports[closed.server]))
         elif closed.verdict.protocol is None and closed.expected is None:
             closed.expected = self._spoken.get(closed.endpoints[closed.server], (None, 0))[0]
-        self._last_ns = max(self._last_ns, closed.last[3])
+        self._last_ns = max(self._last_ns, closed.end_ns)
         if closed.client is not None:
             context.client, context.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
         else:
@@ -301,6 +301,8 @@ class Diagnoser:
             src, dst, sender = context.client or "", context.server or "", None
         else:
             time_ns, src, dst, sender = record.time_ns, record.src, record.dst, getattr(record, "sender", None)
+        # The end of the capture is no time at which the trouble came
+        came_ns = min(time_ns, record.last[3]) if type(record) is Closed else time_ns
         finding = Finding(
             1,
             0,
@@ -319,7 +321,7 @@ class Diagnoser:
             list(marks[:EVIDENCE]),
         )
         if told.later:
-            self._count(context, finding, told, self._later)
+            self._count(context, finding, told, came_ns, self._later)
             return
         context.found[key] = [1, finding]
         self._add(out, finding)
@@ -328,14 +330,16 @@ class Diagnoser:
         if context.worst is None or SEVERITIES.index(severity) < SEVERITIES.index(context.worst.severity):
             context.worst = finding
         if severity != NOTE:
-            self._count(context, finding, told, self._failed)
+            self._count(context, finding, told, came_ns, self._failed)
 
     def _add(self, out: list[Record], finding: Finding) -> None:
         self._numbers += 1
         finding.number = self._numbers
         out.append(finding)
 
-    def _count(self, context: ConversationContext, finding: Finding, told: FindingDraft, kept: dict[tuple[Hashable, ...], Failed]) -> None:
+    def _count(
+        self, context: ConversationContext, finding: Finding, told: FindingDraft, came_ns: int, kept: dict[tuple[Hashable, ...], Failed]
+    ) -> None:
         """Remember a trouble, as others may have it, too."""
         what = (finding.rule, finding.cause, context.server)
         if what not in kept and len(kept) < ACROSS_KEPT:
@@ -343,7 +347,7 @@ class Diagnoser:
                 finding.rule, finding.severity, finding.cause, context.protocol, context.client, context.server, told.places
             )
         if what in kept:
-            kept[what].add(context, finding)
+            kept[what].add(context, finding, came_ns)
 
     # Refusals: how bad one is shows in what comes behind it
 

@@ -412,7 +412,7 @@ def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | Non
             continue
         until_ns, when, severity = min(silent.until_ns, ended_ns), "", WARNING
         if silent.until_ns >= ended_ns:
-            when = ", when the connection ends"
+            when = f", {closed.when}"
             if closed.client is not None and closed.by == (closed.client if side else closed.server):
                 when, severity = f", when {closed.who(closed.by)} {closed.verb} the connection", ERROR
         passed, beat = span_text(until_ns - silent.since_ns), span_text(agreed)
@@ -582,7 +582,7 @@ def _starving(context: ConversationContext, now: Now) -> list[FindingDraft | Non
 
 
 def _out_of_credit(context: ConversationContext, closed: Closed) -> list[FindingDraft | None]:
-    return [_hunger(ident, one, closed.until_ns, " when the connection ends") for ident, one in context.memo.subscriptions.items()]
+    return [_hunger(ident, one, closed.until_ns, f" {closed.when}") for ident, one in context.memo.subscriptions.items()]
 
 
 def _offsets(context: ConversationContext, message: Message) -> FindingDraft | None:

@@ -175,6 +175,8 @@ class Closed(msgspec.Struct):
     how: str
     by: int | None
     ended_ns: int | None
+    end_ns: int
+    """When it was certain that nothing more comes: where it was open then, at the end of the capture."""
     first: tuple[int, int, int, int]
     last: tuple[int, int, int, int]
     verdict: Verdict
@@ -236,8 +238,13 @@ class Closed(msgspec.Struct):
 
     @property
     def until_ns(self) -> int:
-        """When somebody ended it, else when its last packet came."""
-        return self.last[3] if self.ended_ns is None else self.ended_ns
+        """When somebody ended it, else when the capture did."""
+        return self.end_ns if self.ended_ns is None else self.ended_ns
+
+    @property
+    def when(self) -> str:
+        """What `until_ns` is, within a sentence."""
+        return f"when the {'capture' if self.how.startswith('open') else 'connection'} ends"
 
     @property
     def verb(self) -> str:

@@ -18,6 +18,7 @@ from streamdump.diagnose.rules import (
     ERROR,
     EXCHANGE,
     NOTE,
+    PATIENCE_NS,
     WARNING,
     Closed,
     ConversationContext,
@@ -236,7 +237,8 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
         return FindingDraft(cause, *evidence, NOTE, rule="no-reply", advice=_NO_WAIT)
     if not closed.ended or closed.by is None:
-        return FindingDraft(f"{count} ({names}) without a reply for {age} when the capture ends", *evidence, NOTE, rule="no-reply")
+        severity = NOTE if max(ages) < PATIENCE_NS or closed.lacking else WARNING
+        return FindingDraft(f"{count} ({names}) without a reply for {age} {closed.when}", *evidence, severity, _HANGS, rule="no-reply")
     severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
     cause = f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}"
     return FindingDraft(cause, *evidence, severity)
@@ -364,6 +366,7 @@ RULES: tuple[Rule, ...] = (
 _RELEASES = "Look whether all nodes have the same release: while they are upgraded, older ones do not know what newer ones ask for."
 _LOG = "Look in the log of the server for this text."
 _NO_WAIT = "--verbs tells calls that expect no reply, where they are known."
+_HANGS = "Look in the log of the side that was called for what keeps it from replying."
 _NETWORK = "Look at the network, and at queues in front of the handler: it was not what took so long."
 
 FAMILY = Family(

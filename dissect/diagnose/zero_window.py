@@ -62,11 +62,15 @@ class Windows:
         del runs[:-RUNS_KEPT]
         self._shut[key] = ends
 
-    def of(self, tcp: TcpStream) -> tuple[Stopped | None, Stopped | None]:
-        """How it was for each side of a conversation that has ended; None: there was always room."""
-        return self._side(tcp, 0), self._side(tcp, 1)
+    def of(self, tcp: TcpStream, end_ns: int) -> tuple[Stopped | None, Stopped | None]:
+        """How it was for each side of a conversation that ended at `end_ns`; None: there was always room."""
+        return self._side(tcp, 0, end_ns), self._side(tcp, 1, end_ns)
 
-    def _side(self, tcp: TcpStream, side: int) -> Stopped | None:
-        runs = self._runs.get((tcp.endpoints[side], tcp.endpoints[1 - side]), ())
-        mine = [run for run in runs if tcp.first[0] <= run.order <= tcp.last[0]]
-        return (mine[0].number, mine[0].since, max(run.until - run.since for run in mine)) if mine else None
+    def _side(self, tcp: TcpStream, side: int, end_ns: int) -> Stopped | None:
+        ends = tcp.endpoints[side], tcp.endpoints[1 - side]
+        mine = [run for run in self._runs.get(ends, ()) if tcp.first[0] <= run.order <= tcp.last[0]]
+        if not mine:
+            return None
+        if tcp.open and ends in self._shut.values():
+            mine[-1].until = end_ns
+        return mine[0].number, mine[0].since, max(run.until - run.since for run in mine)

@@ -78,4 +78,4 @@ class Recorder:
             self._error = error
         # Keys that were logged behind the last packet
         self.keys.poll(self._inspector.counters.packets)
-        self.records += self._inspector.finish()
+        self.records += self._inspector.finish(self.live.now_ns)

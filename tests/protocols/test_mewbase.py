@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import END, Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
-from streamdump.pair import Link, Pairer
+from streamdump.pair import Link, Pairer, behind
 from streamdump.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
 from streamdump.protocols.mewbase.heuristic import heuristic
 from streamdump.protocols.mewbase.info import info, unanswered
@@ -92,7 +92,7 @@ def paired(packets: list[tuple[int, bytes]], one: Parser | None = None) -> list[
     """The records of these packets, numbered and paired."""
     links: list[Link] = []
     pairer = Pairer("supersede", 65536, False, links)
-    out = pairer.run(run(pieces(packets), one)) + pairer.close("closed")
+    out = pairer.run(run(pieces(packets), one)) + pairer.close("closed", behind())
     records = [emitted.record for emitted in out]
     for number, record in enumerate(records, 1):
         record.number = number
@@ -342,7 +342,7 @@ def snapped(packets: list[tuple[int, bytes, int | None]], one: Parser | None = N
     links: list[Link] = []
     pairer = Pairer("supersede", 65536, True, links, unanswered=unanswered)
     emitted = sorted(run(items, one), key=PLACE)
-    records: list[Any] = [each.record for each in pairer.run(emitted) + pairer.close("closed")]
+    records: list[Any] = [each.record for each in pairer.run(emitted) + pairer.close("closed", behind())]
     for number, record in enumerate([one for one in records if isinstance(one, Message)], 1):
         record.number = number
     for record, asked, _ in links:
@@ -770,7 +770,7 @@ def pairs_of(packets: list[tuple[int, bytes]]) -> tuple[dict[int, int], list[lis
     """Which request each response answers, both counted by side, and the notes of responses."""
     links: list[Link] = []
     pairer = Pairer("supersede", 65536, False, links)
-    out = pairer.run(run(pieces(packets))) + pairer.close("closed")
+    out = pairer.run(run(pieces(packets))) + pairer.close("closed", behind())
     places: dict[int, int] = {}
     notes = []
     counts = [0, 0]
