@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamdump.model import Options, SideData, StreamGap, Verdict
-from streamdump.protocols import PORTS, PROTOCOLS
+from streamdump.protocols import PORTS, PROTOCOLS, server_ports
 from streamdump.protocols.protocol import DetectionView, Protocol, SideView
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
@@ -62,7 +62,7 @@ _AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1
 
 
 def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdict | None:
-    """The verdict of `-d tcp.port==N,protocol[:layout]` where it applies."""
+    """The verdict of `-d tcp.port==N,protocol[:layout]` where it applies; `ports` as from `server_ports`."""
     for port, name, layout in options.decode_as:
         if port in ports:
             client = None if ports[0] == ports[1] else 0 if ports[1] == port else 1
@@ -154,6 +154,7 @@ class Detector:
     """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
 
     def __init__(self, ports: tuple[int, int], from_start: bool, limit: int) -> None:
+        """`ports` as from `server_ports`."""
         self.ports = ports
         self.from_start = from_start
         self.limit = limit
@@ -302,7 +303,7 @@ class Detector:
             confidence, _, verdict = found[0]
             rivals = [one for one in found if confidence - one[0] < CLOSE and one[2].protocol != verdict.protocol]
             if rivals and (final or confidence >= CERTAIN):
-                by_port = [one for one in (found[0], *rivals) if set(one[1].ports) & set(self.ports)]
+                by_port = [one for one in (found[0], *rivals) if set(one[1].ports) & set(server_ports(self.ports, one[2].client))]
                 if len(by_port) == 1:
                     verdict = by_port[0][2]
                     verdict.evidence = (*verdict.evidence, "the port decides between equal candidates")

@@ -14,6 +14,7 @@ from streamdump.detect import BY_NAME, Detector, Suspicion, forced
 from streamdump.errors import describe_exception
 from streamdump.model import END, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
 from streamdump.pair import Pairer
+from streamdump.protocols import server_ports
 from streamdump.protocols.buffer import Range
 from streamdump.protocols.compare_rules import HandshakeProgress
 from streamdump.protocols.parser import Parser, unread
@@ -298,13 +299,14 @@ class Conversation:
         tcp, options = self.tcp, self.run.options
         if tcp.from_start and self.client is None:
             self.client, self.from_start = 0, True
-        verdict = forced(tcp.ports, tcp.from_start, options)
+        ports = server_ports(tcp.ports, self.client)
+        verdict = forced(ports, tcp.from_start, options)
         if verdict is not None:
             self._set_protocol(verdict)
             if verdict.protocol is not None and not options.show_secrets:
-                self.suspicion = Suspicion(verdict.protocol, tcp.ports, tcp.from_start)
+                self.suspicion = Suspicion(verdict.protocol, ports, tcp.from_start)
         else:
-            self.detector = Detector(tcp.ports, tcp.from_start, options.undecided_limit)
+            self.detector = Detector(ports, tcp.from_start, options.undecided_limit)
             self.run.detecting[self.index] = self
 
     def _learn(self) -> None:
@@ -318,6 +320,7 @@ class Conversation:
             self.verdict = self.parser.context.verdict
         elif tls.read and self.detector is not None:
             self.verdict = None
+            self.detector.ports = server_ports(self.tcp.ports, self.client)
             self.detector.from_start = self.from_start = self.from_start or tls.from_start
 
     def decide(self, current: int) -> list[Event]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from streamdump.detect import TOO_FEW, neighbour
 from streamdump.model import END, Ending, Message, Options
 from streamdump.pair import Moment, behind, waiting
-from streamdump.protocols import PROTOCOLS, known_ports
+from streamdump.protocols import PROTOCOLS, known_ports, server_ports
 from streamdump.protocols.records import NONE, SENDERS, Event, rfc3339
 from streamdump.tcp.assembler import REUSED
 
@@ -78,8 +78,13 @@ def end_of(conversation: Conversation) -> Moment:
 
 def is_unused(conversation: Conversation) -> bool:
     """Whether it never carried a byte, and none of our protocols is expected on its ports."""
-    tcp = conversation.tcp
-    return not any(tcp.stream_bytes) and not known_ports(conversation.run.options).intersection(tcp.ports)
+    ports = known_ports(conversation.run.options)
+    return not any(conversation.tcp.stream_bytes) and ports.isdisjoint(ports_of(conversation))
+
+
+def ports_of(conversation: Conversation) -> tuple[int, int]:
+    """Its ports that may show a protocol."""
+    return server_ports(conversation.tcp.ports, conversation.known_client)
 
 
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
@@ -97,7 +102,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         end.time_ns,
         conversation.verdict or TOO_FEW,
         conversation.client,
-        _expected(tcp.ports, run.options),
+        _expected(ports_of(conversation), run.options),
         told,
         troubles(told) if told else {},
         run.windows.of(tcp, end.time_ns),
@@ -141,7 +146,7 @@ def _ending(conversation: Conversation) -> list[Event]:
 
 
 def _expected(ports: tuple[int, int], options: Options) -> str | None:
-    """The protocol that these ports are asked or known to be for."""
+    """The protocol that `-d` or the protocols name for these ports."""
     for port, name, _ in options.decode_as:
         if port in ports:
             return name

@@ -30,7 +30,7 @@ class ForgottenCounts(msgspec.Struct):
         """Count one more."""
         self.conversations += 1
         self.limit_hits += row.limit_hits
-        ports = PORTS.intersection(int(end.rpartition(":")[2]) for end in row.endpoints)
+        ports = PORTS.intersection(int(end.rpartition(":")[2]) for end in (row.endpoints if row.server is None else (row.server,)))
         if row.protocol is not None:
             self.examples.setdefault((row.protocol, *sorted(ports)), row)
         elif any(row.bytes):

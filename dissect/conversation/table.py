@@ -9,7 +9,7 @@ from operator import attrgetter
 from streamdump.capture.ends import back, endpoints, ends_between
 from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.conversation import Conversation
-from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused
+from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused, ports_of
 from streamdump.conversation.forgotten import ForgottenCounts, PackedRows
 from streamdump.conversation.run_state import SharedState
 from streamdump.conversation.summary import report, row_of
@@ -96,7 +96,7 @@ class ConversationTable:
 
     def unused(self, ports: frozenset[int]) -> list[Event]:
         """For the diagnosis alone, the ends of those that never carried a byte, of these ports."""
-        found = [closed(one) for one in self._by_index.values() if ports.intersection(one.tcp.ports) and is_unused(one)]
+        found = [closed(one) for one in self._by_index.values() if ports.intersection(ports_of(one)) and is_unused(one)]
         return sorted(found, key=PLACE)
 
     def age(self, now_ns: int, current: int) -> list[Event]:

@@ -112,7 +112,12 @@ def _other_protocol(context: ConversationContext, closed: Closed) -> FindingDraf
     if verdict.protocol is None:
         if expected is None or verdict.name is None or verdict.name.startswith("TLS"):
             return None
-        return FindingDraft(f"the port is that of {expected}, but what comes is {verdict.name}{_in_amqp(closed)}", (), key=verdict.name)
+        return FindingDraft(
+            f"{closed.port}, but what comes is {verdict.name}{_in_amqp(closed)}",
+            (),
+            severity=_doubtful(closed),
+            key=verdict.name,
+        )
     if closed.troubles:
         return None
     known, size = closed.client is not None or not any(context.messages), closed.bytes[closed.server]
@@ -137,14 +142,19 @@ def _in_amqp(closed: Closed) -> str:
 
 
 def _unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    verdict, expected = closed.verdict, closed.expected
+    verdict = closed.verdict
     if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(context.messages) or context.failed or not closed.ours:
         return None
     sent = " and ".join(f"{size:,} bytes of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
     if verdict.protocol is not None:
         severity = ERROR if closed.by == closed.server else WARNING
         return FindingDraft(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
-    return FindingDraft(f"the port is that of {expected}, but nobody knows what comes ({sent})", (), key="unknown")
+    return FindingDraft(f"{closed.port}, but nobody knows what comes ({sent})", (), severity=_doubtful(closed), key="unknown")
+
+
+def _doubtful(closed: Closed) -> Severity | None:
+    """The severity of what only a port shows: a note where that may be the client's own."""
+    return NOTE if closed.client is None else None
 
 
 def _lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -222,7 +232,13 @@ def _tls_on_plain_port(context: ConversationContext, closed: Closed) -> FindingD
 
 def _plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     port = closed.ports[closed.server]
-    plain = closed.tls is None and port in TLS_PORTS and closed.bytes[1 - closed.server] and not closed.bytes[closed.server]
+    plain = (
+        closed.client is not None
+        and closed.tls is None
+        and port in TLS_PORTS
+        and closed.bytes[1 - closed.server]
+        and not closed.bytes[closed.server]
+    )
     cause = f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing"
     return FindingDraft(cause, numbers(context.last[0])) if plain else None
 

@@ -225,7 +225,7 @@ class Diagnoser:
         for message, reason in closed.ahead or ():
             self._other(_left(message, reason, closed), EXCHANGE, out)
         context.over = True
-        if closed.verdict.protocol is not None and len(self._spoken) < ACROSS_KEPT:
+        if closed.verdict.protocol is not None and closed.client is not None and len(self._spoken) < ACROSS_KEPT:
             self._spoken.setdefault(closed.endpoints[closed.server], (closed.verdict.protocol, closed.ports[closed.server]))
         elif closed.verdict.protocol is None and closed.expected is None:
             closed.expected = self._spoken.get(closed.endpoints[closed.server], (None, 0))[0]

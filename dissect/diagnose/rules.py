@@ -237,6 +237,13 @@ class Closed(msgspec.Struct):
         return self.expected is not None or self.verdict.protocol is not None
 
     @property
+    def port(self) -> str:
+        """Which protocol of ours the server's port is for, as the beginning of a sentence."""
+        if self.client is not None:
+            return f"the port is that of {self.expected}"
+        return f"one of the ports is that of {self.expected} (the capture does not show which side is the client)"
+
+    @property
     def until_ns(self) -> int:
         """When somebody ended it, else when the capture did."""
         return self.end_ns if self.ended_ns is None else self.ended_ns

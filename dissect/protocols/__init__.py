@@ -15,7 +15,7 @@ from streamdump.protocols.protocol import Protocol
 from streamdump.protocols.rabbitmq.dissector import PROTOCOLS as RABBITMQ
 from streamdump.protocols.seastar.dissector import PROTOCOLS as SEASTAR
 
-__all__ = ["PROTOCOLS", "Parser", "Protocol", "known_ports"]
+__all__ = ["PROTOCOLS", "Parser", "Protocol", "known_ports", "server_ports"]
 
 PROTOCOLS: tuple[Protocol, ...] = (*RABBITMQ, *IGGY, *SEASTAR, *MEWBASE)
 """Every protocol name, in the order in which `streamdump protocols` lists them."""
@@ -40,6 +40,12 @@ def check_options(options: Mapping[str, Any]) -> None:
     for _, protocol, _ in options.get("decode_as", ()):
         if protocol not in known:
             raise UsageError(f"decode_as: there is no protocol {protocol}; there are {', '.join(sorted(known))}")
+
+
+def server_ports(ports: tuple[int, int], client: int | None) -> tuple[int, int]:
+    """The ports that may show a protocol, by side: that of the client is 0, as it is chosen at random; both where no side is known to be
+    the client."""
+    return ports if client is None else (0, ports[1]) if client == 0 else (ports[0], 0)
 
 
 def known_ports(options: Options) -> frozenset[int]:
