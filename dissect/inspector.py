@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from streamdump.capture.files import CaptureReader
 from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.capture.merge import merge
 from streamdump.capture.selection import ConversationSpan
@@ -17,7 +18,7 @@ from streamdump.errors import CaptureError, InternalError, Report, describe_exce
 from streamdump.model import END, ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
 from streamdump.protocols.records import Event
 from streamdump.session import Session
-from streamdump.tls.keys import KeyLog
+from streamdump.tls.keys import EmbeddedKeys, KeyLog
 
 if TYPE_CHECKING:
     from streamdump.diagnose.engine import Diagnoser
@@ -59,6 +60,10 @@ class Inspector:
         self.keys = KeyLog(self.options.keylog) if keys is None else keys
         self.inputs = inputs
         self.batch_rows = rows
+        self._embedded = {
+            file: EmbeddedKeys(one) for file, one in enumerate(inputs) if isinstance(one, CaptureReader) and one.format == "pcapng"
+        }
+        self.keys.embedded += self._embedded.values()
         self.session = Session(self.options, self.keys, finite, keeps_rows)
         self.run, self.table = self.session.run, self.session.table
         if not finite:
@@ -102,7 +107,6 @@ class Inspector:
 
     def batches(self, packets: int | None = None) -> Iterator[list[Record]]:
         """The records, some at a time; `packets`: stop after so many of them."""
-        self.keys.expecting |= any(getattr(one, "format", None) == "pcapng" for one in self.inputs)
         try:
             for batch in self._packets():
                 if packets is not None:
@@ -127,13 +131,13 @@ class Inspector:
         parse, feed, counters, windows, pairs = self.link.segment, self.table.feed, self.counters, self.run.windows, self.run.pairs
         if self.watch is not None:
             self.watch(batch)
-        holding = [one for one in self.inputs if getattr(one, "format", None) == "pcapng"]
+        embedded = self._embedded
         emitted: list[Event] = []
         order = counters.packets
         try:
             for packet in batch:
-                if holding:
-                    self._take_secrets(packet, order)
+                if embedded and packet.file in embedded:
+                    embedded[packet.file].read(self.keys, packet.number, order)
                 segment = parse(packet, order)
                 order += 1
                 counters.packets = order
@@ -173,7 +177,7 @@ class Inspector:
         for source in self.inputs:
             for _, text in getattr(source, "secrets", None) or ():
                 self.keys.add(text, END)
-        self.keys.expecting = False
+        self.keys.ended = True
         emitted = self.table.finish()
         for at in range(0, len(emitted), LAST):
             self.asked.clear()
@@ -225,12 +229,6 @@ class Inspector:
                 self.errors.append(error)
         else:
             yield from merge(self.inputs, self.errors, self.batch_rows)
-
-    def _take_secrets(self, packet: Packet, order: int) -> None:
-        """Take the keys that captures hold: each is known from the packet behind it on, as in one that is written while it is read."""
-        secrets: list[Any] = getattr(self.inputs[packet.file], "secrets", None) or []
-        while secrets and packet.number > secrets[0][0]:
-            self.keys.add(secrets.pop(0)[1], order)
 
     def _hand_out(self, emitted: list[Event]) -> list[Record]:
         every: list[Any] = [one.record for one in emitted]

@@ -35,6 +35,8 @@ class Raw:
         self.name = name
         self.count = 0
         self.total: int | None = None
+        self.identity: tuple[int, int] | None = None
+        """Device and inode of a file."""
         self._stream = stream
         # read1() of a buffered reader asks the system once; read() would wait until it has everything.
         self._read: Callable[[int], bytes | None] = getattr(stream, "read1", None) or stream.read
@@ -48,7 +50,7 @@ class Raw:
     def _examine(self, descriptor: int) -> None:
         kind = os.fstat(descriptor)
         if stat.S_ISREG(kind.st_mode):
-            self.total = kind.st_size
+            self.total, self.identity = kind.st_size, (kind.st_dev, kind.st_ino)
             return
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)

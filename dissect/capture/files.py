@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 from collections import deque
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
@@ -30,9 +32,10 @@ def named_as_capture(name: str) -> bool:
 class CaptureReader:
     """The packets of one input in batches, to be read once."""
 
-    def __init__(self, blocks: Blocks, owned: bool) -> None:
+    def __init__(self, blocks: Blocks, path: str | Path | None = None) -> None:
+        """`path` names the file that was opened for this, which the end of reading closes."""
         self._blocks = blocks
-        self._owned = owned
+        self._path = path
         self.name = blocks.name
         self.format = ""
         self.secrets: pcapng.Secrets = []
@@ -74,6 +77,26 @@ class CaptureReader:
         """The size of the input as `bytes_read` counts it; None for a pipe."""
         return self._blocks.raw.total
 
+    @cached_property
+    def last_secrets(self) -> int | None:
+        """The number of packets before the last key log in the file, -1 if there is none; None if only reading to the end can show that, as
+        for a pipe. Reads the file a second time, up to the first damage."""
+        if self.format != "pcapng":
+            return -1
+        if self._path is None or self._blocks.raw.identity is None:
+            return None
+        last = -1
+        with contextlib.suppress(CaptureError), open_capture(self._path) as again:
+            if again._blocks.raw.identity != self._blocks.raw.identity:
+                return None
+            for _ in again.batches():
+                if again.secrets:
+                    last = again.secrets[-1][0]
+                    again.secrets.clear()
+            if again.secrets:
+                last = again.secrets[-1][0]
+        return last
+
     def watch_places(self) -> deque[tuple[bytes, int]] | None:
         """Gets the buffers of packets, each with its position in the file; None where the input is packed or no file."""
         if not self._blocks.plain:
@@ -97,7 +120,7 @@ class CaptureReader:
 
     def close(self) -> None:
         """Closes the input if `open_capture` opened it; the end of reading does so too."""
-        if self._owned:
+        if self._path is not None:
             self._blocks.raw.close()
 
     def __del__(self) -> None:
@@ -112,7 +135,7 @@ class CaptureReader:
 
 def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> CaptureReader:
     """The reader of a file, a FIFO, standard input (`-`) or a binary file object; raises `CaptureError` for what is no capture."""
-    owned = False
+    path: str | Path | None = None
     stream: BinaryIO
     if source == "-":
         stream, name = sys.stdin.buffer, name or "standard input"
@@ -124,13 +147,13 @@ def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> C
             raise CaptureError("no such file", name) from error
         except OSError as error:
             raise CaptureError("is a directory" if isinstance(error, IsADirectoryError) else explain(error), name) from error
-        owned = True
+        path = source
     else:
         stream, name = source, name or str(getattr(source, "name", "input"))
     raw = Raw(stream, name)
     try:
-        return CaptureReader(Blocks(raw, packing(raw)), owned)
+        return CaptureReader(Blocks(raw, packing(raw)), path)
     except BaseException:
-        if owned:
+        if path is not None:
             raw.close()
         raise

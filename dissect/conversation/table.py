@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from operator import attrgetter
 
@@ -58,7 +58,6 @@ class ConversationTable:
         self._opened = 0
         """No more requests can be open than this, which was found when so many records had been made."""
         self._counted = 0
-        self._known = 0
 
     @property
     def conversations(self) -> list[Conversation]:
@@ -120,8 +119,7 @@ class ConversationTable:
                 emitted += one.guard(current, ahead, one, now_ns)
             if now_ns < leaves(one.tcp, options):
                 timers.set_next(one, now_ns)
-        for index in self.run.tls_manager.stale(now_ns - options.closed_time_ns, current):
-            emitted += _wake(self._by_index[index], current)
+        emitted += _wake(self._by_index, self.run.tls_manager.stale(now_ns - options.closed_time_ns, current), current)
         emitted.sort(key=PLACE)
         return emitted
 
@@ -254,6 +252,8 @@ class ConversationTable:
                     emitted += one.guard(before, one.decide, before)
                 if undecided <= KEPT_OF_TOTAL * limit:
                     break
+        if run.tls_manager.waiting:
+            emitted += _wake(self._by_index, run.tls_manager.stale(segment.time_ns - run.options.closed_time_ns, before), before)
         made = run.counters.records
         self._opened += FEW_KEYS * (made - self._counted) + run.keys
         self._counted, run.keys = made, 0
@@ -291,18 +291,11 @@ class ConversationTable:
         return emitted
 
     def _keys(self, emitted: list[Event], current: int) -> list[Event]:
-        """Let conversations go on whose TLS waited for keys, where some came or all hold too much."""
-        tls_manager = self.run.tls_manager
-        woken: list[int] = []
-        if self._known != tls_manager.keys.changes:
-            self._known = tls_manager.keys.changes
-            woken = list(tls_manager.waiting)
-        woken += tls_manager.surplus(current)
+        """Let conversations go on whose TLS need not wait for keys any longer."""
+        woken = self.run.tls_manager.woken(current)
         if not woken:
             return emitted
-        emitted = [*emitted]
-        for index in woken:
-            emitted += _wake(self._by_index[index], current)
+        emitted = [*emitted, *_wake(self._by_index, woken, current)]
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
@@ -351,9 +344,10 @@ class ConversationTable:
             del self._by_index[one.index]
 
 
-def _wake(one: Conversation, current: int) -> list[Event]:
-    """The records that keys of TLS make certain, which came with this packet."""
-    return one.guard(current, one.go_on, [], current)
+def _wake(conversations: Mapping[int, Conversation], woken: Iterable[int], current: int) -> list[Event]:
+    """The records of conversations whose TLS stops waiting for keys with the packet `current`."""
+    ones = [conversations[index] for index in woken]
+    return [record for one in ones for record in one.guard(current, one.go_on, [], current)]
 
 
 def relate(rows: list[ConversationRow]) -> list[str]:

@@ -103,6 +103,11 @@ class TlsDecryptor(RecordReader):
         return self.keys.expecting and any(flow.blocked and self._lacking(flow) == MISSING for flow in self.flows)
 
     @property
+    def sessions(self) -> tuple[bytes, ...]:
+        """The client randoms of the sessions whose keys it waits for."""
+        return tuple({flow.epoch.client_random for flow in self.flows if flow.epoch is not None})
+
+    @property
     def held(self) -> int:
         """What bytes that wait count towards the limits."""
         return sum(flow.held for flow in self.flows)

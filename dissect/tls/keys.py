@@ -68,7 +68,13 @@ class KeyLog:
         self.dropped = 0
         """Sessions dropped for newer ones."""
         self.changes = 0
-        """Counts what was learned."""
+        """Counts the secrets known before the first packet."""
+        self.fresh: set[bytes] = set()
+        """Sessions with a new secret since `TlsManager` last looked."""
+        self.embedded: list[EmbeddedKeys] = []
+        """Inputs that may hold secrets."""
+        self.ended = False
+        """No more secrets will come."""
         self.asked: bytes | None = None
         """Where somebody wants them, the secrets that were asked for and found, as lines, once each."""
         self.sessions_of: dict[int, set[bytes]] | None = None
@@ -80,8 +86,6 @@ class KeyLog:
         """What opens records of sessions that any connection may be."""
         self._guesses: tuple[int, Any] = -1, None
         """What was made of all sessions for connections that may be any of them, and after how many changes."""
-        self.expecting = follow
-        """Whether more secrets may come."""
         self._files = [_File(path, follow) for path in paths]
         self._follow = follow
         self._loaded = False
@@ -91,6 +95,16 @@ class KeyLog:
     def __bool__(self) -> bool:
         """Whether there are any secrets."""
         return bool(self._loaded_sessions())
+
+    @property
+    def expecting(self) -> bool:
+        """Whether more secrets may come."""
+        return not self.ended and (self._follow or any(one.expecting for one in self.embedded))
+
+    @property
+    def endless(self) -> bool:
+        """Whether it is unknown when the last secret comes: a log is followed, or a pipe may hold secrets."""
+        return self._follow or any(one.last is None for one in self.embedded)
 
     @property
     def given(self) -> bool:
@@ -196,11 +210,16 @@ class KeyLog:
         if any(other == number and old == secret for other, _, old in known):
             return False
         if not known and len(sessions) >= SESSIONS:
-            del sessions[next(iter(sessions))]
+            oldest = next(iter(sessions))
+            del sessions[oldest]
+            self.fresh.discard(oldest)
             self.dropped += 1
         others = [_packed(*one) for one in known if one[0] != number]
         sessions[random] = b"".join((*others, _packed(number, order, secret)))
-        self.changes += 1
+        self.changes += not order
+        if len(others) == len(known):
+            # Nobody waits for another secret of the same kind
+            self.fresh.add(random)
         return True
 
 
@@ -218,6 +237,32 @@ def _unpacked(packed: bytes) -> Iterator[tuple[int, int, bytes]]:
         size = packed[at + 1]
         yield packed[at], int.from_bytes(packed[at + 2 : at + _HEAD], "big"), packed[at + _HEAD : at + _HEAD + size]
         at += _HEAD + size
+
+
+class EmbeddedKeys:
+    """The key logs in one input."""
+
+    def __init__(self, reader: CaptureReader) -> None:
+        self._reader = reader
+        self._packet = 0
+
+    def read(self, keys: KeyLog, packet: int, order: int) -> None:
+        """Give `keys` the key logs before a packet of this input. They are known from the packet `order` on, as in a file that is written
+        while it is read."""
+        self._packet = packet
+        secrets = self._reader.secrets
+        while secrets and packet > secrets[0][0]:
+            keys.add(secrets.pop(0)[1], order)
+
+    @property
+    def last(self) -> int | None:
+        """See `CaptureReader.last_secrets`."""
+        return self._reader.last_secrets
+
+    @property
+    def expecting(self) -> bool:
+        """Whether a key log may follow the latest packet."""
+        return self.last is None or self.last >= self._packet
 
 
 class _File:

@@ -5,6 +5,7 @@ Every conversation's bytes are given to `TlsManager.take` until it is known that
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +39,10 @@ class TlsState(msgspec.Struct, gc=False):
     """Its beginning was captured."""
     limit_hits: int = 0
     waits: bool = False
+    held: int = 0
+    """What it counts in `TlsManager.held`."""
+    sessions: tuple[bytes, ...] = ()
+    """The sessions whose keys it waits for."""
 
     def known(self) -> Facts | None:
         """What is known of TLS besides what was said in it; None where there is none."""
@@ -81,6 +86,10 @@ class TlsManager:
         """By conversation, what those are carried in of which something could be read: TLS 1.3."""
         self.waiting: dict[int, tuple[TcpStream, TlsState]] = {}
         """By conversation, those that wait for keys, the oldest first."""
+        self.held = 0
+        """What all of them hold."""
+        self._waiting_for: dict[bytes, set[int]] = {}
+        """By session, the conversations that wait for its keys."""
 
     def feed(
         self, tls: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], current: int, final: bool
@@ -103,8 +112,9 @@ class TlsManager:
             return items
         if tls.waits:
             self.waiting.setdefault(tcp.index, (tcp, tls))
+            self._count(tcp.index, tls, stage.held, stage.sessions)
         else:
-            self.waiting.pop(tcp.index, None)
+            self.forget(tcp.index)
         tls.client = stage.client
         tls.unread = None if stage.emitted else stage.verdict()
         if stage.emitted and not tls.read:
@@ -118,25 +128,48 @@ class TlsManager:
 
     def forget(self, index: int) -> None:
         """A conversation waits for keys no longer."""
-        self.waiting.pop(index, None)
+        if index in self.waiting:
+            self._count(index, self.waiting.pop(index)[1], 0, ())
 
-    def surplus(self, current: int) -> list[int]:
-        """The conversations that must not wait any longer since all hold too much, the oldest first, until there is some room."""
-        held = sum([tls.stage.held for _, tls in self.waiting.values() if tls.stage is not None])
-        found: list[int] = []
-        if held <= self.options.keys_total:
-            return found
+    def woken(self, current: int) -> list[int]:
+        """The conversations that stop waiting: all if no keys will come, else those whose keys came and the oldest if all hold too much."""
+        keys = self.keys
+        if not keys.expecting:
+            return list(self.waiting)
+        found = {index for session in keys.fresh for index in self._waiting_for.get(session, ())} if keys.fresh else ()
+        keys.fresh.clear()
+        return [*sorted(found), *self._surplus(current)]
+
+    def _surplus(self, current: int) -> Iterator[int]:
+        """The oldest that wait, as long as all hold too much."""
+        held, most = self.held, self.options.keys_total
+        if held <= most:
+            return
         for index, (_, tls) in self.waiting.items():
             assert tls.stage is not None
-            held -= tls.stage.held
+            held -= tls.held
             tls.stage.give_up(current)
-            found.append(index)
-            if held <= self.options.keys_total * 3 // 4:
+            yield index
+            if held <= most * 3 // 4:
                 break
-        return found
+
+    def _count(self, index: int, tls: TlsState, held: int, sessions: tuple[bytes, ...]) -> None:
+        """Note what a conversation holds, and the sessions whose keys it waits for."""
+        self.held += held - tls.held
+        tls.held = held
+        if sessions != tls.sessions:
+            for session in tls.sessions:
+                self._waiting_for[session].discard(index)
+                if not self._waiting_for[session]:
+                    del self._waiting_for[session]
+            for session in sessions:
+                self._waiting_for.setdefault(session, set()).add(index)
+            tls.sessions = sessions
 
     def stale(self, before_ns: int, current: int) -> list[int]:
-        """The conversations that wait still, though they ended before this time."""
+        """The conversations that ended before this time but still wait, if nobody knows how long."""
+        if not self.keys.endless:
+            return []
         found = [index for index, (tcp, _) in self.waiting.items() if tcp.closed is not None and tcp.last[3] <= before_ns]
         for index in found:
             stage = self.waiting[index][1].stage

@@ -52,6 +52,9 @@ class MissingKeys:
             if found is not None or self.keys.expecting:
                 flow.blocked = True
                 return None
+            if flow.blocked:
+                # That no key will come is known only now
+                self._known(flow, flow.current)
             known[key] = None
             return MISSING
         if not self._known(flow, found[1]):

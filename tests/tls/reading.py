@@ -91,7 +91,7 @@ def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None)
     sides: list[list[SideData | StreamGap]] = [[], []]
     story, *_ = reassembled(io.BytesIO(capture))
     out = [item for release, items in story.handed for item in stage.feed(items, release)]
-    log.expecting = False
+    log.ended = True
     for item in out + stage.close(story.closed[0], story.ends[0]):
         sides[item.side].append(item)
     return sides, stage
