@@ -297,6 +297,10 @@ class Packet(msgspec.Struct, gc=False):
     """The DLT / LINKTYPE number."""
 
 
+CLAIMS = 256
+"""Among the flags of a segment: its length claims more bytes than its frame had on the wire, so that `wire` is only a claim."""
+
+
 class Segment(msgspec.Struct, gc=False):
     """One TCP segment.
 
@@ -313,12 +317,14 @@ class Segment(msgspec.Struct, gc=False):
     seq: int
     ack: int
     flags: int
-    """FIN 1, SYN 2, RST 4, PSH 8, ACK 16."""
+    """FIN 1, SYN 2, RST 4, PSH 8, ACK 16; and `CLAIMS`."""
     window: int
     data: bytes
     """The payload as captured."""
     wire: int
     """The length of the payload as sent, greater than that of `data` where the snap length cut it."""
+    ttl: int = 0
+    """The TTL of IPv4, or the hop limit of IPv6."""
 
 
 class SideData(msgspec.Struct, gc=False):

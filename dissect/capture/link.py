@@ -13,7 +13,7 @@ import msgspec
 
 from streamdump.capture.duplicates import Duplicates, digest, place_of
 from streamdump.capture.ends import network_key
-from streamdump.model import Packet, Segment
+from streamdump.model import CLAIMS, Packet, Segment
 
 if TYPE_CHECKING:
     from streamdump.capture.rare_packets import OddPackets
@@ -32,11 +32,11 @@ MAX_TAGS = 8
 
 ETHERNET_IPV4 = b"\x08\0"
 
-TCP4 = Struct(">BxH2xHxB2x12sIIBBH").unpack_from
-"""Version and header length, length, fragment, protocol; addresses and ports; sequence numbers, header length, flags and window of TCP."""
+TCP4 = Struct(">BxH2xHBB2x12sIIBBH").unpack_from
+"""Version and sizes, fragment, TTL, protocol of IPv4; addresses and ports; sequence numbers, header length, flags and window of TCP."""
 
-TCP6 = Struct(">B3xHBx36sIIBBH").unpack_from
-"""Length and next header; addresses and ports; sequence numbers, header length, flags and window of TCP behind an IPv6 header."""
+TCP6 = Struct(">B3xHBB36sIIBBH").unpack_from
+"""Length, next header and hop limit of IPv6; addresses and ports; sequence numbers, header length, flags and window of TCP."""
 
 COOKED = Struct(">4xI2xB").unpack_from
 """Interface and packet type of a Linux cooked header (version 2)."""
@@ -132,7 +132,7 @@ class LinkParser:
         room = captured + offset - ip
         total = packet.wire + offset - ip
         if kind == IPV4 and room >= LEAST4:
-            version, length, fragment, protocol, ends, seq, ack, words, flags, window = TCP4(buffer, ip)
+            version, length, fragment, ttl, protocol, ends, seq, ack, words, flags, window = TCP4(buffer, ip)
             size = (words >> 2 & 0x3C) + 20
             sent = length or total
             if not (version == 0x45 and protocol == TCP and not fragment & 0x3FFF and LEAST4 <= size <= sent):
@@ -141,7 +141,7 @@ class LinkParser:
                     return None
                 return self._of_odd(packet, order, ip, total)
         elif kind == IPV6 and room >= LEAST6:
-            version, length, protocol, ends, seq, ack, words, flags, window = TCP6(buffer, ip)
+            version, length, protocol, ttl, ends, seq, ack, words, flags, window = TCP6(buffer, ip)
             size = (words >> 2 & 0x3C) + 40
             sent = length + 40 if length else total
             if not (version >> 4 == 6 and protocol == TCP and LEAST6 <= size <= sent):
@@ -155,8 +155,13 @@ class LinkParser:
             self._foreign(kind, link)
             return None
         counters.tcp += 1
-        data = buffer[ip + size : ip + (sent if sent < room else room)]
-        return Segment(ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size)
+        if sent > room:
+            data = buffer[ip + size : ip + room]
+            if sent > total:
+                flags |= CLAIMS
+        else:
+            data = buffer[ip + size : ip + sent]
+        return Segment(ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size, ttl)
 
     def _is_again(self, packet: Packet, ip: int, kind: int, place: int) -> bool:
         """Whether a packet of a cooked capture repeats one."""
@@ -225,6 +230,7 @@ class LinkParser:
                 found.window,
                 found.data,
                 found.wire,
+                found.ttl,
             )
         return None
 

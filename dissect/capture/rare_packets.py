@@ -11,6 +11,7 @@ import dpkt  # type: ignore[import-untyped]
 import msgspec
 
 from streamdump.capture.link import EXTENSIONS, TCP
+from streamdump.model import CLAIMS
 
 Outcome = Literal["not TCP", "undecoded", "waits"]
 NOT_TCP: Final = "not TCP"
@@ -41,6 +42,7 @@ class OddSegment(NamedTuple):
     window: int
     data: bytes
     wire: int
+    ttl: int
     datagram: bytes | None = None
     joined: list[int] | None = None
 
@@ -134,7 +136,9 @@ class OddPackets:
         if total < size:
             return UNDECODED
         if not (header.mf or header.offset):
-            return _segment(packet, size, total, header.src, header.dst)
+            return _segment(packet, size, total, sent, header.src, header.dst, header.ttl)
+        # Bytes that the frame does not have are in no fragment
+        total = min(total, sent)
         key = (header.src, header.dst, header.id, 4)
         return self._fragment(key, packet[:size], TCP, header.offset * 8, bool(header.mf), packet[size:total], total - size, time_ns)
 
@@ -152,6 +156,7 @@ class OddPackets:
                 if header.nxt != TCP and header.nxt not in EXTENSIONS:
                     return NOT_TCP
                 key = (src, dst, header.id, 6)
+                total = min(total, sent)
                 offset = header.frag_off * 8
                 return self._fragment(key, packet[:40], header.nxt, offset, bool(header.m_flag), packet[at:total], total - at, time_ns)
             if following == 0 and not payload:
@@ -159,7 +164,7 @@ class OddPackets:
             following = header.nxt
         if following != TCP:
             return NOT_TCP
-        return _segment(packet, at, total, src, dst)
+        return _segment(packet, at, total, sent, src, dst, packet[7])
 
     def _fragment(
         self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
@@ -243,8 +248,8 @@ def _jumbo(header: dpkt.ip6.IP6HopOptsHeader) -> int | None:
     return None
 
 
-def _segment(packet: bytes, start: int, total: int, src: bytes, dst: bytes) -> OddSegment | Outcome:
-    """The TCP segment at `start` of a packet that is `total` bytes long on the wire."""
+def _segment(packet: bytes, start: int, total: int, sent: int, src: bytes, dst: bytes, ttl: int) -> OddSegment | Outcome:
+    """The TCP segment at `start` of a packet that says it is `total` bytes long, and was `sent` with so many."""
     header = dpkt.tcp.TCP(packet[start : min(start + 60, total)])
     offset = start + header.off * 4
     wire = total - offset
@@ -252,4 +257,5 @@ def _segment(packet: bytes, start: int, total: int, src: bytes, dst: bytes) -> O
         return UNDECODED
     ends = src + dst + header.sport.to_bytes(2, "big") + header.dport.to_bytes(2, "big")
     data = packet[offset : offset + wire]
-    return OddSegment(ends, header.seq, header.ack, header.flags & 0xFF, header.win, data, wire)
+    flags = header.flags & 0xFF | (CLAIMS if total > sent else 0)
+    return OddSegment(ends, header.seq, header.ack, flags, header.win, data, wire, ttl)

@@ -209,8 +209,7 @@ class Conversation:
             self._keep_begin(items)
         if parser is None or pairer is None or not items:
             return []
-        if self.tcp.end is not None:
-            parser.last = self.tcp.end.order
+        parser.last = END if self.tcp.end is None else self.tcp.end.order
         return pairer.run(parser.take(items, current))
 
     def _close(self, current: int) -> list[Event]:

@@ -34,6 +34,7 @@ from streamdump.diagnose.rules import (
     span_text,
 )
 from streamdump.model import Exchange, Finding, Gap, Limited, Message, Severity
+from streamdump.tcp.assembler import Reset
 
 PLAIN = Family(())
 """Conversations of no protocol that is known here."""
@@ -91,6 +92,41 @@ def _reset_in_handshake(context: ConversationContext, closed: Closed) -> Finding
     place = f"behind {said(context, last)}" if last is not None else "at once"
     cause = f"{closed.who(closed.by)} resets the connection {place}, before it could be used"
     return FindingDraft(cause, numbers(last), key=(closed.by, place))
+
+
+def _reset_injected(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    reset = closed.reset
+    if reset is None or not closed.ours or not reset.injected:
+        return None
+    after, last = since(context, closed)
+    cause = f"the RST that ends the connection{after} did not come from {_other_ttl(closed, reset)}"
+    severity = WARNING if context.ready else ERROR
+    return FindingDraft(cause, numbers(last), (*packets(last), reset.number), severity, key="injected")
+
+
+def _other_ttl(closed: Closed, reset: Reset) -> str:
+    """Whose RST it is not, and what shows that."""
+    name = closed.name(reset.side)
+    return f"{name}: the TTL is {reset.ttl}, that of {name}'s other packets {' or '.join(map(str, reset.others))}"
+
+
+def _reset_ignored(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side in (0, 1) if closed.ours else ():
+        resets = [one for one in closed.ignored if one.side == side]
+        for injected in (True, False):
+            some_of = [one for one in resets if one.injected == injected]
+            if not some_of:
+                continue
+            count, what, who = "a RST", "its sequence number", "it"
+            if len(some_of) > 1:
+                count, what, who = f"{len(some_of)} RSTs", "their sequence numbers", "they"
+            cause = f"{count} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} does not expect {what}"
+            if injected:
+                cause += f", and {who} did not come from {_other_ttl(closed, some_of[0])}"
+            marks = tuple(one.number for one in some_of)
+            found.append(FindingDraft(cause, (), marks, WARNING if injected else NOTE, key=(side, injected)))
+    return found
 
 
 def _closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -435,7 +471,7 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
 def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if not context.ready or closed.by != closed.server or context.goodbye or not context.messages[1] or not context.family.goodbye:
         return None
-    if context.unanswered or context.failed:
+    if context.unanswered or context.failed or closed.injected:
         return None
     after, last = since(context, closed)
     # Of packets that were captured in another order nobody knows who was first
@@ -446,6 +482,8 @@ def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDr
 
 def _no_goodbye(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if not context.ready or closed.by is None or closed.by != closed.client or context.goodbye or not context.family.goodbye:
+        return None
+    if closed.injected:
         return None
     last = last_before(context, closed)
     return FindingDraft(f"the client leaves without a goodbye ({some(sorted(context.family.goodbye))})", numbers(last), key="no goodbye")
@@ -483,6 +521,18 @@ _SILENT = "Look in the log of the side that stays silent for the time of the las
 _ENDED = "Look at why the connection or the capture ended here."
 _CUT_OFF = "Look at why the connection ended: this frame is lost."
 _MIXED = "Look whether a sender mixes something else into the connection."
+
+FIRST: tuple[Rule, ...] = (
+    Rule(
+        "tcp.reset-injected",
+        WARNING,
+        CLOSED,
+        _reset_injected,
+        "Look for a firewall, load balancer or NAT between the two that resets connections; if it resets idle ones, "
+        "use heartbeats or TCP keep-alives more often than it does.",
+    ),
+)
+"""Asked before those of the family: what TCP shows explains what comes of it."""
 
 COMMON: tuple[Rule, ...] = (
     Rule(
@@ -546,6 +596,13 @@ COMMON: tuple[Rule, ...] = (
     Rule("again-and-again", WARNING, CLOSED, _often, "Look at the first of them, and at why the client goes on asking."),
     Rule("refused", NOTE, CLOSED, _refusals, "streamdump -Y 'outcome == refused' shows each of them."),
     Rule("tcp.lost-by-capture", WARNING, CLOSED, _lost, "Capture again with a larger buffer (-B) or a narrower filter (-f)."),
+    Rule(
+        "tcp.reset-ignored",
+        NOTE,
+        CLOSED,
+        _reset_ignored,
+        "Look for a firewall or intrusion prevention system that resets connections, where several come or the TTL differs.",
+    ),
     Rule("tcp.retransmitted", NOTE, CLOSED, _retransmitted, "Look at the network between the two if it is slow; else it is of no concern."),
     Rule(
         "tcp.zero-window",

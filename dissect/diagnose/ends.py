@@ -65,6 +65,8 @@ def closed_of(
         begun,
         foreign,
         ahead,
+        None if tcp.end is None else tcp.end.reset,
+        tcp.ignored,
     )
 
 

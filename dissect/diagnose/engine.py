@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from streamdump.diagnose.common import ACROSS, COMMON, PLAIN, Failed, Overview
+from streamdump.diagnose.common import ACROSS, COMMON, FIRST, PLAIN, Failed, Overview
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import (
     ANY,
@@ -465,7 +465,7 @@ def _reason(message: Message, request: Message | None) -> str:
 
 def _by_record(family: Family) -> dict[str, tuple[Rule, ...]]:
     found: dict[str, list[Rule]] = {}
-    for rule in (*family.rules, *COMMON):
+    for rule in (*FIRST, *family.rules, *COMMON):
         for name in (rule.on,) if isinstance(rule.on, str) else rule.on:
             found.setdefault(name, []).append(rule)
     return {name: tuple(rules) for name, rules in found.items()}

@@ -374,7 +374,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if closed.by is None or closed.by == closed.client or last is None or not context.messages[1] or logged_out:
         return None
     evicted = context.last[1] is not None and context.last[1].name == "eviction"
-    if context.unanswered or context.failed or context.memo.denied is not None or closed.ended_ns is None or evicted:
+    if context.unanswered or context.failed or context.memo.denied is not None or closed.ended_ns is None or evicted or closed.injected:
         return None
     if last.time_ns > closed.ended_ns and (last := last_before(context, closed)) is None:
         return None

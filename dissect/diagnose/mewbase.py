@@ -276,7 +276,7 @@ def _closes_over(context: ConversationContext, closed: Closed) -> FindingDraft |
 
 def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     last = last_before(context, closed)
-    if last is None or closed.by != closed.server or context.failed or context.unanswered or not context.messages[1]:
+    if last is None or closed.by != closed.server or context.failed or context.unanswered or not context.messages[1] or closed.injected:
         return None
     quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
     if quiet < IDLE_NS:

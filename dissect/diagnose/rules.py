@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamdump.model import Exchange, Finding, Gap, Message, Severity, Verdict
+from streamdump.tcp.assembler import Reset
 
 ERROR: Severity = "error"
 WARNING: Severity = "warning"
@@ -204,6 +205,10 @@ class Closed(msgspec.Struct):
     """By side the protocol of others that it begins with."""
     ahead: tuple[tuple[Message, str], ...] | None = None
     """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
+    reset: Reset | None = None
+    """The RST that ended it."""
+    ignored: tuple[Reset, ...] = ()
+    """RSTs that changed nothing."""
 
     @property
     def lacking(self) -> bool:
@@ -225,6 +230,11 @@ class Closed(msgspec.Struct):
         """Whether TLS was begun, and not agreed on."""
         tls = self.tls
         return tls is not None and not tls.complete and (tls.unanswered or not tls.sealed)
+
+    @property
+    def injected(self) -> bool:
+        """Whether a device between the two sent the RST that ended it."""
+        return self.reset is not None and self.reset.injected
 
     @property
     def ended(self) -> bool:
@@ -267,6 +277,10 @@ class Closed(msgspec.Struct):
         """What a side is called."""
         if side is None:
             return "one side"
+        return "a device between the two" if side == self.by and self.injected else self.name(side)
+
+    def name(self, side: int) -> str:
+        """What a side is called, whoever sent packets with its address."""
         if self.client is None:
             return self.endpoints[side]
         return "the client" if side == self.client else "the server"

@@ -151,13 +151,13 @@ def dissect(batches: Iterator[pa.RecordBatch], options: Options, several: bool =
     repeated = None
     opened = Dissection(options, several, until)
     for batch in batches:
-        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, data in _columns(batch, COLUMNS):
+        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, data in _columns(batch, COLUMNS):
             if kind >= CARRY:
                 opened.carried(_carry(kind, flow_id, flow, time_ns, data))
             elif kind == REPEATED:
                 repeated = file, number
             elif (file, number) != repeated:
-                segment = Segment(ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, window, data, wire)
+                segment = Segment(ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, window, data, wire, ttl)
                 opened.packet(flow_id, segment)
             if opened.full:
                 yield from opened.made()
@@ -167,7 +167,7 @@ def dissect(batches: Iterator[pa.RecordBatch], options: Options, several: bool =
 
 COLUMNS = (
     *("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "window"),
-    *("wire", "payload"),
+    *("wire", "ttl", "payload"),
 )
 
 
@@ -432,7 +432,7 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
                 if not isinstance(found, str) and found.datagram is not None:
                     row["flow_id"], row["flow"], row["reverse"] = key_of(found.ends + network_key(network))
                     row |= {"kind": SEGMENT, "seq": found.seq, "ack": found.ack, "flags": found.flags, "window": found.window}
-                    rows.append(row | {"length": len(found.data), "wire": found.wire, "payload": found.data})
+                    rows.append(row | {"length": len(found.data), "wire": found.wire, "ttl": found.ttl, "payload": found.data})
         for start in range(0, len(rows), ROWS):
             yield batch_of_rows(rows[start : start + ROWS])
     if carry:

@@ -36,10 +36,11 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
     "reverse": ("boolean", pa.bool_(), "the higher endpoint sent it"),
     "seq": ("bigint", pa.int64(), "sequence number"),
     "ack": ("bigint", pa.int64(), "acknowledgement number"),
-    "flags": ("smallint", pa.int16(), "FIN 1, SYN 2, RST 4, PSH 8, ACK 16"),
+    "flags": ("smallint", pa.int16(), "FIN 1, SYN 2, RST 4, PSH 8, ACK 16; 256 `wire` is more than the frame had"),
     "window": ("int", pa.int32(), "window, as the segment says it"),
     "length": ("int", pa.int32(), "bytes of payload captured"),
     "wire": ("int", pa.int32(), "bytes of payload sent"),
+    "ttl": ("smallint", pa.int16(), "TTL of IPv4, hop limit of IPv6"),
     "payload": ("binary", pa.binary(), "bytes of it as captured"),
     "cooked": ("int", pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
     "digest": ("binary", pa.binary(), "digest of the IP packet of a Linux cooked capture"),
@@ -82,8 +83,8 @@ def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int) -
     fragment = parser.fragment
     if fragment is not None:
         data = packet.buffer[fragment.offset : fragment.offset + fragment.captured]
-        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, data, *sighting),)
-    return () if sighting is NOWHERE else ((OTHER, *place, split.network, *[None] * 9, *sighting),)
+        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, data, *sighting),)
+    return () if sighting is NOWHERE else ((OTHER, *place, split.network, *[None] * 10, *sighting),)
 
 
 NOWHERE = (None, None)
@@ -93,7 +94,7 @@ NOWHERE = (None, None)
 def row_of(segment: Segment, latest_ns: int, sighting: tuple[Any, Any] = NOWHERE) -> Row:
     """The row of a segment."""
     place = segment.file, segment.number, segment.time_ns, latest_ns
-    told = segment.seq, segment.ack, segment.flags, segment.window, len(segment.data), segment.wire
+    told = segment.seq, segment.ack, segment.flags, segment.window, len(segment.data), segment.wire, segment.ttl
     return (SEGMENT, *place, *key_of(segment.ends), *told, segment.data, *sighting)
 
 

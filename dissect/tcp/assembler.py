@@ -11,6 +11,10 @@ What is believed, where packets contradict each other:
 - The first FIN counts, unless bytes behind it were seen before; bytes behind it that come later are dropped. One number at the end
   without a byte is a FIN that was not captured, where the other side has ended or RST came.
 - A single byte that is there already, whatever it is, is a keep-alive or a probe.
+- Bytes that a length claims beyond the end of the frame on the wire do not exist, unless the next segment of the sender begins, or an
+  acknowledgement ends, right behind them: then the capture was cut with both of its lengths.
+- The sequence number of a RST belongs to no byte. One outside of what the receiver may take is ignored, as the receiver does; so is one
+  whose receiver goes on to acknowledge bytes sent behind it.
 
 Positions inside a `ByteStream` count from an arbitrary point of the circle of sequence numbers, so that a byte stream whose
 beginning was not captured can still move its start down until its first bytes are released; `origin` is position 0 of the outside.
@@ -26,7 +30,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from streamdump.model import END, Mark, Options, Segment, SideData, StreamGap
+from streamdump.model import CLAIMS, END, Mark, Options, Segment, SideData, StreamGap
 from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
@@ -47,6 +51,15 @@ PIECE_COST = 256
 HELD_BACK = 2_048
 HELD_BACK_UNACKED = 65_536
 """Released bytes kept to compare with what is sent again: the last ones, and more while the other side has not acknowledged them."""
+
+IN_WINDOW = 65_536
+"""A RST further than this from the next byte is in no window: what is missing between them is more than the capture lost."""
+
+TTLS_KEPT = 8
+"""So many different TTLs of each side are remembered."""
+
+RESETS_KEPT = 8
+"""So many RSTs that were ignored are named."""
 
 NOTES_KEPT = 256
 """Notes that may wait for the bytes they belong to; more are only counted."""
@@ -74,6 +87,24 @@ class End(NamedTuple):
     how: Literal["FIN", "RST", "refused"]
     order: int
     time_ns: int
+    reset: Reset | None = None
+    """The RST."""
+
+
+class Reset(NamedTuple):
+    """A RST: the packet with its TTL, those of the sender's other packets, and the furthest position of its sender then."""
+
+    side: int
+    number: int
+    time_ns: int
+    ttl: int
+    others: tuple[int, ...]
+    top: int
+
+    @property
+    def injected(self) -> bool:
+        """Whether its TTL shows that somebody else sent it."""
+        return bool(self.others) and self.ttl not in self.others
 
 
 class SideCounts(msgspec.Struct, gc=False):
@@ -256,8 +287,10 @@ class ByteStream:
         "acked",
         "base",
         "certain",
+        "claim",
         "count",
         "doubt",
+        "ended_ns",
         "expected",
         "fin",
         "former",
@@ -278,6 +311,8 @@ class ByteStream:
         "side",
         "stray",
         "syn",
+        "ttl",
+        "ttls",
         "waiting",
     )
 
@@ -314,6 +349,13 @@ class ByteStream:
         self.stray: int | None = None
         # The sequence number at the end of what this side sent in the conversation that had the ports before.
         self.former: int | None = None
+        # When it ended, by FIN or RST.
+        self.ended_ns: int | None = None
+        # What a segment claims beyond its frame: from and to which position, and the packet.
+        self.claim: tuple[int, int, Mark] | None = None
+        # The TTL of the last segment, and all different ones, but for those of RSTs.
+        self.ttl = 0
+        self.ttls: tuple[int, ...] = ()
         self.waiting: PendingPieces | None = None
         # The last bytes released, ending at `next`, piece by piece, and how many these are. (None where there are none.)
         self.recent: deque[bytes] | None = None
@@ -416,9 +458,40 @@ class ByteStream:
         if len(self.notes) < NOTES_KEPT:
             insort(self.notes, (max(position, self.next), arrival, what, one, two))
 
+    def compare(self, at: int, data: bytes, order: int) -> None:
+        """Note where bytes that were released already are sent again and differ."""
+        base = self.next - self.kept
+        low = max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK, base)
+        start, end = max(at, low), min(at + len(data), self.next)
+        if start >= end:
+            return
+        kept, again = b"".join(self.recent or ())[start - base : end - base], data[start - at : end - at]
+        if kept != again:
+            self.count.conflicts += 1
+            position, places = _difference(start, kept, again)
+            self.note(position, order, "conflict", position, places)
+
+    def begin(self, at: int) -> int:
+        """Settle where a byte stream without a SYN begins, as far as its first bytes tell; returns their position."""
+        ahead = at - self.next
+        if self.waiting is None and not -NEAR <= ahead <= NEAR:
+            # What told the start was no part of this.
+            self.start((self.base + at) & MASK, TENTATIVE)
+            return self.next
+        if ahead < 0 or (ahead == 1 and self.waiting is None):
+            # One ahead: what told the start was a keep-alive.
+            self.shift(at)
+        return at
+
+    def meet(self, ttl: int) -> None:
+        """Remember the TTL of a segment."""
+        self.ttl = ttl
+        if ttl not in self.ttls and len(self.ttls) < TTLS_KEPT:
+            self.ttls += (ttl,)
+
     def judge(self) -> None:
         """Note whether what simply follows needs no other look."""
-        self.plain = self.known == FIXED and self.fin is None and self.waiting is None and not self.pending and self.sent <= self.next
+        self.plain = self.known == FIXED and self.ended_ns is None and self.waiting is None and not self.pending and self.sent <= self.next
         self.expected = (self.base + self.next) & MASK
 
     def holds(self, position: int) -> bool:
@@ -497,6 +570,7 @@ class TcpStream(ConversationCounts):
         "first",
         "foreign",
         "from_start",
+        "ignored",
         "index",
         "last",
         "latest",
@@ -510,6 +584,7 @@ class TcpStream(ConversationCounts):
         "reset",
         "sides",
         "streams",
+        "truncated",
     )
 
     def __init__(self, endpoints: tuple[str, str], ports: tuple[int, int], first: Mark, index: int, pool: Pool) -> None:
@@ -531,6 +606,10 @@ class TcpStream(ConversationCounts):
         self.open = True
         self.over = 0
         self.end: End | None = None
+        self.ignored: tuple[Reset, ...] = ()
+        """The first RSTs that changed nothing."""
+        self.truncated = False
+        """The capture cut both of its lengths, so that claims are true."""
         self.limit_hits = 0
         self.foreign: int | None = None
         """A file whose bytes are not those of the file that it began in."""
@@ -547,7 +626,14 @@ class TcpStream(ConversationCounts):
         """What a segment releases. None where it is the first one captured of another conversation between the same endpoints."""
         own, other = self.streams[side], self.streams[1 - side]
         flags, wire, data = segment.flags, segment.wire, segment.data
-        if flags & _ANY == ACK and segment.seq == own.expected and own.plain and other.plain and len(data) == wire:
+        if (
+            flags & _ANY == ACK
+            and segment.seq == own.expected
+            and own.plain
+            and other.plain
+            and len(data) == wire
+            and segment.ttl == own.ttl
+        ):
             # The next bytes, or none, as nearly always; what follows does the same for all others
             behind = (other.expected - segment.ack) & MASK
             if behind < 0x8000_0000:
@@ -571,9 +657,16 @@ class TcpStream(ConversationCounts):
                 notes = own.taken_notes(at, end) if own.notes else ()
                 own.keep(data, end)
                 return [SideData(side, at - own.origin, data, order, number, file, time_ns, notes)]
+        claimed = 0
+        if flags & CLAIMS and not self.truncated:
+            claimed, wire = wire, len(data)
+            segment = msgspec.structs.replace(segment, wire=wire)
         if (wire or flags & SYN) and not self.takes(side, segment.seq, segment.ack, flags, wire):
             return None
         self._step(own, other, segment)
+        if claimed and own.known:
+            start = own.position(segment.seq) + wire
+            own.claim = start, start + claimed - wire, self.latest
         own.judge()
         other.judge()
         return self.released() if self.out else NOTHING
@@ -649,6 +742,10 @@ class TcpStream(ConversationCounts):
         mark = self._count(count, segment)
         if self.closed is not None:
             return
+        if not flags & RST:
+            own.meet(segment.ttl)
+            if own.claim is not None and own.known:
+                self._confirm(own, own.position(seq))
         if other.pending:
             self._expire(other)
         if own.pending:
@@ -660,7 +757,7 @@ class TcpStream(ConversationCounts):
         elif flags & ACK:
             self._acknowledge(other, own, seq, segment.ack)
         if flags & RST:
-            self._reset(own, seq, mark)
+            self._reset(own, seq, mark, segment.ttl)
         else:
             if not own.known:
                 own.start(seq, TENTATIVE)
@@ -779,6 +876,10 @@ class TcpStream(ConversationCounts):
         at = stream.position(ack)
         if at <= stream.acked:
             return
+        if stream.claim is not None:
+            self._confirm(stream, at)
+        if self.reset:
+            self._revoke(stream, at)
         if at > stream.next:
             if stream.fin is not None and at > stream.fin:
                 if at != stream.fin + 1:
@@ -808,22 +909,49 @@ class TcpStream(ConversationCounts):
                 return
             pending.popleft()
 
-    def _reset(self, own: ByteStream, seq: int, mark: Mark) -> None:
-        if own.known:
-            _witness(own, own.position(seq))
-        self.over |= 1 << own.side
+    def _confirm(self, stream: ByteStream, position: int) -> None:
+        """Believe what a segment claims where the byte stream goes on right behind it."""
+        assert stream.claim is not None
+        start, end, mark = stream.claim
+        if start == stream.next and position == end and stream.waiting is None:
+            self.truncated = True
+            stream.count.bytes += end - start
+            stream.sent = max(stream.sent, end)
+            stream.gap(end, "cut", mark)
+        if start != stream.next:
+            stream.claim = None
+
+    def _reset(self, own: ByteStream, seq: int, mark: Mark, ttl: int) -> None:
+        at = own.position(seq) if own.known == FIXED else own.top
+        reset = Reset(own.side, mark[1], mark[3], ttl, own.ttls, max(own.top, at))
         if not self.reset:
+            if not own.next - IN_WINDOW <= at <= own.top + IN_WINDOW:
+                self.ignored = (*self.ignored, reset)[:RESETS_KEPT]
+                return
             self.reset = True
             self.ended = f"RST by {self.endpoints[own.side]}"
             self.open = False
-        self._note_end(own, "RST", mark)
+        self._note_end(own, "RST", mark, reset)
 
-    def _note_end(self, own: ByteStream, how: Literal["FIN", "RST"], mark: Mark) -> None:
-        """Note who was the first to end it."""
+    def _revoke(self, stream: ByteStream, acked: int) -> None:
+        """Ignore the RST of one side where the other still acknowledges what came behind it."""
+        reset = None if self.end is None else self.end.reset
+        if reset is not None and reset.side == stream.side and reset.top < acked <= stream.sent:
+            self.ignored = (*self.ignored, reset)[:RESETS_KEPT]
+            self.reset, self.open, self.ended, self.end = False, True, "open", None
+            if stream.fin is None:
+                stream.ended_ns = None
+                self.over &= ~(1 << stream.side)
+
+    def _note_end(self, own: ByteStream, how: Literal["FIN", "RST"], mark: Mark, reset: Reset | None = None) -> None:
+        """Note that a side ended it, and who was the first."""
+        self.over |= 1 << own.side
+        if own.ended_ns is None:
+            own.ended_ns = mark[3]
         if self.end is None:
             other = self.streams[1 - own.side]
             refused = how == "RST" and own.syn is None and other.syn is not None and own.count.packets == 1 and not other.count.bytes
-            self.end = End(own.side, "refused" if refused else how, mark[0], mark[3])
+            self.end = End(own.side, "refused" if refused else how, mark[0], mark[3], reset)
 
     def _end(self, own: ByteStream, end: int, mark: Mark) -> None:
         """Take the position of a FIN, unless it contradicts what was seen."""
@@ -832,7 +960,6 @@ class TcpStream(ConversationCounts):
         if own.known == TENTATIVE and end == own.next + 1 and own.waiting is None:
             own.shift(end)
         own.fin = own.sent = end
-        self.over |= 1 << own.side
         self._note_end(own, "FIN", mark)
         own.acked = min(own.acked, end)
         own.certain = min(own.certain, end)
@@ -843,7 +970,7 @@ class TcpStream(ConversationCounts):
         """Take the bytes of a segment that is not simply the next one; returns whether all of them can belong to the byte stream."""
         count = own.count
         if own.known < FIXED:
-            at = self._begin(own, at)
+            at = own.begin(at)
         end = at + wire
         if wire == 1 and not fin and (own.holds(at) or (end == own.top and end <= own.certain)):
             # Its byte may be anything. In the second case the true one was acknowledged but never captured.
@@ -867,7 +994,7 @@ class TcpStream(ConversationCounts):
                 own.note(own.next, mark[0], "early", min(end, own.origin) - at, 0)
                 if end <= own.origin:
                     return fits
-            self._compare(own, at, data, mark[0])
+            own.compare(at, data, mark[0])
             if end <= own.next:
                 count.repeat(mark[1])
                 return fits
@@ -886,18 +1013,6 @@ class TcpStream(ConversationCounts):
             return fits
         self._wait(own, own.waiting, at, data, end, mark, before)
         return fits
-
-    def _begin(self, own: ByteStream, at: int) -> int:
-        """Settle where a byte stream without a SYN begins, as far as its first bytes tell; returns their position."""
-        ahead = at - own.next
-        if own.waiting is None and not -NEAR <= ahead <= NEAR:
-            # What told the start was no part of this.
-            own.start((own.base + at) & MASK, TENTATIVE)
-            return own.next
-        if ahead < 0 or (ahead == 1 and own.waiting is None):
-            # One ahead: what told the start was a keep-alive.
-            own.shift(at)
-        return at
 
     def _wait(self, own: ByteStream, waiting: PendingPieces, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
         """Put bytes among those that wait, and release what has become the next."""
@@ -929,19 +1044,6 @@ class TcpStream(ConversationCounts):
             for position, places in conflicts:
                 own.note(position, mark[0], "conflict", position, places)
         self._drain(own)
-
-    def _compare(self, own: ByteStream, at: int, data: bytes, order: int) -> None:
-        """Note where bytes that were released already are sent again and differ."""
-        base = own.next - own.kept
-        low = max(own.next - HELD_BACK_UNACKED, min(own.acked, own.next) - HELD_BACK, base)
-        start, end = max(at, low), min(at + len(data), own.next)
-        if start >= end:
-            return
-        kept, again = b"".join(own.recent or ())[start - base : end - base], data[start - at : end - at]
-        if kept != again:
-            own.count.conflicts += 1
-            position, places = _difference(start, kept, again)
-            own.note(position, order, "conflict", position, places)
 
     def _drain(self, stream: ByteStream) -> None:
         """Release the pieces that follow each other from the next position on."""
@@ -1030,6 +1132,8 @@ class LengthOnly(TcpStream):
 
     def _reach(self, side: int, segment: Segment) -> None:
         own, other, seq = self.streams[side], self.streams[1 - side], segment.seq
+        if segment.flags & RST:
+            return
         if segment.flags & SYN:
             seq = (seq + 1) & MASK
         if not own.known:

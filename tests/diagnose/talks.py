@@ -31,12 +31,22 @@ class Connection:
         self.next = [1000, 5000]
         self.ident = 0
 
-    def segment(self, side: int, data: bytes = b"", flags: int = ACK, window: int | None = None) -> Connection:
+    def segment(
+        self, side: int, data: bytes = b"", flags: int = ACK, window: int | None = None, ttl: int = 64, ahead: int = 0
+    ) -> Connection:
+        """`ahead`: of the sequence number that would be the next."""
         sport, dport = self.ports[side], self.ports[1 - side]
-        body = tcp(data, sport=sport, dport=dport, seq=self.next[side], ack=self.next[1 - side] if flags & ACK else 0, flags=flags)
+        body = tcp(
+            data,
+            sport=sport,
+            dport=dport,
+            seq=self.next[side] + ahead & 0xFFFF_FFFF,
+            ack=self.next[1 - side] if flags & ACK else 0,
+            flags=flags,
+        )
         if window is not None:
             body = body[:14] + window.to_bytes(2, "big") + body[16:]
-        self.packets.append(Packet(ethernet(ip4(body, src=self.addresses[side], dst=self.addresses[1 - side])), self.now))
+        self.packets.append(Packet(ethernet(ip4(body, src=self.addresses[side], dst=self.addresses[1 - side], ttl=ttl)), self.now))
         self.next[side] += len(data) + bool(flags & (SYN | FIN))
         self.now += MS
         return self

@@ -46,16 +46,17 @@ def ip4(
     more: bool = False,
     options: bytes = b"",
     length: int | None = None,
+    ttl: int = 64,
 ) -> bytes:
     """An IPv4 packet; its checksum is wrong, as offloading leaves it."""
     size = 20 + len(options)
     total = size + len(body) if length is None else length
     fragment = offset // 8 | (0x2000 if more else 0)
-    return struct.pack(">BBHHHBBH", 0x40 | size // 4, 0, total, identity, fragment, 64, protocol, 0xBAD) + src + dst + options + body
+    return struct.pack(">BBHHHBBH", 0x40 | size // 4, 0, total, identity, fragment, ttl, protocol, 0xBAD) + src + dst + options + body
 
 
-def ip6(body: bytes, *, src: bytes = A6, dst: bytes = B6, following: int = 6, length: int | None = None) -> bytes:
-    return struct.pack(">IHBB", 0x60000000, len(body) if length is None else length, following, 64) + src + dst + body
+def ip6(body: bytes, *, src: bytes = A6, dst: bytes = B6, following: int = 6, length: int | None = None, ttl: int = 64) -> bytes:
+    return struct.pack(">IHBB", 0x60000000, len(body) if length is None else length, following, ttl) + src + dst + body
 
 
 def ethernet(ip: bytes, *tags: int, kind: int | None = None) -> bytes:

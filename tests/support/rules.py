@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import NamedTuple
 
-from streamdump.diagnose.common import ACROSS, COMMON
+from streamdump.diagnose.common import ACROSS, COMMON, FIRST
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import ERROR, REFUSED, SEVERITIES, WARNING
 from streamdump.model import Finding
@@ -86,7 +86,7 @@ def row(name: str, severity: str | None, advice: str, every: list[Shown]) -> str
 def tables() -> Iterator[str]:
     """A section for the rules of each family, after those of all protocols."""
     seen = examples()
-    every = [("refused", WARNING, REFUSED), *((one.name, one.severity, one.advice) for one in (*COMMON, *ACROSS))]
+    every = [("refused", WARNING, REFUSED), *((one.name, one.severity, one.advice) for one in (*FIRST, *COMMON, *ACROSS))]
     families = [("All protocols", "", EVERY, every)]
     for family in FAMILIES:
         name = family.protocols[0]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from streamdump.model import END, Options
+from streamdump.model import CLAIMS, END, Options
 from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
 
 SECOND = 1_000_000_000
@@ -210,8 +210,54 @@ def test_payload_of_rst_is_no_part_of_the_byte_stream() -> None:
     assert story.conversation.stream_bytes == [5, 0]
 
 
-def test_rst_shows_what_was_sent_before_it() -> None:
-    assert one([*handshake(), a(1000, b"hello"), a(1010, flags=RST)]).gaps(0) == [(5, 5, "lost")]
+def test_number_of_rst_belongs_to_no_byte() -> None:
+    story = one([*handshake(), a(1000, b"hello"), a(1010, flags=RST)])
+    assert (story.gaps(0), story.conversation.stream_bytes, story.conversation.ended) == ([], [5, 0], "RST by 192.0.2.1:40000")
+
+
+@pytest.mark.parametrize("off", [10_000_000, 70_000, -70_000, 1 << 31])
+def test_rst_outside_of_the_window_is_ignored(off: int) -> None:
+    story = one([*handshake(), b(5000, b"x" * 80_000), b(85_000 + off, flags=RST), a(1000, b"hello"), b(85_000, b"!", ack=1005)])
+    row = story.conversation
+    assert (story.gaps(1), row.stream_bytes, row.open, row.over, row.end) == ([], [5, 80_001], True, 0, None)
+    assert [(one.side, one.number, one.injected) for one in row.ignored] == [(1, 5, False)]
+
+
+def test_rst_whose_receiver_goes_on_is_ignored() -> None:
+    begin = [*handshake(), b(5000, b"hello"), b(5005, flags=RST)]
+    behind = [b(5005, b" world"), a(1000, b"yes", ack=5011)]
+    row = one([*begin, *behind]).conversation
+    assert (row.open, row.over, row.end, [one.number for one in row.ignored]) == (True, 0, None, [5])
+    # What crossed it shows nothing
+    row = one([*begin, a(1000, b"yes", ack=5005), b(5005, b" world")]).conversation
+    assert (row.open, row.ended, row.ignored) == (False, "RST by 192.0.2.2:5552", ())
+    row = one([*begin, *behind, a(1003, ack=5011, flags=FIN | ACK), b(5011, ack=1004, flags=FIN | ACK)]).conversation
+    assert (row.ended, row.end is not None and (row.end.side, row.end.how)) == ("FIN", (0, "FIN"))
+
+
+# Lengths beyond the frame
+
+
+def test_bytes_that_a_length_claims_and_no_frame_has() -> None:
+    damaged = a(1000, b"hello ", flags=ACK | CLAIMS, wire=30_000)
+    story = one([*handshake(), damaged, a(1006, b"world"), a(1000, b"hello "), b(5000, ack=1011), a(1011, b"!")])
+    assert (story.bytes(0), story.gaps(0), counts(story).cut, counts(story).bytes) == (b"hello world!", [], 0, 18)
+
+
+def test_claim_of_the_last_segment() -> None:
+    story = one([*handshake(), a(1000, b"hello ", flags=ACK | CLAIMS, wire=30_000)])
+    assert (story.bytes(0), story.conversation.stream_bytes) == (b"hello ", [6, 0])
+
+
+@pytest.mark.parametrize("behind", [b(5000, ack=1100), a(1100, b"there", ack=5000)])
+def test_capture_whose_lengths_were_both_cut(behind: Segment) -> None:
+    cut = [a(1000, b"hello", flags=ACK | CLAIMS, wire=100), behind]
+    cut += [b(5000, b"yes", flags=ACK | CLAIMS, wire=50), a(1105, b"all", flags=ACK | CLAIMS, wire=200)]
+    story = one([*handshake(), *cut])
+    assert story.gaps(0)[0] == (5, 95, "cut")
+    assert story.gaps(0)[-1] == (108, 197, "cut")
+    assert story.gaps(1) == [(3, 47, "cut")]
+    assert counts(story).lost == (0 if behind.data else 5)
 
 
 def test_one_fin_only() -> None:
