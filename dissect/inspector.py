@@ -12,6 +12,7 @@ from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.acknowledged import AcknowledgedPairs
 from streamdump.conversation.conversation import NOTHING
 from streamdump.conversation.forgotten import ForgottenCounts
+from streamdump.conversation.run_state import EVERY
 from streamdump.conversation.timers import Timers
 from streamdump.diagnose.rules import Closed
 from streamdump.errors import CaptureError, InternalError, Report, describe_exception
@@ -164,12 +165,12 @@ class Inspector:
         if self.options.separate:
             self.run.ends_ns |= {packet.file: packet.time_ns for packet in batch}
         elif batch:
-            self.run.ends_ns[0] = batch[-1].time_ns
+            self.run.ends_ns[EVERY] = batch[-1].time_ns
 
     def finish(self, now_ns: int | None = None) -> list[Record]:
         """What is left at the end of the capture; `now_ns`: of an interface, when that is."""
         if now_ns is not None:
-            self.run.ends_ns[0] = now_ns
+            self.run.ends_ns[EVERY] = now_ns
         return [record for part in self._finish() for record in part]
 
     def _finish(self) -> Iterator[list[Record]]:
@@ -195,7 +196,7 @@ class Inspector:
         self.asked.clear()
         self.run.broken_off.clear()
         self.keys.poll(self.counters.packets)
-        self.run.ends_ns[0] = now_ns
+        self.run.ends_ns[EVERY] = now_ns
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
         if self.diagnoser is not None:
             records += self.diagnoser.age(now_ns)

@@ -28,6 +28,10 @@ KEY_BYTES = 8 * KEYS_COUNTED
 """The least bytes for each of what a large message adds to the open requests, as they are counted."""
 
 
+EVERY = -1
+"""Stands for every file."""
+
+
 class RunCounters(Tally):
     """What this run has read and made of it."""
 
@@ -92,7 +96,7 @@ class SharedState(msgspec.Struct):
     refused: Counter[int] = msgspec.field(default_factory=Counter)
     """By port the connections that were refused there, where none of our protocols is expected."""
     ends_ns: dict[int, int] = {}
-    """When the capture ended: the time of its last packet so far, live that of the clock; by file where these are separate, else as 0."""
+    """When the capture ended, by file where these are separate, else of EVERY: the time of its last packet so far, or that of the clock."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
 
@@ -118,7 +122,7 @@ class SharedState(msgspec.Struct):
 
     def end_ns(self, file: int) -> int:
         """When the capture ended to which a packet of this file belongs; 0 if that is not known."""
-        return self.ends_ns.get(file if self.options.separate else 0, 0)
+        return self.ends_ns.get(file, self.ends_ns.get(EVERY, 0))
 
     def told_pairs(self) -> list[Pair]:
         """The exchanges that ended with the records handed on since this was called last."""

@@ -90,7 +90,8 @@ def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
 
 
 def by_conversation(packets: Any, parts: int | None = None) -> Any:
-    """The packets of each conversation together and in order, each conversation in one partition of `parts`: as sorted blocks of rows."""
+    """The packets of each conversation together and in order, each conversation in one partition of `parts`: as sorted blocks of rows, and
+    beside each the end of the capture."""
     from streamdump.spark import tasks
     from streamdump.spark.rows import CARRY, SEGMENT
 
@@ -98,7 +99,10 @@ def by_conversation(packets: Any, parts: int | None = None) -> Any:
     alone = packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")
     by_time = alone.mapInArrow(partial(tasks.as_rows, tasks.dependent, 0), BLOCKS).repartition(1)
     blocks = packets.mapInArrow(partial(tasks.as_rows, tasks.simple, count), BLOCKS)
-    return blocks.unionByName(by_time.mapInArrow(partial(tasks.as_ordered_rows, count), BLOCKS)).repartitionById(count, "part")
+    every = blocks.unionByName(by_time.mapInArrow(partial(tasks.as_ordered_rows, count), BLOCKS))
+    # The time of the last packet in merged order
+    end = packets.selectExpr("max_by(time_ns, struct(merge_ns, file, number)) as end_ns")
+    return every.crossJoin(end.hint("broadcast")).repartitionById(count, "part")
 
 
 def cores(spark: Any) -> int:

@@ -10,6 +10,7 @@ makes every message depend on the packets of its own conversation only, so both 
 - *bytes that wait, or of no known protocol yet, and open requests, over all conversations* (`waiting_total`, `undecided_total`,
   `open_total`): a task has one conversation open at a time, so there is no such limit, or fewer of them than a plain run; one that never
   reaches these limits, which its `limit_hits` tell, says the same;
+- *times at the end* of conversations that are still open: whoever plans the tasks knows when the captures end (`ends_ns`);
 - *what conversations tell of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
 
 Packets may also come in several lots, each later than the one before: what is known of open conversations is then carried in rows of
@@ -139,17 +140,24 @@ def id_of(number: int) -> str:
 WORD = (1 << 64) - 1
 
 
-def dissect(batches: Iterator[pa.RecordBatch], options: Options, several: bool = True, until: int | None = None) -> Iterator[TaskResults]:
+def dissect(
+    batches: Iterator[pa.RecordBatch],
+    options: Options,
+    several: bool = True,
+    until: int | None = None,
+    ends_ns: dict[int, int] | None = None,
+) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
     `several`: they are of more than one file. `until`: more packets will come later; this is the latest capture time of
     those given so far. Nothing ends then because the rows do, and `TaskResults.carry` has what has to be given with the next packets.
+    `ends_ns`: when the captures end (`SharedState.ends_ns`).
     """
     # What rules remember of open conversations is not carried
     findings = options.findings and until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     repeated = None
-    opened = Dissection(options, several, until)
+    opened = Dissection(options, several, until, ends_ns)
     for batch in batches:
         for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, data in _columns(batch, COLUMNS):
             if kind >= CARRY:
@@ -190,8 +198,8 @@ class Dissection:
     """The conversations of the `flow_id` at hand, and what was made of them and those before. Segments that are in the order of a plain
     run, and hold all packets of their conversations, have one `flow_id` together."""
 
-    def __init__(self, options: Options, several: bool, until: int | None = None) -> None:
-        """`several`: they are of more than one file."""
+    def __init__(self, options: Options, several: bool, until: int | None = None, ends_ns: dict[int, int] | None = None) -> None:
+        """`several`: they are of more than one file; `ends_ns`: when the captures end."""
         _begin(options)
         self.results = TaskResults()
         self._twice = DuplicateCount() if several else None
@@ -201,6 +209,7 @@ class Dissection:
         self._diagnoser = Diagnoser() if options.findings else None
         self._order = 0
         """Records so far, where these are diagnosed."""
+        self._ends_ns = ends_ns or {}
         self._until = until
         self._flow_id: int | None = None
         self._flow = b""
@@ -279,6 +288,7 @@ class Dissection:
             self._carry(row)
         elif session is not None:
             if self._until is None:
+                session.run.ends_ns = self._ends_ns
                 self._emitted += session.finish()
                 results.conversations += [one for some in session.table.rows(related=False) for one in some]
                 self._take(session)

@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from streamdump.spark import storage
 from streamdump.spark.pipeline import Job, PipelineSettings, Points, Progress, lock, texts_of
 from streamdump.spark.rotation import ReadFile, Ready, Rotation, SeenFile, same_file
 from streamdump.spark.session import of_spark
-from streamdump.spark.splits import NEVER, Plan, Trouble
+from streamdump.spark.splits import NEVER, LastPacket, Plan, Trouble, ends_of, last_packets
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import TABLES, Input
 from streamdump.spark.tasks import Work, flows_carried
@@ -57,7 +57,7 @@ GONE_KEPT = 10_000
 COMPACTED = 16
 """After so many micro-batches small files are put together, where the form can do that."""
 
-FORMAT = 3
+FORMAT = 4
 """Changes when an older state could not be taken up."""
 
 
@@ -107,6 +107,8 @@ class FollowState(msgspec.Struct):
     related: list[ConversationRow] = msgspec.field(default_factory=list)
     secrets: list[str] = msgspec.field(default_factory=list)
     """Captures that hold keys of TLS, as far as they are still there."""
+    last: dict[int, LastPacket] = msgspec.field(default_factory=dict)
+    """By network the last packet of all captures."""
 
 
 class Batch(msgspec.Struct):
@@ -195,6 +197,7 @@ class Follow(Job):
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
         troubles = [*told, *self._take(state, ready, found)]
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
+        state.last = last_packets(found.splits, state.last)
         parts = 0
         if packets or (last and state.carry):
             carried, depend = flows_carried(self._carry())
@@ -202,7 +205,8 @@ class Follow(Job):
             # A packet dated in the future must not end all that is open.
             until = None if last else max(found.middle_ns)
             paths = {split.file: split.path for split in found.splits}
-            work = Work(target, self.options(found), paths, state.points, until, count, not last)
+            ends_ns = ends_of(state.last, self._networks(state)) if last else {}
+            work = Work(target, self.options(found), paths, state.points, until, count, not last, ends_ns)
             self.dissect(work, made, found.bytes, (), depend or bool(found.dependent))
             parts = len(made) + count
         copies.remove()
@@ -220,6 +224,13 @@ class Follow(Job):
         self._commit(state)
         paths = {taken.file: path for path, taken in state.taken.items()}
         return Batch(state.batch, len(ready), packets, rows, troubles, texts_of(done, paths), suspected(done))
+
+    def _networks(self, state: FollowState) -> Iterator[tuple[int, int]]:
+        """All files with their networks, where captures are kept separate."""
+        for file in range(state.files if state.separate else 0):
+            point = state.points.get(file)
+            if point is not None:
+                yield file, self.points.network(point)
 
     def _take(self, state: FollowState, ready: list[Ready], found: Plan) -> list[Trouble]:
         """Give files their index of this run, leave out what was read before, and note what is read now; the troubles to tell."""

@@ -23,7 +23,7 @@ from streamdump.spark import PARTS, storage, tasks
 from streamdump.spark.already_read import Captures
 from streamdump.spark.keys import NETWORKS
 from streamdump.spark.session import SparkTasks, Watch
-from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
+from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, ends_of, expand, last_packets, plan, stamps, unpack
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import BY_DAY, TABLES, Input, PointOf
 from streamdump.spark.tasks import TaskInput, Work
@@ -385,7 +385,8 @@ class PipelineRun(Job):
         points = {self._base + index: self.points.of(file) for index, file in enumerate(found.files)}
         paths = {split.file: split.path for split in found.splits}
         assert self.target is not None
-        work = Work(self.target, self.options(found), paths, points, None, count)
+        ends_ns = ends_of(last_packets(found.splits), {(split.file, split.network) for split in found.splits})
+        work = Work(self.target, self.options(found), paths, points, None, count, ends_ns=ends_ns)
         if len(done) < parts:
             self.dissect(work, made, found.bytes, done.keys(), bool(found.dependent))
         self._finish(found, parts, points)

@@ -16,8 +16,9 @@ from streamdump.spark.keys import key_of
 from streamdump.spark.splits import Split, batches
 
 SEGMENT, FRAGMENT, OTHER, REPEATED, CARRY, CARRY_IN_ORDER = 0, 1, 2, 3, 4, 5
-"""Kinds of rows: a TCP segment; a fragment of a TCP datagram, whose `payload` is the IP packet; a packet of a cooked capture that is
-none of ours but may be the first of a pair; and, made in a later stage only, the mark of a packet that was seen before.
+"""Kinds of rows: a TCP segment; a fragment of a TCP datagram, whose `payload` is the IP packet; a packet that is none of ours, which in a
+cooked capture may be the first of a pair, or else is the last of its range; and, made in a later stage only, the mark of a packet that
+was seen before.
 
 And two that hold what is known from earlier packets, in `payload`: CARRY of the conversations of its `flow_id`, which has to be looked at
 again at `time_ns` even if no packet comes; CARRY_IN_ORDER of fragments that wait and of packets of cooked captures."""
@@ -26,7 +27,11 @@ EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
 """The ends of times; the first is `merge_ns` of what is carried, so that it sorts before all packets."""
 
 COLUMNS: dict[str, tuple[str, Any, str]] = {
-    "kind": ("tinyint", pa.int8(), "0 TCP segment, 1 fragment of a TCP datagram, 2 other packet of a cooked capture, 4 and 5 carried"),
+    "kind": (
+        "tinyint",
+        pa.int8(),
+        "0 TCP segment, 1 fragment of a TCP datagram, 2 other packet of a cooked capture, or the last of a range, 4 and 5 carried",
+    ),
     "file": ("int", pa.int32(), "index of the input"),
     "number": ("bigint", pa.int64(), "number of the packet in its file, from 1"),
     "time_ns": ("bigint", pa.int64(), "capture time, nanoseconds since 1970"),
@@ -60,19 +65,20 @@ def read(split: Split, ordered: bool = False) -> Iterator[pa.RecordBatch]:
     """The rows of a range in the order of its packets. `ordered`: only the rows that depend on each other across conversations."""
     parser = LinkParser(stateless=True)
     latest = split.latest_ns
+    last = split.number + split.packets
     for packets in _packets(split):
         found: list[Row] = []
         for packet in packets:
             latest = max(latest, packet.time_ns)
-            found += _rows_of(parser, packet, split, latest)
+            found += _rows_of(parser, packet, split, latest, packet.number == last)
         if ordered:
             found = [row for row in found if row[0] != SEGMENT or row[-1] is not None]
         for start in range(0, len(found), ROWS):
             yield batch_of(found[start : start + ROWS])
 
 
-def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int) -> tuple[Row, ...]:
-    """The row of a packet; none where it is none of ours."""
+def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int, last: bool) -> tuple[Row, ...]:
+    """The row of a packet; none where it is none of ours, and not the `last` one, which tells when the capture ends."""
     segment = parser.segment(packet, 0)
     sighting = parser.sighting or NOWHERE
     if segment is not None:
@@ -84,7 +90,7 @@ def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int) -
     if fragment is not None:
         data = packet.buffer[fragment.offset : fragment.offset + fragment.captured]
         return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, data, *sighting),)
-    return () if sighting is NOWHERE else ((OTHER, *place, split.network, *[None] * 10, *sighting),)
+    return () if sighting is NOWHERE and not last else ((OTHER, *place, split.network, *[None] * 10, *sighting),)
 
 
 NOWHERE = (None, None)

@@ -11,7 +11,7 @@ import msgspec
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import Options
 from streamdump.spark.rows import DDL, read
-from streamdump.spark.splits import TARGET, Plan, Split, expand, grouped, plan
+from streamdump.spark.splits import TARGET, Plan, Split, ends_of, expand, grouped, last_packets, plan
 from streamdump.spark.tables import RECORDS
 from streamdump.spark.tasks import TaskInput, alone, dissected
 from streamdump.spark.write import batches, pointless
@@ -58,7 +58,8 @@ def sources() -> list[Any]:
             found, target = self.given.plan(), self.given.target
             if self.table is None:
                 return [InputPartition((self.table, msgspec.json.encode(group))) for group in grouped(found.splits, target)]
-            return [InputPartition((self.table, msgspec.msgpack.encode((one, found.secrets)))) for one in alone(found, target)]
+            ends_ns = ends_of(last_packets(found.splits), ())
+            return [InputPartition((self.table, msgspec.msgpack.encode((one, found.secrets, ends_ns)))) for one in alone(found, target)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             return _read(*partition.value) if partition is not None and partition.value is not None else iter(())
@@ -112,5 +113,5 @@ def _read(table: str | None, data: bytes) -> Iterator[Any]:
         for split in msgspec.json.decode(data, type=list[Split]):
             yield from read(split)
         return
-    source, secrets = msgspec.msgpack.decode(data, type=tuple[TaskInput, list[str]])
-    yield from batches(table, dissected(source, Options(keylog=tuple(secrets), findings=table == "findings")))
+    source, secrets, ends_ns = msgspec.msgpack.decode(data, type=tuple[TaskInput, list[str], dict[int, int]])
+    yield from batches(table, dissected(source, Options(keylog=tuple(secrets), findings=table == "findings"), ends_ns))

@@ -19,7 +19,7 @@ import itertools
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from heapq import heappop, heapreplace
@@ -35,6 +35,7 @@ from streamdump.capture.ends import network_key
 from streamdump.capture.files import named_as_capture, open_capture
 from streamdump.capture.link import SLL, SLL2, LinkParser
 from streamdump.capture.unpack import packing
+from streamdump.conversation.run_state import EVERY
 from streamdump.errors import CaptureError, MissingCodec, NoCapture, UsageError
 from streamdump.model import Packet
 from streamdump.spark import storage
@@ -112,6 +113,8 @@ class Split(Counts):
     """Packets up to this number were read before."""
     network: int = 0
     """Number of the network that its conversations are kept apart in."""
+    end_ns: tuple[int, int] = (NEVER, NEVER)
+    """The time of the latest packet of the file up to the end of this range, and the time of the last one."""
 
 
 class Copy(msgspec.Struct):
@@ -172,6 +175,7 @@ class Examined(Counts):
     stop: int
     landed: int
     latest_ns: int = NEVER
+    last_ns: int = NEVER
     middle_ns: int = NEVER
     """The time in the middle of its last packets."""
     error: tuple[str, int | None, int | None] | None = None
@@ -347,6 +351,27 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
     return groups
 
 
+LastPacket = tuple[int, int, int, int]
+"""The last packet of files merged by time: the latest time of its file, the index of that, its number there, and its own time."""
+
+
+def last_packets(splits: Iterable[Split], before: Mapping[int, LastPacket] | None = None) -> dict[int, LastPacket]:
+    """Return by network the last packet of these ranges, and of those `before`."""
+    found = dict(before or {})
+    for split in splits:
+        if split.packets:
+            latest_ns, last_ns = split.end_ns
+            last = latest_ns, split.file, split.number + split.packets, last_ns
+            found[split.network] = max(last, found.get(split.network, last))
+    return found
+
+
+def ends_of(last: Mapping[int, LastPacket], networks: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return when the capture ended, as `SharedState.ends_ns`; `networks`: of files with their networks."""
+    found = {EVERY: last[0][-1]} if 0 in last else {}
+    return found | {file: last[network][-1] for file, network in networks if network in last}
+
+
 def digest(data: bytes) -> str:
     """By which first bytes are compared."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -467,7 +492,11 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
         size = whole.size if packed else one.landed - at
         damaged = one.error is not None
         counts = {name: getattr(one, name) for name in Counts.__struct_fields__}
-        splits.append(Split(index, whole.path, at, stop, whole.head, number, latest, size, damaged, network=whole.network, **counts))
+        end_ns = max(latest, one.latest_ns), one.last_ns
+        ranges = Split(
+            index, whole.path, at, stop, whole.head, number, latest, size, damaged, network=whole.network, end_ns=end_ns, **counts
+        )
+        splits.append(ranges)
         if last and copy is not None and copy.error is not None:
             # What the copy lacks at its end is what could not be unpacked.
             one.error = (
@@ -587,6 +616,7 @@ def examine(piece: ByteRange) -> Examined:
         for packets, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head), secrets):
             one.packets += len(packets)
             times = sorted([packet.time_ns for packet in packets])
+            one.last_ns = packets[-1].time_ns
             one.latest_ns, one.middle_ns = max(one.latest_ns, times[-1]), times[len(times) // 2]
             one.sightings += len(packets) if any(packet.link in (SLL, SLL2) for packet in packets) else 0
             for packet in packets:

@@ -18,6 +18,7 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from streamdump.conversation.run_state import EVERY
 from streamdump.model import Options
 from streamdump.spark import storage
 from streamdump.spark.blocks import Runs, Sorter, SortOrder
@@ -62,6 +63,8 @@ class Work(msgspec.Struct):
     """Parts that conversations are sent to."""
     carrying: bool = False
     """More packets will come, and what they depend on across conversations is carried."""
+    ends_ns: dict[int, int] = msgspec.field(default_factory=dict)
+    """When the captures end (`SharedState.ends_ns`)."""
 
 
 class TaskInput(msgspec.Struct):
@@ -137,9 +140,9 @@ def alone(found: Plan, target: int) -> list[TaskInput]:
     return [TaskInput(0, [msgspec.structs.replace(split, flows=b"") for split in found.splits], alone=True)]
 
 
-def dissected(source: TaskInput, options: Options) -> Iterator[TaskResults]:
+def dissected(source: TaskInput, options: Options, ends_ns: dict[int, int]) -> Iterator[TaskResults]:
     """What a task that needs no others says."""
-    straight = Dissection(options, several=len({split.file for split in source.splits}) > 1)
+    straight = Dissection(options, len({split.file for split in source.splits}) > 1, None, ends_ns)
     if source.splits:
         yield from straight.take(merged_segments(source.splits, source.at_home, stateless=not source.alone))
     yield from straight.end()
@@ -201,7 +204,7 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Block]:
     elif sends:
         yield from _at_once(work, source)
     elif not source.done:
-        _write(work, source.part, dissected(source, work.options))
+        _write(work, source.part, dissected(source, work.options, work.ends_ns))
 
 
 def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
@@ -209,7 +212,7 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
     1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7."""
     home, sent = source.at_home, sorter(work.count)
     assert home is not None
-    straight = Dissection(work.options, several=False)
+    straight = Dissection(work.options, False, None, work.ends_ns)
     others: list[Row] = []
     with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
         for split in source.splits:
@@ -247,7 +250,7 @@ def _in_order(work: Work, source: TaskInput) -> Iterator[Block]:
     if source.alone:
         for rows in _ordered(ordered, work.carrying):
             runs.take(rows)
-    _write(work, source.part, dissect(runs.merged(), work.options, len(work.paths) > 1, work.until))
+    _write(work, source.part, dissect(runs.merged(), work.options, len(work.paths) > 1, work.until, work.ends_ns))
 
 
 def in_time(source: TaskInput) -> Iterator[bytes]:
@@ -272,7 +275,7 @@ def sorter(count: int) -> Sorter:
 
 def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
     """Dissects the conversations of a part, all packets of which are in these blocks."""
-    _write(work, part, dissect(Runs(BY_CONVERSATION, blocks).merged(), work.options, len(work.paths) > 1, work.until))
+    _write(work, part, dissect(Runs(BY_CONVERSATION, blocks).merged(), work.options, len(work.paths) > 1, work.until, work.ends_ns))
     return part
 
 
@@ -298,8 +301,16 @@ def as_ordered_rows(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[p
 
 
 def records(table: str, options: Options, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of a table of the conversations whose packets are in these blocks."""
-    return table_batches(table, dissect(Runs(BY_CONVERSATION, _blocks_of(batches)).merged(), options))
+    """The rows of a table of the conversations whose packets are in these blocks; each row has the end of the capture, too."""
+    ends_ns: dict[int, int] = {}
+
+    def blocks() -> Iterator[bytes]:
+        for batch in batches:
+            ends_ns.update(dict.fromkeys([EVERY] if len(batch) else [], batch.column("end_ns")[0].as_py()))
+            yield from batch.column("block").to_pylist()
+
+    # All blocks are there before the first row is
+    return table_batches(table, dissect(Runs(BY_CONVERSATION, blocks()).merged(), options, ends_ns=ends_ns))
 
 
 def _row_of(pair: Block) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from streamdump.errors import CaptureError
 from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.spark import flows, rows, storage, tables, views
-from streamdump.spark.splits import Plan, plan
+from streamdump.spark.splits import Plan, ends_of, last_packets, plan
 from streamdump.spark.typed import STRUCTS, struct_name
 
 Lines = dict[str, list[str]]
@@ -95,7 +95,8 @@ def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple
     packets += list(flows.in_order(iter(alone.to_batches(batch))))
     lines: Lines = {name: [] for name in tables.LINKED}
     options = Options(keylog=tuple(found.secrets))
-    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, len(found.files) > 1):
+    ends_ns = ends_of(last_packets(found.splits), ())
+    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, len(found.files) > 1, None, ends_ns):
         for name, some in tables.sorted_out(results.records).items():
             lines[name] += told(name, columns(name, some).to_pylist())
     del lines["findings"]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamdump.capture.files import open_capture
+from streamdump.conversation.run_state import EVERY
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options
 from streamdump.spark import flows, rows, tables
@@ -28,7 +29,7 @@ class Lots:
     def __init__(self, options: Options = FOREVER, batch: int = 1000) -> None:
         self.options = options
         self.batch = batch
-        self.until = 0
+        self.until = self.end_ns = 0
         self.carry = rows.batch_of_rows([])
         self.lines: Lines = {name: [] for name in tables.KINDS.values()}
         self.conversations: list[ConversationRow] = []
@@ -38,6 +39,7 @@ class Lots:
     def add(self, packets: pa.Table, last: bool = False) -> list[ConversationRow]:
         """Take a lot; returns the conversations that ended with it."""
         if packets.num_rows:
+            self.end_ns = packets.column("time_ns")[-1].as_py()
             self.until = max(self.until, pc.max(packets.column("time_ns")).as_py())
         given = pa.concat_tables([packets, pa.Table.from_batches([self.carry])])
         kind = given.column("kind")
@@ -50,7 +52,7 @@ class Lots:
         carry: list[pa.RecordBatch] = []
         ended: list[ConversationRow] = []
         until = None if last else self.until
-        for results in flows.dissect(iter(given.to_batches(self.batch)), self.options, {}, until):
+        for results in flows.dissect(iter(given.to_batches(self.batch)), self.options, until=until, ends_ns={EVERY: self.end_ns}):
             carry.append(results.carry_batch())
             ended += results.conversations
             for one in results.records:
