@@ -91,8 +91,9 @@ TEXTS = ("publisher_reference", "reference", "stream", "super_stream", "virtual_
 
 WRITE_EMPTY = "Let the client write an empty text instead of null."
 
-NEWER = 0x1A
-"""Commands from this one on came after 3.9, the first server there was."""
+SINCE = {(0x02, 2): "3.13", (0x08, 2): "3.11", **dict.fromkeys(((key, 1) for key in (0x1A, 0x1B, 0x1C)), "3.11")}
+SINCE |= {(0x1D, 1): "3.13", (0x1E, 1): "3.13", (0x1F, 1): "4.3"}
+"""By key and version, the first release of RabbitMQ that knows a command, where that is not 3.9, the first there was."""
 
 FRAME_MAX_NONE = 1 << 62
 
@@ -354,16 +355,16 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
         return FindingDraft(cause, numbers(before, message), packets(before, message), ERROR, WRITE_EMPTY, null, rule="null-reference")
     after = f" after {before.name} of the {before.sender}" if before is not None else ""
     why = f": {quoted(reason)}" if reason else ""
-    hint = ""
+    hint, advice = "", None
     if code == "frame too large" and before is not None:
         limit = _limit(context)
         most = "" if limit == FRAME_MAX_NONE else f", and {limit:,} are {'agreed' if context.memo.tuned else 'allowed before Tune'}"
         hint = f"; it had {before.size - 4:,} bytes{most}"
     if code == "unknown frame" and before is not None:
-        hint = f"; {_not_known(context, before)}"
+        hint, advice = f"; {_not_known(context, before)}", _upgrade(context.memo, before)
     severity = ERROR if message.sender == "server" else WARNING
     cause = f"the {message.sender} closes with {code}{why}{after}{hint}"
-    return FindingDraft(cause, numbers(before, message), packets(before, message), severity, key=code)
+    return FindingDraft(cause, numbers(before, message), packets(before, message), severity, advice, code)
 
 
 def _not_known(context: ConversationContext, message: Message) -> str:
@@ -377,10 +378,28 @@ def _not_known(context: ConversationContext, message: Message) -> str:
     stated = memo.versions.get(key)
     if stated is not None and stated[0] <= version <= stated[1]:
         return f"{memo.server} states that it knows {command}, so that something in it is wrong"
-    if stated is None and version == 1 and key < NEWER:
-        return f"every server knows {command}, so that something in it is wrong"
+    first = _too_old(memo, key, version)
+    if stated is None and version == 1 and key <= max(SINCE)[0] and first is None and not memo.versions:
+        since = f" from RabbitMQ {SINCE[key, version]} on" if (key, version) in SINCE else ""
+        return f"every server{since} knows {command}, so that something in it is wrong"
     states = "no version of it" if stated is None else f"versions {stated[0]} to {stated[1]}"
-    return f"{memo.server} does not know {command}{f', and states {states}' if memo.versions else ''}"
+    came = "" if first is None else f", which came with RabbitMQ {first}"
+    return f"{memo.server} does not know {command}{came}{f', and states {states}' if memo.versions else ''}"
+
+
+def _too_old(memo: RabbitmqState, key: Any, version: Any) -> str | None:
+    """Return the first release that knows a command, unless the server is known to be as new, or states the command."""
+    since, release = SINCE.get((key, version)), re.search(r"^RabbitMQ (\d+)\.(\d+)", memo.server)
+    stated = memo.versions.get(key, (1, 0))
+    if since is None or stated[0] <= version <= stated[1]:
+        return None
+    return None if release and tuple(map(int, release.groups())) >= tuple(map(int, since.split("."))) else since
+
+
+def _upgrade(memo: RabbitmqState, message: Message) -> str | None:
+    """Return what to do where the server is too old for a command of the client."""
+    since = _too_old(memo, message.fields.get("key"), message.fields.get("version"))
+    return None if since is None else f"Use RabbitMQ {since} or newer, or an older release of the client."
 
 
 def _command(message: Message) -> str:
@@ -397,7 +416,7 @@ def _unknown(context: ConversationContext, message: Message) -> FindingDraft | N
     if stated is None or version is None or stated[0] <= version <= stated[1]:
         return None
     cause = f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}"
-    return FindingDraft(cause, key=(key, version))
+    return FindingDraft(cause, key=(key, version), advice=_upgrade(context.memo, message))
 
 
 def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | None:

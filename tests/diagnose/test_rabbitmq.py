@@ -790,7 +790,11 @@ def turned_down(one: Connection) -> Connection:
     [
         (
             Connection().ready().client(rabbit.STREAM_STATS, stream="s"),
-            "RabbitMQ 4.0.5 does not know StreamStats (key 0x001c, version 1)",
+            "every server from RabbitMQ 3.11 on knows StreamStats (key 0x001c, version 1), so that something in it is wrong",
+        ),
+        (
+            Connection().ready().client(rabbit.RESOLVE_OFFSET_SPEC, stream="s", offset_type=1),
+            "RabbitMQ 4.0.5 does not know ResolveOffsetSpec (key 0x001f, version 1), which came with RabbitMQ 4.3",
         ),
         (
             Connection().ready().client(rabbit.ROUTE, routing_key="k", super_stream="s"),
