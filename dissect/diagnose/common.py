@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -56,6 +57,9 @@ STALLED_NS = 1_000_000_000
 
 UNUSED_NS = 10_000_000_000
 """A client that says nothing for so long after it connected does not wait for a moment only."""
+
+LARGE = 1 << 20
+"""Frames of this size are over limits that some servers have."""
 
 MISSING = ("lost", "cut", "skipped")
 """How a fault says that bytes are missing, which is told of the capture and not of the message."""
@@ -127,6 +131,21 @@ def _reset_ignored(context: ConversationContext, closed: Closed) -> list[Finding
             marks = tuple(one.number for one in some_of)
             found.append(FindingDraft(cause, (), marks, WARNING if injected else NOTE, key=(side, injected)))
     return found
+
+
+def _accepted_only(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """A server that accepts a connection and never sends a byte: a proxy without a server behind it, or one that has not started."""
+    asked, server = context.last[0], closed.server
+    if asked is None or not context.begun or not context.unanswered or not closed.complete or closed.bytes[server] or context.failed:
+        return None
+    place, passed = f"{closed.endpoints[server]} accepts the connection", max(0, closed.until_ns - asked.time_ns)
+    if closed.by == server:
+        cause = f"{place} and {closed.verb} it {span_text(passed)} after {said(context, asked)}, without having sent a byte"
+        return FindingDraft(cause, numbers(asked), packets(asked), advice=_NOTHING_BEHIND, key=closed.how)
+    if passed < PATIENCE_NS or closed.by is None:
+        return None
+    cause = f"{place} and sends not one byte in the {span_text(passed)} after {said(context, asked)}, until the client {closed.verb} it"
+    return FindingDraft(cause, numbers(asked), packets(asked), key="silent")
 
 
 def _closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -389,8 +408,13 @@ def _aborted(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         return None
     own = closed.endpoints[closed.by] == message.src
     whose = f"its own {message.name}" if own else f"{message.name} of {closed.who(1 - closed.by)}"
-    cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}: {message.fault.reason}"
-    return FindingDraft(cause, numbers(message), packets(message), WARNING if own else NOTE, key="tail")
+    sizes = re.sub("[0-9]+", lambda found: f"{int(found[0]):,}", message.fault.reason)
+    cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}: {sizes}"
+    if own or closed.lacking:
+        return FindingDraft(cause, numbers(message), packets(message), WARNING if own else NOTE, key="tail")
+    declared = re.search("of ([0-9]+) bytes", message.fault.reason)
+    advice = _TOO_LARGE if declared and int(declared[1]) >= LARGE else None
+    return FindingDraft(cause, numbers(message), packets(message), ERROR, advice, "tail")
 
 
 def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -430,7 +454,7 @@ def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | No
 
 
 def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    count, one = max(context.found.values(), key=lambda found: found[0], default=(0, None))
+    count, one, _ = max(context.found.values(), key=lambda found: found[0], default=(0, None, False))
     if one is None or count < OFTEN or one.severity == NOTE:
         return None
     return FindingDraft(f"the same {count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
@@ -520,6 +544,8 @@ _SPEAK_FIRST = "Clients speak first here: look at what this one waits for, or wh
 _SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
 _ENDED = "Look at why the connection or the capture ended here."
 _CUT_OFF = "Look at why the connection ended: this frame is lost."
+_TOO_LARGE = "Send smaller batches, or raise the limit on the size of a request at the server; its log has the reason."
+_NOTHING_BEHIND = "Check that a server runs behind this port: a proxy, or a published port of a container, accepts connections without one."
 _MIXED = "Look whether a sender mixes something else into the connection."
 
 FIRST: tuple[Rule, ...] = (
@@ -561,6 +587,14 @@ COMMON: tuple[Rule, ...] = (
     Rule("tls.alert", ERROR, CLOSED, _tls_alert, "Look in the log of the side that sent the alert for what it did not like."),
     Rule("tls.incomplete", ERROR, CLOSED, _tls_incomplete, "Look in the log of the side that closed for what it did not like."),
     Rule("tcp.other-protocol", ERROR, CLOSED, _other_protocol, "Check the port at the client: this one is for something else."),
+    Rule(
+        "tcp.accepted-only",
+        ERROR,
+        CLOSED,
+        _accepted_only,
+        "Check that the server has started and is not stuck, and that a proxy in front of it, or a published port, has it as its target.",
+    ),
+    Rule("frame-cut-off", NOTE, CLOSED, _aborted, _CUT_OFF),
     Rule(
         "open-requests",
         WARNING,
@@ -626,7 +660,6 @@ COMMON: tuple[Rule, ...] = (
     Rule("damaged", WARNING, ANY, _damaged, "Look at the message with -V -x: its sender writes what the protocol does not allow."),
     Rule("skipped", WARNING, GAP, _missed, _MIXED),
     Rule("skipped", WARNING, ANY, _missed_before, _MIXED),
-    Rule("frame-cut-off", NOTE, CLOSED, _aborted, _CUT_OFF),
     Rule("frame-cut-off", NOTE, CLOSED, _tail, _CUT_OFF),
     Rule("duplicate-id", WARNING, ANY, _id_again, "Let the client give every open request an id of its own."),
     Rule("duplicate-id", WARNING, EXCHANGE, _duplicate, "Let the client give every open request an id of its own."),
@@ -643,6 +676,8 @@ class Failed(msgspec.Struct):
     rule: str
     severity: Severity
     cause: str
+    alike: str
+    """The cause without its numbers, by which it is the same."""
     protocol: str
     client: str | None
     server: str | None
@@ -661,7 +696,8 @@ class Failed(msgspec.Struct):
             self.conversations += 1
             self.latest = context.conversation
             self._note({(context.client or "").rpartition(":")[0]: 1})
-        self.first_ns = self.first_ns or came_ns
+        if not self.first_ns or came_ns < self.first_ns:
+            self.first_ns, self.cause = came_ns, finding.cause
         self.last_ns = max(self.last_ns, came_ns)
         if len(self.messages) < EVIDENCE:
             self.messages += finding.messages[-1:]
@@ -671,7 +707,8 @@ class Failed(msgspec.Struct):
     def merge(self, other: Failed) -> None:
         """All that was seen of it elsewhere, in other conversations."""
         self.conversations += other.conversations
-        self.first_ns, self.last_ns = min(self.first_ns, other.first_ns), max(self.last_ns, other.last_ns)
+        self.first_ns, self.cause = min((self.first_ns, self.cause), (other.first_ns, other.cause))
+        self.last_ns = max(self.last_ns, other.last_ns)
         self._note(other.hosts)
         self.messages = [*self.messages, *other.messages][:EVIDENCE]
         self.packets = [*self.packets, *other.packets][:EVIDENCE]
@@ -712,7 +749,7 @@ HOSTS_KEPT = 16
 SAME = 3
 """So many times make a habit."""
 
-_TCP_ENDS = ("tcp.refused", "tcp.unanswered", "tcp.reset-in-handshake")
+_TCP_ENDS = ("tcp.refused", "tcp.unanswered", "tcp.accepted-only", "tcp.reset-in-handshake")
 
 
 def _everybody(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:

@@ -36,6 +36,8 @@ from streamdump.diagnose.rules import (
     Rule,
     numbers,
     packets,
+    without_numbers,
+    without_times,
 )
 from streamdump.errors import Report, describe_exception
 from streamdump.model import Exchange, Finding, Gap, Message, Record, Severity
@@ -122,6 +124,7 @@ class Diagnoser:
         """What goes wrong for as long as nothing comes: of an interface, where all packets up to `now_ns` were taken."""
         out: list[Record] = []
         for context in self._talks.values():
+            self._release(context, out)
             for rule in () if context.over else self._rules[context.family].get(LIVE, ()):
                 self._ask(context, rule, Now(now_ns, context.client or "", context.server or ""), out)
         return out
@@ -159,7 +162,7 @@ class Diagnoser:
         for kept, more in zip((self._failed, self._later), failed, strict=True):
             for one in more:
                 found = Failed(**one | {"places": tuple(one["places"])})
-                what = (found.rule, found.cause, found.server)
+                what = (found.rule, found.alike, found.server)
                 if what in kept:
                     kept[what].merge(found)
                 elif len(kept) < ACROSS_KEPT:
@@ -241,6 +244,7 @@ class Diagnoser:
         for message, request, refusal in context.pending:
             self._tell_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
         context.pending.clear()
+        self._release(context, out)
         for rule in self._rules[context.family].get(CLOSED, ()):
             self._ask(context, rule, closed, out)
         if closed.verdict.protocol is None and closed.expected is None and context.worst is None:
@@ -284,6 +288,7 @@ class Diagnoser:
         before = context.found.get(key)
         if before is not None:
             before[0] += 1
+            before[2] = before[2] or told.cause != before[1].cause
             return
         if len(context.found) >= FOUND_KEPT:
             return
@@ -323,13 +328,30 @@ class Diagnoser:
         if told.later:
             self._count(context, finding, told, came_ns, self._later)
             return
-        context.found[key] = [1, finding]
+        context.found[key] = [1, finding, False]
+        if told.alike:
+            context.held[key] = told
+        else:
+            self._report_finding(context, finding, told, came_ns, out)
+
+    def _release(self, context: ConversationContext, out: list[Record]) -> None:
+        """Report what waited for its count."""
+        for key, told in context.held.items():
+            count, finding, differ = found = context.found[key]
+            if count > 1:
+                times = "twice" if count == 2 else f"{count:,} times"
+                finding.cause += f"; {times} on this connection{', with different numbers' if differ else ''}"
+                found[0] = 1
+            self._report_finding(context, finding, told, finding.time_ns, out)
+        context.held.clear()
+
+    def _report_finding(self, context: ConversationContext, finding: Finding, told: FindingDraft, came_ns: int, out: list[Record]) -> None:
         self._add(out, finding)
         if told.places and len(self._sent) < PLACES_KEPT:
             self._sent.setdefault(told.places, finding)
-        if context.worst is None or SEVERITIES.index(severity) < SEVERITIES.index(context.worst.severity):
+        if context.worst is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(context.worst.severity):
             context.worst = finding
-        if severity != NOTE:
+        if finding.severity != NOTE:
             self._count(context, finding, told, came_ns, self._failed)
 
     def _add(self, out: list[Record], finding: Finding) -> None:
@@ -341,11 +363,10 @@ class Diagnoser:
         self, context: ConversationContext, finding: Finding, told: FindingDraft, came_ns: int, kept: dict[tuple[Hashable, ...], Failed]
     ) -> None:
         """Remember a trouble, as others may have it, too."""
-        what = (finding.rule, finding.cause, context.server)
+        what = (finding.rule, told.alike or without_times(finding.cause), context.server)
         if what not in kept and len(kept) < ACROSS_KEPT:
-            kept[what] = Failed(
-                finding.rule, finding.severity, finding.cause, context.protocol, context.client, context.server, told.places
-            )
+            head = (finding.rule, finding.severity, finding.cause, what[1])
+            kept[what] = Failed(*head, context.protocol, context.client, context.server, told.places)
         if what in kept:
             kept[what].add(context, finding, came_ns)
 
@@ -360,7 +381,7 @@ class Diagnoser:
             context.pending.append((message, request, refusal))
         elif refusal.lacks:
             self._tell_refusal(context, message, request, refusal, False, out)
-        elif refusal.key is None:
+        elif not refusal.text:
             context.count_refusal(_called(context, message, request), refusal.why, False)
 
     def _settle(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
@@ -405,19 +426,16 @@ class Diagnoser:
             case Closed() if refusal.needed and ended.by is not None and not context.goodbye:
                 severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
-        name = _called(context, message, request)
-        told = FindingDraft(
-            f"{name}{about} is refused: {refusal.why}{behind}",
-            numbers(request, message),
-            packets(request, message),
-            severity,
-            refusal.advice,
-            (refusal.key or (name, refusal.about if refusal.lacks else "", refusal.why), severity),
-            rule=refusal.rule,
-        )
+        name = refusal.asked or _called(context, message, request)
+        cause, alike = f"{name}{about} is refused: {refusal.why}{behind}", ""
+        key = (name, refusal.about if refusal.lacks else "", refusal.why, severity)
+        if refusal.text and severity != ERROR:
+            alike = f"{name}{about}: {refusal.why.partition(chr(34))[0]}{without_numbers(refusal.text[:1000])}"
+        evidence = numbers(request, message), packets(request, message)
+        told = FindingDraft(cause, *evidence, severity, refusal.advice, alike or key, rule=refusal.rule, alike=alike)
         before = self._numbers
         self._tell(context, _REFUSAL, told, message, out)
-        if refusal.key is None:
+        if not alike:
             context.count_refusal(name, refusal.why, self._numbers > before)
 
     def _report(self, what: str, conversation: int | None) -> None:

@@ -77,6 +77,13 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
     ),
     ("invalid-offset", r"^invalid_offset$", False, "Poll from first, last or next, or from an offset that the partition has."),
     (
+        "not-a-member",
+        r"^consumer_group_member_not_found$",
+        False,
+        "Let the client join the consumer group before it polls, and again after each reconnect: servers remove members that leave or fall "
+        "silent.",
+    ),
+    (
         "not-found",
         r"_not_found$|^invalid_(consumer_group|stream|topic)_id$",
         True,
@@ -206,8 +213,13 @@ def _about(request: Message | None) -> str:
         return ""
     fields = request.fields
     parts = [f"{what} {shown}" for name, what in NAMED if (shown := _named(fields.get(name))) is not None]
-    if fields.get("partition_id") and fields.get("partition_given", True):
-        parts.append(f"partition {fields['partition_id']}")
+    consumer, key = fields.get("consumer") or {}, fields.get("partitioning") or {}
+    if consumer.get("kind_label") == "consumer_group" and consumer.get("id"):
+        parts.append(f"consumer group {_named(consumer['id'])}")
+    # Where partitions count from 1, 0 means that none is named
+    partition = key.get("value") if key.get("kind_label") == "partition_id" else fields.get("partition_id")
+    if partition is not None and (key or fields.get("partition_given", partition)):
+        parts.append(f"partition {partition}")
     return ", ".join(parts)
 
 
@@ -221,14 +233,17 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     """What a refused response says that no rule tells of its own."""
     why, about = reason(message), _about(request)
     text = message.fields.get("message")
-    shown = f"{_words(why)} ({quoted(text)})" if isinstance(text, str) and text else _words(why)
-    if _words(why) == "stale client":
+    text = text if isinstance(text, str) else ""
+    shown = f"{_words(why)} ({quoted(text)})" if text else _words(why)
+    if _words(why) == "stale client" or (why == "consumer_group_member_not_found" and context.memo.quiet_ns >= STALE_NS):
         shown += f" after {span_text(context.memo.quiet_ns)} of silence{_beat(context, request)}"
     if message.name == "eviction":
         shown = f"the server evicts the client: {shown}"
     rule, expected, advice = _group(why) or ("refused", False, None)
-    lacks = LACKS.get(message.name, "") if rule in ("not-found", "not-permitted") else ""
-    return Refusal(shown, about, expected, advice, rule, lacks=lacks)
+    if rule == "not-a-member" and message.name == "leave_consumer_group":
+        expected, advice = True, "Nothing need be done: the client is not in the group."
+    lacks = LACKS.get(message.name, "") if rule in ("not-found", "not-a-member", "no-partition", "not-permitted") else ""
+    return Refusal(shown, about, expected, advice, rule, lacks=lacks, text=text)
 
 
 def _beat(context: ConversationContext, late: Message | None = None) -> str:

@@ -151,13 +151,14 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     why = str(label) if label else f"error {code}" if code is not None else "no reason given"
     if isinstance(text, str) and text and text.lower() != why:
         why += f" ({quoted(text, 160)})"
+    text = text if isinstance(text, str) else ""
     advice = ADVICE.get(str(label))
     if request is None or request.name != "CONNECT":
         # A server that looks at it has taken CONNECT, whether its response was captured or not
         context.ready = context.ready or request is not None
         named = (f"{what} {_shown(asked[name])}" for name, what in NAMED if asked.get(name) is not None)
         lacks = "consume from it" if request is not None and request.name == "SUBSCRIBE" else ""
-        return Refusal(why, next(named, ""), label in ABSENT, advice, lacks=lacks)
+        return Refusal(why, next(named, ""), label in ABSENT, advice, lacks=lacks, text=text)
     version = asked.get("version")
     if "auth" in f"{why} {code}".lower():
         auth = asked["authInfo"] if isinstance(asked.get("authInfo"), dict) else {}

@@ -74,6 +74,8 @@ class FindingDraft(NamedTuple):
     """Only all conversations together show whether it is told."""
     rule: str | None = None
     """Its name, where one function tells several things apart."""
+    alike: str = ""
+    """The cause without the numbers in its free text: those alike are reported once, with their count, when the conversation ends."""
 
 
 class Rule(NamedTuple):
@@ -116,8 +118,10 @@ class Refusal(NamedTuple):
     needed: bool = False
     """It hardly goes on without what it asked for: a warning if it leaves."""
     lacks: str = ""
-    key: str | None = None
-    """What refusals that are told as one have in common; None: what was asked, and why."""
+    text: str = ""
+    """Free text of the server in `why`: refusals whose texts differ in numbers only are one finding, with their count."""
+    asked: str = ""
+    """The name of the request, where all have the same and it may not be remembered."""
 
 
 def _nothing() -> None:
@@ -301,6 +305,7 @@ class ConversationContext:
         "family",
         "found",
         "goodbye",
+        "held",
         "ids",
         "last",
         "last_ns",
@@ -371,6 +376,8 @@ class ConversationContext:
         """Refusals of which the next message tells how bad they are."""
         self.found: dict[tuple[str, Hashable], list[Any]] = {}
         """By rule and key how often it came, and the finding."""
+        self.held: dict[tuple[str, Hashable], FindingDraft] = {}
+        """By rule and key those of them that are reported with their count, when the conversation ends."""
         self.aborted: Message | None = None
         """A message of which only a part was sent, as the connection ended."""
         self.tail: Gap | None = None
@@ -552,6 +559,20 @@ def span_text(ns: int) -> str:
     return f"{ns / 1000:.3g} us"
 
 
+_NUMBER = re.compile("0x[0-9a-f]+|[0-9]+", re.IGNORECASE)
+_MEASURED = re.compile(r"[0-9][0-9.,]*(?= (?:us|ms|s|min|h)\b)")
+
+
+def without_numbers(text: str) -> str:
+    """Return free text without its numbers."""
+    return _NUMBER.sub("#", text)
+
+
+def without_times(cause: str) -> str:
+    """Return a cause without the times in it, which differ from one conversation to the next."""
+    return _MEASURED.sub("#", cause)
+
+
 def some(names: Iterable[object], most: int = 5) -> str:
     """The first of a list."""
     every = [str(one) for one in names]
@@ -613,4 +634,6 @@ __all__ = [
     "since",
     "some",
     "span_text",
+    "without_numbers",
+    "without_times",
 ]

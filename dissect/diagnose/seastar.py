@@ -6,7 +6,6 @@ that was answered before on the same connection should be answered again.
 
 from __future__ import annotations
 
-import re
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -53,8 +52,6 @@ VERBS = 1_024
 
 DROPPED = 64
 """So many calls that a connection ends over are told of."""
-
-_NUMBER = re.compile("(?:0x[0-9a-f]+|[0-9]+)", re.IGNORECASE)
 
 PAYS = 0.9
 """Compressed frames that are not smaller than so much of what is in them are not worth the time."""
@@ -146,7 +143,8 @@ def _declined(context: ConversationContext, message: Message) -> FindingDraft | 
         return None
     names = [str(one) for one in negotiated["declined"]]
     if "COMPRESS" not in names:
-        return FindingDraft(f"the server declines {some(names)}, which the client offers: it is older, or not set up for it")
+        cause = f"the server declines {some(names)}, which the client offers: it is older, or not set up for it"
+        return FindingDraft(cause, severity=NOTE)
     packed = (context.memo.offer and _feature(context.memo.offer, COMPRESS)) or {}
     offered = f" ({packed['algorithms']})" if "algorithms" in packed else ""
     cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
@@ -182,13 +180,11 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     fields, verb = message.fields, _verb(context, message, request)
     if fields.get("exception_type") == UNKNOWN_VERB:
         verb = verb_of(message) if "verb" in fields else verb
-        return Refusal(f"the server does not know {verb}", advice=_RELEASES, rule="unknown-verb")
+        return Refusal(f"the server does not know {verb}", advice=_RELEASES, rule="unknown-verb", asked="Request")
     text = fields.get("text")
     kind = fields.get("exception_type", USER)
     shown = quoted(text, 120) if text is not None else "what was not captured" if kind == USER else f"exception type {kind}"
-    # Texts that differ in a number say the same
-    key = f"{verb} throws {_NUMBER.sub('#', str(text or shown)[:1000])[:120]}"
-    return Refusal(f"{verb} throws {shown}", advice=_LOG, rule="exception", key=key)
+    return Refusal(f"{verb} throws {shown}", advice=_LOG, rule="exception", text=str(text or shown), asked="Request")
 
 
 def _overdue(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -233,6 +229,10 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
     age = " to ".join(dict.fromkeys((span_text(min(ages)), span_text(max(ages)))))
     evidence = tuple(one.number for one in shown), tuple(one.packet for one in shown)
+    if not memo.verbs and closed.by == closed.server and context.begun and not closed.lacking:
+        first = f"its first call ({names})" if len(calls) == 1 else f"its first {len(calls)} calls ({names})"
+        cause = f"the server {closed.verb} the connection {span_text(min(ages))} after {first}, without a reply"
+        return FindingDraft(cause, *evidence, ERROR if closed.how == "RST" else WARNING, _NOT_ACCEPTED)
     if not owed:
         cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
         return FindingDraft(cause, *evidence, NOTE, rule="no-reply", advice=_NO_WAIT)
@@ -333,7 +333,7 @@ RULES: tuple[Rule, ...] = (
         _negotiation_failed,
         "Look at what the client sends first: servers close without a word over it.",
     ),
-    Rule("declined", WARNING, "Negotiation", _declined, "Nothing need be done, unless the feature is wanted: older servers lack it."),
+    Rule("declined", WARNING, "Negotiation", _declined, "If the feature is wanted, upgrade the server or configure it there."),
     Rule("deadline-passed", WARNING, ANY, _overdue, _TIME),
     Rule("deadline-passed", WARNING, EXCHANGE, _unanswered, _TIME),
     Rule("late-reply", WARNING, ("Response", "Exception"), _late, "Look at what keeps the server busy, or let the client wait longer."),
@@ -365,6 +365,7 @@ RULES: tuple[Rule, ...] = (
 
 _RELEASES = "Look whether all nodes have the same release: while they are upgraded, older ones do not know what newer ones ask for."
 _LOG = "Look in the log of the server for this text."
+_NOT_ACCEPTED = "Look in the log of the server for this connection, and compare release, compression and verbs of both sides."
 _NO_WAIT = "--verbs tells calls that expect no reply, where they are known."
 _HANGS = "Look in the log of the side that was called for what keeps it from replying."
 _NETWORK = "Look at the network, and at queues in front of the handler: it was not what took so long."

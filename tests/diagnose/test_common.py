@@ -50,7 +50,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str]] = {
     "RST answers the SYN": (refused, "tcp.refused", "error"),
     "reset in the handshake": (
         lambda: Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).reset(1),
-        "rabbitmq-stream.open-requests",
+        "tcp.accepted-only",
         "error",
     ),
     "reset between two steps": (
@@ -295,7 +295,7 @@ def test_a_frame_that_is_sent_in_part_is_not_blamed_on_its_encoding(how: str) ->
         one.segment(1, flags=FIN | ACK)
     told = rules(one.reset(0) if how == "resets" else one.fin(0))
     assert "rabbitmq-stream.damaged" not in told
-    assert told["rabbitmq-stream.frame-cut-off"] == ("note" if how == "closed" else "warning")
+    assert told["rabbitmq-stream.frame-cut-off"] == ("error" if how == "closed" else "warning")
     (found,) = (each for each in diagnosed(capture(one))[0] if each.rule == "rabbitmq-stream.frame-cut-off")
     where = "the server closes the connection in the middle of Create of the client"
     if how != "closed":
@@ -490,3 +490,39 @@ def test_of_very_many_conversations_the_worst_are_listed() -> None:
     assert len(lines) == LISTED + 1
     assert "192.0.2.1:29000" in lines[-2]
     assert lines[-1] == "  and 6 more; streamdump conversations has them all"
+
+
+def test_the_same_cause_with_other_times_is_the_same() -> None:
+    def turned_away(at: int) -> Connection:
+        one = Connection(at * SECOND, 40000 + at).open().client(rabbit.PEER_PROPERTIES, peer_properties=[])
+        return one.wait((2 + at) * MS).reset(1)
+
+    found = [one for one in diagnosed(capture(*map(turned_away, range(3))))[0] if one.conversation is None]
+    assert [(one.rule, one.severity, one.cause) for one in found] == [
+        (
+            "rabbitmq-stream.retry-loop",
+            "error",
+            "192.0.2.1 tries again and again: 3 connections to 192.0.2.2:5552, one every 1 s, and each time the same: 192.0.2.2:5552 "
+            "accepts the connection and resets it 2 ms after PeerProperties of the client, without having sent a byte",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause"),
+    [
+        (lambda one: one.wait(2 * MS).fin(1), "and closes it 2 ms after PeerProperties of the client, without having sent a byte"),
+        (
+            lambda one: one.wait(9 * SECOND).fin(0),
+            "and sends not one byte in the 9 s after PeerProperties of the client, until the client closes it",
+        ),
+        (lambda one: one.server(rabbit.PEER_PROPERTIES_RESPONSE, peer_properties=[]).reset(1), None),
+        (lambda one: one.wait(9 * MS).fin(0), None),
+    ],
+)
+def test_a_server_that_accepts_and_sends_nothing(ends: Callable[[Connection], Connection], cause: str | None) -> None:
+    one = ends(Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]))
+    found = [each for each in diagnosed(capture(one))[0] if each.rule == "tcp.accepted-only"]
+    assert [(each.severity, each.cause) for each in found] == (
+        [("error", f"192.0.2.2:5552 accepts the connection {cause}")] if cause is not None else []
+    )

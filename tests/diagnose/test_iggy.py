@@ -43,7 +43,7 @@ RAISED = {
     "a version newer than any known": ("py091d5-basic.pcap", "iggy.newer-version", "note"),
     "a body that the server cannot read": ("node050-all.pcap", "iggy.malformed-request", "error"),
     "a command that the server does not know": ("py081-midstream.pcap", "iggy.unknown-command", "warning"),
-    "no such partition": ("py080-errors.pcap", "iggy.no-partition", "warning"),
+    "no such partition": ("py080-errors.pcap", "iggy.no-partition", "error"),
     "no such topic": ("py080-errors.pcap", "iggy.not-found", "error"),
     "such a stream exists": ("py080-errors.pcap", "iggy.exists", "note"),
     "nothing found, without a refusal": ("py080-group.pcap", "iggy.not-found", "note"),

@@ -237,3 +237,13 @@ def test_a_decimal_is_what_closes_the_connection(deep: bool, side: int) -> None:
 
 def test_a_decimal_that_is_taken_in_is_nothing() -> None:
     assert rules(answered(ready(), "PUB", 1, channel="orders", event={"price": Decimal128("1.5")}).fin(0)) == {}
+
+
+def test_refusals_whose_texts_differ_in_numbers_are_one_finding() -> None:
+    one = ready()
+    for ident in range(12):
+        answered(one, "LISTBINDERS", ident, ok=False, _errCode=99, _errMsg=f"request {ident} does not fit")
+    (found,) = [each for each in diagnosed(capture(one.fin(0)))[0] if each.severity != "note"]
+    assert found.cause == (
+        'LISTBINDERS is refused: error 99 ("request 0 does not fit"); 12 times on this connection, with different numbers'
+    )

@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 
 RAISED = {
     "compression declined": ("compress_declined.pcap", "seastar-rpc.declined", "warning"),
-    "an older server": ("new_client_old_server.pcap", "seastar-rpc.declined", "warning"),
+    "an older server": ("new_client_old_server.pcap", "seastar-rpc.declined", "note"),
     "a verb that is not known": ("no_wait.pcap", "seastar-rpc.unknown-verb", "warning"),
     "exceptions": ("exceptions.pcap", "seastar-rpc.exception", "warning"),
     "no reply in time": ("timeout_expiry.pcap", "seastar-rpc.deadline-passed", "warning"),
@@ -177,18 +177,25 @@ def test_exceptions_are_told_by_verb_and_text() -> None:
         return [cause.partition("refused: ")[2] for cause in found]
 
     causes = told((1, b"a"), (1, b"a"), (1, b"b"), (2, b"a"))
-    assert causes == ['verb 1 throws "a"', 'verb 1 throws "b"', 'verb 2 throws "a"']
-    # Texts that differ in a number say the same
+    assert causes == ['verb 1 throws "a"; twice on this connection', 'verb 1 throws "b"', 'verb 2 throws "a"']
+    # Texts that differ in numbers only are one finding
     long = b"x" * 110
     causes = told(*((1, b"no %d at 0x%x" % (key, key * 16)) for key in range(27)), (1, long + b" 99"), (1, long + b" 123456789012"))
-    assert causes == ['verb 1 throws "no 0 at 0x0"', f'verb 1 throws "{long.decode()} 99"']
+    assert causes == [
+        'verb 1 throws "no 0 at 0x0"; 27 times on this connection, with different numbers',
+        f'verb 1 throws "{long.decode()} 99"; twice on this connection, with different numbers',
+    ]
 
 
 def test_real_exceptions_that_differ_in_a_number_are_told_once() -> None:
     told = diagnosed(GOLDEN / "inflight.pcap")[0]
     assert not any("requests are refused" in one.cause for one in told)
     causes = [one.cause for one in told if one.rule == "seastar-rpc.exception"]
-    assert [cause.partition("throws ")[2] for cause in causes] == ['"std::runtime_error (no 2)"', '"int"', '"std::out_of_range (no 27)"']
+    assert [cause.partition("throws ")[2] for cause in causes] == [
+        '"std::runtime_error (no 2)"; 7 times on this connection, with different numbers',
+        '"int"; 3 times on this connection',
+        '"std::out_of_range (no 27)"; 6 times on this connection, with different numbers',
+    ]
 
 
 def compress(frame: bytes) -> bytes:
@@ -241,3 +248,23 @@ def test_what_is_compressed_is_counted(file: str) -> None:
         assert counted["before"] == sum(one["unpacked_size"] or 0 for one in packed)
         assert counted["after"] == sum(4 + one["packed_size"] for one in packed if one["unpacked_size"] is not None)
     reader.close()
+
+
+@pytest.mark.parametrize(
+    ("ends", "answered", "severity", "cause"),
+    [
+        (lambda one: one.reset(1), False, "error", "the server resets the connection 1 ms after its first call (verb 5), without a reply"),
+        (lambda one: one.fin(1), False, "warning", "the server closes the connection 1 ms after its first call (verb 5), without a reply"),
+        (lambda one: one.reset(1), True, "error", "the server resets the connection while a call (verb 5) had no reply for 1 ms"),
+        (lambda one: one.fin(0), False, "note", None),
+    ],
+)
+def test_a_server_that_ends_the_connection_after_its_first_call(
+    ends: Callable[[Connection], Connection], answered: bool, severity: str, cause: str | None
+) -> None:
+    one = agreed()
+    if answered:
+        one.ask(ask(5, 1)).tell(reply(1))
+    (found,) = (each for each in diagnosed(capture(ends(one.ask(ask(5, 2)))))[0] if each.rule.endswith(("dropped-calls", "no-reply")))
+    assert found.severity == severity
+    assert cause is None or found.cause == cause

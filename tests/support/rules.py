@@ -68,7 +68,9 @@ def examples() -> dict[str, list[Shown]]:
     """By rule what shows it; below the name alone, what any protocol shows."""
     found: dict[str, list[Shown]] = {}
     for shown in findings():
-        for name in (shown.finding.rule, shown.finding.rule.partition(".")[2]):
+        prefix, _, name = shown.finding.rule.partition(".")
+        found.setdefault(shown.finding.rule, []).append(shown)
+        if prefix not in ("tcp", "tls"):
             found.setdefault(name, []).append(shown)
     return found
 
