@@ -19,6 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from streamdump.cli.options import filter_words
+from streamdump.filter.grammar import printable
 from streamdump.render.terminal import visible
 
 Parts = list[tuple[str, Style]]
@@ -170,9 +171,12 @@ class Names(Suggester):
 
 
 class Prompt(Input):
-    """A line to type into; the tab key takes what is proposed."""
+    """A line to type into; the tab key takes what is proposed. What acts on a terminal becomes an escape, also of what is pasted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "cursor_right")]
+
+    def validate_value(self, value: str) -> str:
+        return printable(value)
 
     async def _on_key(self, event: Key) -> None:
         """Obey keys that move and delete in the order in which all came; letters would overtake them else."""

@@ -33,8 +33,13 @@ BARE: /[^\s(){},"'=<>!&|]+/
 """
 
 _PARTS = re.compile(r"""\.?([^.\[]+)|\[("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\]""", re.DOTALL)
-_ESCAPED = re.compile(r"""\\([\\'"])""")
+_ESCAPED = re.compile(r"""\\(?:([\\'"])|u([0-9a-fA-F]{4})|U((?:000[0-9a-fA-F]|0010)[0-9a-fA-F]{4}))""")
+_PATTERN_ESCAPED = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|U((?:000[0-9a-fA-F]|0010)[0-9a-fA-F]{4})|.)""", re.DOTALL)
+_RAW_ESCAPED = re.compile(r"""\\([^\x20-\x7e])|\\.""", re.DOTALL)
+_WRITTEN = re.compile(r"""((?:"(?:[^"\\]|\\.)*+"?)|(?:'(?:[^'\\]|\\.)*+'?))|\s|([^\s(){},"'=<>!&|]+)""", re.DOTALL)
+"""What an expression is made of, as far as its characters go: texts in quotes, blanks, words."""
 
+BACKSLASH, QUOTE = "\\", '"'
 KEYWORDS = ("and", "or", "not", "in", "contains", "matches")
 
 SYMBOLS = {"&": "and", "|": "or"}
@@ -210,8 +215,8 @@ def parts_of(text: str) -> tuple[str, ...]:
 
 
 def unquoted(text: str) -> str:
-    """Text without its quotes, in which a backslash stands for the character behind it if that is a quote or a backslash."""
-    return _ESCAPED.sub(r"\1", text[1:-1])
+    """Return the text in quotes: a backslash makes the quote or backslash behind it a character, `\\u` or `\\U` a number."""
+    return _ESCAPED.sub(lambda found: found[1] or chr(int(found[2] or found[3], 16)), text[1:-1])
 
 
 def shortened(text: str) -> str:
@@ -223,14 +228,41 @@ def quoted(text: str) -> str:
     """Text as a filter has it in quotes, or as it is if it is a word."""
     if (text.isalnum() or text.isidentifier()) and text not in KEYWORDS:
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f'"{_escaped(text.replace(BACKSLASH, 2 * BACKSLASH).replace(QUOTE, BACKSLASH + QUOTE))}"'
+
+
+def _escaped(text: str) -> str:
+    """Return `text` with each character that could act on a terminal as `\\u` and its number."""
+    if text.isprintable():
+        return text
+    return "".join([one if one.isprintable() else f"\\u{ord(one):04x}" if one < "\U00010000" else f"\\U{ord(one):08x}" for one in text])
+
+
+def printable(expression: str) -> str:
+    """Return a filter that means the same and has no character that could act on a terminal."""
+
+    def written(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return _escaped(_RAW_ESCAPED.sub(lambda one: f"{2 * BACKSLASH}{one[1]}" if one[1] else one[0], found[1]))
+        return (found[2] if found[2].isprintable() else quoted(found[2])) if found[2] else " "
+
+    return expression if expression.isprintable() else _WRITTEN.sub(written, expression)
+
+
+def _pattern(text: str) -> str:
+    """Return the regular expression in quotes, which has its own backslashes: of ours there are those of the quote and of numbers."""
+
+    def written(found: re.Match[str]) -> str:
+        number = found[1] or found[2]
+        return f"\\x{{{number}}}" if number else text[0] if found[0][1] == text[0] else found[0]
+
+    return _PATTERN_ESCAPED.sub(written, text[1:-1])
 
 
 def _value(token: Any, text: str) -> Value:
     said = str(token)
     if token.type == "QUOTED":
-        # A regular expression has its own backslashes: only the quote needs one
-        return Value(unquoted(said), said[1:-1].replace(f"\\{said[0]}", said[0]), True, token.start_pos, token.end_pos)
+        return Value(unquoted(said), _pattern(said), True, token.start_pos, token.end_pos)
     if said in KEYWORDS:
         raise FilterError(f"a value was expected here; {said} as a text needs quotes", text, token.start_pos, token.end_pos)
     return Value(said, said, False, token.start_pos, token.end_pos)

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 
 import streamdump
 from streamdump.capture.files import open_capture
@@ -35,11 +35,13 @@ from streamdump.cli.browse.screen import WORK
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.run import FileRun
 from streamdump.errors import CaptureError
+from streamdump.filter.grammar import quoted
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.render.clock import Clock
+from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.support.peers import Pair, free_port, needs_capture, said
-from tests.support.terminal import on_terminal
+from tests.support.terminal import on_terminal, typed
 from tests.support.waiting import PATIENCE, until
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -328,7 +330,7 @@ def test_a_filter_is_understood_as_it_is_typed() -> None:
 
 def test_what_a_filter_has_behind_a_name_is_proposed() -> None:
     async def look(on: Browsing) -> None:
-        for typed, proposed in (
+        for begun, proposed in (
             ("outcome ", "outcome =="),
             ("outcome c", "outcome contains"),
             ("outcome == r", "outcome == refused"),
@@ -337,7 +339,7 @@ def test_what_a_filter_has_behind_a_name_is_proposed() -> None:
             ("outcome == refused and lat", "outcome == refused and latency_ns"),
         ):
             await on.press("slash")
-            await on.type(typed)
+            await on.type(begun)
             await on.press("tab")
             assert on.app.prompt.value == proposed
             await on.press("escape")
@@ -699,6 +701,84 @@ def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) ->
             await on.press("escape") if keys in (["l"],) else None
 
     Browsing(REFUSED).drive(look, (200, 60))
+
+
+ACTS = "s\x1b]0;owned\x07\x1b[31m\x9b7m\u202e\u2066\u2028\x7f\t\r\n\U000e0041 \\u0041 \\\\ \"q' )"
+"""Text with all that acts on a terminal, and all that a filter has its own meaning for."""
+
+
+def hostile(path: Path) -> Path:
+    """A capture whose texts, keys and names all are such a text."""
+
+    def string(text: str) -> bytes:
+        return len(text.encode()).to_bytes(2, "big") + text.encode()
+
+    def frame(key: int, body: bytes) -> bytes:
+        return (len(body) + 4).to_bytes(4, "big") + key.to_bytes(2, "big") + b"\0\1" + body
+
+    pair = (1).to_bytes(4, "big") + string(ACTS) + string(ACTS)
+    client = [frame(0x11, (1).to_bytes(4, "big") + pair), frame(0x0D, (2).to_bytes(4, "big") + string(ACTS) + pair)]
+    server = [frame(0x8011, (1).to_bytes(4, "big") + b"\0\1" + pair), frame(0x800D, (2).to_bytes(4, "big") + b"\0\6")]
+    packets = [(tcp(seq=999, flags=SYN), A, B), (tcp(sport=5552, dport=40000, seq=1999, ack=1000, flags=SYN | ACK), B, A)]
+    one, other = 1000, 2000
+    for asked, answer in zip(client, server, strict=True):
+        packets.append((tcp(asked, seq=one, ack=other), A, B))
+        one += len(asked)
+        packets.append((tcp(answer, sport=5552, dport=40000, seq=other, ack=one), B, A))
+        other += len(answer)
+    path.write_bytes(pcap(Packet(ethernet(ip4(body, src=src, dst=dst)), START_NS + at) for at, (body, src, dst) in enumerate(packets)))
+    return path
+
+
+def test_no_key_brings_captured_characters_to_the_terminal(tmp_path: Path) -> None:
+    asked = f"stream == {quoted(ACTS)}"
+
+    async def look(on: Browsing) -> None:
+        async def harmless(*keys: str) -> None:
+            await on.press(*keys)
+            assert all(one.isprintable() or one == "\n" for one in on.text), keys
+            assert on.app.clipboard.isprintable()
+
+        filters = set()
+        for place in "123":
+            await harmless(place)
+            for at in range(len(on.place)):
+                await harmless(place, "g", *["j"] * at, "y", "Y", "s", "f", "slash", "escape", "escape")
+        for at in range(2, 4):
+            await harmless("3", "g", *["j"] * at, "enter")
+            for line in range(len(on.place)):
+                await harmless("g", *["j"] * line, "y", "Y", "f")
+                if isinstance(on.place, Messages):
+                    # What is asked for is there, also once the prompt has shown it
+                    filters.add(on.place.asked)
+                    assert len(on.place) or '"' not in on.place.asked, on.place.asked
+                    await harmless("slash", "enter")
+                    assert on.place.asked in filters
+                    await harmless("escape", "g", *["j"] * at, "enter")
+        assert f"fields.{asked}" in filters
+        # What one pastes, and what was given as -Y
+        await harmless("3", "slash")
+        on.app.prompt.post_message(Paste(f'stream == "{ACTS}'))
+        await on.settle()
+        await harmless("left")
+        assert on.app.prompt.value == f"stream == {quoted(ACTS.splitlines()[0])}"[:-1]
+
+    written = ACTS.replace("\\", "\\\\").replace('"', '\\"')
+    Browsing(hostile(tmp_path / "hostile.pcap"), where=f'stream == "{written}"').drive(look, (200, 60))
+
+
+def test_a_terminal_is_sent_no_captured_sequence(tmp_path: Path) -> None:
+    text = typed(
+        ["browse", str(hostile(tmp_path / "hostile.pcap"))],
+        ("jj", lambda seen: "Create" in seen),
+        ("\r", lambda seen: "correlation_id" in seen),
+        ("jjjjjj", lambda seen: "esc back" in seen),
+        ("f", lambda seen: "7/" in seen),
+        ("/", lambda seen: "1 match" in seen),
+        ("\x03", lambda seen: quoted(ACTS)[:20] in seen),
+    )
+    assert quoted(ACTS)[:20] in text
+    assert not any(one in text for one in ("\x1b]0;owned", "owned\x07", "\x9b", "\u202e", "\u2066", "\u2028", "\x7f", "\U000e0041"))
 
 
 def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamdump.errors import FilterError
 from streamdump.filter import NameTable, compile_filter, names_of
-from streamdump.filter.grammar import DEPTH_LIMIT, LENGTH_LIMIT, parts_of
+from streamdump.filter.grammar import DEPTH_LIMIT, LENGTH_LIMIT, parse, parts_of, printable, quoted
 from streamdump.filter.names import FROM_TSHARK
 from streamdump.model import Ending, Exchange, Fault, Gap, Head, Message, Options
 from streamdump.protocols import PROTOCOLS
@@ -475,3 +475,40 @@ def test_a_new_kind_of_record_is_known_by_itself(monkeypatch: pytest.MonkeyPatch
     assert compile_filter("client == 192.0.2.2").select([ending, EXCHANGE, finding]) == [ending, EXCHANGE]
     with pytest.raises(FilterError, match="how is never RTS; did you mean RST"):
         compile_filter("how == RTS")
+
+
+ODD = [*map(chr, range(0x180)), *map(chr, (0x61C, 0x200B, 0x200E, 0x202A, 0x202E, 0x2028, 0x2029, 0x2066, 0xFEFF, 0xE000, 0xFFFF, 0xE0041))]
+"""Characters that act on a terminal, and all that a filter has its own meaning for."""
+
+
+@given(st.lists(st.one_of(st.sampled_from([*ODD, "\ud800", "\udcff", "\\u"]), st.characters(codec=None))).map("".join))
+def test_text_in_a_filter_is_read_back_and_acts_on_no_terminal(text: str) -> None:
+    written = quoted(text)
+    assert written.isprintable()
+    for expression in (f"a == {written}", f"a contains {written}"):
+        assert parse(expression).values[0].text == text  # type: ignore[union-attr]
+    assert written == text or parts_of(f"a[{written}]") == ("a", text)
+    # What a user wrote stays what it means
+    for mark in "\"'":
+        raw = f"a == {mark}{text.replace(mark, '')}{mark}"
+        try:
+            meant = parse(raw).values[0].text  # type: ignore[union-attr]
+        except FilterError:
+            continue
+        assert printable(raw).isprintable()
+        assert parse(printable(raw)).values[0].text == meant  # type: ignore[union-attr]
+
+
+def test_each_character_is_found_by_its_number() -> None:
+    for one in ODD:
+        record = message(name="Create", kind="request", fields={"stream": f"a{one}b"})
+        number = f"\\U{ord(one):08x}"
+        expressions = [f'fields.stream == "a{number}b"', f'fields.stream contains "{number}"', f"fields.stream == {quoted(f'a{one}b')}"]
+        for expression in [*expressions, f'fields.stream matches "a{number}b"']:
+            assert compile_filter(expression).keeps(record), expression
+        assert not compile_filter(f'fields.stream == "a\\{number}b"').keeps(record)
+
+
+def test_a_backslash_before_another_letter_is_itself() -> None:
+    for text in (r"\x1b", r"caf\xe9", r"\u12", r"\U00110000", r"\n"):
+        assert compile_filter(f'fields.stream == "{text}"').keeps(message(name="Create", kind="request", fields={"stream": text}))

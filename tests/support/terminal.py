@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
 
 from tests.support.waiting import PATIENCE
 
@@ -48,3 +51,30 @@ def on_terminal(
         parts.append(part)
     os.close(master)
     return process.wait(PATIENCE), b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def typed(argv: Sequence[str], *steps: tuple[str, Callable[[str], bool]]) -> str:
+    """All that a terminal of 120 columns was sent while a person typed each step's keys, once its condition held of what was sent since
+    the step before."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
+    call = [sys.executable, "-m", "streamdump", *argv]
+    process = subprocess.Popen(call, stdin=slave, stdout=slave, stderr=slave, env=environment | {"TERM": "xterm"})
+    os.close(slave)
+    seen, since, end = b"", 0, monotonic() + PATIENCE
+    try:
+        for keys, there in (*steps, ("", lambda _: process.poll() is not None)):
+            while not there(seen[since:].decode(errors="replace")):
+                assert monotonic() < end, f"{keys!r} is not typed: {seen[since:]!r}"
+                if select.select([master], [], [], 0.05)[0]:
+                    with suppress(OSError):
+                        # Linux says EIO when the last writer is gone
+                        seen += os.read(master, 1 << 16)
+            since = len(seen)
+            os.write(master, keys.encode())
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    return seen.decode(errors="replace")
