@@ -77,7 +77,7 @@ def _unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraf
         return None
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
     often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"
-    return FindingDraft(f"{often} no answer: nothing at {closed.endpoints[1]} takes or refuses the connection", key="unanswered")
+    return FindingDraft(f"{often} no answer: {closed.endpoints[1]} does not accept this connection", key="unanswered")
 
 
 def _refused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -566,7 +566,7 @@ COMMON: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         _unanswered_syn,
-        "Check the address, that the server runs, and that no firewall on the way drops the packets.",
+        "Check the address, that the server runs and accepts connections in time, and that no firewall on the way drops the packets.",
     ),
     Rule("tcp.refused", ERROR, CLOSED, _refused, "Check that the server runs and listens on this address and port, not on another one."),
     Rule(
@@ -724,14 +724,19 @@ class Failed(msgspec.Struct):
 
 class Overview(NamedTuple):
     """What several conversations tell: all troubles that are not mere notes, the findings that send clients to other endpoints by these,
-    the endpoints that somebody connected to, the troubles that are none by themselves (`FindingDraft.later`), and the hosts that do what
-    they came for."""
+    the endpoints that somebody connected to, the troubles that are none by themselves (`FindingDraft.later`), the hosts that do what
+    they came for, and by endpoint how many connections were accepted there."""
 
     failed: list[Failed]
     sent: dict[tuple[str, ...], Finding]
     dialled: dict[str, None]
     later: list[Failed]
     active: dict[str, None]
+    accepted: dict[str, int]
+
+    def accepts(self, server: str | None) -> bool:
+        """Whether a server accepted a connection, or may have."""
+        return server in self.accepted or len(self.accepted) >= ACCEPTED_KEPT
 
 
 class Across(NamedTuple):
@@ -749,21 +754,47 @@ HOSTS_KEPT = 16
 SAME = 3
 """So many times make a habit."""
 
-_TCP_ENDS = ("tcp.refused", "tcp.unanswered", "tcp.accepted-only", "tcp.reset-in-handshake")
+ACCEPTED_KEPT = 4_096
+"""So many endpoints that accepted connections are remembered."""
+
+_NOT_ACCEPTED = ("tcp.refused", "tcp.unanswered")
+_TCP_ENDS = (*_NOT_ACCEPTED, "tcp.accepted-only", "tcp.reset-in-handshake")
+
+
+def _by_server(seen: Overview, rules: tuple[str, ...]) -> list[Failed]:
+    """The troubles of these rules, those with one server together: causes name how many SYNs there were, and when."""
+    found: dict[tuple[str, str | None], Failed] = {}
+    for one in seen.failed:
+        if one.rule in rules and (one.rule, one.server) in found:
+            found[one.rule, one.server].merge(one)
+        elif one.rule in rules:
+            found[one.rule, one.server] = msgspec.structs.replace(one, hosts={**one.hosts})
+    return list(found.values())
 
 
 def _everybody(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
-    for one in seen.failed:
-        if one.rule in _TCP_ENDS and one.conversations >= SAME and len(one.hosts) > 1:
-            more = " or more" if len(one.hosts) == HOSTS_KEPT else ""
-            verb = "leaves everybody without an answer" if one.rule == "tcp.unanswered" else "turns everybody away"
-            yield one.evidence(f"{one.server} {verb}: {one.conversations:,} connections of {len(one.hosts)} clients{more}"), one
+    for one in _by_server(seen, _TCP_ENDS):
+        if one.conversations < SAME or len(one.hosts) == 1 or (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
+            continue
+        of = f"{one.conversations:,} connections of {len(one.hosts)} clients{' or more' if len(one.hosts) == HOSTS_KEPT else ''}"
+        if one.rule == "tcp.unanswered":
+            yield one.evidence(f"nothing at {one.server} accepts connections: {of} have no answer"), one
+        else:
+            yield one.evidence(f"{one.server} turns everybody away: {of}"), one
+
+
+def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    for one in _by_server(seen, ("tcp.unanswered",)):
+        accepted, count = seen.accepted.get(one.server or "", 0), one.conversations
+        what = f"{count:,} of {count + accepted:,} connections to {one.server} {'has' if count == 1 else 'have'} no answer"
+        if accepted:
+            yield one.evidence(f"{what}; it accepts the other{'' if accepted == 1 else 's'}"), one
 
 
 def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
         host = next((host for host, times in one.hosts.items() if times >= SAME), None)
-        if one.severity == ERROR and host is not None:
+        if one.severity == ERROR and host is not None and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
             each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
             cause = (
                 f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}, one every {span_text(each)}, "
@@ -783,7 +814,7 @@ def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
     """Clients are sent where nobody answers."""
     for places, finding in seen.sent.items():
         for one in seen.failed:
-            if one.server in places and one.rule in _TCP_ENDS:
+            if one.server in places and one.rule in _TCP_ENDS and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
                 cause = f"clients are sent to {one.server}, where they do not get through: {one.cause}"
                 yield FindingDraft(cause, (*finding.messages, *one.messages), (*finding.packets, *one.packets)), finding
                 break
@@ -811,6 +842,12 @@ ACROSS: tuple[Across, ...] = (
         "Let the server advertise a host and port that clients reach, and look whether a firewall is in the way.",
     ),
     Across("advertised-not-dialled", WARNING, _never_dialled, NOT_DIALLED),
+    Across(
+        "tcp.not-all-accepted",
+        WARNING,
+        _not_all_accepted,
+        "Look whether the server accepts connections in time (its listen queue, its limits); the address is right.",
+    ),
     Across("tcp.turns-everybody-away", ERROR, _everybody, "Look at the server first: no client gets through."),
     Across("retry-loop", ERROR, _retries, "Mend the cause that is named, and let the client wait longer from one attempt to the next."),
     Across("again-and-again", WARNING, _same, "Look at what these clients have in common: a configuration, a version, a stream."),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from streamdump.diagnose.common import ACROSS, COMMON, FIRST, PLAIN, Failed, Overview
+from streamdump.diagnose.common import ACCEPTED_KEPT, ACROSS, COMMON, FIRST, PLAIN, Failed, Overview
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import (
     ANY,
@@ -88,6 +88,7 @@ class Diagnoser:
         self._failed: dict[tuple[Hashable, ...], Failed] = {}
         self._later: dict[tuple[Hashable, ...], Failed] = {}
         self._active: dict[str, None] = {}
+        self._accepted: dict[str, int] = {}
         self._sent: dict[tuple[str, ...], Finding] = {}
         self._dialled: dict[str, None] = {}
         self._spoken: dict[str, tuple[str | None, int]] = {}
@@ -136,7 +137,7 @@ class Diagnoser:
     def finish(self) -> list[Record]:
         """What all conversations together tell."""
         out: list[Record] = []
-        seen = Overview(list(self._failed.values()), self._sent, self._dialled, list(self._later.values()), self._active)
+        seen = Overview(list(self._failed.values()), self._sent, self._dialled, list(self._later.values()), self._active, self._accepted)
         now = rfc3339(self._last_ns)
         for rule in ACROSS:
             try:
@@ -154,11 +155,11 @@ class Diagnoser:
         """What `finish` goes by, as plain data."""
         failed = [[msgspec.structs.asdict(one) for one in kept.values()] for kept in (self._failed, self._later)]
         sent = [(places, msgspec.structs.asdict(one)) for places, one in self._sent.items()]
-        return *failed, sent, list(self._dialled), list(self._active), self._last_ns
+        return *failed, sent, list(self._dialled), list(self._active), self._accepted, self._last_ns
 
     def learn(self, seen: Sequence[Any]) -> None:
         """Take what another one has seen, of other conversations."""
-        *failed, sent, dialled, active, last_ns = seen
+        *failed, sent, dialled, active, accepted, last_ns = seen
         for kept, more in zip((self._failed, self._later), failed, strict=True):
             for one in more:
                 found = Failed(**one | {"places": tuple(one["places"])})
@@ -171,7 +172,14 @@ class Diagnoser:
             self._sent.setdefault(tuple(places), Finding(**one))
         self._dialled |= dict.fromkeys(dialled)
         self._active |= dict.fromkeys(active)
+        for server, count in accepted.items():
+            self._accept(server, count)
         self._last_ns = max(self._last_ns, last_ns)
+
+    def _accept(self, server: str, count: int) -> None:
+        """Count connections that a server accepted."""
+        if server in self._accepted or len(self._accepted) < ACCEPTED_KEPT:
+            self._accepted[server] = self._accepted.get(server, 0) + count
 
     def forget(self, conversations: Iterable[int]) -> None:
         """These have left for good, and nobody will ask about them."""
@@ -239,6 +247,8 @@ class Diagnoser:
             context.client, context.server = context.client or closed.endpoints[0], context.server or closed.endpoints[1]
         if len(self._dialled) < ACROSS_KEPT:
             self._dialled[context.server] = None
+        if closed.packets[closed.server] and not closed.refused:
+            self._accept(context.server, 1)
         if context.active and len(self._active) < ACROSS_KEPT:
             self._active[context.client.rpartition(":")[0]] = None
         for message, request, refusal in context.pending:

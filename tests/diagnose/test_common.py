@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, fou
 from tests.support.encoder import encode
 from tests.support.frames import ACK, FIN, SYN, A, B, ethernet, ip4
 from tests.tls.peers import Wire, talk
+
+REPORTS = Path(__file__).parents[2] / "captures" / "samples" / "reports"
 
 HELLO = bytes.fromhex("160301002d010000290303") + bytes(32) + bytes.fromhex("00000213010100")
 """A ClientHello, as far as one need be told."""
@@ -343,6 +346,48 @@ def test_a_client_that_tries_again_and_again() -> None:
     assert (last.rule, last.severity) == ("rabbitmq-stream.retry-loop", "error")
     assert "4 connections" in last.cause and "every 5 s" in last.cause and "authenticate" in last.cause
     assert rules(*tries[:2]) == {"rabbitmq-stream.authentication-refused": "error"}
+
+
+def unanswered(tries: int, begin: int, sport: int, client: bytes = A) -> Connection:
+    one = Connection(begin, sport, client=client)
+    for _ in range(tries):
+        one.segment(0, flags=SYN).wait(SECOND)
+        one.next[0] = 1000
+    return one
+
+
+def causes(*connections: Connection) -> dict[str, list[str]]:
+    """By rule, what is found in connections."""
+    told: dict[str, list[str]] = {}
+    for one in diagnosed(capture(*connections))[0]:
+        told.setdefault(one.rule, []).append(one.cause)
+    return told
+
+
+def test_one_of_ten_connections_that_is_not_accepted() -> None:
+    findings = diagnosed(REPORTS / "backlog_one_of_ten.pcap")[0]
+    assert [(one.rule, one.severity, one.conversation, one.cause) for one in findings] == [
+        ("tcp.unanswered", "error", 4, "4 SYNs in 7 s have no answer: 10.0.0.2:5552 does not accept this connection"),
+        ("tcp.not-all-accepted", "warning", None, "1 of 10 connections to 10.0.0.2:5552 has no answer; it accepts the others"),
+    ]
+
+
+@pytest.mark.parametrize("accepted", ["before", "after", "never"])
+def test_nothing_accepts_connections_where_none_was_accepted(accepted: str) -> None:
+    tries = [unanswered(1 + at, (10 + at) * SECOND, 40000 + at, bytes((192, 0, 2, 10 + at))) for at in range(4)]
+    late = [] if accepted == "never" else [Connection(0 if accepted == "before" else 60 * SECOND, 50000).ready().goodbye()]
+    told = causes(*tries, *late)
+    assert told.pop("tcp.unanswered")[0] == "the SYN has no answer: 192.0.2.2:5552 does not accept this connection"
+    if accepted == "never":
+        expected = "nothing at 192.0.2.2:5552 accepts connections: 4 connections of 4 clients have no answer"
+        assert told == {"tcp.turns-everybody-away": [expected]}
+    else:
+        assert told == {"tcp.not-all-accepted": ["4 of 5 connections to 192.0.2.2:5552 have no answer; it accepts the other"]}
+
+
+def test_a_client_that_tries_again_and_gets_in() -> None:
+    told = causes(*[refused(at * SECOND, 40000 + at) for at in range(3)], Connection(9 * SECOND, 50000).ready().goodbye())
+    assert told == {"tcp.refused": ["192.0.2.2:5552 refuses the connection: it answers the SYN with RST"] * 3}
 
 
 def test_a_server_that_turns_everybody_away() -> None:
