@@ -266,7 +266,7 @@ TROUBLES: tuple[tuple[str, str], ...] = (
 
 def _trouble(name: str) -> Callable[[ConversationContext, Closed], FindingDraft | None]:
     def tell(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-        cause = closed.troubles.get(name) if closed.ours else None
+        cause = closed.troubles.get(name) if closed.ours or closed.tls_failed else None
         if cause is None:
             return None
         # Whoever was not content has gone on all the same
@@ -278,11 +278,29 @@ def _trouble(name: str) -> Callable[[ConversationContext, Closed], FindingDraft 
 
 def _tls_on_plain_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if closed.expected is None or tls is None or closed.troubles or tls.version is not None or closed.by in (None, tls.client):
+    if not _unheard(closed) or closed.by in (None, tls.client):
         return None
-    heard = (tls.last is not None and tls.last[0] != tls.client) or closed.lost[closed.server]
-    cause = "the client begins with TLS, and the server ends the connection without a word of it"
-    return None if heard else FindingDraft(cause, (), key="plain port")
+    cause = f"the client begins with TLS, and the server {closed.verb} the connection without an answer: this is probably a plain port"
+    return FindingDraft(cause, (), key="plain port")
+
+
+def _unheard(closed: Closed) -> bool:
+    """Whether the server acknowledges the ClientHello, and answers nothing."""
+    tls = closed.tls
+    if tls is None or tls.last is None or tls.last[0] != tls.client or closed.troubles or tls.alerts or closed.lacking:
+        return False
+    return tls.version is None and not closed.bytes[1 - tls.client] and closed.packets[1 - tls.client] > 1
+
+
+def _tls_no_answer(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if not _unheard(closed) or closed.by not in (None, closed.tls.client):
+        return None
+    waited = closed.until_ns - closed.tls.last[2]
+    if waited < PATIENCE_NS:
+        return None
+    then = closed.when if closed.by is None else f"when the client {closed.verb} the connection"
+    cause = f"the server has not answered the ClientHello for {span_text(waited)} {then}: perhaps this is a plain port"
+    return FindingDraft(cause, (), severity=WARNING if closed.by is None else ERROR, key="no answer")
 
 
 def _plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -300,7 +318,7 @@ def _plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingD
 
 def _tls_alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if not closed.ours or tls is None or closed.troubles or context.failed:
+    if tls is None or closed.troubles or context.failed:
         return None
     alert = next((alert for alert in tls.alerts if alert.fatal and alert.number not in HARMLESS), None)
     if alert is None:
@@ -318,21 +336,39 @@ def _latest(tls: Any) -> str:
 
 def _tls_incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if not closed.ours or tls is None or context.failed or tls.last is None or tls.plain_peer is not None or not closed.shaking_hands:
+    if tls is None or context.failed or tls.last is None or tls.plain_peer is not None or closed.lacking:
         return None
-    if closed.by is None or closed.lacking:
+    if tls.sealed_alert is not None:
+        return _sealed_alert(closed, *tls.sealed_alert)
+    if not closed.shaking_hands:
         return None
+    if closed.by is None:
+        waited = closed.until_ns - tls.last[2]
+        cause = f"TLS is not agreed on: nothing follows {_latest(tls)} for {span_text(waited)} {closed.when}"
+        return FindingDraft(cause, (), severity=WARNING, advice=_SILENT, key="open") if waited >= PATIENCE_NS and tls.version else None
     if tls.unanswered and closed.by == tls.client and not tls.resumed and tls.last[2] <= closed.until_ns:
-        cause = f"the client {closed.verb} the connection without a word once it has the server's certificate: it does not accept it"
+        cause = f"the client {closed.verb} the connection silently once it has the server's certificate: it does not accept it"
         return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
     cause = f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {_latest(tls)}"
     return FindingDraft(cause, (), key=(closed.by, _latest(tls)))
 
 
+def _sealed_alert(closed: Closed, side: int, time_ns: int) -> FindingDraft | None:
+    """A sealed alert in place of what follows in a handshake."""
+    if side == closed.tls.client:
+        cause = "the client ends TLS with a sealed alert once it has the server's certificate: it does not accept it"
+        return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
+    if closed.ended_ns is not None and closed.ended_ns < time_ns:
+        # It answers the end of the other side
+        return None
+    cause = "the server ends TLS with a sealed alert once the client has finished: perhaps it requires a certificate of the client"
+    return FindingDraft(cause, (), severity=WARNING, advice=_LOG, key="sealed alert")
+
+
 def _tls_unread(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     unread = closed.expected is not None and closed.verdict.protocol is None and closed.tls is not None
     told = FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
-    return told if unread and not closed.troubles and not closed.shaking_hands else None
+    return told if unread and not (closed.troubles or closed.shaking_hands or closed.tls.sealed_alert) else None
 
 
 # Requests and answers
@@ -541,6 +577,7 @@ _CERTIFICATE = (
     "the log of the client says what it did not like."
 )
 _SPEAK_FIRST = "Clients speak first here: look at what this one waits for, or whether a proxy in front of the server has none behind it."
+_LOG = "Look in the log of the server for what it did not like."
 _SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
 _ENDED = "Look at why the connection or the capture ended here."
 _CUT_OFF = "Look at why the connection ended: this frame is lost."
@@ -576,6 +613,7 @@ COMMON: tuple[Rule, ...] = (
         _tls_on_plain_port,
         "Connect to the port on which the server speaks TLS, or switch TLS off at the client.",
     ),
+    Rule("tls.no-answer", ERROR, CLOSED, _tls_no_answer, "Look whether the server speaks TLS on this port, and whether it still runs."),
     Rule(
         "tls.plain-on-tls-port",
         ERROR,

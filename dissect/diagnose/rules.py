@@ -232,8 +232,17 @@ class Closed(msgspec.Struct):
     @property
     def shaking_hands(self) -> bool:
         """Whether TLS was begun, and not agreed on."""
+        return self.tls is not None and self.tls.unfinished
+
+    @property
+    def tls_failed(self) -> bool:
+        """Whether TLS was begun and certainly failed."""
         tls = self.tls
-        return tls is not None and not tls.complete and (tls.unanswered or not tls.sealed)
+        if tls is None or tls.complete:
+            return False
+        return (
+            any(alert.fatal for alert in tls.alerts) or tls.plain_peer is not None or (tls.unfinished and self.ended and not self.lacking)
+        )
 
     @property
     def injected(self) -> bool:

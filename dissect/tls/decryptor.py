@@ -23,7 +23,7 @@ from streamdump.tls.record_buffer import RecordBuffer, SealedGap
 from streamdump.tls.records import begins
 
 NO_KEYS = "no keys"
-WAITING = "waiting for keys"
+WAITING, UNFINISHED = "waiting for keys", "handshake not finished"
 
 
 class TlsDecryptor(RecordReader):
@@ -134,6 +134,8 @@ class TlsDecryptor(RecordReader):
         if facts is None or self.emitted:
             return None
         reason = WAITING if self.waiting and self.keys.given else facts.unread
+        if reason in (None, NO_KEYS, MISSING) and facts.last is not None and facts.unfinished:
+            reason = UNFINISHED
         return Verdict(None, 1.0, ("begins like TLS",), "TLS" if reason in (None, NO_KEYS) else f"TLS, {reason}")
 
     def known(self) -> Facts | None:

@@ -120,6 +120,8 @@ class Facts(msgspec.Struct):
     renegotiations: int = 0
     key_updates: int = 0
     alerts: list[Alert] = msgspec.field(default_factory=list)
+    sealed_alert: tuple[int, int] | None = None
+    """Who ended the handshake with an alert that is sealed, as its size shows, and when."""
     unread: str | None = None
     """Why nothing was decrypted, or from where on nothing more was."""
     plain: tuple[int, int] = (0, 0)
@@ -127,6 +129,12 @@ class Facts(msgspec.Struct):
     """Records that did not authenticate."""
     plain_peer: int | None = None
     """The side that does not speak TLS while the other does."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the handshake was begun, and not finished by the client."""
+        refused = self.sealed_alert is not None and self.sealed_alert[0] == self.client
+        return not self.complete and (self.unanswered or not self.sealed or refused)
 
     def row(self) -> dict[str, Any]:
         """What a row of `conversations` says of it."""

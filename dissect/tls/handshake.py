@@ -12,6 +12,9 @@ from streamdump.tls.record_buffer import RecordBuffer
 
 H = TypeVar("H", ClientHello, ServerHello)
 
+ALERT_SEALED = 2 + 1 + 16
+"""Bytes of a record of TLS 1.3 that holds an alert: of what ends a handshake in order, no record is as short."""
+
 KEPT = 64 << 10
 """Bytes of one message; a larger one is passed over."""
 
@@ -33,6 +36,8 @@ class TlsHandshake:
         """Whether the server takes early data."""
         self.done = [False, False]
         """Which sides have finished."""
+        self.passed = [0, 0]
+        """By side, the sealed records of TLS 1.3 that were passed over; of the server, those after the client's first one."""
         self.latest = (-1, -1)
         """Packet and side of the latest message."""
 
@@ -168,6 +173,17 @@ class TlsHandshake:
         if all(self.done):
             self.facts.complete = True
             self.facts.sealed = False
+
+    def pass_over(self, flow: RecordBuffer, size: int, index: int) -> None:
+        """Note a sealed record of TLS 1.3 of this size: where the first one is an alert, its side does not go on."""
+        facts, client = self.facts, self.is_client(flow)
+        if facts.early_data is not None or not (client or self.passed[self.client]):
+            return
+        self.passed[flow.side] += 1
+        if self.passed[flow.side] == 1 and size == ALERT_SEALED and facts.sealed_alert is None:
+            facts.sealed_alert = flow.side, flow.marks[index][3]
+        elif facts.sealed_alert is not None and not client and facts.sealed_alert[0] == flow.side:
+            facts.sealed_alert = None
 
     def alert(self, flow: RecordBuffer, body: bytes, index: int) -> None:
         """Note an alert, which the segment at `index` completed; one that is sealed has no body."""

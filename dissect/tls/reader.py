@@ -174,7 +174,8 @@ class RecordReader(MissingKeys):
         """Pass over records that are not read; alerts show all the same, in TLS 1.2 even sealed ones."""
         data, at = flow.data, flow.at
         handshake = self.handshake
-        sealed_12 = flow.epoch is not None and flow.epoch.phase == "master"
+        phase = None if flow.epoch is None else flow.epoch.phase
+        sealed_12 = phase == "master"
         while not flow.deaf and len(data) - at >= HEADER:
             if not sane(data, at):
                 flow.deaf = True
@@ -186,6 +187,8 @@ class RecordReader(MissingKeys):
                 handshake.alert(flow, b"" if sealed_12 else data[at + HEADER : end], flow.reach(end))
             elif kind == MESSAGE and sealed_12:
                 handshake.finish(flow)
+            elif kind == DATA and phase == "handshake":
+                handshake.pass_over(flow, end - at - HEADER, flow.reach(end))
             flow.reach(end)
             at = end
         flow.at = len(data) if flow.deaf else at

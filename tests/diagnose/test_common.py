@@ -182,7 +182,7 @@ def test_a_healthy_connection_has_nothing() -> None:
 
 
 def test_a_connection_of_others_is_nobodys_business() -> None:
-    refused, left = Connection(dport=443).segment(0, flags=SYN).reset(1), Connection(sport=40001, dport=443).open().ask(HELLO).reset(1)
+    refused, left = Connection(dport=443).segment(0, flags=SYN).reset(1), Connection(sport=40001, dport=443).open().ask(b"hello?").reset(1)
     from_the_middle_on = Connection(sport=40002, dport=443).ask(b"what is this? " * 9).fin(0)
     assert rules(refused, left, from_the_middle_on) == {}
 

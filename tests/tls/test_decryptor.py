@@ -795,7 +795,7 @@ def test_a_server_that_answers_otherwise(first: bytes) -> None:
         assert found.facts["tls"] == "only the client"
         assert found.facts["tls_troubles"] == {"tls.plain-peer": "the client speaks TLS, and the server does not"}
     else:
-        assert found.rows[0].name == "TLS"
+        assert found.rows[0].name == "TLS, handshake not finished"
         assert found.facts["tls_alerts"] == ["fatal protocol_version by the server"]
         assert found.facts["tls_offered"] == ["1.3"]
         assert list(found.facts["tls_troubles"]) == ["tls.no-common-version"]
