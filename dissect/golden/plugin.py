@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -158,8 +158,8 @@ class Streamdump:
     ) -> Iterator[Recording]:
         """What is said on an interface during the `with`; look at it behind that.
 
-        `port`: TCP of this port or these, without it of the known ports; `filter` is what tcpdump would take instead. The test is
-        skipped where one may not capture.
+        `port`: TCP of this port or these, without it of the known ports; `filter` is what tcpdump would take instead. Where one may not
+        capture, the test is skipped; where `CI` is set, it fails.
         """
         from streamdump.errors import InterfaceError
         from streamdump.golden.record import Recorder
@@ -171,9 +171,9 @@ class Streamdump:
         except InterfaceError as error:
             if not isinstance(error.__cause__, PermissionError):
                 raise
-            pytest.skip(f"nothing can be captured here: {error}")
+            _not_captured(str(error), _PERMITTED)
         except AttributeError:
-            pytest.skip("nothing can be captured here: only Linux has packet sockets")
+            _not_captured("only Linux has packet sockets", "Run this test on Linux")
         with recorder:
             yield seen
         seen._records, seen._rows = recorder.records, recorder.rows
@@ -222,6 +222,16 @@ class Streamdump:
             if not live:
                 check(keylog)
         return Options(bytes_as="raw", **options | {"keylog": keylog})
+
+
+_PERMITTED = "Run pytest as root, in a container with `--cap-add NET_RAW`, or with a Python that may capture (`setcap cap_net_raw=ep`)"
+
+
+def _not_captured(why: str, advice: str) -> NoReturn:
+    """Skip the test, or let it fail where `CI` is set: nobody reads there that nothing was compared."""
+    if not os.environ.get("CI"):
+        pytest.skip(f"nothing can be captured here: {why}")
+    pytest.fail(f"nothing can be captured here: {why}\n{advice}, or exclude this test where CI is set.", pytrace=False)
 
 
 @pytest.fixture

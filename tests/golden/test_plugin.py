@@ -185,23 +185,41 @@ def test_what_is_said_on_loopback_is_captured(login: pytest.Pytester) -> None:
     login.runpytest_inprocess().assert_outcomes(passed=1)
 
 
-def test_a_test_is_skipped_with_the_reason_where_nobody_may_capture(login: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("family", "error", "why", "advice"),
+    [
+        (
+            True,
+            "PermissionError(1, 'Operation not permitted')",
+            "lo: capturing needs the capability CAP_NET_RAW",
+            "Run pytest as root, in a container with `--cap-add NET_RAW`, or with a Python that may capture (`setcap cap_net_raw=ep`), "
+            "or exclude this test where CI is set.",
+        ),
+        (False, "None", "only Linux has packet sockets", "Run this test on Linux, or exclude this test where CI is set."),
+    ],
+    ids=["permission", "system"],
+)
+def test_where_nobody_may_capture_tests_are_skipped_but_fail_in_ci(
+    family: bool, error: str, why: str, advice: str, login: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     login.makeconftest(
-        """
+        f"""
         import socket
         import pytest
 
         @pytest.fixture(autouse=True)
         def nobody(monkeypatch):
-            real = socket.socket
+            real, packet = socket.socket, socket.AF_PACKET
 
             class Refused(real):
                 def __init__(self, family=-1, *more, **named):
-                    if family == socket.AF_PACKET:
-                        raise PermissionError(1, "Operation not permitted")
+                    if family == packet:
+                        raise {error}
                     super().__init__(family, *more, **named)
 
             monkeypatch.setattr(socket, "socket", Refused)
+            if not {family}:
+                monkeypatch.delattr(socket, "AF_PACKET")
         """
     )
     login.makepyfile(
@@ -211,9 +229,15 @@ def test_a_test_is_skipped_with_the_reason_where_nobody_may_capture(login: pytes
                 raise AssertionError
         """
     )
+    monkeypatch.delenv("CI", raising=False)
     result = login.runpytest_inprocess("-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED * nothing can be captured here: lo: capturing needs the capability CAP_NET_RAW"])
+    result.stdout.fnmatch_lines([f"SKIPPED * nothing can be captured here: {why}"])
+    monkeypatch.setenv("CI", "true")
+    result = login.runpytest_inprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines_random([f"nothing can be captured here: {why}", advice.replace("[", "[[]")])
+    result.stdout.no_fnmatch_line("*Traceback*")
 
 
 def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
