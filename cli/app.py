@@ -91,6 +91,16 @@ class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_written(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raise `UsageError` where several values were given for an option that has one."""
+        given = [*args]
+        rest = super().parse_args(ctx, args)
+        order: list[Any] = self.make_parser(ctx).parse_args(args=given)[2]
+        for one in () if ctx.resilient_parsing else order:
+            if one.param_type_name == "option" and not one.multiple and not one.is_flag and order.count(one) > 1:
+                raise UsageError(f"{one.opts[0]} may be given only once")
+        return rest
+
     def get_help(self, ctx: Any) -> str:
         group = ctx.parent.command if ctx.parent is not None else None
         if self.name == READ and group is not None:

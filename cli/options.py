@@ -206,11 +206,11 @@ Colour = Annotated[
     ),
 ]
 Where = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "-Y",
         metavar="EXPR",
-        help="what to show, such as 'name == Open and latency > 20ms'; `protocols --fields` lists the names",
+        help="what to show, such as 'name == Open and latency > 20ms'; of several all must hold; `protocols --fields` lists the names",
         rich_help_panel=SHOWN,
         show_default=False,
         autocompletion=filter_words,

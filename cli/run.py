@@ -152,11 +152,25 @@ class FilterCount:
         return f"{count(number, what)} match{'es' if number == 1 else ''} -Y"
 
 
-def asking(where: str | None, options: Options) -> tuple[FilterCount | None, Options]:
+def joined(where: Sequence[str] | None, options: Options) -> str | None:
+    """Return the filter that holds where every `-Y` does; raises `FilterError` with a place in the one that is wrong."""
+    from streamdump.filter import compile_filter
+
+    if not where:
+        return None
+    if len(where) == 1:
+        return where[0]
+    for one in where:
+        compile_filter(one, options)
+    return " and ".join(f"({one})" for one in where)
+
+
+def asking(where: Sequence[str] | None, options: Options) -> tuple[FilterCount | None, Options]:
     """What -Y asks for, and the options with what that takes."""
-    if where is None:
+    text = joined(where, options)
+    if text is None:
         return None, options
-    asked = FilterCount(where, options)
+    asked = FilterCount(text, options)
     return asked, asked.needs(options)
 
 

@@ -114,6 +114,8 @@ def form_of(shown: Shown) -> ViewForm:
         (forms == {"fields"} and not shown.names, "-T fields shows nothing without -e NAME, such as -e number -e name -e latency"),
         ((shown.names or shown.manner) and not fields, f"{'-e' if shown.names else '-E'} belongs to -T fields"),
     )
+    kinds = [one.partition("=")[0] for one in shown.manner or ()]
+    refuse((len(kinds) > len({*kinds}), "-E: each of header, separator and quote may be given only once"))
     looks = looks_of([*MANNERS, *(shown.manner or ())] if forms == {"csv"} else shown.manner or ())
     return ViewForm(json, fields, bool(forms or shown.tree or shown.dump), looks, enough_of(shown.enough))
 

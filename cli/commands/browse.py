@@ -12,7 +12,7 @@ from streamdump.cli.live import LiveOptions, run_of
 from streamdump.cli.options import Colour, Files, ReadFiles, TimeForm, Where, check_clock, inputs
 from streamdump.cli.output import coloured, say
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import Bugs, FileRun
+from streamdump.cli.run import Bugs, FileRun, joined
 from streamdump.errors import Report, UsageError, describe_exception
 from streamdump.options import Options
 from streamdump.render.terminal import count
@@ -39,10 +39,11 @@ def browse(
         import textual  # noqa: F401
     except ImportError as error:
         raise UsageError("browse needs textual: pip install 'streamdump[browse]'") from error
-    if where is not None:
+    asked = joined(where, options)
+    if asked is not None:
         from streamdump.filter import compile_filter
 
-        compile_filter(where, options)
+        compile_filter(asked, options)
     if not coloured(colour, sys.stdout):
         os.environ["NO_COLOR"] = "1"
     if "-" in names or (not names and not live.interfaces):
@@ -57,7 +58,7 @@ def browse(
 
         reader = Reader(run, run.inspector.options, Clock(cast(Times, clock)))
         title = Path(run.names[0]).name if len(run.names) == 1 else count(len(run.names), "file")
-        app = Browser(reader, title, where)
+        app = Browser(reader, title, asked)
         try:
             app.run()
         finally:

@@ -27,7 +27,7 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import STOPPED, FileRun, FilterCount, blocks, write_html
+from streamdump.cli.run import STOPPED, FileRun, FilterCount, blocks, joined, write_html
 from streamdump.cli.showing import first
 from streamdump.options import Options
 from streamdump.render.terminal import count
@@ -72,7 +72,7 @@ def diagnose(
     left = enough_of(enough)
     names = inputs(read_files, files)
     options = replace(options, bytes_as="omit", findings=True)
-    asked = None if where is None else FilterCount(where, options)
+    asked = FilterCount(text, options) if (text := joined(where, options)) is not None else None
     with run_of(live, names, options, colour, asked, left, prints=json, page=html) as run:
         run.tells = ("diagnose", "conversations")
         view = _View(run, json, html is not None, clock, left)

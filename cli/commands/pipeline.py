@@ -32,7 +32,7 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import coloured, say, write_text
 from streamdump.cli.parameters import READING, Members, gathers
-from streamdump.cli.run import counts, suspicion
+from streamdump.cli.run import counts, joined, suspicion
 from streamdump.errors import UsageError, refuse
 from streamdump.options import Options, members
 from streamdump.render.terminal import count
@@ -135,8 +135,14 @@ def pipeline(
         ),
     ] = None,
     where: Annotated[
-        str | None,
-        typer.Option("-Y", metavar="EXPR", help="only messages and exchanges that fit it", rich_help_panel=WRITTEN, show_default=False),
+        list[str] | None,
+        typer.Option(
+            "-Y",
+            metavar="EXPR",
+            help="only messages and exchanges that fit it; of several all",
+            rich_help_panel=WRITTEN,
+            show_default=False,
+        ),
     ] = None,
     findings: Annotated[
         bool, typer.Option("--findings", help="look for what went wrong; --follow does not", rich_help_panel=WRITTEN)
@@ -195,12 +201,13 @@ def pipeline(
 
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = replace(options, show_secrets=show_secrets, keylog=tuple(map(storage.normal, key_logs(options.keylog))))
-    if where is not None:
-        compile_filter(where, options)
+    asked = joined(where, options)
+    if asked is not None:
+        compile_filter(asked, options)
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     if follow is not None:
         following.checked(follow, out)
-    settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, where, findings, fields, by)
+    settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, asked, findings, fields, by)
     bar = _Bar(colour)
     calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)
     if follow is not None:

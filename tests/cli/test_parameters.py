@@ -1,15 +1,22 @@
 """Options that are declared once: what commands take, what they make of it, and what the pages say of them."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 
+from streamdump.cli.app import READ, command_of, main
+from streamdump.cli.exits import ExitCode
 from streamdump.cli.live import LiveOptions
 from streamdump.cli.parameters import Members, gathers
+from streamdump.cli.run import COMMANDS
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
 from tests.support.pages import everything
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
 
 
 def made(**given: Any) -> tuple[Options, LiveOptions]:
@@ -56,3 +63,49 @@ def test_the_pages_have_the_defaults() -> None:
 
 def _everything(*, options: Annotated[Options, Members(*SETTINGS)]) -> int:
     raise AssertionError(options)
+
+
+SINGLE = [
+    (name, parameter.opts[0])
+    for name in (READ, *COMMANDS)
+    for parameter in command_of((READ, *COMMANDS)).commands[name].params
+    if parameter.param_type_name == "option" and not parameter.is_flag and not parameter.multiple
+]
+
+
+@pytest.mark.parametrize(("name", "option"), SINGLE, ids=" ".join)
+def test_an_option_that_has_one_value_is_given_once(name: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*([] if name == READ else [name]), option, "1", "no-such.pcap", *(["out.pcap"] if name == "scrub" else []), option, "1"]
+    assert main(argv) == ExitCode.USAGE
+    assert capsys.readouterr().err == f"streamdump: {option} may be given only once\n"
+
+
+def test_of_several_filters_all_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(GOLDEN / "rabbitmq-stream" / "vhost_failure_405.pcap")
+    wanted = []
+    for argv in (
+        ["-Y", "(name == Open or name == Close) and (outcome == refused)"],
+        ["-Y", "name == Open or name == Close", "-Y", "outcome == refused"],
+    ):
+        for command in ([], ["conversations"], ["follow", "0"], ["latency"], ["stats"], ["diagnose"]):
+            assert main([*command, *argv, path]) == ExitCode.DONE
+            wanted.append(capsys.readouterr())
+    assert wanted[: len(wanted) // 2] == wanted[len(wanted) // 2 :]
+    assert "2 records match -Y" in wanted[0].err
+
+
+@pytest.mark.parametrize("command", [[], ["diagnose"], ["pipeline", "--out", "no-such"]], ids=" ".join)
+@pytest.mark.parametrize("wrong", ["outcme == refused", "name == Open) or (name == Close", "name =="])
+def test_the_place_of_a_mistake_is_in_its_own_filter(wrong: str, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for before in ([], ["-Y", "name == Open"]):
+        assert main([*command, *before, "-Y", wrong, str(HANDSHAKE)]) == ExitCode.USAGE
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert said[0].splitlines()[1:2] == [f"streamdump:   {wrong}"]
+
+
+def test_how_columns_look_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-T", "csv", "-E", "header=y", "-E", "header=n", str(HANDSHAKE)]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "streamdump: -E: each of header, separator and quote may be given only once\n"
+    assert main(["-T", "csv", "-E", "header=n", str(HANDSHAKE)]) == ExitCode.DONE
