@@ -323,3 +323,87 @@ def test_a_connection_that_carried_nothing_has_the_row_that_was_asked_for(option
     assert [one for one in inspector.take(captured(UNUSED)) if isinstance(one, Message)] == []
     (row,) = inspector.rows()
     assert (row.evidence, row.ended, row.packets) == ((told,), "FIN by client", (4, 2))
+
+
+CLOSING = b"\0\0\0\x12" + bytes.fromhex("0016 0001 00000009 0001 0006") + b"enough"
+CLOSED = bytes.fromhex("0000000a 8016 0001 00000009 0001")
+SERVER_FINS = [b(5028, ack=1037, flags=FIN | ACK), a(1037, ack=5029, flags=FIN | ACK), b(5029, ack=1038)]
+WHO_CLOSES: dict[str, tuple[list[Segment], str, int, str | None]] = {
+    "client, and the server is faster to end the connection": (
+        [*TALK, a(1015, CLOSING, ack=5014), b(5014, CLOSED, ack=1037), *SERVER_FINS],
+        "Close by client",
+        0,
+        "server",
+    ),
+    "client, and the server resets": (
+        [*TALK, a(1015, CLOSING, ack=5014), b(5014, CLOSED, ack=1037), b(5028, ack=1037, flags=RST | ACK)],
+        "Close by client",
+        0,
+        "server",
+    ),
+    "client, and only the answer was captured": (
+        [*TALK, b(5014, CLOSED, ack=1037), *SERVER_FINS],
+        "Close by client",
+        0,
+        "server",
+    ),
+    "server, and the client ends the connection": (
+        [
+            *TALK,
+            b(5014, CLOSING, ack=1015),
+            a(1015, CLOSED, ack=5036),
+            a(1029, ack=5036, flags=FIN | ACK),
+            b(5036, flags=FIN | ACK, ack=1030),
+        ],
+        "Close by server",
+        1,
+        "client",
+    ),
+    "both at once, the client first": (
+        [
+            *TALK,
+            a(1015, CLOSING, ack=5014),
+            b(5014, CLOSING, ack=1015),
+            b(5036, ack=1037, flags=FIN | ACK),
+            a(1037, ack=5037, flags=FIN | ACK),
+        ],
+        "Close by client",
+        0,
+        "server",
+    ),
+    "client, and one side of the connection is open": (
+        [*TALK, a(1015, CLOSING, ack=5014), b(5014, CLOSED, ack=1037), SERVER_FINS[0]],
+        "Close by client, open at end of capture",
+        0,
+        "server",
+    ),
+    "client, and the connection is open": (
+        [*TALK, a(1015, CLOSING, ack=5014), b(5014, CLOSED, ack=1037)],
+        "Close by client, open at end of capture",
+        0,
+        None,
+    ),
+    "nobody": ([*TALK, b(5014, ack=1015, flags=FIN | ACK), a(1015, ack=5015, flags=FIN | ACK)], "FIN by server", 1, "server"),
+}
+
+
+@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("case", WHO_CLOSES)
+def test_the_close_of_the_protocol_decides_who_ended_a_conversation(case: str, size: int) -> None:
+    segments, ended, by_server, sender = WHO_CLOSES[case]
+    inspector = Inspector([], READ, finite=True)
+    records = [one for at in range(0, len(segments), size) for one in inspector.take(captured(segments[at : at + size], at))]
+    endings = [one for one in [*records, *inspector.finish()] if isinstance(one, Ending)]
+    (row,) = inspector.rows()
+    assert (row.ended, inspector.counters.by_server) == (ended, by_server)
+    assert [one.sender for one in endings] == ([] if sender is None else [sender]), "the first FIN or RST"
+
+
+def test_a_handshake_that_the_client_closes_is_not_broken_off_by_the_server() -> None:
+    path = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
+    inspector = Inspector([open_capture(str(path))], Options(findings=True), None, finite=True)
+    assert [one.sender for one in inspector.records() if isinstance(one, Ending)] == ["server"]
+    assert inspector.counters.by_server == inspector.counters.broken_off == 0
+    assert inspector.diagnoser is not None
+    assert [one.ended for one in inspector.diagnoser.so_far()] == ["Close by client"]
+    assert [row.ended for row in inspector.rows()] == ["Close by client"]

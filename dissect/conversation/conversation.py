@@ -42,6 +42,7 @@ class Conversation:
         "ahead",
         "begun",
         "client",
+        "close",
         "detector",
         "done",
         "ended",
@@ -86,6 +87,8 @@ class Conversation:
         """Those of its dissector."""
         self.step: str | None = None
         """How far its handshake had come at the end."""
+        self.close: tuple[str, int] | None = None
+        """The message that announced the end, and the side that sent the first one."""
         self.midway = False
         """In the middle of it, and nothing that was refused tells why."""
         self.client: int | None = None
@@ -252,7 +255,7 @@ class Conversation:
         assert self.parser is not None and self.pairer is not None
         self.left, self.step, self.midway = left, self.pairer.handshake.step, self.pairer.handshake.midway
         self.client = self.parser.dissector.client
-        self.latest_ns = self.parser.latest_ns
+        self.latest_ns, self.close = self.parser.latest_ns, self.parser.closing
 
     def _fail(self, what: str, mark: Mark, segment: Segment | None = None, side: int = 0) -> list[Event]:
         """An exception came with a packet, which gives no records: what follows is only counted, and open requests end."""

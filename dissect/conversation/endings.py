@@ -133,14 +133,15 @@ def _ending(conversation: Conversation) -> list[Event]:
         return []
     source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
     sender = SENDERS[client][side]
-    if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and sender == "server":
+    by_server = SENDERS[client][side if conversation.close is None else conversation.close[1]] == "server"
+    if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:
         run.counters.broken_off += 1
         run.broken_off[tcp.index] = conversation.step
     last = conversation.latest_ns
     quiet_ns = None if last is None else time_ns - last
     head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, sender, None if empty else protocol)
     ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)  # type: ignore[arg-type]
-    run.counters.by_server += ending.protocol is not None and sender == "server"
+    run.counters.by_server += ending.protocol is not None and by_server
     run.counters.unconnected += how in ("refused", "no answer")
     return [Event(moment.order, moment.rank, moment.position, ending, NONE, None, time_ns)]
 

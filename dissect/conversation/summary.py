@@ -46,6 +46,12 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
     return emitted
 
 
+def how(conversation: Conversation) -> str:
+    """How it ended and who did that first, as `TcpStream.how` says it."""
+    close = conversation.close if conversation.parser is None else conversation.parser.closing
+    return conversation.tcp.how(conversation.known_client, close)
+
+
 def row_of(conversation: Conversation, number: int) -> ConversationRow:
     """What the `conversations` view says of it."""
     tcp, tally = conversation.tcp, conversation.tally
@@ -80,7 +86,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
         tcp.retransmissions,
         tcp.out_of_order,
         tcp.conflicts,
-        tcp.how(client),
+        how(conversation),
         conversation.limit_hits + tcp.limit_hits,
         conversation.failure,
         facts,

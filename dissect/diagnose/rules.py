@@ -443,7 +443,7 @@ class ConversationContext:
         if message.name in self.family.goodbye:
             self.goodbye = True
             if message.kind != "response":
-                self.parted = message
+                self.parted = self.parted or message
             else:
                 self.dismissed = True
         if message.kind == "request":

@@ -36,6 +36,8 @@ class Dissector:
     """Whether what one side says may change how the next bytes of the other are cut, so that they are taken one by one."""
     news = False
     """Whether what was decoded frees bytes that wait."""
+    closing: ClassVar[str | None] = None
+    """The message that announces the end of a connection, where the protocol has one."""
     holds: ClassVar[bool] = False
     """Whether `in_turn` may keep frames for later: then it says in which order records are made."""
 

@@ -52,6 +52,7 @@ class Parser:
 
     __slots__ = (
         "buffers",
+        "closing",
         "context",
         "current",
         "dissector",
@@ -87,6 +88,9 @@ class Parser:
         self.tallies = tallies
         self.latest_ns: int | None = None
         """When the last message came that was completed before either side said that it ends."""
+        self.closing: tuple[str, int] | None = None
+        """The message that announced the end, and the side that sent the first one; where that was not captured but its response, the side
+        that this answers."""
         self.limit_hits = 0
         """Messages of which not all was made."""
         self.current = 0
@@ -246,6 +250,8 @@ class Parser:
             message.raw = {"frame": frame.data[frame.start : frame.end], **dissector.details}
             message.spans = decoded.spans
             dissector.details = {}
+        if decoded.name == dissector.closing and self.closing is None:
+            self.closing = decoded.name, 1 - side if decoded.kind == "response" else side
         if fault is not None:
             self.limit_hits += type(fault) is Limited
             for tally in self.tallies:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from streamdump.conversation.conversation import Conversation
+from streamdump.conversation.summary import how
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Record
 from streamdump.render.summary import latency_text
@@ -108,7 +109,7 @@ class Watch:
     def _open(self, one: Conversation) -> str:
         """How many requests are open, or how it ended."""
         if one.tcp.end is not None:
-            return one.tcp.how(one.client).partition(",")[0].replace(" by ", " ")
+            return how(one).partition(",")[0].replace(" by ", " ")
         return "" if one.pairer is None else f"{len(one.pairer.open):,}"
 
     def _cells(self, one: Conversation) -> list[str]:

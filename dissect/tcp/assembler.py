@@ -542,15 +542,27 @@ class ConversationCounts:
     def conflicts(self) -> int:
         return self.sides[0].conflicts + self.sides[1].conflicts
 
-    def how(self, client: int | None) -> str:
-        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"."""
+    def how(self, client: int | None, close: tuple[str, int] | None = None) -> str:
+        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"; `close`: the
+        protocol's own message that announced the end, and its side, which decide: "Close by client"."""
+        if close is not None:
+            name, side = close
+            who = self.endpoints[side] if client is None else "client" if side == client else "server"
+            return f"{name} by {who}{self._left_open}"
         if self.end is None:
             silent = self.from_start and not self.sides[1].packets and self.open and self.ended != "open"
             return "no answer" if silent else self.ended
         side = self.end.side
         who = self.endpoints[side] if client is None else "client" if side == client else "server"
         how = self.end.how if self.end.how != "refused" or not any(self.stream_bytes) else "RST"
-        return f"{how} by {who}{', open at end of capture' if self.open and self.ended != 'open' else ', half open' if self.open else ''}"
+        return f"{how} by {who}{self._left_open}"
+
+    @property
+    def _left_open(self) -> str:
+        """What is still open of it, behind how it ended."""
+        if self.end is None:
+            return f", {self.ended}"
+        return ", open at end of capture" if self.open and self.ended != "open" else ", half open" if self.open else ""
 
 
 class TcpStream(ConversationCounts):

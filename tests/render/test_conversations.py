@@ -46,14 +46,15 @@ def test_nothing_is_wider_than_the_terminal_or_left_out(columns: int) -> None:
 
 
 def test_sides_stand_below_each_other_where_there_is_little_room() -> None:
-    assert table(rows()[:1], 80, PLAIN).splitlines()[:4] == [
+    assert table(rows()[:1], 80, PLAIN).splitlines()[:5] == [
         "#  conversation      protocol         messages  packets    bytes  ended",
-        "0  127.0.0.1:35540   rabbitmq-stream        82     > 55  > 1,304  FIN by server",
+        "0  127.0.0.1:35540   rabbitmq-stream        82     > 55  > 1,304",
         "   > 127.0.0.2:5552                                < 46  < 4,248",
         "   ! 2 gaps (67 bytes), 2 refused, 2 unanswered",
+        "   Close by client",
     ]
     assert table(rows()[:1], 120, PLAIN).splitlines()[1] == (
-        "0  127.0.0.1:35540  > 127.0.0.2:5552  rabbitmq-stream        82  > 55  < 46  > 1,304  < 4,248  FIN by server"
+        "0  127.0.0.1:35540  > 127.0.0.2:5552  rabbitmq-stream        82  > 55  < 46  > 1,304  < 4,248  Close by client"
     )
 
     one = rows()[1:2]
@@ -75,7 +76,7 @@ def test_columns_are_as_wide_as_what_is_widest_in_them() -> None:
     for columns in (88, 140):
         heading, *lines = table(rows(), columns, PLAIN).splitlines()
         some = [line for line in lines if line[0].isdigit()]
-        assert {line.index("FIN") for line in some} == {heading.index("ended")}
+        assert {min(line.find(how) for how in ("FIN", "Close") if how in line) for line in some} == {heading.index("ended")}
         assert len({line.index("  > ") for line in some}) == 1
 
 
@@ -137,7 +138,7 @@ def test_the_live_table_cuts_no_unit_and_says_which_have_ended(width: int) -> No
     (heading,) = [line for line in lines if "latest" in line]
     rows = [line for line in lines if "rabbitmq-stream" in line]
     assert len(rows) == 2
-    assert all("FIN server" in row and row.count(" ms") == ("latest" in heading) + ("median" in heading) for row in rows)
+    assert all("Close client" in row and row.count(" ms") == ("latest" in heading) + ("median" in heading) for row in rows)
     assert ("median" in heading) == (width == 110)
     assert "…" not in heading
     assert lines[0].rstrip().endswith("2 conversations")

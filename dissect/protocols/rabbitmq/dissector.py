@@ -107,6 +107,7 @@ class StreamDissector(Dissector):
 
     header_size = 8
     reuse = "queue"
+    closing = "Close"
     DERIVED = ("bodies", "unasked", "style", "plain", "frame")
 
     language: ClassVar[Language]
