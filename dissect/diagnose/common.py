@@ -35,7 +35,7 @@ from streamdump.diagnose.rules import (
     span_text,
 )
 from streamdump.model import Exchange, Finding, Gap, Limited, Message, Severity
-from streamdump.tcp.assembler import Reset
+from streamdump.tcp.signs import LATE_NS, Reset
 
 PLAIN = Family(())
 """Conversations of no protocol that is known here."""
@@ -51,6 +51,9 @@ OFTEN = 10
 
 SLOW_NS = 1_000_000_000
 """An answer later than this is told."""
+
+SENT_OFTEN = 3
+"""Bytes that were sent so often and never acknowledged do not reach their receiver."""
 
 STALLED_NS = 1_000_000_000
 """A side that takes nothing for so long holds up the other."""
@@ -99,25 +102,90 @@ def _reset_in_handshake(context: ConversationContext, closed: Closed) -> Finding
 
 
 def _reset_injected(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    reset = closed.reset
-    if reset is None or not closed.ours or not reset.injected:
+    reset = closed.signs.reset
+    if reset is None or not closed.ours or not reset.injected or reset.silence is not None:
         return None
     after, last = since(context, closed)
-    cause = f"the RST that ends the connection{after} did not come from {_other_ttl(closed, reset)}"
+    cause = f"the RST that ends the connection{after} did not come from {closed.name(reset.side)}: {_other_ttl(closed, reset)}"
     severity = WARNING if context.ready else ERROR
     return FindingDraft(cause, numbers(last), (*packets(last), reset.number), severity, key="injected")
 
 
 def _other_ttl(closed: Closed, reset: Reset) -> str:
-    """Whose RST it is not, and what shows that."""
-    name = closed.name(reset.side)
-    return f"{name}: the TTL is {reset.ttl}, that of {name}'s other packets {' or '.join(map(str, reset.others))}"
+    """What shows that a RST is not its sender's."""
+    return f"the TTL is {reset.ttl}, that of {closed.name(reset.side)}'s other packets {' or '.join(map(str, reset.others))}"
+
+
+def _forgotten(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    reset = closed.signs.reset
+    if reset is None or reset.silence is None or not closed.ours:
+        return None
+    silence, sender = reset.silence, 1 - reset.side
+    first = context.sent_with(silence.number, closed.endpoints[sender])
+    passed = span_text(silence.until_ns - silence.since_ns)
+    if first is None:
+        what = f"the first packet of {closed.name(sender)} after {passed} of silence"
+    else:
+        what = f"{first.name} of {closed.name(sender)}, the first message after {passed} of silence,"
+    who = f"{closed.name(reset.side)}, or a device between the two,"
+    if reset.injected:
+        who = f"a device between the two ({_other_ttl(closed, reset)})"
+    cause = f"{what} is answered by RST: {who} no longer knew the connection"
+    return FindingDraft(cause, numbers(first), (silence.number, reset.number), key="forgotten")
+
+
+def set_late_aside(context: ConversationContext, closed: Closed) -> None:
+    """Forget that requests have no answer that were sent when the other side had ended the connection."""
+    for src, late in zip(closed.endpoints, closed.signs.late, strict=True):
+        if late is not None:
+            context.unanswered = [one for one in context.unanswered if one.src != src or _asked_ns(one) < late.time_ns]
+
+
+def _sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side in (0, 1) if closed.ours and not context.failed else ():
+        late = closed.signs.late[side]
+        if late is None:
+            continue
+        first = context.sent_with(late.number, closed.endpoints[side])
+        name, passed = closed.name(side), late.time_ns - late.since_ns
+        if passed < LATE_NS and (first is None or first.name in context.family.goodbye):
+            # Of TLS or the protocol, whoever leaves says so all the same
+            continue
+        what = f"{late.size:,} bytes" if first is None else first.name
+        after = since(context, closed)[0] if closed.by == 1 - side else ""
+        how = "reset" if late.reset else "closed"
+        cause = f"{closed.who(1 - side)} {how} the connection{after}, and {name} sends {what} on it {span_text(passed)} later"
+        severity = NOTE if first is not None and first.kind == "one_way" else WARNING if side == closed.server or first is None else ERROR
+        found.append(FindingDraft(cause, numbers(first), (late.number,), severity, key=side))
+    return found
+
+
+def _asked_ns(exchange: Exchange) -> int:
+    """When a request was sent that has no answer."""
+    return exchange.time_ns - (exchange.waited_ns or 0)
+
+
+def _never_acknowledged(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side in (0, 1) if closed.ours and all(closed.packets) else ():
+        again = closed.signs.unacknowledged[side]
+        if again is None or again.times < SENT_OFTEN:
+            continue
+        first = context.sent_with(again.packets[0], closed.endpoints[side])
+        what = f"{first.name} of {closed.name(side)}" if first is not None else f"what {closed.name(side)} sends last"
+        silence = closed.signs.silence
+        if silence is not None and silence.number == again.packets[0]:
+            what += f", the first packet after {span_text(silence.until_ns - silence.since_ns)} of silence,"
+        cause = f"{what} was sent {again.times} times over {span_text(again.last_ns - again.first_ns)}, and never acknowledged"
+        found.append(FindingDraft(cause, numbers(first), again.packets, key=side))
+    return found
 
 
 def _reset_ignored(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
     found = []
     for side in (0, 1) if closed.ours else ():
-        resets = [one for one in closed.ignored if one.side == side]
+        resets = [one for one in closed.signs.ignored if one.side == side]
         for injected in (True, False):
             some_of = [one for one in resets if one.injected == injected]
             if not some_of:
@@ -127,7 +195,7 @@ def _reset_ignored(context: ConversationContext, closed: Closed) -> list[Finding
                 count, what, who = f"{len(some_of)} RSTs", "their sequence numbers", "they"
             cause = f"{count} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} does not expect {what}"
             if injected:
-                cause += f", and {who} did not come from {_other_ttl(closed, some_of[0])}"
+                cause += f", and {who} did not come from {closed.name(side)}: {_other_ttl(closed, some_of[0])}"
             marks = tuple(one.number for one in some_of)
             found.append(FindingDraft(cause, (), marks, WARNING if injected else NOTE, key=(side, injected)))
     return found
@@ -220,6 +288,8 @@ def _lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     count = closed.retransmitted
+    if any(one is not None and one.times >= SENT_OFTEN for one in closed.signs.unacknowledged) and all(closed.packets):
+        return None
     what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
     cause = f"{what} bytes that were there already: the network loses some, or the capture has them twice"
     return FindingDraft(cause, (), closed.repeated, key="again") if closed.ours and count else None
@@ -585,6 +655,14 @@ _TOO_LARGE = "Send smaller batches, or raise the limit on the size of a request 
 _NOTHING_BEHIND = "Check that a server runs behind this port: a proxy, or a published port of a container, accepts connections without one."
 _MIXED = "Look whether a sender mixes something else into the connection."
 
+SENT_LATE = Rule(
+    "tcp.sent-after-end",
+    ERROR,
+    CLOSED,
+    _sent_late,
+    "Let this side notice that the other one ended the connection, and open another one; look in the log of the other for why it did.",
+)
+
 FIRST: tuple[Rule, ...] = (
     Rule(
         "tcp.reset-injected",
@@ -593,6 +671,22 @@ FIRST: tuple[Rule, ...] = (
         _reset_injected,
         "Look for a firewall, load balancer or NAT between the two that resets connections; if it resets idle ones, "
         "use heartbeats or TCP keep-alives more often than it does.",
+    ),
+    Rule(
+        "tcp.forgotten",
+        ERROR,
+        CLOSED,
+        _forgotten,
+        "Use heartbeats or TCP keep-alives more often than the idle timeout of firewalls, load balancers and NAT between the two; "
+        "look whether the server was restarted, too.",
+    ),
+    Rule(
+        "tcp.never-acknowledged",
+        WARNING,
+        CLOSED,
+        _never_acknowledged,
+        "Look for what drops these packets: a firewall or NAT that has forgotten the connection, a link with a smaller MTU, or a host that "
+        "is gone.",
     ),
 )
 """Asked before those of the family: what TCP shows explains what comes of it."""
@@ -657,6 +751,7 @@ COMMON: tuple[Rule, ...] = (
         _closed_by_server,
         "Look in the log of the server: somebody closed the connection, or it was stopped.",
     ),
+    SENT_LATE,
     Rule("no-goodbye", NOTE, CLOSED, _no_goodbye, "Let the client close in the way of the protocol, if it did not break down here."),
     Rule(
         "tcp.unknown-bytes",

@@ -8,6 +8,7 @@ from typing import Any
 from streamdump.diagnose.rules import Closed
 from streamdump.model import Message, Verdict
 from streamdump.tcp.assembler import TcpStream
+from streamdump.tcp.signs import Signs
 
 CLOSE_NOTIFY = 0
 """The alert that announces the end."""
@@ -65,9 +66,16 @@ def closed_of(
         begun,
         foreign,
         ahead,
-        None if tcp.end is None else tcp.end.reset,
-        tcp.ignored,
+        _signs(tcp),
     )
+
+
+def _signs(tcp: TcpStream) -> Signs:
+    """What a conversation shows of the network and of the order of its end."""
+    late = [one.late if one.late is not None and (one.late.refused or one.acked < one.late.end) else None for one in tcp.streams]
+    again = [one.again if one.again is not None and one.again.position >= one.acked else None for one in tcp.streams]
+    reset = None if tcp.end is None else tcp.end.reset
+    return Signs(reset, tcp.ignored, (late[0], late[1]), (again[0], again[1]), tcp.silence)
 
 
 def _how(tcp: TcpStream) -> tuple[str, int | None, int | None]:

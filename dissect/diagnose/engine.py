@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from streamdump.diagnose.common import ACCEPTED_KEPT, ACROSS, COMMON, FIRST, PLAIN, Failed, Overview
+from streamdump.diagnose.common import ACCEPTED_KEPT, ACROSS, COMMON, FIRST, PLAIN, SENT_LATE, Failed, Overview, set_late_aside
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import (
     ANY,
@@ -204,6 +204,7 @@ class Diagnoser:
         context = self._talk(message.conversation, message.protocol)
         self._last_ns = message.time_ns
         if context.over:
+            context.pass_on(message)
             return
         if context.pending:
             self._settle(context, message, out)
@@ -232,6 +233,7 @@ class Diagnoser:
         if closed.ahead is None:
             self._talks.pop(closed.conversation, None)
         if context.over:
+            self._ask(context, SENT_LATE, closed, out)
             return
         for message, reason in closed.ahead or ():
             self._other(_left(message, reason, closed), EXCHANGE, out)
@@ -255,6 +257,7 @@ class Diagnoser:
             self._tell_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
         context.pending.clear()
         self._release(context, out)
+        set_late_aside(context, closed)
         for rule in self._rules[context.family].get(CLOSED, ()):
             self._ask(context, rule, closed, out)
         if closed.verdict.protocol is None and closed.expected is None and context.worst is None:

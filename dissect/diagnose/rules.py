@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamdump.model import Exchange, Finding, Gap, Message, Severity, Verdict
-from streamdump.tcp.assembler import Reset
+from streamdump.tcp.signs import Signs
 
 ERROR: Severity = "error"
 WARNING: Severity = "warning"
@@ -209,10 +209,8 @@ class Closed(msgspec.Struct):
     """By side the protocol of others that it begins with."""
     ahead: tuple[tuple[Message, str], ...] | None = None
     """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
-    reset: Reset | None = None
-    """The RST that ended it."""
-    ignored: tuple[Reset, ...] = ()
-    """RSTs that changed nothing."""
+    signs: Signs = Signs()
+    """What reassembly saw of the network, and of the order of the end."""
 
     @property
     def lacking(self) -> bool:
@@ -247,7 +245,7 @@ class Closed(msgspec.Struct):
     @property
     def injected(self) -> bool:
         """Whether a device between the two sent the RST that ended it."""
-        return self.reset is not None and self.reset.injected
+        return self.signs.reset is not None and self.signs.reset.injected
 
     @property
     def ended(self) -> bool:
@@ -407,6 +405,11 @@ class ConversationContext:
     def remembered(self) -> dict[int, Message]:
         """By number the messages that are remembered with their fields."""
         return {one.number: one for one in (*self.asked.values(), *self.last) if one is not None}
+
+    def sent_with(self, packet: int, src: str) -> Message | None:
+        """Of the messages that are remembered the first one that this packet of an endpoint brought bytes of."""
+        found = [one for one in self.remembered().values() if one.src == src and (one.packets[0] or 0) <= packet <= one.packets[1]]
+        return min(found, key=lambda one: one.number, default=None)
 
     def owed(self) -> list[Message]:
         """The requests that had no response, as far as they are remembered."""

@@ -32,6 +32,7 @@ import msgspec
 
 from streamdump.model import CLAIMS, END, Mark, Options, Segment, SideData, StreamGap
 from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
+from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, LateData, Reset, SentAgain, Silence
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 _ANY = FIN | SYN | RST | ACK
@@ -91,22 +92,6 @@ class End(NamedTuple):
     """The RST."""
 
 
-class Reset(NamedTuple):
-    """A RST: the packet with its TTL, those of the sender's other packets, and the furthest position of its sender then."""
-
-    side: int
-    number: int
-    time_ns: int
-    ttl: int
-    others: tuple[int, ...]
-    top: int
-
-    @property
-    def injected(self) -> bool:
-        """Whether its TTL shows that somebody else sent it."""
-        return bool(self.others) and self.ttl not in self.others
-
-
 class SideCounts(msgspec.Struct, gc=False):
     """What was counted of one side of a conversation; `bytes` and all after it speak of payload as sent, not as captured."""
 
@@ -155,6 +140,12 @@ class PendingPieces:
 
     def end(self) -> int:
         return self.pieces[self.starts[-1]][0]
+
+    def first_sent(self, position: int) -> tuple[int, int] | None:
+        """The packet that brought the byte at a position, and when."""
+        at = bisect_right(self.starts, position, self.head) - 1
+        piece = self.pieces[self.starts[at]] if at >= self.head else None
+        return None if piece is None or piece[0] <= position else (piece[3], piece[5])
 
     def oldest(self) -> int:
         """When the piece that waits longest came."""
@@ -285,6 +276,7 @@ class ByteStream:
 
     __slots__ = (
         "acked",
+        "again",
         "base",
         "certain",
         "claim",
@@ -298,6 +290,7 @@ class ByteStream:
         "hint",
         "kept",
         "known",
+        "late",
         "later",
         "next",
         "notes",
@@ -351,14 +344,17 @@ class ByteStream:
         self.former: int | None = None
         # When it ended, by FIN or RST.
         self.ended_ns: int | None = None
+        # Bytes that came again though they are not acknowledged, and bytes that came though the other side had ended.
+        self.again: SentAgain | None = None
+        self.late: LateData | None = None
         # What a segment claims beyond its frame: from and to which position, and the packet.
         self.claim: tuple[int, int, Mark] | None = None
         # The TTL of the last segment, and all different ones, but for those of RSTs.
         self.ttl = 0
         self.ttls: tuple[int, ...] = ()
         self.waiting: PendingPieces | None = None
-        # The last bytes released, ending at `next`, piece by piece, and how many these are. (None where there are none.)
-        self.recent: deque[bytes] | None = None
+        # What was released last, ending at `next`, and how many bytes these are. (None where there are none.)
+        self.recent: deque[SideData] | None = None
         self.kept = 0
         # (position, order of arrival, what, value, value)
         self.notes: list[tuple[int, int, str, int, int]] | None = None
@@ -401,21 +397,43 @@ class ByteStream:
         start = self.next
         end = self.next = start + len(data)
         notes = self.taken_notes(start, end) if self.notes else ()
-        self.out.append(SideData(self.side, start - self.origin, data, order, number, file, time_ns, notes))
+        item = SideData(self.side, start - self.origin, data, order, number, file, time_ns, notes)
+        self.out.append(item)
         self.count.stream += len(data)
-        self.keep(data, end)
+        self.keep(item, end)
 
-    def keep(self, data: bytes, end: int) -> None:
+    def keep(self, item: SideData, end: int) -> None:
         """Keep bytes that were released, up to `end`, to compare them with what is sent again."""
         recent = self.recent
         if recent is None:
             recent = self.recent = deque()
-        recent.append(data)
-        self.kept += len(data)
+        recent.append(item)
+        self.kept += len(item.data)
         if self.kept > 2 * HELD_BACK:
             least = min(end - min(self.acked, end) + HELD_BACK, HELD_BACK_UNACKED)
-            while self.kept - len(recent[0]) >= least:
-                self.kept -= len(recent.popleft())
+            while self.kept - len(recent[0].data) >= least:
+                self.kept -= len(recent.popleft().data)
+
+    def repeat(self, at: int, end: int, mark: Mark) -> None:
+        """Count a segment with nothing new, and how often the first bytes came that are not acknowledged."""
+        self.count.repeat(mark[1])
+        again = self.again
+        if again is None or again.position < self.acked or at < again.position:
+            if end <= self.acked:
+                return
+            number, time_ns = self.first_sent(at) or (mark[1], mark[3])
+            again = SentAgain(at, 1, time_ns, time_ns, (number,))
+        if at == again.position:
+            shown = (*again.packets, mark[1])[:PACKETS_KEPT]
+            self.again = again._replace(times=again.times + 1, last_ns=mark[3], packets=shown)
+
+    def first_sent(self, at: int) -> tuple[int, int] | None:
+        """The packet that brought the byte at a position first, and when, where that is still known."""
+        if at >= self.next and self.waiting is not None:
+            return self.waiting.first_sent(at)
+        position = at - self.origin
+        found = next((one for one in reversed(self.recent or ()) if one.position <= position), None)
+        return None if found is None or position >= found.position + len(found.data) else (found.number, found.time_ns)
 
     def gap(self, end: int, reason: Literal["lost", "cut"], mark: Mark) -> None:
         """Release a gap up to `end`."""
@@ -465,7 +483,7 @@ class ByteStream:
         start, end = max(at, low), min(at + len(data), self.next)
         if start >= end:
             return
-        kept, again = b"".join(self.recent or ())[start - base : end - base], data[start - at : end - at]
+        kept, again = b"".join([one.data for one in self.recent or ()])[start - base : end - base], data[start - at : end - at]
         if kept != again:
             self.count.conflicts += 1
             position, places = _difference(start, kept, again)
@@ -595,6 +613,7 @@ class TcpStream(ConversationCounts):
         "received",
         "reset",
         "sides",
+        "silence",
         "streams",
         "truncated",
     )
@@ -620,6 +639,8 @@ class TcpStream(ConversationCounts):
         self.end: End | None = None
         self.ignored: tuple[Reset, ...] = ()
         """The first RSTs that changed nothing."""
+        self.silence: Silence | None = None
+        """The last one."""
         self.truncated = False
         """The capture cut both of its lengths, so that claims are true."""
         self.limit_hits = 0
@@ -651,7 +672,10 @@ class TcpStream(ConversationCounts):
             if behind < 0x8000_0000:
                 order, number, file, time_ns = segment.order, segment.number, segment.file, segment.time_ns
                 self.latest = self.last = (order, number, file, time_ns)
-                if time_ns > self.clock:
+                passed = time_ns - self.clock
+                if passed > 0:
+                    if passed > QUIET_NS:
+                        self.silence = Silence(self.clock, time_ns, side, number, other.count.packets)
                     self.clock = time_ns
                 self.received += 1
                 count = own.count
@@ -667,8 +691,9 @@ class TcpStream(ConversationCounts):
                 own.next = own.sent = end = at + wire
                 own.expected = (segment.seq + wire) & MASK
                 notes = own.taken_notes(at, end) if own.notes else ()
-                own.keep(data, end)
-                return [SideData(side, at - own.origin, data, order, number, file, time_ns, notes)]
+                item = SideData(side, at - own.origin, data, order, number, file, time_ns, notes)
+                own.keep(item, end)
+                return [item]
         claimed = 0
         if flags & CLAIMS and not self.truncated:
             claimed, wire = wire, len(data)
@@ -683,7 +708,8 @@ class TcpStream(ConversationCounts):
         other.judge()
         return self.released() if self.out else NOTHING
 
-    def _count(self, count: SideCounts, segment: Segment) -> Mark:
+    def _count(self, own: ByteStream, segment: Segment) -> Mark:
+        count = own.count
         count.packets += 1
         count.bytes += segment.wire
         self.received += 1
@@ -692,6 +718,9 @@ class TcpStream(ConversationCounts):
         if self.closed is None:
             self.last = mark
             if segment.time_ns > self.clock:
+                if segment.time_ns - self.clock > QUIET_NS:
+                    others = self.sides[1 - own.side].packets
+                    self.silence = Silence(self.clock, segment.time_ns, own.side, segment.number, others)
                 self.clock = segment.time_ns
         return mark
 
@@ -751,7 +780,7 @@ class TcpStream(ConversationCounts):
 
     def _step(self, own: ByteStream, other: ByteStream, segment: Segment) -> None:
         count, seq, flags, wire = own.count, segment.seq, segment.flags, segment.wire
-        mark = self._count(count, segment)
+        mark = self._count(own, segment)
         if self.closed is not None:
             return
         if not flags & RST:
@@ -769,11 +798,13 @@ class TcpStream(ConversationCounts):
         elif flags & ACK:
             self._acknowledge(other, own, seq, segment.ack)
         if flags & RST:
-            self._reset(own, seq, mark, segment.ttl)
+            self._reset(own, other, segment, mark)
         else:
             if not own.known:
                 own.start(seq, TENTATIVE)
             at = own.position(seq)
+            if other.ended_ns is not None and own.late is None and at + wire > own.sent:
+                own.late = _late(other, segment, at + wire)
             if at == own.next and wire == len(segment.data) and wire and own.waiting is None and own.fin is None and own.known == FIXED:
                 if own.sent > at:
                     count.out_of_order += 1
@@ -933,9 +964,15 @@ class TcpStream(ConversationCounts):
         if start != stream.next:
             stream.claim = None
 
-    def _reset(self, own: ByteStream, seq: int, mark: Mark, ttl: int) -> None:
-        at = own.position(seq) if own.known == FIXED else own.top
-        reset = Reset(own.side, mark[1], mark[3], ttl, own.ttls, max(own.top, at))
+    def _reset(self, own: ByteStream, other: ByteStream, segment: Segment, mark: Mark) -> None:
+        at = own.position(segment.seq) if own.known == FIXED else own.top
+        silence = self.silence
+        unknown = not segment.flags & ACK or other.position(segment.ack) < other.sent
+        if silence is not None and (silence.side == own.side or silence.others != own.count.packets - 1 or not unknown):
+            silence = None
+        reset = Reset(own.side, mark[1], mark[3], segment.ttl, own.ttls, max(own.top, at), silence)
+        if other.late is not None:
+            other.late = other.late._replace(refused=True)
         if not self.reset:
             if not own.next - IN_WINDOW <= at <= own.top + IN_WINDOW:
                 self.ignored = (*self.ignored, reset)[:RESETS_KEPT]
@@ -1008,7 +1045,7 @@ class TcpStream(ConversationCounts):
                     return fits
             own.compare(at, data, mark[0])
             if end <= own.next:
-                count.repeat(mark[1])
+                own.repeat(at, end, mark)
                 return fits
             cut = own.next - at
             at, data, wire = own.next, data[cut:], wire - cut
@@ -1044,7 +1081,7 @@ class TcpStream(ConversationCounts):
         finally:
             self.pool.total += waiting.cost - held
         if not new:
-            count.repeat(mark[1])
+            own.repeat(at, end, mark)
         else:
             if lowest < before:
                 count.out_of_order += 1
@@ -1115,7 +1152,7 @@ class LengthOnly(TcpStream):
         mark = self.latest
         if mark[0] != segment.order:
             # else it was counted before the exception came
-            mark = self._count(own.count, segment)
+            mark = self._count(own, segment)
         if self.closed is not None:
             return NOTHING
         self._reach(side, segment)
@@ -1166,6 +1203,16 @@ _side = attrgetter("side")
 
 NOTHING: Items = []
 """What most segments release that carry no bytes; nobody adds to it."""
+
+
+def _late(ended: ByteStream, segment: Segment, end: int) -> LateData | None:
+    """What a segment brings new though the other side has ended the connection, as its sender knew or should have known."""
+    assert ended.ended_ns is not None
+    reset = ended.fin is None
+    knows = ended.fin is not None and segment.flags & ACK and ended.position(segment.ack) > ended.fin
+    if not segment.wire or segment.time_ns - ended.ended_ns < (NOTICED_NS if knows else LATE_NS):
+        return None
+    return LateData(segment.number, segment.time_ns, segment.wire, end, ended.ended_ns, reset)
 
 
 def _plausible(stream: ByteStream, position: int) -> bool:

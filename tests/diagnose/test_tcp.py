@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Finding, Options, Packet, Record
 from streamdump.protocols.rabbitmq import layouts as rabbit
-from tests.diagnose.talks import Connection, capture, diagnosed
-from tests.support.frames import ACK, RST
+from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, worst_first
+from tests.diagnose.test_seastar import ask as seastar_ask
+from tests.diagnose.test_seastar import greeting, reply
+from tests.protocols.test_iggy import OK, PING
+from tests.protocols.test_mewbase import CONNECT, frame
+from tests.protocols.test_mewbase import OK as MEWBASE_OK
+from tests.support.frames import ACK, FIN, RST
 
 REPORTS = Path(__file__).parents[2] / "captures" / "samples" / "reports"
+
+
+def captured_packets(one: Connection) -> list[Packet]:
+    return [packet for batch in open_capture(io.BytesIO(capture(one)), name="test").batches() for packet in batch]
 
 
 def told(source: bytes | Path) -> dict[str, tuple[str, str]]:
@@ -83,3 +97,186 @@ def test_length_of_ip_that_is_damaged() -> None:
     assert [one.rule for one in findings] == ["tcp.retransmitted"]
     assert outcomes[0].ended == "Close by client"
     assert outcomes[0].messages == 20
+
+
+# The order of events
+
+
+def rabbit_request(one: Connection) -> Connection:
+    return one.client(rabbit.CREATE, stream="s", arguments=[])
+
+
+FAMILIES: dict[str, tuple[Callable[[], Connection], Callable[[Connection], Connection], str]] = {
+    "rabbitmq-stream": (lambda: Connection().ready(), rabbit_request, "Create"),
+    "iggy": (lambda: Connection(dport=8090).open().ask(PING).tell(OK), lambda one: one.ask(PING), "ping"),
+    "mewbase": (
+        lambda: Connection(dport=7451).open().ask(CONNECT).tell(MEWBASE_OK),
+        lambda one: one.ask(frame("LISTCHANNELS", rID=1)),
+        "LISTCHANNELS",
+    ),
+    "seastar-rpc": (
+        lambda: Connection(dport=10000).open().ask(greeting()).tell(greeting()).ask(seastar_ask(1, 1)).tell(reply(1)),
+        lambda one: one.ask(seastar_ask(7, 2)),
+        "Request",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("ended", [FIN, RST])
+def test_request_on_a_connection_that_the_server_ended_before(family: str, ended: int) -> None:
+    begin, ask, name = FAMILIES[family]
+    one = begin().wait(5 * SECOND).segment(1, flags=ended | ACK)
+    if ended == FIN:
+        one.segment(0)
+    findings, *_ = diagnosed(capture(ask(one.wait(30 * SECOND)).segment(1, flags=RST)))
+    (late,) = [each for each in findings if each.rule == "tcp.sent-after-end"]
+    passed, verb = ("30 s", "closed") if ended == FIN else ("30 s", "reset")
+    assert late.severity == "error"
+    assert late.cause.startswith(f"the server {verb} the connection 5 s after the answer to ")
+    assert late.cause.endswith(f", and the client sends {name} on it {passed} later")
+    assert not [each for each in findings if each.rule.endswith(".open-requests")]
+
+
+@pytest.mark.parametrize("name", ["v1_rabbit_fin_then_request", "v2_rabbit_fin_then_publish"])
+def test_dead_connection_that_is_used(name: str) -> None:
+    what = "Create" if "v1" in name else "Publish"
+    cause = f"the server closed the connection 36 s after the answer to Publish, and the client sends {what} on it 30 s later"
+    findings, *_ = diagnosed(REPORTS / f"{name}.pcap")
+    assert [(each.rule, each.severity, each.cause, each.packets) for each in worst_first(findings)] == [
+        ("tcp.sent-after-end", "error", cause, [34]),
+        (
+            "rabbitmq-stream.closed-by-server",
+            "warning",
+            "the server closes the connection 36 s after the answer to Publish, without a goodbye",
+            [30, 36 if "v2" in name else 35],
+        ),
+    ]
+
+
+def test_server_that_sends_to_a_client_that_left() -> None:
+    one = Connection().ready().segment(0, flags=FIN | ACK).segment(1).wait(40 * SECOND).server(rabbit.HEARTBEAT).segment(0, flags=RST)
+    cause = "the client closed the connection 2 ms after Open of the client, and the server sends Heartbeat on it 40 s later"
+    assert told(capture(one))["tcp.sent-after-end"] == ("note", cause)
+
+
+def test_half_closed_connection_with_an_answer_to_come() -> None:
+    one = rabbit_request(Connection().ready()).segment(0, flags=FIN | ACK).segment(1).wait(20 * SECOND)
+    one.server(rabbit.CREATE_RESPONSE).segment(0).segment(1, flags=FIN | ACK).segment(0)
+    assert "tcp.sent-after-end" not in told(capture(one))
+
+
+def test_request_that_crossed_the_end() -> None:
+    one = Connection().ready().segment(1, flags=FIN | ACK)
+    one.next[1] -= 1
+    one = rabbit_request(one)
+    one.next[1] += 1
+    findings = told(capture(one.segment(1, flags=RST)))
+    assert "tcp.sent-after-end" not in findings
+    assert findings["rabbitmq-stream.open-requests"][0] == "error"
+
+
+def test_close_behind_the_end_is_no_use_of_it() -> None:
+    one = Connection().ready().segment(1, flags=FIN | ACK).segment(0).wait(SECOND // 2)
+    one.client(rabbit.CLOSE, closing_code=1, closing_reason="OK").segment(1, flags=RST)
+    assert "tcp.sent-after-end" not in told(capture(one))
+
+
+def test_late_request_where_the_end_was_reported_before() -> None:
+    """As live, two seconds after the server ended it."""
+    one = rabbit_request(Connection().ready().segment(1, flags=FIN | ACK).segment(0).wait(30 * SECOND)).segment(1, flags=RST)
+    inspector = Inspector([], Options(findings=True))
+    records: list[Record] = []
+    for packet in captured_packets(one):
+        records += inspector.age(packet.time_ns)
+        records += inspector.take([packet])
+    records += inspector.finish()
+    causes = [each.cause for each in records if type(each) is Finding and each.rule == "tcp.sent-after-end"]
+    assert causes == ["the server closed the connection 1 ms after the answer to Open, and the client sends Create on it 30 s later"]
+
+
+# Silence
+
+
+def test_connection_that_was_forgotten() -> None:
+    findings = told(REPORTS / "idle_forgot_rst.pcap")
+    cause = (
+        "Publish of the client, the first message after 5.83 min of silence, is answered by RST: a device between the two (the TTL is 255, "
+    )
+    assert findings["tcp.forgotten"] == ("error", f"{cause}that of the server's other packets 64) no longer knew the connection")
+    assert set(findings) == {"tcp.forgotten", "rabbitmq-stream.confirms-missing"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_request_behind_a_long_silence_that_rst_answers(family: str) -> None:
+    begin, ask, name = FAMILIES[family]
+    one = ask(begin().wait(120 * SECOND)).segment(1, flags=RST)
+    cause = f"{name} of the client, the first message after 2 min of silence, is answered by RST: the server, or a device between the two, "
+    assert told(capture(one))["tcp.forgotten"] == ("error", f"{cause}no longer knew the connection")
+
+
+def test_heartbeat_of_the_server_behind_a_long_silence() -> None:
+    one = Connection().ready().wait(400 * SECOND).server(rabbit.HEARTBEAT).segment(0, flags=RST)
+    cause = "Heartbeat of the server, the first message after 6.67 min of silence, is answered by RST: the client, or a device between "
+    assert told(capture(one))["tcp.forgotten"] == ("error", f"{cause}the two, no longer knew the connection")
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        rabbit_request(Connection().ready().wait(20 * SECOND)).segment(1, flags=RST),
+        rabbit_request(Connection().ready().wait(120 * SECOND)).segment(1).segment(1, flags=RST),
+        rabbit_request(Connection().ready().wait(120 * SECOND)).segment(1, flags=RST | ACK),
+        Connection().ready().wait(120 * SECOND).segment(1, flags=RST),
+    ],
+    ids=["a short one", "acknowledged", "the RST acknowledges it", "nothing before the RST"],
+)
+def test_resets_that_show_no_forgotten_connection(one: Connection) -> None:
+    assert "tcp.forgotten" not in told(capture(one))
+
+
+# Data that is never acknowledged
+
+
+def test_publish_that_is_never_acknowledged() -> None:
+    findings = {each.rule: each for each in diagnosed(REPORTS / "unacked_then_syn.pcap")[0]}
+    one = findings["tcp.never-acknowledged"]
+    assert (one.severity, one.cause) == ("warning", "Publish of the client was sent 7 times over 12.6 s, and never acknowledged")
+    assert one.packets == [32, 33, 34, 35, 36, 37, 38]
+    assert "tcp.retransmitted" not in findings
+
+
+def sent_again(times: int, side: int = 0, size: int = 0) -> Connection:
+    one = Connection().ready()
+    begin = one.next[side]
+    for at in range(times):
+        one.next[side] = begin
+        if size:
+            for _ in range(3):
+                one.segment(side, bytes(size))
+        else:
+            (one.server if side else one.client)(rabbit.HEARTBEAT)
+        one.wait(SECOND << at)
+    return one
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_data_that_is_never_acknowledged(side: int) -> None:
+    who = "the server" if side else "the client"
+    findings = told(capture(sent_again(3, side)))
+    assert findings["tcp.never-acknowledged"] == ("warning", f"Heartbeat of {who} was sent 3 times over 3 s, and never acknowledged")
+    assert "tcp.never-acknowledged" not in told(capture(sent_again(2, side)))
+    recovered = told(capture(sent_again(5, side).segment(1 - side)))
+    assert "tcp.never-acknowledged" not in recovered
+    assert recovered["tcp.retransmitted"][0] == "note"
+
+
+def test_flight_of_segments_that_is_never_acknowledged() -> None:
+    cause = "what the client sends last was sent 4 times over 7.01 s, and never acknowledged"
+    assert told(capture(sent_again(4, size=1000)))["tcp.never-acknowledged"] == ("warning", cause)
+
+
+def test_direction_without_packets_acknowledges_nothing() -> None:
+    one = sent_again(5)
+    one.packets = [each for at, each in enumerate(one.packets) if each.data[34:36] == one.ports[0].to_bytes(2, "big")]
+    assert "tcp.never-acknowledged" not in told(capture(one))
