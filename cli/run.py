@@ -123,6 +123,10 @@ class FilterCount:
         """Learn from records that are not asked about what is asked of others: who the client is."""
         self._filter.learn(records)
 
+    def begin(self, time_ns: int) -> None:
+        """Count relative times from the first packet of the capture."""
+        self._filter.begin(time_ns)
+
     def rows(self, rows: list[ConversationRow]) -> list[ConversationRow]:
         """The rows of conversations that have a record that is asked for."""
         return [row for row in rows if self.has(row.conversation)]

@@ -138,10 +138,11 @@ Failed = Callable[[Any, str], None]
 
 
 class RecordView(NamedTuple):
-    """Shows records; `begin` is told the first one of all, `learn` every batch, whether it is shown or not; `header` comes before all."""
+    """Shows records; `begin` is told the time of the first packet, `learn` every batch, whether it is shown or not; `header` comes before
+    all."""
 
     show: Callable[[list[Record], Failed], None]
-    begin: Callable[[Record], None] = lambda record: None
+    begin: Callable[[int], None] = lambda time_ns: None
     learn: Callable[[list[Record]], None] = lambda batch: None
     header: str = ""
 
@@ -156,7 +157,7 @@ class Showing:
         self._run = run
         self._view = view
         self._left = left
-        self._begun = False
+        run.inspector.begins.append(view.begin)
         if view.header:
             write_text(view.header)
 
@@ -164,12 +165,6 @@ class Showing:
     def enough(self) -> bool:
         """Whether no more is to be shown."""
         return self._left == 0
-
-    def begin(self, batch: list[Record]) -> None:
-        """Let relative times begin with the first record, whoever it is of."""
-        if batch and not self._begun:
-            self._begun = True
-            self._view.begin(batch[0])
 
     def chosen(self, batch: list[Record]) -> list[Record]:
         """What is asked for of a batch."""
@@ -211,7 +206,7 @@ def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
         for block in blocks(lines.lines, batch, failed):
             write_text(block)
 
-    return RecordView(show, learn=lines.columns.learn, header=lines.header() if form.looks.header else "")
+    return RecordView(show, lines.columns.begin, lines.columns.learn, header=lines.header() if form.looks.header else "")
 
 
 def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from streamdump.model import Options, Record
@@ -45,18 +45,19 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
     check(options.get("keylog", ()))
     chosen = Options(**options)
     if where is None:
-        return _records(sources, chosen)
+        return _records(sources, chosen, None)
     from streamdump.filter import compile_filter
 
     asked = compile_filter(where, chosen)
     chosen = replace(chosen, wanted=asked.wanted, detail=chosen.detail or asked.reads_raw)
-    return (record for record in _records(sources, chosen) if asked.keeps(record))
+    return (record for record in _records(sources, chosen, asked.begin) if asked.keeps(record))
 
 
-def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options) -> Iterator[Record]:
+def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options, begin: Callable[[int], None] | None) -> Iterator[Record]:
     from streamdump.capture.files import open_capture
     from streamdump.inspector import Inspector
 
     inspector = Inspector([open_capture(source) for source in sources], options, finite=True, keeps_rows=False)
+    inspector.begins += [] if begin is None else [begin]
     yield from inspector.records()
     inspector.complain()

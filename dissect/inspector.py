@@ -84,6 +84,8 @@ class Inspector:
             self.run.windows = Windows()
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
+        self.begins: list[Callable[[int], None]] = []
+        """Are called with the time of the capture's first packet, before any record is handed on: relative times count from it."""
         self.watch: Callable[[list[Packet]], None] | None = None
         """Is shown all packets as they are read."""
         self._number = 0
@@ -127,7 +129,7 @@ class Inspector:
         """The records that these packets complete, some at a time."""
         self.asked.clear()
         self.run.broken_off.clear()
-        self._note_end(batch)
+        self._note_times(batch)
         self.keys.poll(self.counters.packets)
         parse, feed, counters, windows, pairs = self.link.segment, self.table.feed, self.counters, self.run.windows, self.run.pairs
         if self.watch is not None:
@@ -160,8 +162,12 @@ class Inspector:
             raise
         yield self._hand_out(emitted)
 
-    def _note_end(self, batch: list[Packet]) -> None:
-        """Note the last packet so far: of the capture, or of each file."""
+    def _note_times(self, batch: list[Packet]) -> None:
+        """Note the first packet, and the last one so far: of the capture, or of each file."""
+        for begin in self.begins if batch else ():
+            begin(batch[0].time_ns)
+        if batch:
+            self.begins.clear()
         if self.options.separate:
             self.run.ends_ns |= {packet.file: packet.time_ns for packet in batch}
         elif batch:

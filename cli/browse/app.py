@@ -179,7 +179,7 @@ class Browser(Asking):
         if self.reader.marked is None:
             self.say("m marks a message first")
             return
-        since = Clock()
+        since = Clock(signed=True)
         since.begin(self.reader.records.row(self.reader.marked).record.time_ns)
         self.reader.since = since if self.reader.since is None else None
         self.list.refresh()

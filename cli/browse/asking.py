@@ -120,6 +120,8 @@ class Asking(Screen):
             return
         try:
             asked = compile_filter(text, self.reader.options) if text.strip() else None
+            if asked is not None and self.reader.clock.base is not None:
+                asked.begin(self.reader.clock.base)
         except FilterError as error:
             self.say(*str(error).splitlines(), style=BAD)
             return

@@ -83,6 +83,7 @@ class Reader:
         """Set once the first screen is."""
         run.bugs = Later()
         run.say = self.warned.append
+        inspector.begins.append(clock.begin)
         inspector.read_with(self.packets, self.packets.begin)
         self._lines = Lines(**text_settings(Looks(), options, PLAIN, None, inspector))
         self._snapshots: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -178,8 +179,6 @@ class Reader:
         records, inspector = self.records, self.run.inspector
         until, due, ripe = inspector.counters.packets, self._due, set[int]()
         self._lines.learn(batch)
-        if batch:
-            self.clock.begin(batch[0].time_ns)
         for record in batch:
             if type(record) is Finding:
                 if self.live or len(self.findings) < MOST:

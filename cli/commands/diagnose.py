@@ -112,6 +112,7 @@ class _View:
         self.diagrams = _diagrams() if paged else None
         """What a page shows besides."""
         self.clock = Clock(clock)
+        run.inspector.begins.append(self.clock.begin)
         self.left = left
         """So many messages are enough."""
         self.shown = {"error": 0, "warning": 0, "note": 0}
@@ -121,8 +122,6 @@ class _View:
         """Note, or show, the findings among these; whether that is enough."""
         from streamdump.model import Finding
 
-        if records:
-            self.clock.begin(records[0].time_ns)
         if self.left is not None:
             records, self.left = first(records, self.left)
         found: list[Record] = [one for one in records if type(one) is Finding]

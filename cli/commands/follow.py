@@ -83,12 +83,13 @@ def follow(
     handshake = None if until is None else _Handshake()
     with run_of(live, names, options, colour, asked, form.left, page=html) as run:
         page = None if html is None else _Page(text_settings(shown, options, PLAIN, None, run.inspector))
+        if page is not None:
+            run.inspector.begins.append(page.begin)
         showing = Showing(run, view or _text(shown, options, palette(colour), run, ladder, mermaid), form.left)
         met = False
 
         def one(batch: list[Record]) -> bool:
             nonlocal met
-            showing.begin(batch)
             batch = [record for record in batch if record.conversation == wanted]
             met = met or bool(batch)
             if handshake is not None:
@@ -163,7 +164,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
             say(f"Mermaid draws {DRAWN:,} characters unless maxTextSize says otherwise; -c, -Y and --until ready make it shorter")
         drawn += len(text)
 
-    return RecordView(show, view.begin, view.learn)
+    return RecordView(show, view.clock.begin, view.learn)
 
 
 def _end(run: FileRun | LiveRun, told: list[str]) -> ExitCode:
@@ -194,17 +195,20 @@ class _Page:
         from streamdump.render.summary import Lines
 
         self._lines = Lines(**settings)
-        self._begin: int | None = None
+        self._begin = 0
         self._rows: list[tuple[str | float | None, ...]] = []
+
+    def begin(self, time_ns: int) -> None:
+        """Count seconds from the first packet of the capture."""
+        self._begin = time_ns
 
     def take(self, records: list[Record]) -> None:
         """Take some more."""
         self._lines.learn(records)
         for record in records:
-            begin = self._begin = record.time_ns if self._begin is None else self._begin
             mark, name, latency_ns, text = self._lines.content(record)
             way = {"client": ">", "server": "<"}.get(getattr(record, "sender", None) or "", "")
-            when = f"{(record.time_ns - begin) / 1e9:.6f}"
+            when = f"{max(0, record.time_ns - self._begin) / 1e9:.6f}"
             self._rows.append((str(record.number), when, way, name, f"{mark} {text}", None if latency_ns is None else latency_ns / 1e6))
 
     def write(self, path: str, run: FileRun | LiveRun, number: int, names: list[str]) -> None:

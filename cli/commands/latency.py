@@ -132,6 +132,7 @@ class _Taker:
         from streamdump.render.clock import Clock
 
         self.clock = Clock(clock)
+        run.inspector.begins.append(self.clock.begin)
         self.left = left
         """So many messages, of those that are asked for, are enough."""
         self.run, self.found = run, found
@@ -142,8 +143,6 @@ class _Taker:
     def take(self, records: list[Record]) -> bool:
         """Count what ended with these records; whether that is enough."""
         pairs = self.run.inspector.run.told_pairs()
-        if records:
-            self.clock.begin(records[0].time_ns)
         if self.run.asked is not None:
             records, pairs = self._select(records, pairs, self.run.asked)
         if self.left is not None:

@@ -97,7 +97,6 @@ def read(
         showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)
 
         def one(batch: list[Record]) -> bool:
-            showing.begin(batch)
             chosen = showing.chosen(batch)
             if selection is not None:
                 selection.note(batch, chosen)
@@ -125,7 +124,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
         write_text(text if started or width is None else lines.header() + text)
         started = True
 
-    return RecordView(show, lines.begin, lines.learn)
+    return RecordView(show, lines.clock.begin, lines.learn)
 
 
 def _version(verbose: bool) -> int:

@@ -115,6 +115,11 @@ class Filter:
         tests = self._tests
         return [record for record in records if tests[type(record)](record)]
 
+    def begin(self, time_ns: int) -> None:
+        """Count relative times from the first packet of the capture; without that, they count from the first record."""
+        if self._earlier is not None:
+            self._earlier.begin(time_ns)
+
     def learn(self, records: Iterable[Record]) -> None:
         """Be told of records that are not asked about; `keeps` and `select` look at theirs themselves."""
         if self._earlier is not None:

@@ -29,6 +29,10 @@ class Columns:
         kind = type(record)
         return [get[kind](record) if kind in get else None for get in self._getters]
 
+    def begin(self, time_ns: int) -> None:
+        """Count relative times from the first packet of the capture."""
+        self._earlier.begin(time_ns)
+
     def learn(self, records: Iterable[Record]) -> None:
         """To be told of all records of a run in their order, also of those that are not shown, before their values are asked for."""
         self._earlier.learn(records)

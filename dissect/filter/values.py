@@ -20,7 +20,7 @@ Test = Callable[[Any], bool]
 
 
 class Earlier:
-    """What earlier records of a run tell of one: who is the client, and how long ago the first one was, and the message before.
+    """What earlier records of a run tell of one: who is the client, and how long ago the first packet was, and the message before.
 
     An exchange says who asked, and servers ask too; but the request came before it, and a message says who sent it.
     """
@@ -32,6 +32,10 @@ class Earlier:
         """By conversation the time of its last message."""
         self._deltas: dict[int, int] = {}
         """By the identity of the records that it was told of last."""
+
+    def begin(self, time_ns: int) -> None:
+        """Count relative times from here; without that, they count from the first record."""
+        self._first_ns = time_ns
 
     def learn(self, records: Iterable[Any]) -> None:
         """To be told of all records in their order, before it is asked about one of these."""
@@ -50,8 +54,8 @@ class Earlier:
             self._meet(record)
 
     def relative(self, record: Any) -> int | None:
-        """The time since the first record."""
-        return None if self._first_ns is None else record.time_ns - self._first_ns
+        """The time since the first packet of the capture."""
+        return None if self._first_ns is None else max(0, record.time_ns - self._first_ns)
 
     def delta(self, record: Any) -> int | None:
         """The time since the message before it in its conversation."""

@@ -62,6 +62,7 @@ class Recording:
         self._hides = hides
         self._records: list[Record] | None = None
         self._rows: list[ConversationRow] = []
+        self._first_ns: int | None = None
 
     @property
     def records(self) -> list[Record]:
@@ -96,7 +97,12 @@ class Recording:
         asked = compile_filter(expression)
         if asked.reads_raw:
             raise ValueError("raw: the bytes of messages are not kept here; streamdump.read(..., where=...) looks at them")
+        if self._first_ns is not None:
+            asked.begin(self._first_ns)
         return asked.select(self.records)
+
+    def _begin(self, time_ns: int) -> None:
+        self._first_ns = time_ns
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -145,6 +151,7 @@ class Streamdump:
 
         inspector = Inspector([open_capture(self._path(path))], self._options(options), finite=True)
         seen = Recording(self, not options.get("show_secrets"))
+        inspector.begins.append(seen._begin)
         seen._records = list(inspector.records())
         inspector.complain()
         if where is not None:
@@ -174,6 +181,7 @@ class Streamdump:
             _not_captured(str(error), _PERMITTED)
         except AttributeError:
             _not_captured("only Linux has packet sockets", "Run this test on Linux")
+        recorder.inspector.begins.append(seen._begin)
         with recorder:
             yield seen
         seen._records, seen._rows = recorder.records, recorder.rows

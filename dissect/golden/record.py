@@ -31,14 +31,14 @@ class Recorder:
         self.records: list[Record] = []
         self.writer: PcapngWriter | None = None
         self.keys = KeyLog(options.keylog, follow=bool(options.keylog))
-        self._inspector = Inspector([self.live], options, keys=self.keys)
+        self.inspector = Inspector([self.live], options, keys=self.keys)
         self._ending = Event()
         self._error: Exception | None = None
         self._thread = Thread(target=self._run, name="streamdump", daemon=True)
 
     @property
     def rows(self) -> list[ConversationRow]:
-        return self._inspector.rows()
+        return self.inspector.rows()
 
     def write_to(self, path: str) -> None:
         """Keep the packets as well, as captured."""
@@ -58,7 +58,7 @@ class Recorder:
         if error is None:
             if self._error is not None:
                 raise self._error
-            self._inspector.complain()
+            self.inspector.complain()
 
     def _run(self) -> None:
         ends: float | None = None
@@ -68,7 +68,7 @@ class Recorder:
                 if len(batch):
                     if self.writer is not None:
                         self.writer.write(batch)
-                    self.records += self._inspector.take(batch)
+                    self.records += self.inspector.take(batch)
                 if ends is None and self._ending.is_set():
                     ends = monotonic() + LINGER
                 if ends is not None and not stopped and (not len(batch) or monotonic() >= ends):
@@ -77,5 +77,5 @@ class Recorder:
         except Exception as error:
             self._error = error
         # Keys that were logged behind the last packet
-        self.keys.poll(self._inspector.counters.packets)
-        self.records += self._inspector.finish(self.live.now_ns)
+        self.keys.poll(self.inspector.counters.packets)
+        self.records += self.inspector.finish(self.live.now_ns)

@@ -20,16 +20,19 @@ def utc(time_ns: int) -> str:
 
 
 class Clock:
-    """Says times in one form: relative to the first one, local, UTC, as an epoch, since the packet before, or since the time said before;
-    from one second to the next it has them ready."""
+    """Writes times in one form: relative to the first packet of the capture, local, UTC, as an epoch, since the packet before, or since the
+    time written before; from one second to the next it has them ready."""
 
-    def __init__(self, form: Times = "r") -> None:
+    def __init__(self, form: Times = "r", *, signed: bool = False) -> None:
+        """`signed`: relative times count from something else than the first packet, so what is earlier is negative."""
         self.form = form
+        self._signed = signed
         self._before: dict[int, int] = {}
         """By the time of a packet that of the one before it."""
         self._latest_ns: int | None = None
         self.base: int | None = None
         """What relative times count from."""
+        self._written_ns: int | None = None
         self._second = -1
         self._second_text = ""
 
@@ -47,13 +50,20 @@ class Clock:
         if self.base is None:
             self.base = time_ns
 
+    def _passed(self, time_ns: int) -> int:
+        if self.form == "d":
+            return time_ns - self._before.get(time_ns, time_ns)
+        if self.form == "dd":
+            before, self._written_ns = self._written_ns, time_ns
+            return 0 if before is None else time_ns - before
+        self.begin(time_ns)
+        passed = time_ns - (self.base or 0)
+        return passed if self._signed else max(0, passed)
+
     def text(self, time_ns: int, time: str) -> str:
         """The time `time_ns`, whose text in a record is `time`."""
         if self.form in ("r", "d", "dd"):
-            self.begin(time_ns)
-            passed = time_ns - (self._before.get(time_ns, time_ns) if self.form == "d" else self.base or 0)
-            if self.form == "dd":
-                self.base = time_ns
+            passed = self._passed(time_ns)
             second, rest = divmod(abs(passed), 1_000_000_000)
             return f"{'-' if passed < 0 else ''}{second}.{rest // 1000:06d}"
         if self.form == "ud":

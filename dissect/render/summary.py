@@ -129,11 +129,6 @@ class Lines:
         assert self.columns is not None
         return f"{self.palette.dim}{cut(line, self.columns)}{self.palette.reset}\n"
 
-    def begin(self, record: Record) -> None:
-        """Count relative times from this record, whether it is shown or not."""
-        if self.clock.form == "r":
-            self.clock.begin(record.time_ns)
-
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records, whether they are shown or not, before some of them are."""
         learns = self.learns

@@ -26,7 +26,7 @@ from streamdump.spark import storage
 from streamdump.spark.pipeline import Job, PipelineSettings, Points, Progress, lock, texts_of
 from streamdump.spark.rotation import ReadFile, Ready, Rotation, SeenFile, same_file
 from streamdump.spark.session import of_spark
-from streamdump.spark.splits import NEVER, LastPacket, Plan, Trouble, ends_of, last_packets
+from streamdump.spark.splits import NEVER, LastPacket, Plan, Trouble, ends_of, first_packet, last_packets
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import TABLES, Input
 from streamdump.spark.tasks import Work, flows_carried
@@ -107,6 +107,8 @@ class FollowState(msgspec.Struct):
     related: list[ConversationRow] = msgspec.field(default_factory=list)
     secrets: list[str] = msgspec.field(default_factory=list)
     """Captures that hold keys of TLS, as far as they are still there."""
+    first_ns: int | None = None
+    """When the first packet of the first captures came."""
     last: dict[int, LastPacket] = msgspec.field(default_factory=dict)
     """By network the last packet of all captures."""
 
@@ -198,6 +200,7 @@ class Follow(Job):
         troubles = [*told, *self._take(state, ready, found)]
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
         state.last = last_packets(found.splits, state.last)
+        target.first_ns = state.first_ns = first_packet(found.splits) if state.first_ns is None else state.first_ns
         parts = 0
         if packets or (last and state.carry):
             carried, depend = flows_carried(self._carry())

@@ -23,7 +23,21 @@ from streamdump.spark import PARTS, storage, tasks
 from streamdump.spark.already_read import Captures
 from streamdump.spark.keys import NETWORKS
 from streamdump.spark.session import SparkTasks, Watch
-from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, ends_of, expand, last_packets, plan, stamps, unpack
+from streamdump.spark.splits import (
+    HEAD,
+    TARGET,
+    Copy,
+    Plan,
+    Trouble,
+    each,
+    ends_of,
+    expand,
+    first_packet,
+    last_packets,
+    plan,
+    stamps,
+    unpack,
+)
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import BY_DAY, TABLES, Input, PointOf
 from streamdump.spark.tasks import TaskInput, Work
@@ -385,6 +399,7 @@ class PipelineRun(Job):
         points = {self._base + index: self.points.of(file) for index, file in enumerate(found.files)}
         paths = {split.file: split.path for split in found.splits}
         assert self.target is not None
+        self.target.first_ns = first_packet(found.splits)
         ends_ns = ends_of(last_packets(found.splits), {(split.file, split.network) for split in found.splits})
         work = Work(self.target, self.options(found), paths, points, None, count, ends_ns=ends_ns)
         if len(done) < parts:

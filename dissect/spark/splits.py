@@ -113,6 +113,8 @@ class Split(Counts):
     """Packets up to this number were read before."""
     network: int = 0
     """Number of the network that its conversations are kept apart in."""
+    first_ns: int = NEVER
+    """The time of its first packet."""
     end_ns: tuple[int, int] = (NEVER, NEVER)
     """The time of the latest packet of the file up to the end of this range, and the time of the last one."""
 
@@ -175,6 +177,7 @@ class Examined(Counts):
     stop: int
     landed: int
     latest_ns: int = NEVER
+    first_ns: int = NEVER
     last_ns: int = NEVER
     middle_ns: int = NEVER
     """The time in the middle of its last packets."""
@@ -366,6 +369,11 @@ def last_packets(splits: Iterable[Split], before: Mapping[int, LastPacket] | Non
     return found
 
 
+def first_packet(splits: Iterable[Split]) -> int | None:
+    """Return the time of the first packet of files merged by time."""
+    return min((split.first_ns for split in splits if split.packets and not split.number), default=None)
+
+
 def ends_of(last: Mapping[int, LastPacket], networks: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Return when the capture ended, as `SharedState.ends_ns`; `networks`: of files with their networks."""
     found = {EVERY: last[0][-1]} if 0 in last else {}
@@ -491,11 +499,9 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
         stop = None if packed else one.stop if last else one.landed
         size = whole.size if packed else one.landed - at
         damaged = one.error is not None
-        counts = {name: getattr(one, name) for name in Counts.__struct_fields__}
-        end_ns = max(latest, one.latest_ns), one.last_ns
-        ranges = Split(
-            index, whole.path, at, stop, whole.head, number, latest, size, damaged, network=whole.network, end_ns=end_ns, **counts
-        )
+        counts: dict[str, Any] = {name: getattr(one, name) for name in Counts.__struct_fields__}
+        counts |= {"first_ns": one.first_ns, "end_ns": (max(latest, one.latest_ns), one.last_ns)}
+        ranges = Split(index, whole.path, at, stop, whole.head, number, latest, size, damaged, network=whole.network, **counts)
         splits.append(ranges)
         if last and copy is not None and copy.error is not None:
             # What the copy lacks at its end is what could not be unpacked.
@@ -614,6 +620,7 @@ def examine(piece: ByteRange) -> Examined:
     network = network_key(piece.network)
     try:
         for packets, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head), secrets):
+            one.first_ns = one.first_ns if one.packets else packets[0].time_ns
             one.packets += len(packets)
             times = sorted([packet.time_ns for packet in packets])
             one.last_ns = packets[-1].time_ns

@@ -76,6 +76,8 @@ class Target(msgspec.Struct):
     """Columns by whose values files are divided, of `tables.BY_DAY`."""
     where: str | None = None
     """What messages and exchanges have to fit."""
+    first_ns: int | None = None
+    """When the first packet of all captures came, from which relative times count."""
 
     @property
     def kept(self) -> Folder:
@@ -128,6 +130,8 @@ class PartWriter:
         self._bytes = 0
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
         self._filter = compile_filter(target.where) if target.where is not None else None
+        if self._filter is not None and target.first_ns is not None:
+            self._filter.begin(target.first_ns)
         self._side: dict[str, tuple[Written, Folder, Any]] = {}
         self._frames: Frames | None = None
         self._carried: Any = None

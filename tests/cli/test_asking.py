@@ -136,12 +136,12 @@ def test_enough_counts_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert "3 messages, stopped by -c" in err
 
 
-def test_relative_times_count_from_the_first_record_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_relative_times_count_from_the_first_packet_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = shown(capsys, "-Y", "number == 2", AMQP)[0].splitlines()
-    assert line.split()[1] == "0.003107"
+    assert line.split()[1] == "0.003886"
     code, text = on_terminal(["-Y", "number == 2", str(AMQP)], environment={"NO_COLOR": "1"})
     assert code == 0
-    assert re.search(r"^ +2 +0\.003107 ", text, re.M)
+    assert re.search(r"^ +2 +0\.003886 ", text, re.M)
 
 
 def test_secrets_cannot_be_guessed_by_a_filter(capsys: pytest.CaptureFixture[str]) -> None:

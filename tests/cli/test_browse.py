@@ -908,3 +908,21 @@ def test_a_silent_pipe_does_not_keep_it_from_ending(tmp_path: Path, monkeypatch:
     os.close(silent)
     until(lambda: reader.done)
     reader.stop()
+
+
+def test_relative_times_count_from_the_first_packet() -> None:
+    """It is no TCP packet, and came 300 s before the first message."""
+
+    async def look(on: Browsing) -> None:
+        await on.press("3")
+        assert on.lines()[0].split()[:2] == ["1", "300.024915"]
+        await on.press("/")
+        await on.type("relative < 300.05s")
+        await on.press("enter")
+        assert len(on.lines()) == 2
+        await on.press("escape", "colon")
+        await on.type("300.17s")
+        await on.press("enter")
+        assert on.app.index() == 10
+
+    Browsing(GOLDEN.parent / "samples" / "reports" / "relative_time_not_from_first_packet.pcap").drive(look)

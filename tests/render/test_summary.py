@@ -100,8 +100,12 @@ def test_times(times: str, shown: str) -> None:
     assert shown in lines([message()], times=times)[0]
 
 
-def test_times_before_the_first_are_negative() -> None:
-    assert " -0.001000 " in lines([message(2), message(1)])[1]
+def test_relative_times_are_never_negative() -> None:
+    assert "  0.000000 " in lines([message(2), message(1)])[1]
+
+
+def test_times_since_the_line_before_may_be_negative() -> None:
+    assert [line.split()[1] for line in lines([message(2), message(1), message(3)], times="dd")] == ["0.000000", "-0.001000", "0.002000"]
 
 
 def test_many_conversations_are_forgotten_but_not_mixed_up() -> None:

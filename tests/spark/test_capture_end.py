@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import streamdump.spark
+from streamdump.model import Message
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
@@ -92,3 +93,12 @@ def test_in_a_notebook(session: Any, tmp_path: Path) -> None:
     exchanges = spark.read.format("streamdump").option("table", "exchanges").option("split", "3000").load([str(path) for path in files])
     for table in (streamdump.spark.exchanges(packets, parts=3), exchanges):
         assert told("exchanges", [row.asDict(recursive=True) for row in table.collect()]) == plain(files)["exchanges"]
+
+
+@pytest.mark.parametrize("split", [3_000, 1 << 30])
+def test_relative_times_count_from_the_first_packet_of_all(tmp_path: Path, split: int) -> None:
+    files, out = written(tmp_path / "in"), tmp_path / "out"
+    go(files, out, split=split, where="relative > 5s")
+    times = sorted(row["time_ns"] for row in tables_of(out)["messages"])
+    assert times == sorted(one.time_ns for one in streamdump.read(*files, where="relative > 5s") if isinstance(one, Message))
+    assert len(times) == 36
