@@ -485,6 +485,7 @@ def _damaged(context: ConversationContext, message: Message) -> FindingDraft | N
 
 def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
     known, context.orphans = context.orphans is not None, None
+    context.lossy = context.lossy or gap.reason != "cut"
     # Behind bytes that the capture lacks nobody knows where a frame begins, or what answers what
     if not known or gap.reason != "skipped" or not context.begun or not context.messages[gap.sender == "server"]:
         return None

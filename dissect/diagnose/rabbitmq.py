@@ -56,8 +56,8 @@ STREAMS_KEPT = 1_024
 REFERENCES = 255
 """A stream remembers as many references of publishers, those that wrote last."""
 
-HUNGRY_NS = 1_000_000_000
-"""A subscription without credit for so long is starved."""
+HUNGRY_NS, STALL_NS = 1_000_000_000, 100_000_000
+"""A subscription without credit for so long is starved; a time without credit of this length counts when all are added up."""
 
 LOST_NS = 10_000_000_000
 """A client that hears that its stream is gone should do something about it by then."""
@@ -95,7 +95,7 @@ SINCE = {(0x02, 2): "3.13", (0x08, 2): "3.11", **dict.fromkeys(((key, 1) for key
 SINCE |= {(0x1D, 1): "3.13", (0x1E, 1): "3.13", (0x1F, 1): "4.3"}
 """By key and version, the first release of RabbitMQ that knows a command, where that is not 3.9, the first there was."""
 
-FRAME_MAX_NONE = 1 << 62
+FRAME_MAX_NONE = CREDIT_UNKNOWN = 1 << 62
 
 WITHOUT_PASSWORD = {"PLAIN": 20, "AMQPLAIN": 43}
 """Bytes of SaslAuthenticate by a mechanism beside its name and the user's, where the password is empty."""
@@ -180,6 +180,24 @@ class RabbitmqSubscription(msgspec.Struct):
     """There are more chunks, as far as anybody knows."""
     hungry: bool = False
     """It was told that it is starved."""
+    since_ns: int = 0
+    stalls: int = 0
+    stalled_ns: int = 0
+    longest_ns: int = 0
+    """Times without credit while there were more chunks: how many, how long in total, and at most."""
+    slowest_ns: int = 0
+    """The longest time from a Credit that ended such a time to the chunk that it let through."""
+    first: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    """The messages around the first of them, and their packets."""
+    granted: tuple[int, int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None
+    """The Credit that ended the last of them: when, after how long, and the evidence. What comes next shows whether a chunk waited."""
+
+    def count_stall(self) -> None:
+        """Count the time without credit that the last Credit ended."""
+        assert self.granted is not None
+        _, passed, evidence = self.granted
+        self.stalls, self.stalled_ns, self.longest_ns = self.stalls + 1, self.stalled_ns + passed, max(self.longest_ns, passed)
+        self.first, self.granted = self.first if self.stalls > 1 else evidence, None
 
 
 class Silence(NamedTuple):
@@ -569,26 +587,40 @@ def _ignored(context: ConversationContext, message: Message) -> FindingDraft | N
 
 
 def _hunger(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, behind: Message | None = None) -> FindingDraft | None:
-    if one.empty is None:
+    """How often, and how long, a consumer left the server without credit."""
+    if one.granted is not None and one.waits:
+        one.count_stall()
+    passed = max(0, until_ns - one.empty.time_ns) if one.empty is not None else 0
+    whose, key = f"subscription {ident} ({quoted(one.stream)})", (ident, one.since_ns)
+    evidence = numbers(one.empty, behind), packets(one.empty, behind)
+    if not one.stalls:
+        cause = f"{whose} has had no credit for {span_text(passed)}{when}: {one.asked} chunks were granted and {one.delivered} delivered"
+        severity = WARNING if passed >= HUNGRY_NS and one.waits else NOTE
+        return FindingDraft(cause, *evidence, severity, key=key) if one.empty is not None else None
+    lasts = passed >= HUNGRY_NS and one.waits
+    count, total, longest = one.stalls + lasts, one.stalled_ns + lasts * passed, max(one.longest_ns, lasts * passed)
+    if longest < HUNGRY_NS and (total < HUNGRY_NS or 2 * total < until_ns - one.since_ns):
         return None
-    passed = max(0, until_ns - one.empty.time_ns)
-    return FindingDraft(
-        f"subscription {ident} ({quoted(one.stream)}) has had no credit for {span_text(passed)}{when}: {one.asked} chunks were granted and "
-        f"{one.delivered} delivered",
-        numbers(one.empty, behind),
-        packets(one.empty, behind),
-        WARNING if passed >= HUNGRY_NS and one.waits else NOTE,
-        key=ident,
+    times = (
+        f"for {span_text(total)}" if count == 1 else f"{count:,} times, for {span_text(total)} in total and {span_text(longest)} at most"
     )
+    if lasts:
+        times += f", the last time {when.strip(' ,') or 'before it granted more'}"
+    who = f"; the server delivers within {span_text(one.slowest_ns)} of each Credit, so it is the consumer that is slow"
+    cause = f"{whose} was without credit {times}{who if one.slowest_ns else ''}"
+    shown = [(*first, *last) for first, last in zip(one.first, evidence if lasts else ((), ()), strict=True)]
+    return FindingDraft(cause, shown[0], shown[1], WARNING, _SLOW_CONSUMER, key)
 
 
-def _starved(context: ConversationContext, message: Message) -> FindingDraft | None:
-    """Credit comes after a time without any, or the consumer gives up."""
-    ident = message.fields.get("subscription_id", -1)
-    one = context.memo.subscriptions.get(ident)
-    if one is None or one.empty is None or message.time_ns - one.empty.time_ns < HUNGRY_NS:
-        return None
-    return _hunger(ident, one, message.time_ns, "" if message.name == "Credit" else ", when it is ended", message)
+def _starved(context: ConversationContext, message: Message) -> list[FindingDraft]:
+    """The consumer ends its subscription, or the server those of a stream."""
+    ident, stream = message.fields.get("subscription_id"), message.fields.get("stream")
+    found = []
+    for each, one in context.memo.subscriptions.items() if message.kind != "response" else ():
+        if each == ident or (message.name == "MetadataUpdate" and one.stream == stream):
+            told = _hunger(each, one, message.time_ns, ", when it is ended", message)
+            found += [told] if told is not None and told.severity == WARNING else []
+    return found
 
 
 def _starving(context: ConversationContext, now: Now) -> list[FindingDraft | None]:
@@ -601,6 +633,9 @@ def _starving(context: ConversationContext, now: Now) -> list[FindingDraft | Non
 
 
 def _out_of_credit(context: ConversationContext, closed: Closed) -> list[FindingDraft | None]:
+    if context.lossy:
+        for one in context.memo.subscriptions.values():
+            one.empty = one.granted = None
     return [_hunger(ident, one, closed.until_ns, f" {closed.when}") for ident, one in context.memo.subscriptions.items()]
 
 
@@ -914,7 +949,9 @@ def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Mess
         filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
         begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
-        memo.subscriptions[ident] = RabbitmqSubscription(str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted)
+        memo.subscriptions[ident] = RabbitmqSubscription(
+            str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted, since_ns=message.time_ns
+        )
 
 
 def _not_subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -941,7 +978,10 @@ def _granted(context: ConversationContext, memo: RabbitmqState, message: Message
         more = fields.get("credit") or 0
         one.credit += more
         one.asked += more
-        if one.credit > 0:
+        if one.credit > 0 and one.empty is not None:
+            passed = message.time_ns - one.empty.time_ns
+            if passed >= STALL_NS:
+                one.granted = message.time_ns, passed, (numbers(one.empty, message), packets(one.empty, message))
             one.empty = None
 
 
@@ -949,8 +989,18 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
     one = memo.subscriptions.get(fields.get("subscription_id", -1))
     if one is None:
         return
+    if context.lossy:
+        # Among missing messages there may be credit
+        one.credit, one.empty, one.granted = CREDIT_UNKNOWN, None, None
     one.delivered += 1
     one.credit -= 1
+    if one.granted is not None:
+        took = message.time_ns - one.granted[0]
+        # Otherwise no chunk waited for this Credit
+        if took < one.granted[1]:
+            one.slowest_ns = max(one.slowest_ns, took)
+            one.count_stall()
+        one.granted = None
     chunk = fields.get("chunk")
     if one.credit <= 0 and one.empty is None:
         one.empty = msgspec.structs.replace(message, fields={})
@@ -1026,6 +1076,7 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     )
 
 
+_SLOW_CONSUMER = "Let the consumer work faster, or grant credit as chunks arrive and not when they are processed; one credit is one chunk."
 _GRANT = "Let the consumer send Credit for each chunk: without it the server delivers nothing more."
 
 RULES: tuple[Rule, ...] = (
@@ -1151,13 +1202,7 @@ RULES: tuple[Rule, ...] = (
         _ignored,
         "Write names and values as the server reads them, in lower case; match-unfiltered counts beside a filter only.",
     ),
-    Rule(
-        "out-of-credit",
-        WARNING,
-        ("Credit", "Unsubscribe"),
-        _starved,
-        "Grant credit as chunks are taken in, not when all are processed; one credit is one chunk.",
-    ),
+    Rule("out-of-credit", WARNING, ("Unsubscribe", "MetadataUpdate"), _starved, _SLOW_CONSUMER),
     Rule("out-of-credit", WARNING, LIVE, _starving, _GRANT),
     Rule("out-of-credit", WARNING, CLOSED, _out_of_credit, _GRANT),
     Rule(

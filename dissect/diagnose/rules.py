@@ -316,6 +316,7 @@ class ConversationContext:
         "ids",
         "last",
         "last_ns",
+        "lossy",
         "memo",
         "messages",
         "orphans",
@@ -379,6 +380,8 @@ class ConversationContext:
         self.unanswered: list[Exchange] = []
         self.orphans: dict[tuple[str, int | str], Message] | None = {}
         """By who had asked, and id: responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
+        self.lossy = False
+        """Messages are missing: bytes were lost, or skipped, and not only cut off by the snap length."""
         self.pending: list[tuple[Message, Message | None, Refusal]] = []
         """Refusals of which the next message tells how bad they are."""
         self.found: dict[tuple[str, Hashable], list[Any]] = {}

@@ -16,7 +16,7 @@ from streamdump.filter import compile_filter
 from streamdump.inspector import Inspector
 from streamdump.model import Finding, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
-from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, found, rules
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
 from tests.support.frames import ACK, FIN, SYN
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
@@ -902,3 +902,42 @@ def test_a_login_that_is_only_challenged_is_no_login_yet() -> None:
     assert summary.reached == "login"
     _, (summary,), _ = diagnosed(GOLDEN / "handshake_close_310.pcap")
     assert summary.reached == "ready"
+
+
+def slow(*stalls_ms: int, took_ms: int = 1) -> Connection:
+    """A consumer that grants its only credit again after these times, and gets another chunk each time."""
+    one = subscribed(1, chunk(0))
+    for offset, stall in enumerate(stalls_ms, 1):
+        one.wait(stall * MS).client(rabbit.CREDIT, subscription_id=3, credit=1).wait(took_ms * MS)
+        one.server(rabbit.DELIVER, subscription_id=3, chunk=chunk(2 * offset))
+    return one.client(rabbit.UNSUBSCRIBE, subscription_id=3).server(rabbit.UNSUBSCRIBE_RESPONSE)
+
+
+FAST = "; the server delivers within 1 ms of each Credit, so it is the consumer that is slow"
+
+
+@pytest.mark.parametrize(
+    ("one", "causes"),
+    [
+        (slow(2000, 1500, 1000), [f"was without credit 3 times, for 4.5 s in total and 2 s at most{FAST}"]),
+        (slow(2000), [f"was without credit for 2 s{FAST}"]),
+        (slow(*[300] * 9), [f"was without credit 9 times, for 2.7 s in total and 300 ms at most{FAST}"]),
+        (slow(*[30] * 99), []),
+        (slow(2000, took_ms=3000), []),
+        (slow(2000).wait(SECOND), [f"was without credit for 2 s{FAST}"]),
+        (
+            subscribed(1, chunk(0)).wait(2 * SECOND).client(rabbit.CREDIT, subscription_id=3, credit=1),
+            ["was without credit for 2 s"],
+        ),
+    ],
+)
+def test_times_without_credit_are_added_up(one: Connection, causes: list[str]) -> None:
+    found = [each for each in diagnosed(capture(one.goodbye()))[0] if each.rule == NAME + "out-of-credit" and each.severity != "note"]
+    assert [each.cause for each in found] == [f'subscription 3 ("orders") {cause}' for cause in causes]
+
+
+def test_lost_messages_may_have_been_credit() -> None:
+    one = subscribed(1, chunk(0)).wait(5 * SECOND)
+    one.next[0] += 13
+    one.client(rabbit.UNSUBSCRIBE, subscription_id=9).server(rabbit.UNSUBSCRIBE_RESPONSE).wait(5 * SECOND).goodbye()
+    assert NAME + "out-of-credit" not in rules(one)
