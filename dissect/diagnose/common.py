@@ -859,7 +859,7 @@ class Failed(msgspec.Struct):
 class Overview(NamedTuple):
     """What several conversations tell: all troubles that are not mere notes, the findings that send clients to other endpoints by these,
     the endpoints that somebody connected to, the troubles that are none by themselves (`FindingDraft.later`), the hosts that do what
-    they came for, and by endpoint how many connections were accepted there."""
+    they came for, by endpoint how many connections were accepted there, and when the capture ends."""
 
     failed: list[Failed]
     sent: dict[tuple[str, ...], Finding]
@@ -867,10 +867,17 @@ class Overview(NamedTuple):
     later: list[Failed]
     active: dict[str, None]
     accepted: dict[str, int]
+    end_ns: int
+    """When the last of all came."""
 
     def accepts(self, server: str | None) -> bool:
         """Whether a server accepted a connection, or may have."""
         return server in self.accepted or len(self.accepted) >= ACCEPTED_KEPT
+
+    def facts(self, rule: str) -> list[Failed]:
+        """Return the facts of a kind (`fact`), the first before the others."""
+        found = [one for one in self.later if one.rule.partition(".")[2] == rule]
+        return sorted(found, key=lambda one: (one.first_ns, one.client or ""))
 
 
 class Across(NamedTuple):
@@ -887,6 +894,9 @@ HOSTS_KEPT = 16
 
 SAME = 3
 """So many times make a habit."""
+
+LOST_NS, SOON_NS = 10_000_000_000, 5_000_000_000
+"""A client that lost its stream should have found it again by then; and a server reports a loss by then."""
 
 ACCEPTED_KEPT = 4_096
 """So many endpoints that accepted connections are remembered."""
@@ -956,7 +966,7 @@ def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
 
 def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """Clients are sent elsewhere and go nowhere. Whoever only opened a connection and left does that often, if this is why."""
-    for one in seen.later:
+    for one in seen.facts("advertised-not-dialled"):
         lost = [host for host in one.hosts if host not in seen.active]
         if lost and (one.severity != NOTE or one.conversations >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
             yield one.evidence(f"{some(lost)} {one.cause}, and no connection to there is in the capture"), one
@@ -968,7 +978,46 @@ def _dialled(seen: Overview, one: Failed, place: str) -> bool:
     return place in seen.dialled if is_address(host) else any(each != one.server and each.endswith(f":{port}") for each in seen.dialled)
 
 
+def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A stream is deleted by one client and missed by another."""
+    deleted, used = seen.facts("stream-deleted"), seen.facts("stream-used")
+    for lost in seen.facts("stream-lost"):
+        stream, did, again, how = lost.places
+        by = next((one for one in deleted if one.client != lost.client and _is_of(stream, one) and _before(one, lost, how)), None)
+        host, waited = (lost.client or "").rpartition(":")[0], seen.end_ns - lost.last_ns
+        if by is None or any(one.alike == f"{stream} {host}" and one.last_ns > lost.last_ns for one in used):
+            continue
+        if how == "refused":
+            cause = f"{by.client} deleted {by.cause} {span_text(lost.first_ns - by.last_ns)} before {lost.client} {did} it"
+        elif waited >= LOST_NS:
+            cause = (
+                f"{by.client} deleted {by.cause} while {lost.client} {did} it; that client {again} again in the {span_text(waited)} until"
+            )
+            cause += " the capture ends"
+        else:
+            continue
+        yield FindingDraft(cause, (*by.messages, *lost.messages), (*by.packets, *lost.packets)), lost
+
+
+def _is_of(stream: str, deleted: Failed) -> bool:
+    """Whether a stream is what was deleted, or in it: the partitions of a super stream, the topics of a stream of Iggy."""
+    name, separator = deleted.places
+    return stream == name or bool(separator and stream.startswith(f"{name}{separator}"))
+
+
+def _before(deleted: Failed, lost: Failed, how: str) -> bool:
+    """Whether a stream was lost because it was deleted: the server reports this at once, to whoever uses it, and then to who asked."""
+    passed = lost.last_ns - deleted.last_ns
+    return passed >= 0 if how == "refused" else abs(passed) < SOON_NS
+
+
 ACROSS: tuple[Across, ...] = (
+    Across(
+        "stream-deleted",
+        ERROR,
+        _deleted,
+        "Find out why it was deleted, and create it again if it is needed; let clients look up a stream that they lost, and go on there.",
+    ),
     Across(
         "advertised-unreachable",
         ERROR,

@@ -137,7 +137,9 @@ class Diagnoser:
     def finish(self) -> list[Record]:
         """What all conversations together tell."""
         out: list[Record] = []
-        seen = Overview(list(self._failed.values()), self._sent, self._dialled, list(self._later.values()), self._active, self._accepted)
+        seen = Overview(
+            list(self._failed.values()), self._sent, self._dialled, list(self._later.values()), self._active, self._accepted, self._last_ns
+        )
         now = rfc3339(self._last_ns)
         for rule in ACROSS:
             try:
@@ -202,7 +204,7 @@ class Diagnoser:
 
     def _message(self, message: Message, out: list[Record]) -> None:
         context = self._talk(message.conversation, message.protocol)
-        self._last_ns = message.time_ns
+        self._last_ns = max(self._last_ns, message.time_ns)
         if context.over:
             context.pass_on(message)
             return
@@ -220,7 +222,7 @@ class Diagnoser:
 
     def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
         context = self._talk(record.conversation, record.protocol)
-        self._last_ns = record.time_ns
+        self._last_ns = max(self._last_ns, record.time_ns)
         if context.over:
             return
         if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:
@@ -437,7 +439,7 @@ class Diagnoser:
             case _ if refusal.lacks:
                 severity, behind = ERROR, f", so that the client cannot {refusal.lacks}"
             case Closed() if refusal.needed and ended.by is not None and not context.goodbye:
-                severity, behind = WARNING, ", and the client leaves"
+                severity, behind = ERROR, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
         name = refusal.asked or _called(context, message, request)
         cause, alike = f"{name}{about} is refused: {refusal.why}{behind}", ""

@@ -26,6 +26,7 @@ from streamdump.diagnose.rules import (
     Message,
     Refusal,
     Rule,
+    fact,
     is_here,
     last_before,
     noted,
@@ -154,6 +155,8 @@ class IggyState(msgspec.Struct):
     """When the client was told of a leader elsewhere; None once it has asked for something else."""
     fed: dict[str, None] = msgspec.field(default_factory=dict)
     """Places from which messages came."""
+    missed: dict[str, None] = msgspec.field(default_factory=dict)
+    """Places that were not found."""
 
 
 # What a refusal says
@@ -471,6 +474,29 @@ def _progress(context: ConversationContext, message: Message) -> FindingDraft | 
     return FindingDraft(f"{who} gets offset {first:,}{again}: {following:,} was the next{behind}", key=(who, again))
 
 
+def _stream_facts(context: ConversationContext, message: Message) -> FindingDraft | None:
+    """What happens to streams and topics, of which other conversations show the rest."""
+    if message.outcome is None or (message.outcome == "answered" and message.name in LACKS and not context.memo.missed):
+        return None
+    request = context.request_of(message)
+    stream = None if request is None else _place(request) or _named(request.fields.get("stream_id"))
+    if stream is None:
+        return None
+    if message.name.startswith("delete_"):
+        what = f"the {message.name.removeprefix('delete_')} {stream}"
+        told = fact("stream-deleted", message, f"{stream} {context.client}", stream, "/", what=what)
+        return told if message.outcome == "answered" else None
+    if message.outcome == "answered":
+        host = (context.client or "").rpartition(":")[0]
+        return fact("stream-used", message, f"{stream} {host}", stream) if stream in context.memo.missed else None
+    if (_group(reason(message)) or ("",))[0] != "not-found":
+        return None
+    if len(context.memo.missed) < PLACES:
+        context.memo.missed[stream] = None
+    did = f"wanted to {LACKS[message.name]}".removesuffix(" it")
+    return fact("stream-lost", message, f"{stream} {context.client}", stream, did, "", "refused")
+
+
 def _roster(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """The client leaves when it has heard who leads."""
     time_ns, told = context.memo.leader or (0, None)
@@ -595,6 +621,7 @@ RULES: tuple[Rule, ...] = (
         "topic retains.",
     ),
     Rule("advertised-not-dialled", WARNING, CLOSED, _roster, NOT_DIALLED),
+    Rule("stream-deleted", NOTE, ("delete_stream", "delete_topic", *LACKS), _stream_facts, "Create it first, or check the name."),
     Rule(
         "pairs-unsure",
         NOTE,

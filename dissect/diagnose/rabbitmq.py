@@ -32,6 +32,7 @@ from streamdump.diagnose.rules import (
     Now,
     Refusal,
     Rule,
+    fact,
     is_address,
     is_here,
     label_of,
@@ -133,6 +134,9 @@ PERMISSIONS = {
 
 LACKS = {"DeclarePublisher": "publish to it", "Subscribe": "consume from it"}
 """What a client cannot do if these are refused."""
+
+USED = {"Subscribe": ("consumed from", "did not subscribe"), "DeclarePublisher": ("published to", "did not declare a publisher")}
+"""What clients did with a stream that they lost, and what they did not do then."""
 
 NAMED = (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream"))
 """Fields of requests that say what they are about."""
@@ -244,6 +248,8 @@ class RabbitmqState(msgspec.Struct):
     """What sent the client elsewhere, when and where to, and the evidence; None once it has asked for something else."""
     asks: int = 0
     """How often it asked where to go."""
+    missing: Message | None = None
+    """The response to Metadata that names a stream that does not exist, after which the client has asked nothing else."""
     gone: Message | None = None
     """The MetadataUpdate after which the client has asked nothing."""
     silent: list[Silence | None] = msgspec.field(default_factory=lambda: [None, None])
@@ -687,20 +693,44 @@ def _metadata_refused(context: ConversationContext, message: Message) -> list[Fi
 
 
 def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    last = max((one for one in context.last if one is not None), key=lambda one: one.number, default=None)
-    if last is None or last.name != "Metadata" or last.kind != "response" or closed.by is None or closed.by != closed.client:
+    last = context.memo.missing
+    if last is None or closed.by is None or (closed.by != closed.client and context.parted is None):
         return None
-    missing = [one.get("stream_name") for one in last.fields.get("stream_metadata") or () if one.get("response_code_label") in EXPECTED]
-    if not missing:
-        return None
-    cause = f"the client leaves after it heard that the stream {quoted(missing[0])} does not exist"
-    return FindingDraft(cause, numbers(last), key=missing[0])
+    missing = next(one.get("stream_name") for one in last.fields["stream_metadata"] if one.get("response_code_label") in EXPECTED)
+    cause = f"the client leaves after it heard that the stream {quoted(missing)} does not exist"
+    return FindingDraft(cause, numbers(last), packets(last), key=missing)
 
 
 def _moved(context: ConversationContext, message: Message) -> FindingDraft | None:
     stream, code = message.fields.get("stream"), label_of(message, "code")
     cause = f"the server says that the stream {quoted(stream)} changed ({code}): publishers and subscriptions of it have ended"
     return FindingDraft(cause, key=stream) if stream not in context.memo.deleting else None
+
+
+def _stream_facts(context: ConversationContext, message: Message) -> list[FindingDraft]:
+    """What happens to streams, of which other conversations show the rest."""
+    memo, request = context.memo, context.request_of(message)
+    if message.name == "MetadataUpdate":
+        stream = str(message.fields.get("stream"))
+        held = (("Subscribe", memo.subscriptions), ("DeclarePublisher", memo.publishers))
+        used = [name for name, every in held if any(one.stream == stream for one in every.values())]
+        return [_lost(context, message, stream, USED[used[0]], "ended")] if used and stream not in memo.deleting else []
+    asked: dict[str, Any] = {} if request is None else request.fields
+    stream = asked.get("stream") or asked.get("name") or ""
+    if message.kind != "response" or not stream:
+        return []
+    if message.name.startswith("Delete"):
+        what, separator = ("the super stream", "-") if "name" in asked else ("the stream", "")
+        told = fact("stream-deleted", message, f"{stream} {context.client}", stream, separator, what=f"{what} {quoted(stream)}")
+        return [told] if message.outcome == "answered" else []
+    if message.outcome == "answered":
+        return [fact("stream-used", message, f"{stream} {(context.client or '').rpartition(':')[0]}", stream)]
+    refused = _code(message) == "stream does not exist"
+    return [_lost(context, message, stream, (f"wanted to {LACKS[message.name]}".removesuffix(" it"), ""), "refused")] if refused else []
+
+
+def _lost(context: ConversationContext, message: Message, stream: str, used: tuple[str, str], how: str) -> FindingDraft:
+    return fact("stream-lost", message, f"{stream} {context.client}", stream, *used, how)
 
 
 def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -809,6 +839,7 @@ def follow(context: ConversationContext, message: Message) -> None:
     if message.sender == "client":
         memo.asks += name == "Metadata"
         memo.sent = memo.sent if name in IDLE else None
+        memo.missing = memo.missing if name in ("Metadata", "Heartbeat", "Close") else None
         context.active = context.active or name in ("DeclarePublisher", "Publish", "Subscribe")
     if memo.gone is not None and message.sender == "client" and name not in ("Heartbeat", "Credit", "StoreOffset"):
         memo.gone = None
@@ -844,6 +875,11 @@ def _tuned(context: ConversationContext, memo: RabbitmqState, message: Message, 
     else:
         memo.tuned, memo.frame_max = True, size or FRAME_MAX_NONE
         memo.heartbeat_ns = beat * 1_000_000_000
+
+
+def _looked_up(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    missing = [one for one in fields.get("stream_metadata") or () if one.get("response_code_label") in EXPECTED]
+    memo.missing = message if any(one.get("stream_name") not in memo.deleting for one in missing) else None
 
 
 def _opening(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1033,6 +1069,7 @@ _FOLLOW = {
     ("Tune", "request"): _tuned,
     ("Tune", "response"): _tuned,
     ("Open", "request"): _opening,
+    ("Metadata", "response"): _looked_up,
     ("ExchangeCommandVersions", "response"): _stated,
     ("DeclarePublisher", "response"): _declared,
     ("DeletePublisher", "response"): _undeclared,
@@ -1224,7 +1261,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("stream-not-available", WARNING, ANY, _not_available, ADVICE["stream not available"]),
     Rule("no-leader", WARNING, "Metadata", _metadata, ADVICE["stream not available"]),
-    Rule("gave-up", WARNING, CLOSED, _gave_up, ADVICE["stream does not exist"]),
+    Rule("gave-up", ERROR, CLOSED, _gave_up, ADVICE["stream does not exist"]),
     Rule("refused", WARNING, "Metadata", _metadata_refused, "Check the names of the streams and the permissions of the user."),
     Rule(
         "stream-changed",
@@ -1232,6 +1269,13 @@ RULES: tuple[Rule, ...] = (
         "MetadataUpdate",
         _moved,
         "Look the stream up again with Metadata, and subscribe or publish where it is now.",
+    ),
+    Rule(
+        "stream-deleted",
+        NOTE,
+        ("MetadataUpdate", "Delete", "DeleteSuperStream", "Subscribe", "DeclarePublisher"),
+        _stream_facts,
+        ADVICE["stream does not exist"],
     ),
     Rule(
         "stream-change-ignored",

@@ -78,6 +78,12 @@ class FindingDraft(NamedTuple):
     """The cause without the numbers in its free text: those alike are reported once, with their count, when the conversation ends."""
 
 
+def fact(rule: str, message: Message, about: str, *places: str, what: str = "") -> FindingDraft:
+    """Return what is nothing by itself, and with facts of other conversations may be a finding (`ACROSS`). What is `about` the same is
+    one fact, of which the first and the last time are known."""
+    return FindingDraft(what, numbers(message), packets(message), places=places, later=True, rule=rule, alike=about)
+
+
 class Rule(NamedTuple):
     """One thing that may be wrong.
 
@@ -637,6 +643,7 @@ __all__ = [
     "Now",
     "Refusal",
     "Rule",
+    "fact",
     "is_address",
     "is_here",
     "label_of",

@@ -406,3 +406,21 @@ def test_for_how_long_a_client_was_silent_against_what_heartbeat() -> None:
     assert told(classic)[0] == "iggy.stale-client"
     assert "stale client after 40 s of silence, where it had pinged every 5 s" in told(classic)[2]
     assert told(let_in().wait(40 * SECOND).fin(1))[2].endswith("silent for 40 s, and never pinged: likely it takes the client for dead")
+
+
+def test_who_deleted_a_topic_that_others_poll() -> None:
+    one = (
+        Connection(sport=50000, dport=8090, client=bytes([192, 0, 2, 7]))
+        .open()
+        .ask(LOGIN_L6)
+        .tell(LOGGED_IN)
+        .ask(request(303, ONE + ONE))
+        .tell(OK)
+        .fin(0)
+    )
+    two = Connection(9 * SECOND, dport=8090).open().ask(LOGIN_L6).tell(LOGGED_IN).ask(POLL_L8).tell(response(status=2010)).fin(0)
+    found = [each for each in diagnosed(capture(one, two))[0] if each.rule == "iggy.stream-deleted"]
+    assert [(each.severity, each.cause) for each in found] == [
+        ("error", "192.0.2.7:50000 deleted the topic 1/1 9 s before 192.0.2.1:40000 wanted to consume from it")
+    ]
+    assert "iggy.stream-deleted" not in rules(two)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from streamdump.capture.files import open_capture
+from streamdump.diagnose.engine import Diagnoser
 from streamdump.filter import compile_filter
 from streamdump.inspector import Inspector
 from streamdump.model import Finding, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
-from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.support.frames import ACK, FIN, SYN
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
@@ -189,13 +190,13 @@ def metadata(host: str, port: int, leader: int = 0, code: int = 1) -> Connection
     return one.goodbye()
 
 
-def missed(more: int) -> Connection:
+def missed(more: int, goodbye: bool = False) -> Connection:
     one = Connection().ready().client(rabbit.METADATA, streams=["x"])
     missing = {"stream_name": "x", "response_code": 2, "leader_reference": 0, "replicas_references": []}
     one.server(rabbit.METADATA_RESPONSE, brokers=[], stream_metadata=[missing])
     for _ in range(more):
         one.client(rabbit.CREATE, stream="x", arguments=[]).server(rabbit.CREATE_RESPONSE)
-    return one.fin(0)
+    return one.goodbye() if goodbye else one.fin(0)
 
 
 def subscribed_to_nothing(closes: bool) -> Connection:
@@ -420,7 +421,8 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "sent to another host": (lambda: metadata("10.1.1.1", 5552), "advertised-elsewhere", "note"),
     "sent to another port": (lambda: metadata("192.0.2.2", 15552), "advertised-elsewhere", "note"),
     "sent here": (lambda: metadata("192.0.2.2", 5552), "advertised-elsewhere", None),
-    "left as the stream is not there": (lambda: missed(0), "gave-up", "warning"),
+    "left as the stream is not there": (lambda: missed(0), "gave-up", "error"),
+    "closed as the stream is not there": (lambda: missed(0, goodbye=True), "gave-up", "error"),
     "gone on though the stream is not there": (lambda: missed(1), "gave-up", None),
     "refused, and left": (lambda: subscribed_to_nothing(False), "refused", "error"),
     "refused, and closed": (lambda: subscribed_to_nothing(True), "refused", "error"),
@@ -941,3 +943,79 @@ def test_lost_messages_may_have_been_credit() -> None:
     one.next[0] += 13
     one.client(rabbit.UNSUBSCRIBE, subscription_id=9).server(rabbit.UNSUBSCRIBE_RESPONSE).wait(5 * SECOND).goodbye()
     assert NAME + "out-of-credit" not in rules(one)
+
+
+OTHER = bytes([192, 0, 2, 7])
+
+
+def deleting(begin: int = SECOND, client: bytes = OTHER, code: int = 1) -> Connection:
+    one = Connection(begin, 50000, client=client).ready().client(rabbit.DELETE, stream="orders")
+    return one.server(rabbit.DELETE_RESPONSE, response_code=code).goodbye()
+
+
+def losing(publishes: bool = False, again: int = 0) -> Connection:
+    """A client whose stream is gone after a second, and that comes back to it after `again`, if it does."""
+    one = Connection().ready()
+    for wait in (0, again) if again else (0,):
+        one.wait(wait or MS)
+        if publishes:
+            one.client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="orders")
+            one.server(rabbit.DECLARE_PUBLISHER_RESPONSE)
+        else:
+            one.client(rabbit.SUBSCRIBE, subscription_id=3, stream="orders", offset_type=1, credit=9).server(rabbit.SUBSCRIBE_RESPONSE)
+        if not wait:
+            one.wait(SECOND).server(rabbit.METADATA_UPDATE, code=6, stream="orders")
+    return one.goodbye()
+
+
+def staying(seconds: int) -> Connection:
+    return Connection(0, 50001).ready().wait(seconds * SECOND).client(rabbit.HEARTBEAT)
+
+
+CONSUMED = (
+    '192.0.2.7:50000 deleted the stream "orders" while 192.0.2.1:40000 consumed from it; that client did not subscribe again in the 29 s '
+    "until the capture ends"
+)
+PUBLISHED = CONSUMED.replace("consumed from", "published to").replace("did not subscribe", "did not declare a publisher")
+
+
+@pytest.mark.parametrize(
+    ("talks", "cause"),
+    [
+        ((losing(), deleting(), staying(30)), CONSUMED),
+        ((losing(publishes=True), deleting(), staying(30)), PUBLISHED),
+        ((losing(again=9 * SECOND), deleting(), staying(30)), None),
+        ((losing(), deleting(), staying(5)), None),
+        ((losing(), deleting(begin=20 * SECOND), staying(30)), None),
+        ((losing(), deleting(code=16), staying(30)), None),
+        ((losing(), staying(30)), None),
+        (
+            (
+                deleting(0),
+                Connection(9 * SECOND)
+                .ready()
+                .client(rabbit.SUBSCRIBE, subscription_id=1, stream="orders", offset_type=1, credit=1)
+                .server(rabbit.SUBSCRIBE_RESPONSE, response_code=2)
+                .goodbye(),
+            ),
+            '192.0.2.7:50000 deleted the stream "orders" 9 s before 192.0.2.1:40000 wanted to consume from it',
+        ),
+    ],
+)
+def test_who_deleted_a_stream_that_others_use(talks: tuple[Connection, ...], cause: str | None) -> None:
+    def told(findings: list[Any]) -> list[tuple[str, str, str]]:
+        every = [one for one in findings if one.rule == NAME + "stream-deleted"]
+        return [(one.severity, one.cause, one.src) for one in every if one.conversation is None]
+
+    found = diagnosed(capture(*talks))[0]
+    assert told(found) == ([] if cause is None else [("error", cause, "192.0.2.1:40000")])
+    assert cause is None or worst_first(found)[0].cause == cause
+    # The same of parts, in any order
+    for parts in (talks, talks[::-1]):
+        together = Diagnoser()
+        for one in parts:
+            inspector = Inspector([open_capture(io.BytesIO(capture(one)))], Options(findings=True), finite=True)
+            list(inspector.records())
+            assert inspector.diagnoser is not None
+            together.learn(inspector.diagnoser.seen())
+        assert told(together.finish()) == told(found)

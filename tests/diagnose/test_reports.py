@@ -53,6 +53,14 @@ FOUND: dict[str, list[str]] = {
         "time the same: the server resets the connection 2.4 ms after its first call (verb 0), without a reply",
         "error seastar-rpc.dropped-calls: the server resets the connection 2.4 ms after its first call (verb 0), without a reply",
     ],
+    "slow_consumer_understated.pcap": [
+        'warning rabbitmq-stream.out-of-credit: subscription 0 ("slow2") was without credit 9 times, for 13.5 s in total and '
+        "1.5 s at most; the server delivers within 1.57 ms of each Credit, so it is the consumer that is slow",
+    ],
+    "stream_deleted_consumer_idle.pcap": [
+        'error rabbitmq-stream.stream-deleted: 127.0.0.1:39626 deleted the stream "doomed2" while 127.0.0.1:39618 consumed from'
+        " it; that client did not subscribe again in the 26.6 s until the capture ends",
+    ],
 }
 """By capture "severity rule: cause"."""
 

@@ -34,6 +34,7 @@ TOLD = {
     "retry-loop": "192.0.2.1 tries again and again: 5 connections to 192.0.2.2:5552, one every 1 s, and each time the same: "
     "192.0.2.2:5552 refuses the connection: it answers the SYN with RST",
     "rabbitmq-stream.sub-batch": "a sub-batch of Publish cannot be unpacked: sub-batch unpacks to 90 bytes, 100 declared",
+    "iggy.stream-deleted": "192.0.2.7:50000 deleted the topic 1/1 9 s before 192.0.2.1:40000 wanted to consume from it",
     "iggy.login-refused": 'the server does not let user "iggy" in: feature unavailable',
     "mewbase.impossible-length": "servers answer nothing behind a frame of the client that states a length of 2 bytes, which no frame has",
     "mewbase.connect-refused": "CONNECT is refused: server error, which ends the handshake",
