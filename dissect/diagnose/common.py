@@ -29,6 +29,7 @@ from streamdump.diagnose.rules import (
     last_before,
     numbers,
     packets,
+    quoted,
     said,
     since,
     some,
@@ -560,6 +561,23 @@ def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | No
     return told if why is not None and exchange.name not in context.family.counted else None
 
 
+def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    """When the server answered last, and since when a request is open: of all its connections this shows whether it answers at all."""
+    facts = []
+    if context.answered_ns is not None:
+        facts.append(FindingDraft("", (), (), later=True, rule="server-stalled", alike="answered", at_ns=context.answered_ns))
+    if context.family.owed is not None:
+        owed = context.family.owed(context)
+    else:
+        found = [one for one in context.unanswered if one.src == context.client and one.reason in ("closed", "capture ended", "timeout")]
+        owed = [(one.request, one.time_ns - (one.waited_ns or 0)) for one in found]
+    if owed and not closed.lacking:
+        number, since_ns = min(owed, key=lambda one: one[1])
+        about = f"open {context.conversation}"
+        facts.append(FindingDraft("", (number,), later=True, rule="server-stalled", alike=about, at_ns=since_ns))
+    return facts
+
+
 def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     count, one, _ = max(context.found.values(), key=lambda found: found[0], default=(0, None, False))
     if one is None or count < OFTEN or one.severity == NOTE:
@@ -761,6 +779,7 @@ COMMON: tuple[Rule, ...] = (
         _unknown_bytes,
         "Check what runs on this port; -d tcp.port==N,PROTOCOL has it read all the same.",
     ),
+    Rule("server-stalled", NOTE, CLOSED, _stall_facts, _SILENT),
     Rule("again-and-again", WARNING, CLOSED, _often, "Look at the first of them, and at why the client goes on asking."),
     Rule("refused", NOTE, CLOSED, _refusals, "streamdump -Y 'outcome == refused' shows each of them."),
     Rule("tcp.lost-by-capture", WARNING, CLOSED, _lost, "Capture again with a larger buffer (-B) or a narrower filter (-f)."),
@@ -980,12 +999,15 @@ def _dialled(seen: Overview, one: Failed, place: str) -> bool:
 
 def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """A stream is deleted by one client and missed by another."""
-    deleted, used = seen.facts("stream-deleted"), seen.facts("stream-used")
+    used = {one.alike: one.last_ns for one in seen.facts("stream-used")}
+    deleted: dict[str, list[Failed]] = {}
+    for one in seen.facts("stream-deleted"):
+        deleted.setdefault(one.places[0], []).append(one)
     for lost in seen.facts("stream-lost"):
         stream, did, again, how = lost.places
-        by = next((one for one in deleted if one.client != lost.client and _is_of(stream, one) and _before(one, lost, how)), None)
+        by = next((one for one in _deletions(deleted, stream) if one.client != lost.client and _before(one, lost, how)), None)
         host, waited = (lost.client or "").rpartition(":")[0], seen.end_ns - lost.last_ns
-        if by is None or any(one.alike == f"{stream} {host}" and one.last_ns > lost.last_ns for one in used):
+        if by is None or used.get(f"{stream} {host}", 0) > lost.last_ns:
             continue
         if how == "refused":
             cause = f"{by.client} deleted {by.cause} {span_text(lost.first_ns - by.last_ns)} before {lost.client} {did} it"
@@ -999,10 +1021,13 @@ def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         yield FindingDraft(cause, (*by.messages, *lost.messages), (*by.packets, *lost.packets)), lost
 
 
-def _is_of(stream: str, deleted: Failed) -> bool:
-    """Whether a stream is what was deleted, or in it: the partitions of a super stream, the topics of a stream of Iggy."""
-    name, separator = deleted.places
-    return stream == name or bool(separator and stream.startswith(f"{name}{separator}"))
+def _deletions(deleted: dict[str, list[Failed]], stream: str) -> Iterator[Failed]:
+    """What deleted a stream, or what it is in: the super stream of a partition, the stream of a topic of Iggy."""
+    yield from deleted.get(stream, ())
+    for separator in "-/":
+        for one in deleted.get(stream.rpartition(separator)[0], ()):
+            if one.places[1] == separator:
+                yield one
 
 
 def _before(deleted: Failed, lost: Failed, how: str) -> bool:
@@ -1011,7 +1036,73 @@ def _before(deleted: Failed, lost: Failed, how: str) -> bool:
     return passed >= 0 if how == "refused" else abs(passed) < SOON_NS
 
 
+def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A server that answered, and from some time on answers nobody."""
+    facts = seen.facts("server-stalled")
+    answered = {one.server: one.last_ns for one in facts if one.alike == "answered"}
+    waiting: dict[str | None, list[Failed]] = {server: [] for server in answered}
+    for one in facts:
+        if one.alike != "answered" and one.server in answered and one.first_ns > answered[one.server] - PATIENCE_NS:
+            waiting[one.server].append(one)
+    for server, found in waiting.items():
+        if len(found) < SAME or seen.end_ns - max(answered[server], found[0].first_ns) < PATIENCE_NS:
+            continue
+        clients = {(one.client or "").rpartition(":")[0] for one in found}
+        whose = f"{len(found):,} connections of {len(clients):,} clients" if len(clients) > 1 else f"{len(found):,} connections"
+        passed = span_text(seen.end_ns - found[0].first_ns)
+        cause = f"{server} answers nobody any more: {whose} have open requests, the first for {passed} when the capture ends"
+        evidence = tuple(number for one in found for number in one.messages), tuple(packet for one in found for packet in one.packets)
+        yield FindingDraft(cause, *evidence), found[0]
+
+
+def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A client opens connections through a load balancer until one leads to the leader of its stream, which none does."""
+    landed: dict[tuple[str | None, str], list[Failed]] = {}
+    for one in seen.facts("landed"):
+        landed.setdefault((one.server, (one.client or "").rpartition(":")[0]), []).append(one)
+    for wanted in seen.facts("leader-named"):
+        (stream, leader), host = wanted.places, (wanted.client or "").rpartition(":")[0]
+        every = landed.get((wanted.server, host), [])
+        left = [one for one in every if one.places[1] == "left" and one.last_ns >= wanted.first_ns]
+        count = sum(one.conversations for one in left)
+        if count < SAME or any(one.places[0] == leader for one in every) or _dialled(seen, wanted, leader):
+            continue
+        led = some([f"{one.places[0]} ({one.conversations:,})" for one in left])
+        cause = f"{host} opened {count:,} connections to {wanted.server} and used none: they led to {led}, never to {leader}"
+        messages = [*wanted.messages, *(number for one in left for number in one.messages)]
+        marks = [*wanted.packets, *(packet for one in left for packet in one.packets)]
+        yield FindingDraft(f"{cause}, the leader of {quoted(stream)}", tuple(messages), tuple(marks)), wanted
+
+
+def _redelivered(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A single active consumer begins before the offset up to which the one before it got."""
+    groups: dict[tuple[str, ...], list[tuple[list[int], Failed]]] = {}
+    for one in seen.facts("offsets-delivered"):
+        groups.setdefault(one.places[:2], []).append((list(map(int, one.places[2:])), one))
+    for (stream, group), every in groups.items():
+        ended = sorted(every, key=lambda found: found[0][-1])
+        at, stored, before = 0, -1, None
+        for (first, last, _, began_ns, _), one in sorted(every, key=lambda found: found[0][-2]):
+            while at < len(ended) and ended[at][0][-1] <= began_ns:
+                before, stored, at = ended[at], max(stored, ended[at][0][2]), at + 1
+            if before is None or first > before[0][1]:
+                continue
+            (since, got, *_), prior = before
+            stale = first <= (stored if stored >= 0 else since)
+            again = f"offset {first:,}" if first == min(last, got) else f"offsets {first:,} to {min(last, got):,}"
+            although = f", although offset {stored:,} had been stored" if stale and stored >= 0 else ""
+            cause = f"the single active consumer {quoted(group)} of {quoted(stream)} changed from {prior.client} to {one.client}"
+            evidence = (*prior.messages, *one.messages), (*prior.packets, *one.packets)
+            yield FindingDraft(f"{cause}, which gets {again} again{although}", *evidence, None if stale else NOTE), one
+
+
 ACROSS: tuple[Across, ...] = (
+    Across(
+        "server-stalled",
+        ERROR,
+        _stalled,
+        "Look at the server first (CPU, memory, disks, its log) for the time of the first packet that is named: all clients wait for it.",
+    ),
     Across(
         "stream-deleted",
         ERROR,
@@ -1024,12 +1115,24 @@ ACROSS: tuple[Across, ...] = (
         _unreachable,
         "Let the server advertise a host and port that clients reach, and look whether a firewall is in the way.",
     ),
+    Across(
+        "never-at-the-leader",
+        WARNING,
+        _never_leader,
+        "Look whether the load balancer has the leader among its targets and the leader is up, or let clients connect to it directly.",
+    ),
     Across("advertised-not-dialled", WARNING, _never_dialled, NOT_DIALLED),
     Across(
         "tcp.not-all-accepted",
         WARNING,
         _not_all_accepted,
         "Look whether the server accepts connections in time (its listen queue, its limits); the address is right.",
+    ),
+    Across(
+        "redelivered",
+        WARNING,
+        _redelivered,
+        "Let a consumer that becomes active ask for the stored offset (QueryOffset), and answer ConsumerUpdate with the one after it.",
     ),
     Across("tcp.turns-everybody-away", ERROR, _everybody, "Look at the server first: no client gets through."),
     Across("retry-loop", ERROR, _retries, "Mend the cause that is named, and let the client wait longer from one attempt to the next."),

@@ -341,7 +341,7 @@ class Diagnoser:
             list(marks[:EVIDENCE]),
         )
         if told.later:
-            self._count(context, finding, told, came_ns, self._later)
+            self._count(context, finding, told, came_ns if told.at_ns is None else told.at_ns, self._later)
             return
         context.found[key] = [1, finding, False]
         if told.alike:

@@ -6,7 +6,7 @@ Codes are looked at by their labels, which both versions of the protocol have, t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from streamdump.diagnose.rules import (
     LIVE,
     NOT_DIALLED,
     NOTE,
+    PATIENCE_NS,
     WARNING,
     Closed,
     ConversationContext,
@@ -70,6 +71,9 @@ OFTEN = 3
 
 IDLE = ("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "ExchangeCommandVersions", "Metadata", "Close", "Heartbeat")
 """What clients say that have not begun with what they came for."""
+
+PERIODS = 64
+"""So many changes of a single active consumer are remembered."""
 
 PLACES = 16
 """So many brokers of one response are looked for."""
@@ -164,6 +168,19 @@ class RabbitmqPublisher(msgspec.Struct):
     """What confirmed that."""
 
 
+class RabbitmqPeriod(msgspec.Struct):
+    """A time for which a single active consumer was the active one."""
+
+    message: Message
+    """Its answer to ConsumerUpdate, without fields."""
+    first: int | None
+    """The offset from which it asked, or else the first that it got."""
+    last: int = -1
+    stored: int = -1
+    until_ns: int = 0
+    """When it got the last one."""
+
+
 class RabbitmqSubscription(msgspec.Struct):
     """One subscription: what the server may still send, and what came."""
 
@@ -193,6 +210,9 @@ class RabbitmqSubscription(msgspec.Struct):
     """The longest time from a Credit that ended such a time to the chunk that it let through."""
     first: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     """The messages around the first of them, and their packets."""
+    group: str | None = None
+    """Its name, where it is a single active consumer."""
+    active: list[RabbitmqPeriod] = msgspec.field(default_factory=list)
     granted: tuple[int, int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None
     """The Credit that ended the last of them: when, after how long, and the evidence. What comes next shows whether a chunk waited."""
 
@@ -246,6 +266,8 @@ class RabbitmqState(msgspec.Struct):
     """Streams that the client has asked to delete."""
     sent: tuple[str, int, tuple[str, ...], tuple[int, ...], tuple[int, ...]] | None = None
     """What sent the client elsewhere, when and where to, and the evidence; None once it has asked for something else."""
+    advertised: tuple[str, Message] | None = None
+    """The place of the broker, as the response to Open names it, which is the evidence."""
     asks: int = 0
     """How often it asked where to go."""
     missing: Message | None = None
@@ -645,6 +667,23 @@ def _out_of_credit(context: ConversationContext, closed: Closed) -> list[Finding
     return [_hunger(ident, one, closed.until_ns, f" {closed.when}") for ident, one in context.memo.subscriptions.items()]
 
 
+def _delivered_facts(context: ConversationContext, record: Message | Closed) -> list[FindingDraft]:
+    """What each single active consumer got, where it ends."""
+    facts = []
+    for ident, one in context.memo.subscriptions.items():
+        if isinstance(record, Message) and (record.fields.get("subscription_id") != ident and record.fields.get("stream") != one.stream):
+            continue
+        for period in one.active:
+            if period.first is None or period.last < period.first:
+                continue
+            offsets = (period.first, period.last, period.stored, period.message.time_ns, period.until_ns)
+            about = f"{context.client} {period.message.number}"
+            places = (one.stream, one.group or "", *map(str, offsets))
+            facts.append(fact("offsets-delivered", period.message, about, *places))
+        one.active.clear()
+    return facts
+
+
 def _offsets(context: ConversationContext, message: Message) -> FindingDraft | None:
     one = context.memo.subscriptions.get(message.fields.get("subscription_id", -1))
     chunk = message.fields.get("chunk")
@@ -744,21 +783,53 @@ def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft 
 
 
 def _asked_by_server(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    left = exchange.name == "ConsumerUpdate" and exchange.outcome == "unanswered" and exchange.reason in ("closed", "timeout")
-    cause = "the client does not answer ConsumerUpdate, with which the server asks where to begin"
-    return FindingDraft(cause, key="ConsumerUpdate") if left else None
+    if exchange.name != "ConsumerUpdate" or exchange.outcome != "unanswered":
+        return None
+    waited = exchange.waited_ns or 0
+    if exchange.reason in ("closed", "timeout"):
+        cause = "the client does not answer ConsumerUpdate, with which the server asks where to begin"
+    elif exchange.reason == "capture ended" and waited >= PATIENCE_NS:
+        cause = (
+            f"the client has not answered ConsumerUpdate for {span_text(waited)} when the capture ends: the server delivers nothing before"
+        )
+    else:
+        return None
+    return FindingDraft(cause, key="ConsumerUpdate")
 
 
 def _advertised(context: ConversationContext, message: Message) -> FindingDraft | None:
     properties = message.fields.get("connection_properties") if message.kind == "response" else None
     found = {one.get("key"): one.get("value") for one in properties or () if isinstance(one, dict)}
     host, port = found.get("advertised_host"), found.get("advertised_port")
+    if host is not None and port is not None:
+        context.memo.advertised = f"{host}:{port}", msgspec.structs.replace(message, fields={})
     return _elsewhere(context, message, [(host, port)]) if host is not None else None
 
 
 def _brokers(context: ConversationContext, message: Message) -> FindingDraft | None:
     brokers = message.fields.get("brokers") if message.kind == "response" else None
     return _elsewhere(context, message, [(one.get("host"), one.get("port")) for one in brokers or ()])
+
+
+def _leader_facts(context: ConversationContext, message: Message) -> list[FindingDraft]:
+    """Who leads the streams that a client asks for."""
+    brokers = {one.get("reference"): f"{one.get('host')}:{one.get('port')}" for one in message.fields.get("brokers") or ()}
+    host, facts = (context.client or "").rpartition(":")[0], []
+    for one in message.fields.get("stream_metadata") or () if message.kind == "response" else ():
+        stream, leader = one.get("stream_name"), brokers.get(one.get("leader_reference"))
+        if stream is not None and leader is not None and one.get("response_code_label") == "OK":
+            facts.append(fact("leader-named", message, f"{host} {stream}", stream, leader))
+    return facts
+
+
+def _landed_facts(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """To which broker a connection led, and whether the client used it."""
+    memo = context.memo
+    if memo.advertised is None or not closed.ended:
+        return None
+    place, message = memo.advertised
+    used = "used" if context.active else "asked" if memo.asks else "left"
+    return fact("landed", message, f"{(context.client or '').rpartition(':')[0]} {place} {used}", place, used)
 
 
 def _elsewhere(context: ConversationContext, message: Message, places: list[tuple[Any, Any]]) -> FindingDraft | None:
@@ -986,8 +1057,14 @@ def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Mess
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
         begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
         memo.subscriptions[ident] = RabbitmqSubscription(
-            str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted, since_ns=message.time_ns
+            str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted, since_ns=message.time_ns, group=_group_of(properties)
         )
+
+
+def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
+    """Return the name of a single active consumer."""
+    found = {one.get("key"): one.get("value") for one in properties}
+    return str(found.get("name"))[:200] if found.get("single-active-consumer") == "true" else None
 
 
 def _not_subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1000,8 +1077,10 @@ def _asked_again(context: ConversationContext, memo: RabbitmqState, message: Mes
     """What a consumer answers when it becomes the active one counts, not what it subscribed with."""
     request = context.request_of(message)
     one = None if request is None else memo.subscriptions.get(request.fields.get("subscription_id", -1))
-    if one is not None and fields.get("offset_type_label") != "none":
+    if one is not None and request is not None and fields.get("offset_type_label") != "none":
         one.begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
+        if one.group is not None and request.fields.get("active") == 1 and len(one.active) < PERIODS:
+            one.active.append(RabbitmqPeriod(msgspec.structs.replace(message, fields={}), one.begin))
 
 
 def _unsubscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1043,6 +1122,16 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
         one.waits = not isinstance(chunk, dict) or fields.get("committed_chunk_id") != chunk.get("chunk_first_offset", -1)
     if isinstance(chunk, dict) and "num_records" in chunk and chunk.get("chunk_first_offset") is not None:
         one.following = chunk["chunk_first_offset"] + max(1, chunk["num_records"])
+        if one.active:
+            period = one.active[-1]
+            period.first = chunk["chunk_first_offset"] if period.first is None else period.first
+            period.last, period.until_ns = one.following - 1, message.time_ns
+
+
+def _offset_stored(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    for one in memo.subscriptions.values():
+        if one.active and one.stream == fields.get("stream") and one.group == fields.get("reference"):
+            one.active[-1].stored = max(one.active[-1].stored, fields.get("offset") or 0)
 
 
 def _deleting(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1078,6 +1167,7 @@ _FOLLOW = {
     ("Unsubscribe", "request"): _unsubscribed,
     ("ConsumerUpdate", "response"): _asked_again,
     ("Credit", "one_way"): _granted,
+    ("StoreOffset", "one_way"): _offset_stored,
     ("Deliver", "one_way"): _delivered,
     ("Publish", "request"): _published,
     ("PublishConfirm", "response"): _confirmed,
@@ -1289,9 +1379,12 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         EXCHANGE,
         _asked_by_server,
-        "Let the client answer ConsumerUpdate, also where it wants the server to decide: the server waits and then closes.",
+        "Look at what keeps the client busy, and let it answer ConsumerUpdate, also where the server is to decide: the server waits.",
     ),
     Rule("advertised-not-dialled", WARNING, CLOSED, _stranded, NOT_DIALLED),
+    Rule("never-at-the-leader", NOTE, "Metadata", _leader_facts, NOT_DIALLED),
+    Rule("never-at-the-leader", NOTE, CLOSED, _landed_facts, NOT_DIALLED),
+    Rule("redelivered", NOTE, ("Unsubscribe", "MetadataUpdate", CLOSED), _delivered_facts, ADVICE["no offset"]),
     Rule(
         "advertised-elsewhere",
         NOTE,

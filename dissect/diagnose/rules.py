@@ -76,6 +76,8 @@ class FindingDraft(NamedTuple):
     """Its name, where one function tells several things apart."""
     alike: str = ""
     """The cause without the numbers in its free text: those alike are reported once, with their count, when the conversation ends."""
+    at_ns: int | None = None
+    """When it was, where that is not the time of the record."""
 
 
 def fact(rule: str, message: Message, about: str, *places: str, what: str = "") -> FindingDraft:
@@ -166,6 +168,8 @@ class Family(msgspec.Struct, frozen=True):
     """What shows all that are counted, where some are told in messages that refuse nothing themselves."""
     others: tuple[tuple[str, str], ...] = ()
     """Names and advice of what is told under another name than that of its rule (`FindingDraft.rule`, `Refusal.rule`)."""
+    owed: Callable[[ConversationContext], list[tuple[int, int]]] | None = None
+    """The requests of the client that should have been answered, and when they were sent, where not all are owed an answer."""
     reached: Callable[[ConversationContext, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
 
@@ -309,6 +313,7 @@ class ConversationContext:
     __slots__ = (
         "aborted",
         "active",
+        "answered_ns",
         "answers",
         "asked",
         "begun",
@@ -369,6 +374,8 @@ class ConversationContext:
         self.answers: list[str | None] = [None, None]
         """What the request is called that each of them answers, where it is a response."""
         self.last_ns: int | None = None
+        self.answered_ns: int | None = None
+        """When the server answered a request last."""
         self.active = False
         """The client does what it came for."""
         self.over = False
@@ -480,6 +487,8 @@ class ConversationContext:
         self.answers[side] = None if request is None else request.name
         if message.request is not None:
             self._answered(message.request)
+            if side:
+                self.answered_ns = message.time_ns
         elif message.kind == "request" and message.size <= ASKED_SIZE:
             self.asked[message.number] = message
             if message.id is not None:

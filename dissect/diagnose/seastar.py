@@ -290,6 +290,11 @@ def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDr
 # What is remembered
 
 
+def owed(context: ConversationContext) -> list[tuple[int, int]]:
+    """Return the calls that expect a reply and had none."""
+    return [(one.number, one.time_ns) for one in context.memo.dropped if one.verb in context.memo.verbs]
+
+
 def follow(context: ConversationContext, message: Message) -> None:
     """Keep what the next messages are looked at with."""
     memo, name = context.memo, message.name
@@ -382,4 +387,5 @@ FAMILY = Family(
     header=LONGEST_HEADER,
     renames=True,
     counted=frozenset(("Request",)),
+    owed=owed,
 )

@@ -18,7 +18,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import Finding, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
-from tests.support.frames import ACK, FIN, SYN
+from tests.support.frames import ACK, FIN, SYN, A
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 
@@ -1019,3 +1019,115 @@ def test_who_deleted_a_stream_that_others_use(talks: tuple[Connection, ...], cau
             assert inspector.diagnoser is not None
             together.learn(inspector.diagnoser.seen())
         assert told(together.finish()) == told(found)
+
+
+def grouped(begin: int, client: bytes, asked: int | None, offsets: tuple[int, ...], stored: int | None = None) -> Connection:
+    """A single active consumer that becomes the active one, asks from there, or from the first, and gets these messages."""
+    one = Connection(begin, client=client).ready()
+    properties = [{"key": "single-active-consumer", "value": "true"}, {"key": "name", "value": "app"}]
+    one.client(rabbit.SUBSCRIBE, subscription_id=3, stream="orders", offset_type=5, offset=0, credit=9, properties=properties)
+    one.server(rabbit.SUBSCRIBE_RESPONSE).server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=1)
+    answer = {"offset_type": 1} if asked is None else {"offset_type": 4, "offset": asked}
+    one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=0, **answer)
+    for offset in offsets:
+        one.server(rabbit.DELIVER, subscription_id=3, chunk=chunk(offset))
+    if stored is not None:
+        one.client(rabbit.STORE_OFFSET, reference="app", stream="orders", offset=stored)
+    return one.goodbye()
+
+
+CHANGED = 'the single active consumer "app" of "orders" changed from 192.0.2.1:40000 to 192.0.2.7:40000, which gets '
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (grouped(0, A, None, (0, 2, 4), 5), grouped(SECOND, OTHER, 6, (6, 8)), []),
+        (
+            grouped(0, A, None, (0, 2, 4), 5),
+            grouped(SECOND, OTHER, 2, (2, 4, 6)),
+            [("warning", f"{CHANGED}offsets 2 to 4 again, although offset 5 had been stored")],
+        ),
+        (grouped(0, A, None, (0, 2, 4), 3), grouped(SECOND, OTHER, 4, (4, 6)), [("note", f"{CHANGED}offset 4 again")]),
+        (grouped(0, A, None, (0, 2, 4)), grouped(SECOND, OTHER, 4, (4, 6)), [("note", f"{CHANGED}offset 4 again")]),
+        (grouped(0, A, None, (0, 2, 4)), grouped(SECOND, OTHER, None, (0, 2)), [("warning", f"{CHANGED}offsets 0 to 2 again")]),
+        (grouped(0, A, None, (0, 2, 4), 5), grouped(MS, OTHER, None, (0, 2)), []),
+        (grouped(0, A, None, (0, 2, 4), 5), grouped(SECOND, OTHER, None, ()), []),
+    ],
+)
+def test_what_a_single_active_consumer_gets_again(before: Connection, after: Connection, told: list[tuple[str, str]]) -> None:
+    found = [one for one in diagnosed(capture(before, after))[0] if one.rule == NAME + "redelivered"]
+    assert [(one.severity, one.cause) for one in found] == told
+
+
+def balanced(*brokers: str, used: bool = False) -> list[Connection]:
+    """A client asks for the leader, which is rabbit-0, and opens connections that lead to these brokers."""
+    places = [{"reference": at, "host": f"rabbit-{at}", "port": 5552} for at in range(3)]
+    asked = {"stream_name": "orders", "response_code": 1, "leader_reference": 0, "replicas_references": [1, 2]}
+    first = (
+        Connection()
+        .ready(properties=[("advertised_host", "rabbit-1"), ("advertised_port", "5552")])
+        .client(rabbit.METADATA, streams=["orders"])
+    )
+    every = [first.server(rabbit.METADATA_RESPONSE, brokers=places, stream_metadata=[asked])]
+    for at, broker in enumerate(brokers, 1):
+        one = Connection(at * SECOND, 40000 + at).ready(properties=[("advertised_host", broker), ("advertised_port", "5552")])
+        if used:
+            one.client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="orders").server(
+                rabbit.DECLARE_PUBLISHER_RESPONSE
+            )
+        every.append(one.goodbye())
+    return every
+
+
+@pytest.mark.parametrize(
+    ("talks", "told"),
+    [
+        (balanced("rabbit-1", "rabbit-2", "rabbit-1"), "they led to rabbit-1:5552 (2), rabbit-2:5552 (1), never to rabbit-0:5552"),
+        (balanced("rabbit-1", "rabbit-2", "rabbit-0"), None),
+        (balanced("rabbit-1", "rabbit-2"), None),
+        (balanced("rabbit-1", "rabbit-2", "rabbit-1", used=True), None),
+    ],
+)
+def test_connections_that_never_lead_to_the_leader(talks: list[Connection], told: str | None) -> None:
+    found = [one for one in diagnosed(capture(*talks))[0] if one.rule == NAME + "never-at-the-leader"]
+    cause = f'192.0.2.1 opened 3 connections to 192.0.2.2:5552 and used none: {told}, the leader of "orders"'
+    assert [(one.severity, one.cause) for one in found] == ([] if told is None else [("warning", cause)])
+
+
+def stalling(answered: int, connections: int = 4, quiet: int = 9) -> list[Connection]:
+    """Clients that ask every second, each once more after the server answered `answered` of them."""
+    every = []
+    for at in range(connections):
+        one = Connection(at * 100 * MS, 40000 + at, client=bytes([192, 0, 2, 10 + at])).ready()
+        for turn in range(answered + 1):
+            one.client(rabbit.CREATE, stream=f"{at}-{turn}", arguments=[])
+            if turn < answered:
+                one.server(rabbit.CREATE_RESPONSE).wait(SECOND)
+        every.append(one.wait(quiet * SECOND).segment(0))
+    return every
+
+
+def test_a_server_that_answers_nobody_any_more() -> None:
+    def told(talks: list[Connection]) -> list[tuple[str, str, list[int]]]:
+        found = worst_first(diagnosed(capture(*talks))[0])
+        return [(one.severity, one.cause, one.messages) for one in found if one.rule == NAME + "server-stalled"]
+
+    cause = (
+        "192.0.2.2:5552 answers nobody any more: 4 connections of 4 clients have open requests, the first for 9.3 s when the capture ends"
+    )
+    ((severity, said, messages),) = told(stalling(2))
+    assert (severity, said, len(messages)) == ("error", cause, 4)
+    assert worst_first(diagnosed(capture(*stalling(2)))[0])[0].cause == cause
+    answered = Connection(7 * SECOND, 50000).ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE)
+    assert told(stalling(2, connections=2)) == told(stalling(2, quiet=0)) == told([*stalling(2), answered]) == []
+
+
+def test_a_consumer_update_that_is_open_when_the_capture_ends() -> None:
+    one = subscribed(9).server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=1)
+    assert NAME + "server-request-unanswered" not in rules(one)
+    (found,) = (each for each in diagnosed(capture(one.wait(20 * SECOND).client(rabbit.HEARTBEAT)))[0] if each.severity != "note")
+    assert (found.severity, found.cause) == (
+        "warning",
+        "the client has not answered ConsumerUpdate for 20 s when the capture ends: the server delivers nothing before",
+    )

@@ -32,6 +32,10 @@ FOUND: dict[str, list[str]] = {
         "ExchangeCommandVersions of the client; RabbitMQ 3.10.8 does not know ExchangeCommandVersions (key 0x001b, version 1), "
         "which came with RabbitMQ 3.11",
     ],
+    "lb_never_leader.pcap": [
+        "warning rabbitmq-stream.never-at-the-leader: 10.0.0.1 opened 20 connections to 10.0.0.100:5552 and used none: they led"
+        ' to rabbit-1:5552 (10), rabbit-2:5552 (10), never to rabbit-0:5552, the leader of "orders"',
+    ],
     "r02_go312_starting.pcap": [
         "error tcp.accepted-only: 10.0.0.2:5552 accepts the connection and sends not one byte in the 10 s after PeerProperties "
         "of the client, until the client closes it",
@@ -43,6 +47,10 @@ FOUND: dict[str, list[str]] = {
         "without having sent a byte",
         "error tcp.accepted-only: 10.0.0.2:5552 accepts the connection and resets it 1.4 ms after PeerProperties of the client,"
         " without having sent a byte",
+    ],
+    "sac_stale_offset.pcap": [
+        'warning rabbitmq-stream.redelivered: the single active consumer "app" of "s1" changed from 10.0.0.1:40000 to '
+        "10.0.0.3:40000, which gets offsets 1 to 6 again, although offset 6 had been stored",
     ],
     "seastar-27-exceptions.pcap": [
         'warning seastar-rpc.exception: Request is refused: verb 21 throws "std::runtime_error (request 6001 does not fit)"; 27'
@@ -60,6 +68,10 @@ FOUND: dict[str, list[str]] = {
     "stream_deleted_consumer_idle.pcap": [
         'error rabbitmq-stream.stream-deleted: 127.0.0.1:39626 deleted the stream "doomed2" while 127.0.0.1:39618 consumed from'
         " it; that client did not subscribe again in the 26.6 s until the capture ends",
+    ],
+    "t2_consumer_update_unanswered.pcap": [
+        "warning rabbitmq-stream.server-request-unanswered: the client has not answered ConsumerUpdate for 2 min when the "
+        "capture ends: the server delivers nothing before",
     ],
 }
 """By capture "severity rule: cause"."""
