@@ -359,10 +359,11 @@ class Conversation:
         if self.client is None:
             self.client = verdict.client
         protocol, options = BY_NAME[verdict.protocol], run.options
-        if options.findings:
+        wanted = options.wanted
+        if wanted is not None and options.findings:
             # A rule may look at what nobody asked for
             options = replace(options, wanted=None)
-        elif options.wanted is not None and not options.wanted(Head(verdict.protocol, self.index, *tcp.endpoints)):
+        elif wanted is not None and not wanted(Head(verdict.protocol, self.index, *tcp.endpoints)):
             options = replace(options, bodies=False, detail=False)
         context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options)
         parser = Parser(protocol, options, context, (self.tally, run.counters))

@@ -93,7 +93,7 @@ class ConversationTable:
         emitted.sort(key=PLACE)
         return emitted
 
-    def unused(self, ports: frozenset[int]) -> list[Event]:
+    def unused(self, ports: set[int]) -> list[Event]:
         """For the diagnosis alone, the ends of those that never carried a byte, of these ports."""
         found = [closed(one) for one in self._by_index.values() if ports.intersection(ports_of(one)) and is_unused(one)]
         return sorted(found, key=PLACE)

@@ -93,6 +93,7 @@ class Diagnoser:
         self._dialled: dict[str, None] = {}
         self._spoken: dict[str, tuple[str | None, int]] = {}
         """By endpoint of a server, the protocol that somebody speaks with it, and its port."""
+        self._ports: set[int] = set()
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: _by_record(family) for family in {PLAIN, *FAMILIES}}
         self._shared: dict[Family, dict[Hashable, Any]] = {family: {} for family in self._rules}
@@ -126,13 +127,13 @@ class Diagnoser:
         out: list[Record] = []
         for context in self._talks.values():
             self._release(context, out)
-            for rule in () if context.over else self._rules[context.family].get(LIVE, ()):
-                self._ask(context, rule, Now(now_ns, context.client or "", context.server or ""), out)
+            rules = () if context.over else self._rules[context.family].get(LIVE, ())
+            self._ask(context, rules, Now(now_ns, context.client or "", context.server or ""), out)
         return out
 
-    def ports(self) -> frozenset[int]:
+    def ports(self) -> set[int]:
         """Those of servers that speak a protocol of ours."""
-        return frozenset(port for _, port in self._spoken.values())
+        return self._ports
 
     def finish(self) -> list[Record]:
         """What all conversations together tell."""
@@ -212,8 +213,7 @@ class Diagnoser:
             self._settle(context, message, out)
         context.see(message)
         rules = self._rules[context.family]
-        for rule in (*rules.get(message.name, ()), *rules.get(ANY, ())):
-            self._ask(context, rule, message, out)
+        self._ask(context, (*rules.get(message.name, ()), *rules.get(ANY, ())), message, out)
         if message.outcome == "refused" and message.number not in context.told:
             self._refused(context, message, out)
         if context.family.follow is not None:
@@ -227,8 +227,7 @@ class Diagnoser:
             return
         if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:
             context.unanswered.append(record)
-        for rule in self._rules[context.family].get(kind, ()):
-            self._ask(context, rule, record, out)
+        self._ask(context, self._rules[context.family].get(kind, ()), record, out)
 
     def _closed(self, closed: Closed, out: list[Record]) -> None:
         context = self._talk(closed.conversation, closed.verdict.protocol)
@@ -242,6 +241,7 @@ class Diagnoser:
         context.over = True
         if closed.verdict.protocol is not None and closed.client is not None and len(self._spoken) < ACROSS_KEPT:
             self._spoken.setdefault(closed.endpoints[closed.server], (closed.verdict.protocol, closed.ports[closed.server]))
+            self._ports.add(closed.ports[closed.server])
         elif closed.verdict.protocol is None and closed.expected is None:
             closed.expected = self._spoken.get(closed.endpoints[closed.server], (None, 0))[0]
         self._last_ns = max(self._last_ns, closed.end_ns)
@@ -260,8 +260,7 @@ class Diagnoser:
         context.pending.clear()
         self._release(context, out)
         set_late_aside(context, closed)
-        for rule in self._rules[context.family].get(CLOSED, ()):
-            self._ask(context, rule, closed, out)
+        self._ask(context, self._rules[context.family].get(CLOSED, ()), closed, out)
         if closed.verdict.protocol is None and closed.expected is None and context.worst is None:
             return
         if len(self.summaries) >= SUMMARIES_KEPT:
@@ -282,15 +281,18 @@ class Diagnoser:
             None if worst is None else worst.rule,
         )
 
-    def _ask(self, context: ConversationContext, rule: Rule, record: Any, out: list[Record]) -> None:
-        try:
-            told = rule.tell(context, record)
-        except Exception as error:
-            self._report(describe_exception(error), context.conversation)
-            return
-        for one in told if isinstance(told, list) else (told,):
-            if one is not None:
-                self._tell(context, rule, one if isinstance(one, FindingDraft) else FindingDraft(one), record, out)
+    def _ask(self, context: ConversationContext, rules: Iterable[Rule], record: Any, out: list[Record]) -> None:
+        for rule in rules:
+            try:
+                told = rule.tell(context, record)
+            except Exception as error:
+                self._report(describe_exception(error), context.conversation)
+                continue
+            if told is None:
+                continue
+            for one in told if isinstance(told, list) else (told,):
+                if one is not None:
+                    self._tell(context, rule, one if isinstance(one, FindingDraft) else FindingDraft(one), record, out)
 
     def _tell(self, context: ConversationContext, rule: Rule, told: FindingDraft, record: Any, out: list[Record]) -> None:
         name = told.rule or rule.name

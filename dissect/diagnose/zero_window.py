@@ -21,8 +21,9 @@ Stopped = tuple[int, int, int]
 
 
 class _Run(msgspec.Struct):
-    """One time without room: the packet that begins it as order and number, from when until when."""
+    """One time without room: the ends of its segments, the packet that begins it as order and number, from when until when."""
 
+    key: bytes
     order: int
     number: int
     since: int
@@ -35,32 +36,36 @@ class Windows:
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], list[_Run]] = {}
         """By sender and receiver."""
-        self._shut: dict[bytes, tuple[str, str]] = {}
-        """Those that have no room now."""
+        self._shut: dict[bytes, _Run] = {}
+        """By the ends of its segments, the time without room of each side that has none now."""
 
     def look(self, segment: Segment) -> None:
         """Take this segment in."""
         if (segment.window and not self._shut) or segment.flags & (FIN | RST):
             return
-        ends, now = self._shut.get(segment.ends), segment.time_ns
-        if ends is not None:
-            self._runs[ends][-1].until = now
+        run, now = self._shut.get(segment.ends), segment.time_ns
+        if run is not None:
+            run.until = now
             if segment.window or segment.flags & SYN:
                 del self._shut[segment.ends]
         elif not segment.window and not segment.flags & SYN:
-            self._begin(segment.ends, _Run(segment.order, segment.number, now, now))
+            self._begin(_Run(segment.ends, segment.order, segment.number, now, now))
 
-    def _begin(self, key: bytes, run: _Run) -> None:
-        (source, _), (target, _) = endpoints(key)
+    def _begin(self, run: _Run) -> None:
+        (source, _), (target, _) = endpoints(run.key)
         ends = source, target
         if ends not in self._runs and len(self._runs) >= SIDES_KEPT:
-            gone = next(iter(self._runs))
-            del self._runs[gone]
-            self._shut = {key: one for key, one in self._shut.items() if one != gone}
+            self._forget(self._runs.pop(next(iter(self._runs))))
         runs = self._runs.setdefault(ends, [])
         runs.append(run)
+        self._forget(runs[:-RUNS_KEPT])
         del runs[:-RUNS_KEPT]
-        self._shut[key] = ends
+        self._shut[run.key] = run
+
+    def _forget(self, runs: list[_Run]) -> None:
+        for run in runs:
+            if self._shut.get(run.key) is run:
+                del self._shut[run.key]
 
     def of(self, tcp: TcpStream, end_ns: int) -> tuple[Stopped | None, Stopped | None]:
         """How it was for each side of a conversation that ended at `end_ns`; None: there was always room."""
@@ -71,6 +76,6 @@ class Windows:
         mine = [run for run in self._runs.get(ends, ()) if tcp.first[0] <= run.order <= tcp.last[0]]
         if not mine:
             return None
-        if tcp.open and ends in self._shut.values():
+        if tcp.open and self._shut.get(mine[-1].key) is mine[-1]:
             mine[-1].until = end_ns
         return mine[0].number, mine[0].since, max(run.until - run.since for run in mine)
