@@ -1,10 +1,11 @@
 """What made-up input costs: CPU a MB and peak memory of each class, largest first, marked where it is over the bound.
 
-python -m tests.bench.hostile [CLASS...] [--size 0.3] [--views json,text,V,x] [--shapes usual|all|NAME] [--twice] [--list]
+python -m tests.bench.hostile [CLASS...] [--size 0.3] [--views all|json,text,...] [--shapes usual|all|one] [--twice] [--list]
 
 A class is named by a part of its name. A MB is a million bytes of packets after the file is unpacked, plus what sub-batches unpack to, plus
 one for each value without bytes; what a run over a capture of one packet takes is not counted. `--twice` measures double the size too,
-which tells what is not linear: "growth" is the cost of the second half beside that of the first.
+which tells what is not linear: "growth" is the cost of the second half beside that of the first, 1 if linear and 3 if quadratic.
+Each run is a fork of a process that has loaded all modules.
 
 A class of bytes that somebody sends is a function marked `@sent`, which returns that many bytes for a side; it is sent in each of SHAPES.
 Any other capture is a function marked `@made`, which returns a file and what counts besides its packets.
@@ -14,13 +15,17 @@ from __future__ import annotations
 
 import argparse
 import bz2
+import contextlib
+import gc
 import gzip
+import os
 import random
 import resource
+import shutil
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import count, islice
 from pathlib import Path
@@ -31,21 +36,48 @@ import cramjam
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench.generate import START_NS, frame, pairs, text, write
-from tests.bench.ratios import STREAMDUMP, usage
 from tests.support.rewrite import packets, tcp_offset
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
-VIEWS: dict[str, tuple[tuple[str, ...], float]] = {
-    "json": (("--json",), 3.3),
-    "text": ((), 3.3),
-    "V": (("-V",), 13.2),
-    "x": (("-x",), 13.2),
+CAPTURE, OTHER, OUT = "<capture>", "<other>", "<out>"
+"""In the arguments of a view: the file, one of the same class but a tenth smaller, and a file that does not exist."""
+
+
+class View(NamedTuple):
+    """A command line, the seconds of CPU a MB that it may take, and what must have run before."""
+
+    arguments: tuple[str, ...]
+    bound: float = 3.3
+    before: tuple[str, ...] = ()
+
+
+VIEWS: dict[str, View] = {
+    "json": View(("--json", CAPTURE)),
+    "text": View((CAPTURE,)),
+    "V": View(("-V", CAPTURE), 13.2),
+    "x": View(("-x", CAPTURE), 13.2),
+    "diagnose": View(("diagnose", CAPTURE)),
+    "findings": View(("--findings", "--json", CAPTURE)),
+    "pipeline": View(("pipeline", CAPTURE)),
+    "stats": View(("stats", CAPTURE)),
+    "latency": View(("latency", CAPTURE)),
+    "conversations": View(("conversations", CAPTURE)),
+    "follow": View(("follow", "0", CAPTURE)),
+    "matches": View(("--json", "-Y", 'raw matches "(a|b)*c.{0,40}d" or name matches "x+y"', CAPTURE)),
+    "scrub": View(("scrub", CAPTURE, OUT)),
+    "update": View(("check", "--update", CAPTURE)),
+    "check": View(("check", CAPTURE), before=("check", "--update", CAPTURE)),
+    "diff": View(("diff", OTHER, CAPTURE)),
+    "browse": View(("browse", CAPTURE)),
 }
-"""The options of each view, and how many seconds of CPU a MB may take."""
+"""`pipeline` runs its tasks with findings in this process, without Spark; `browse` reads and indexes, without a terminal."""
 
 MEMORY, FOR_A_CONVERSATION, FOR_A_FRAME = 400_000_000, 1_000, 10
 """Bytes that a run may hold, and more for each conversation, and for each byte of the largest frame."""
+
+GROWTH = 2.0
+"""So much more may the second half of a capture cost than the first."""
 
 PATIENCE = 20
 """Seconds of CPU after which a run is ended."""
@@ -113,9 +145,9 @@ ALL = tuple(
 # Packets
 
 
-def ip(payload: bytes, ports: tuple[int, int], seq: int, ack: int, flags: int, address: int = 1) -> bytes:
+def ip(payload: bytes, ports: tuple[int, int], seq: int, ack: int, flags: int, address: int = 1, window: int = 512) -> bytes:
     """A packet of IPv4 and TCP, without a link layer: nothing in it is for nothing."""
-    tcp = struct.pack(">HHIIBBHHH", *ports, seq & 0xFFFFFFFF, ack & 0xFFFFFFFF, 0x50, flags, 512, 0, 0) + payload
+    tcp = struct.pack(">HHIIBBHHH", *ports, seq & 0xFFFFFFFF, ack & 0xFFFFFFFF, 0x50, flags, window, 0, 0) + payload
     return struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0, 0x0A000000 + address, 0x0A000000 + address) + tcp
 
 
@@ -731,6 +763,18 @@ for _name in (*FORCED, *FORCED_LAYOUTS):
 
 
 @made
+def one_packet_each_to_many_servers(size: int) -> Made:
+    found = [ip(GREETING, (40_000, 9_999), 1, 0, 24, 1 + one) for one in range(size // (40 + len(GREETING)))]
+    return Made(pcap(found), sum(map(len, found)), len(found))
+
+
+@made
+def many_conversations_without_room(size: int) -> Made:
+    found = [ip(b"\0", (1_024 + one % 60_000, 9_999), one, 0, 24, 1 + one // 60_000, window=0) for one in range(size // 41)]
+    return Made(pcap(found), sum(map(len, found)), len(found))
+
+
+@made
 def conversations_of_32_small_packets(size: int) -> Made:
     shape = Shape(1, of=max(1, size // (32 * 41)), both=False)
     return sending(lambda share, side: bytes(share), size, shape)
@@ -797,6 +841,41 @@ def interface_blocks_alone(size: int) -> Made:
 @made
 def pcapng_blocks_of_no_known_kind(size: int) -> Made:
     return Made(pcapng([(0x0BAD, b"")] * (size // 12)), size)
+
+
+def tls_record(kind: int, body: bytes) -> bytes:
+    return struct.pack(">BHH", kind, 0x303, len(body)) + body
+
+
+def tls_connections(size: int, keys: str) -> Made:
+    """Connections in TLS 1.3 of three packets. `keys`: "none", each "between" the packets of later connections, all "behind"."""
+    extensions = struct.pack(">HHH", 0x2B, 2, 0x304)
+    blocks: list[tuple[int, bytes]] = [(1, struct.pack("<HHI", 101, 0, 0))]
+    behind: list[tuple[int, bytes]] = []
+    number, total = 0, 0
+    while total < size:
+        number += 1
+        session = number.to_bytes(32, "big")
+        offer = b"\3\3" + session + b"\0\0\2\x13\x01\1\0" + struct.pack(">HHHBH", 7, 0x2B, 3, 2, 0x304)
+        answer = b"\3\3" + session + b"\0\x13\x01\0" + struct.pack(">H", len(extensions)) + extensions
+        hellos = [tls_record(22, bytes((kind,)) + len(body).to_bytes(3, "big") + body) for kind, body in ((1, offer), (2, answer))]
+        ports, address = (1_024 + number % 60_000, 9_999), 1 + number // 60_000
+        for packet in (
+            ip(hellos[0], ports, 1, 1, 24, address),
+            ip(hellos[1] + tls_record(23, bytes(20)), ports[::-1], 1, 1 + len(hellos[0]), 24, address),
+            ip(tls_record(23, bytes(20)), ports, 1 + len(hellos[0]), 1, 25, address),
+        ):
+            blocks.append((6, struct.pack("<IIIII", 0, 0, number, len(packet), len(packet)) + packet))
+            total += len(packet)
+        text = f"CLIENT_TRAFFIC_SECRET_0 {(number // 2).to_bytes(32, 'big').hex()} {'5a' * 32}\n".encode()
+        if keys != "none":
+            (blocks if keys == "between" else behind).append((10, struct.pack("<II", 0x544C534B, len(text)) + text))
+            total += len(text)
+    return Made(pcapng([*blocks, *behind]), total, number)
+
+
+for _keys in ("none", "between", "behind"):
+    MADE[f"TLS in pcapng with keys: {_keys}"] = lambda size, keys=_keys: tls_connections(size, keys)
 
 
 @made
@@ -871,19 +950,98 @@ class Cost(NamedTuple):
     over: bool
 
 
+def index(path: str) -> None:
+    """What `browse` does before anybody looks."""
+    from streamdump.cli.browse.reading import Reader
+    from streamdump.cli.run import FileRun
+    from streamdump.model import Options
+    from streamdump.render.clock import Clock
+
+    run = FileRun([path], Options(findings=True))
+    reader = Reader(run, run.inspector.options, Clock("r"))
+    reader.shown.set()
+    reader.start()
+    reader.stop(wait_all=True)
+
+
+def execute(arguments: Sequence[str], folder: Path) -> int:
+    """Run a command line in this process."""
+    from streamdump.cli.app import main as streamdump
+
+    if "pipeline" in arguments[:1]:
+        from tests.spark.here import go
+
+        shutil.rmtree(folder / "tables", ignore_errors=True)
+        go([arguments[-1]], folder / "tables", findings=True)
+        return 0
+    if "browse" in arguments[:1]:
+        index(arguments[-1])
+        return 0
+    return streamdump(list(arguments))
+
+
+def load(view: str, folder: Path) -> None:
+    """Load the modules that a view needs, so that no fork has to."""
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        for golden in ("rabbitmq-stream/js_publish_consume_405.pcap", "iggy/py080-basic.pcap", "seastar-rpc/basic.pcap"):
+            shutil.copy(GOLDEN / golden, folder / "made.pcap")
+            shutil.copy(GOLDEN / golden, folder / "other.pcap")
+            for arguments in filter(None, (VIEWS[view].before, VIEWS[view].arguments)):
+                (folder / "out.pcap").unlink(missing_ok=True)
+                with contextlib.suppress(SystemExit):
+                    execute(arguments_of(arguments, (), folder), folder)
+
+
+def fork(arguments: Sequence[str], folder: Path) -> tuple[float, int, int]:
+    """CPU seconds, peak resident KiB and exit code of a command line run in a fork."""
+    child = os.fork()
+    if not child:
+        resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nowhere, number)
+        status = 70
+        # As the program does
+        gc.set_threshold(200_000, 50, 50)
+        gc.freeze()
+        try:
+            status = execute(arguments, folder)
+            sys.stdout.flush()
+        except SystemExit as error:
+            status = error.code if isinstance(error.code, int) else 1
+        finally:
+            os._exit(status)
+    _, ended, used = os.wait4(child, 0)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss, os.waitstatus_to_exitcode(ended)
+
+
+def arguments_of(arguments: Sequence[str], options: Sequence[str], folder: Path) -> list[str]:
+    places = {CAPTURE: str(folder / "made.pcap"), OTHER: str(folder / "other.pcap"), OUT: str(folder / "out.pcap")}
+    first = [*options, *arguments] if arguments[0].startswith(("-", "<")) else [arguments[0], *options, *arguments[1:]]
+    return [places.get(one, one) for one in first]
+
+
 def measure(name: str, view: str, made: Callable[[int], Made], size: int, start: float, folder: Path, twice: bool) -> Cost:
     spent: list[float] = []
+    chosen = VIEWS[view]
     for share in (size, 2 * size) if twice else (size,):
+        for file in folder.glob("*.golden"):
+            file.unlink()
+        (folder / "out.pcap").unlink(missing_ok=True)
+        if OTHER in chosen.arguments:
+            (folder / "other.pcap").write_bytes(made(share * 9 // 10).file)
         one = made(share)
-        path = folder / "made"
-        path.write_bytes(one.file)
-        options, bound = VIEWS[view]
-        cpu, kib, status = usage([*STREAMDUMP, *options, *one.options, str(path)], PATIENCE)
+        (folder / "made.pcap").write_bytes(one.file)
+        one = one._replace(file=b"")
+        if chosen.before:
+            fork(arguments_of(chosen.before, one.options, folder), folder)
+        cpu, kib, status = fork(arguments_of(chosen.arguments, one.options, folder), folder)
         spent.append(max(0.0, cpu - start))
     memory, rate = kib * 1024, spent[-1] / (one.size / MB)
     room = MEMORY + FOR_A_CONVERSATION * one.conversations + FOR_A_FRAME * one.frame
     growth = (spent[1] - spent[0]) / spent[0] if twice and spent[0] > 0.1 else None
-    return Cost(name, view, rate, memory, growth, status, rate > bound or memory > room or status not in (0, 3))
+    over = rate > chosen.bound or memory > room or status not in (0, 1, 2, 3) or (growth is not None and growth > GROWTH)
+    return Cost(name, view, rate, memory, growth, status, over)
 
 
 def classes(shapes: Iterable[Shape]) -> Iterator[tuple[str, Callable[[int], Made]]]:
@@ -897,7 +1055,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("classes", nargs="*", help="parts of names; all words of one must be in a name, in any order")
     parser.add_argument("--size", type=float, default=0.3, help="of each capture, in MB")
-    parser.add_argument("--views", default="json,text", help=",".join(VIEWS))
+    parser.add_argument("--views", default="json,text", help=f"all, or some of {','.join(VIEWS)}")
     parser.add_argument("--shapes", choices=("usual", "all", "one"), default="usual")
     parser.add_argument("--sample", type=int, help="measure so many of the chosen ones, chosen at random")
     parser.add_argument("--seed", type=int, default=1)
@@ -924,9 +1082,11 @@ def main() -> int:
     costs: list[Cost] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        (folder / "start").write_bytes(pcap([ip(b"", (1, 2), 1, 1, 16)]))
-        for view in options.views.split(","):
-            start = min(usage([*STREAMDUMP, *VIEWS[view][0], str(folder / "start")], PATIENCE)[0] for _ in range(5))
+        for view in VIEWS if options.views == "all" else options.views.split(","):
+            load(view, folder)
+            (folder / "made.pcap").write_bytes(pcap([ip(b"", (1, 2), 1, 1, 16)]))
+            (folder / "other.pcap").write_bytes(pcap([ip(b"", (1, 2), 1, 1, 16)]))
+            start = min(fork(arguments_of(VIEWS[view].arguments, (), folder), folder)[0] for _ in range(3))
             for number, (name, made) in enumerate(chosen, 1):
                 costs.append(measure(name, view, made, size, start, folder, options.twice))
                 if sys.stderr.isatty():
@@ -935,13 +1095,14 @@ def main() -> int:
                     print(costs[-1], file=sys.stderr, flush=True)
     if sys.stderr.isatty():
         print("\r" + " " * 120 + "\r", end="", file=sys.stderr)
-    costs.sort(key=lambda cost: -cost.cpu / VIEWS[cost.view][1])
-    print(f"{'CPU s/MB':>9} {'bound':>6} {'memory MB':>9} {'growth' if options.twice else '':>6}  view  class")
+    costs.sort(key=lambda cost: -cost.cpu / VIEWS[cost.view].bound)
+    print(f"{'CPU s/MB':>9} {'bound':>6} {'memory MB':>9} {'growth' if options.twice else '':>6}  view           class")
     for cost in islice(costs, options.top):
         growth = "" if cost.growth is None else f"{cost.growth:.1f}"
-        marks = " OVER" * cost.over + f" ended with {cost.status}" * (cost.status not in (0, 3))
+        marks = " OVER" * cost.over + f" ended with {cost.status}" * (cost.status not in (0, 1, 2, 3))
         print(
-            f"{cost.cpu:9.2f} {VIEWS[cost.view][1]:6.1f} {cost.memory / MB:9.0f} {growth:>6}  {cost.view:4}  {cost.name}{marks}", flush=True
+            f"{cost.cpu:9.2f} {VIEWS[cost.view].bound:6.1f} {cost.memory / MB:9.0f} {growth:>6}  {cost.view:13}  {cost.name}{marks}",
+            flush=True,
         )
     over = sum(cost.over for cost in costs)
     print(f"{len(costs)} runs, {over} over the bound; largest memory {max(cost.memory for cost in costs) / MB:.0f} MB")
