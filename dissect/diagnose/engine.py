@@ -234,7 +234,7 @@ class Diagnoser:
         if closed.ahead is None:
             self._talks.pop(closed.conversation, None)
         if context.over:
-            self._ask(context, SENT_LATE, closed, out)
+            self._ask(context, (SENT_LATE,), closed, out)
             return
         for message, reason in closed.ahead or ():
             self._other(_left(message, reason, closed), EXCHANGE, out)
