@@ -377,6 +377,8 @@ def neighbour(data: bytes, from_start: bool) -> str | None:
     """The protocol that the first bytes of one side tell, or None."""
     if _tls(data):
         return "TLS"
+    if data[:6] == b"PROXY " or data[:12] == b"\r\n\r\n\0\r\nQUIT\n":
+        return "damaged PROXY header"
     if data[:4] == b"SSH-":
         return "SSH"
     if data[:8] in _AMQP:

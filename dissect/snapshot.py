@@ -32,8 +32,8 @@ from streamdump.tls.keys import KeyLog
 FORMAT = 10
 """Changes with every change of what is written that reading does not find out by itself: what members mean, not which there are."""
 
-ROOMS: tuple[str, ...] = ("bson", "capture.duplicates", "capture.rare_packets", "conversation", "detect", "errors", "layout", "model")
-ROOMS += ("pair", "protocols", "quota", "spark.flows", "tcp", "tls")
+ROOMS: tuple[str, ...] = ("bson", "capture.duplicates", "capture.rare_packets", "conversation", "detect", "errors", "layers", "layout")
+ROOMS += ("model", "pair", "protocols", "quota", "spark.flows", "tcp", "tls")
 """Whose classes can be written."""
 
 GIVEN = (Options, KeyLog)

@@ -13,7 +13,7 @@ ROWS = (
     {"model"},
     {"lz4", "patterns", "quota"},
     {"layout", "bson", "tcp", "capture"},
-    {"tls"},
+    {"tls", "layers"},
     {"protocols"},
     {"detect", "pair", "diagnose", "filter"},
     {"conversation"},

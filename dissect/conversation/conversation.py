@@ -12,6 +12,7 @@ from streamdump.conversation.run_state import SharedState
 from streamdump.conversation.summary import report, row_of, unread_gaps
 from streamdump.detect import BY_NAME, Detector, Suspicion, forced
 from streamdump.errors import describe_exception
+from streamdump.layers.proxy import ProxyHeader, ProxyLayer
 from streamdump.model import END, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
 from streamdump.pair import Pairer
 from streamdump.protocols import server_ports
@@ -56,6 +57,8 @@ class Conversation:
         "missed",
         "pairer",
         "parser",
+        "proxy",
+        "proxy_header",
         "rowless",
         "run",
         "step",
@@ -69,6 +72,9 @@ class Conversation:
     def __init__(self, run: SharedState, tcp: TcpStream) -> None:
         self.run = run
         self.tcp = tcp
+        self.proxy: ProxyLayer | None = ProxyLayer(None)
+        """Strips a PROXY header, before all else; None once it is certain that there is none."""
+        self.proxy_header: ProxyHeader | None = None
         self.tls = TlsState()
         """Its TLS, between reassembly and detection."""
         self.verdict: Verdict | None = None
@@ -192,6 +198,8 @@ class Conversation:
 
     def _read(self, items: Items, current: int, final: bool) -> list[Event]:
         """The records that these bytes complete."""
+        if self.proxy is not None:
+            items = _strip(self, self.proxy, items)
         if self.verdict is None and self.detector is None:
             self._begin()
         if not self.tls.plain:
@@ -306,9 +314,9 @@ class Conversation:
         if verdict is not None:
             self._set_protocol(verdict)
             if verdict.protocol is not None and not options.show_secrets:
-                self.suspicion = Suspicion(verdict.protocol, ports, tcp.from_start)
+                self.suspicion = Suspicion(verdict.protocol, ports, self.from_start)
         else:
-            self.detector = Detector(ports, tcp.from_start, options.undecided_limit)
+            self.detector = Detector(ports, self.from_start, options.undecided_limit)
             self.run.detecting[self.index] = self
 
     def _learn(self) -> None:
@@ -396,3 +404,19 @@ class Conversation:
             if type(item) is SideData and item.position == have < most:
                 begun[item.side] += item.data[: most - have]
         self.begun = begun[0], begun[1]
+
+
+def _strip(one: Conversation, proxy: ProxyLayer, items: Items) -> Items:
+    """These bytes of a conversation without a PROXY header, whose side is the client."""
+    if one.tcp.from_start and proxy.side is None:
+        proxy.side = 0
+    items, none = proxy.feed(items, one.tcp.closed is not None)
+    if none:
+        one.proxy = None
+    elif proxy.header is not None and one.proxy_header is None:
+        one.proxy_header = header = proxy.header
+        one.client, one.from_start = header.side, one.from_start or header.side == 0
+        one.run.tls_manager.inside[one.index] = "PROXY" if header.client is None else f"PROXY {header.client}"
+        if one.detector is not None:
+            one.detector.ports, one.detector.from_start = server_ports(one.tcp.ports, one.client), one.from_start
+    return items

@@ -110,6 +110,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         conversation.facts or {},
         begun,
         (neighbour(begun[0], whole), neighbour(begun[1], whole)),
+        conversation.proxy_header,
         before,
     )
     return Event(end.order, end.rank, end.position, closed, NONE, None, end.time_ns)

@@ -27,7 +27,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
     missed: list[list[tuple[int, int]]] = [[], []]
-    reach = conversation.tls.reach() or tuple(one.stream for one in tcp.sides)
+    reach = conversation.tls.reach() or stream_bytes(conversation)
     for side, start, end in conversation.missed:
         missed[side].append((start, min(end, reach[side])))
     order, _, _, time_ns = tcp.last
@@ -46,6 +46,14 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
     return emitted
 
 
+def stream_bytes(conversation: Conversation) -> tuple[int, int]:
+    """The bytes of each byte stream, without a PROXY header."""
+    one, two = conversation.tcp.stream_bytes
+    proxy = conversation.proxy_header
+    stripped = 0 if proxy is None else len(proxy.raw)
+    return (one, two - stripped) if proxy is not None and proxy.side else (one - stripped, two)
+
+
 def how(conversation: Conversation) -> str:
     """How it ended and who did that first, as `TcpStream.how` says it."""
     close = conversation.close if conversation.parser is None else conversation.parser.closing
@@ -57,7 +65,9 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
     tcp, tally = conversation.tcp, conversation.tally
     verdict = conversation.verdict or TOO_FEW
     step = conversation.step if conversation.pairer is None else conversation.pairer.handshake.step
-    facts = {**(conversation.facts or {}), **({} if step is None else {"handshake": step}), **conversation.tls.row()}
+    proxy = conversation.proxy_header
+    layers = {} if proxy is None else proxy.row()
+    facts = {**(conversation.facts or {}), **({} if step is None else {"handshake": step}), **layers, **conversation.tls.row()}
     client = conversation.known_client
     return ConversationRow(
         1,
@@ -72,11 +82,11 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
         verdict.protocol,
         verdict.name,
         verdict.confidence,
-        verdict.evidence,
+        verdict.evidence if proxy is None else (*verdict.evidence, f"behind a {proxy.name}"),
         facts.pop("layout", verdict.layout),
         tuple(facts.pop("candidates", verdict.candidates)),
         (tcp.packets[0], tcp.packets[1]),
-        (tcp.stream_bytes[0], tcp.stream_bytes[1]),
+        stream_bytes(conversation),
         tally.messages,
         tally.faults,
         tally.gaps,

@@ -231,6 +231,34 @@ def _unused(context: ConversationContext, closed: Closed) -> FindingDraft | None
     return FindingDraft(f"the client connected and has said nothing for {span_text(passed)} {closed.when}", (), key="silent")
 
 
+def _proxy_unexpected(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    proxy, client = closed.proxy, closed.client
+    if proxy is None or client is None or closed.lacking or context.messages[1] or (closed.tls is not None and closed.tls.version):
+        return None
+    answered = closed.bytes[1 - client]
+    if (answered and not closed.ours) or (closed.by == client and closed.bytes[client] == len(proxy.raw)):
+        # Of other protocols an answer cannot be told; a balancer that only looks whether the server is there says nothing else
+        return None
+    what = f"an answer in {closed.verdict.protocol or closed.expected}" if answered else "an answer"
+    if closed.by == 1 - client:
+        cause = f"the server {closed.verb} the connection without {what}"
+    else:
+        waited = closed.until_ns - (closed.first[3] if context.last_ns is None else context.last_ns)
+        if waited < PATIENCE_NS:
+            return None
+        then = closed.when if closed.by is None else f"when the client {closed.verb} the connection"
+        cause = f"the server has not sent {what} for {span_text(waited)} {then}"
+    cause = f"the client begins with a {proxy.name}, and {cause}: the server probably expects no such header"
+    return FindingDraft(cause, numbers(context.last[0]), severity=WARNING if closed.by is None else ERROR, key="unexpected")
+
+
+def _proxy_damaged(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    proxy = closed.proxy
+    if proxy is None or proxy.damaged is None:
+        return None
+    return FindingDraft(f"the {proxy.name} of the client is damaged: {proxy.damaged}", (), (closed.first[1],), key="damaged")
+
+
 def _other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     verdict, expected = closed.verdict, closed.expected
     if verdict.protocol is None:
@@ -530,7 +558,8 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if gap is None or gap.size is None:
         return None
     side = closed.endpoints.index(gap.src)
-    if gap.position + gap.size < closed.bytes[side]:
+    stripped = len(closed.proxy.raw) if closed.proxy is not None and closed.proxy.side == side else 0
+    if gap.position + gap.size < closed.bytes[side] - stripped:
         return _no_frame(gap)._replace(rule="skipped", severity=WARNING, advice=_MIXED)
     who = f"{closed.who(side)}: {gap.size:,} bytes of it came"
     if closed.by is None or not closed.ended:
@@ -707,6 +736,14 @@ FIRST: tuple[Rule, ...] = (
         "Look for what drops these packets: a firewall or NAT that has forgotten the connection, a link with a smaller MTU, or a host that "
         "is gone.",
     ),
+    Rule(
+        "tcp.proxy-header-unexpected",
+        ERROR,
+        CLOSED,
+        _proxy_unexpected,
+        "Let the server expect PROXY headers on this port (RabbitMQ: proxy_protocol of its stream plugin), or the load balancer send none.",
+    ),
+    Rule("tcp.proxy-header-damaged", WARNING, CLOSED, _proxy_damaged, "Look at the load balancer that sends it."),
 )
 """Asked before those of the family: what TCP shows explains what comes of it."""
 

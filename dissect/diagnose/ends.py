@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamdump.diagnose.rules import Closed
+from streamdump.layers.proxy import ProxyHeader
 from streamdump.model import Message, Verdict
 from streamdump.tcp.assembler import TcpStream
 from streamdump.tcp.signs import Signs
@@ -27,6 +28,7 @@ def closed_of(
     facts: Mapping[str, Any],
     begun: tuple[bytes, bytes],
     foreign: tuple[str | None, str | None],
+    proxy: ProxyHeader | None,
     ahead: tuple[tuple[Message, str], ...] | None,
 ) -> Closed:
     """The end of a conversation."""
@@ -65,6 +67,7 @@ def closed_of(
         facts,
         begun,
         foreign,
+        proxy,
         ahead,
         _signs(tcp),
     )

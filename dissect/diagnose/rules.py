@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streamdump.layers.proxy import ProxyHeader
 from streamdump.model import Exchange, Finding, Gap, Message, Severity, Verdict
 from streamdump.tcp.signs import Signs
 
@@ -217,6 +218,8 @@ class Closed(msgspec.Struct):
     """By side the first bytes, where the protocol is known."""
     foreign: tuple[str | None, str | None] = (None, None)
     """By side the protocol of others that it begins with."""
+    proxy: ProxyHeader | None = None
+    """The PROXY header that the client began with."""
     ahead: tuple[tuple[Message, str], ...] | None = None
     """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
     signs: Signs = Signs()

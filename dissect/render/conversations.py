@@ -42,7 +42,7 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
                 str(row.out_of_order),
                 str(row.conflicts),
                 str(row.limit_hits),
-                visible("; ".join([row.ended, *_error(row), *([] if evidence else _facts(row, "tls"))])),
+                visible("; ".join([row.ended, *_error(row), *([] if evidence else _facts(row, LAYERS))])),
                 *([visible("; ".join([*row.evidence, *_facts(row)]))] if evidence else []),
             ]
         )
@@ -58,6 +58,9 @@ PAGE_HEAD = (
     "ended",
     *["messages", "packets", "bytes", "gaps", "damaged", "refused", "unanswered", "retransmitted"],
 )
+LAYERS = ("tls", "proxy")
+"""What the names of facts begin with that are of a layer."""
+
 PAGE_NAMES = 5
 """The head of `page_rows`, and how many of these columns are text."""
 
@@ -111,7 +114,7 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
         if not beside:
             lines.append(cut(below.rstrip(), columns))
         trouble = ", ".join(trouble_of(row))
-        rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _facts(row, "tls"))
+        rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _facts(row, LAYERS))
         if evidence and rests and row.confidence:
             rests = f"{row.confidence:.0%} sure: {rests}"
         for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (rests, palette.dim)):
@@ -149,7 +152,7 @@ def protocol_of(row: ConversationRow) -> str:
     return f"{row.protocol}:{layout}" if layout else row.protocol
 
 
-def _facts(row: ConversationRow, about: str = "") -> list[str]:
+def _facts(row: ConversationRow, about: str | tuple[str, ...] = "") -> list[str]:
     """What is known of a conversation; `about`: what the names of the facts begin with."""
     return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items() if key.startswith(about)]
 

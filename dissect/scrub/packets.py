@@ -55,6 +55,11 @@ class Edits:
             self._edits.append((start, end, data))
             self._ends = None
 
+    def shift(self, by: int) -> None:
+        """Move all edits behind bytes of a layer that their positions do not count."""
+        self._edits = [(start + by, end + by, data) for start, end, data in self._edits]
+        self._ends = None
+
     def apply(self, data: bytearray, position: int) -> None:
         """Overwrite what lies in `data`, whose first byte is at `position`."""
         if self._ends is None:

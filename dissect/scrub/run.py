@@ -29,6 +29,7 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart
 from streamdump.scrub.files import CaptureCopy, copied
 from streamdump.scrub.packets import ConversationEdits, Echoes, Edit, Edits, End, Packets, end_of
+from streamdump.scrub.proxy import ProxyReplacements
 from streamdump.scrub.replace import FILL, AddressReplacements, NameReplacements, prose
 from streamdump.scrub.sealed import TlsOverwriter, TlsSide
 from streamdump.scrub.search import LEAST, Range, SecretSearch, pieces
@@ -139,9 +140,10 @@ def _again(file: BinaryIO, name: str) -> CaptureReader:
 
 
 def _overwrite(memory: mmap, copy: CaptureCopy, reader: CaptureReader, plan: _Plan, conversations: Sequence[Conversation]) -> Packets:
-    talks = plan.talks(conversations)
     wanted = plan.wanted
-    packets = Packets(memory, talks, wanted.anything, wanted.payloads, AddressReplacements() if wanted.addresses else None)
+    addresses = AddressReplacements() if wanted.addresses else None
+    talks = plan.talks(conversations, addresses)
+    packets = Packets(memory, talks, wanted.anything, wanted.payloads, addresses)
     _pass(packets, copy, reader)
     if not wanted.anything:
         plan.done.foreign = packets.foreign
@@ -197,9 +199,12 @@ class _Plan:
                 # bytes that nobody read
                 self._edits[record.conversation, record.src].add(record.position, record.position + (record.size or 0), FILL[0])
 
-    def talks(self, conversations: Sequence[Conversation]) -> dict[frozenset[End], list[tuple[int, ConversationEdits]]]:
+    def talks(
+        self, conversations: Sequence[Conversation], addresses: AddressReplacements | None
+    ) -> dict[frozenset[End], list[tuple[int, ConversationEdits]]]:
         """The conversations by their ends, in the order of their first packets."""
         found: dict[frozenset[End], list[tuple[int, ConversationEdits]]] = {}
+        proxies = None if addresses is None else ProxyReplacements(addresses)
         for conversation in conversations:
             tcp = conversation.tcp
             known = conversation.protocol is not None
@@ -213,6 +218,13 @@ class _Plan:
                     known, edits = True, (one.edits, other.edits)
             elif not known and any(tcp.stream_bytes) and not self.wanted.payloads:
                 self.done.unread += 1
+            header = conversation.proxy_header
+            if header is not None:
+                known = known or not self.wanted.payloads
+                edits[header.side].shift(len(header.raw))
+                for edit in [] if proxies is None else proxies.edits(header):
+                    edits[header.side].add(*edit)
+                    self.done.parts["address"] += 1
             ends = [end_of(one) for one in tcp.endpoints]
             found.setdefault(frozenset(ends), []).append((tcp.first[0], ConversationEdits(tcp, known, ends[0], edits, [0, 0])))
         for talks in found.values():

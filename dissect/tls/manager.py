@@ -120,7 +120,7 @@ class TlsManager:
         if stage.emitted and not tls.read:
             tls.read = True
             tls.from_start = tls.client == 0 and not stage.middle
-            self.inside[tcp.index] = stage.name
+            self.inside[tcp.index] = ", ".join([*filter(None, (self.inside.get(tcp.index),)), stage.name])
         if closed and not tls.waits:
             tls.facts, tls.limit_hits = stage.known(), stage.limit_hits
             tls.stage = None
