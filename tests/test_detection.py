@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from struct import pack
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from streamdump.model import ConversationRow, Message, Options, SideData, Stream
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.protocol import DetectionView, Protocol
 from tests.bench.hostile import MANY
+from tests.support.neighbours import NEIGHBOURS, Capture, Maker, conversations, verdict
 from tests.support.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
 ROOT = Path(__file__).parents[1] / "captures"
@@ -123,6 +125,113 @@ def test_nothing_is_claimed_of_other_protocols(path: Path) -> None:
         found = with_ports(own, lambda one, wanted=wanted: wanted if one == port else one)  # type: ignore[misc]
         for start in (0, 4, len(found) // 2):
             assert {row.protocol for row in rows(found[start:])} <= {None}
+
+
+@pytest.mark.parametrize("maker", NEIGHBOURS, ids=lambda one: one.__name__)
+def test_nothing_is_claimed_of_parts_of_other_protocols(maker: Maker) -> None:
+    """From any byte on, one side or both, with losses, on any port."""
+    claimed = {name: told for name, found, port in conversations(maker, 25) if (told := verdict(found, port)).protocol is not None}
+    assert claimed == {}
+
+
+CLAIMED = (
+    # One frame, and another with a gap behind it
+    ("cassandra", 1, 58),
+    ("big_endian", 2, 111),
+    ("http2", 2, 635),
+    ("little_endian", 2, 380),
+    ("memcached", 2, 587),
+    # Apache Iggy: one request that decodes, or few of many
+    ("little_endian", 2, 0),
+    ("little_endian", 2, 140),
+    ("little_endian", 2, 813),
+    ("little_endian", 2, 945),
+    # Seastar RPC: small numbers that read as frames up to a segment's end, and not behind it
+    ("numbers", 2, 114),
+    ("numbers", 2, 840),
+)
+
+
+@pytest.mark.parametrize("which", CLAIMED, ids=str)
+def test_what_was_claimed_once_is_no_more(which: tuple[str, int, int]) -> None:
+    kind, seed, number = which
+    maker = next(one for one in NEIGHBOURS if one.__name__ == kind)
+    *_, (_, found, port) = conversations(maker, number + 1, seed)
+    assert verdict(found, port).protocol is None
+
+
+ASKED = bytes.fromhex("0300001902f08032010000000000080000f0000002000201e0")
+ANSWERED = bytes.fromhex("0300001b02f080320300000000000800000000f0000002000201e0")
+STATE = bytes.fromhex("0000000c001400011208120207010000") + bytes.fromhex("0000ff0900100001ff0a000affffffff") + bytes(125)
+"""Of S7: 12 and 20, the lengths of parts, before 0x00011208 read as a Tune; what follows as a frame of 65,293 bytes."""
+
+
+@pytest.mark.parametrize("port", [102, *DEFAULT_PORTS])
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_tune_that_nobody_would_send_is_none(port: int, alone: bool, before: int) -> None:
+    found = Capture()
+    for index, data in enumerate([*[ANSWERED] * before, STATE, *[ANSWERED] * 3]):
+        if not alone:
+            found.append((0, index * len(ASKED), ASKED))
+        found.append((1, sum(len(one) for side, _, one in found if side), data))
+    assert verdict(found, port).protocol is None
+
+
+def tuned(frame_max: int, heartbeat: int) -> bytes:
+    return pack(">IHHII", 12, 0x0014, 1, frame_max, heartbeat)
+
+
+@pytest.mark.parametrize(
+    ("frames", "protocol"),
+    [
+        ([tuned(1 << 20, 60)], "rabbitmq-stream"),
+        ([tuned(0, 0)], "rabbitmq-stream"),
+        ([tuned(302_518_786, 60)], None),
+        ([tuned(1 << 20, 117_506_048)], None),
+        # Not all of its segment
+        ([tuned(1 << 20, 60) + b"\3\0\0\7"], None),
+        ([b"\3\0\0\7" + tuned(1 << 20, 60)], None),
+        # Other frames speak for it
+        ([tuned(302_518_786, 60) + tuned(1 << 20, 60)], "rabbitmq-stream"),
+    ],
+)
+def test_one_frame_in_the_middle_is_proof_if_it_fills_its_segment_with_usual_values(frames: list[bytes], protocol: str | None) -> None:
+    found = Capture([(1, sum(map(len, frames[:index])), data) for index, data in enumerate(frames)])
+    assert verdict(found, 50_000).protocol == protocol
+
+
+PING, PONG = bytes.fromhex("0400000001000000"), bytes(8)
+POLL = bytes.fromhex("2d000000640000000101040100000002066f726465727302066576656e7473030000000300000000000000000100000001")
+
+
+@pytest.mark.parametrize(
+    ("sent", "from_start", "protocol"),
+    [
+        ([(0, PING)], True, "iggy"),
+        ([(0, PING)], False, None),
+        ([(0, PING), (1, PONG)], False, "iggy"),
+        # The server goes on with what is no answer, or the client with what is no request
+        ([(0, PING), (1, PONG), (1, b"\xff\xff\xff\xff")], False, None),
+        ([(0, PING), (1, PONG), (0, b"\xff\xff\xff\xff")], False, None),
+        ([(0, POLL)], False, "iggy"),
+        ([(0, b"\7\7\7\7"), (0, POLL)], False, None),
+        ([(0, POLL), (0, PING)], False, "iggy"),
+    ],
+)
+def test_one_request_in_the_middle_is_proof_if_it_is_all_or_was_answered(
+    sent: list[tuple[int, bytes]], from_start: bool, protocol: str | None
+) -> None:
+    found = Capture()
+    found.from_start = from_start
+    for side, data in sent:
+        found.append((side, sum(len(one) for other, _, one in found if other == side), data))
+    assert verdict(found, 8090).protocol == protocol
+
+
+def test_a_frame_of_the_other_side_speaks_for_one() -> None:
+    found = Capture([(1, 0, b"\3\0\0\7" + tuned(1 << 20, 60)), (0, 0, b"\3\0\0\7" + tuned(1 << 20, 60))])
+    assert verdict(found, 50_000).protocol == "rabbitmq-stream"
 
 
 def test_zeros_between_small_numbers_are_no_frame_of_the_draft() -> None:

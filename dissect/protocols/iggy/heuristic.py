@@ -27,6 +27,9 @@ FRAMES = 12
 SHORTEST = 8
 """Bytes of the shortest request."""
 
+HAS_PARAMETERS = 3
+"""The weight of a request of 14 bytes or more."""
+
 CUT = 2
 """So many requests with a gap count, where their lengths lead to the next."""
 
@@ -48,13 +51,24 @@ CONFIDENCE = ((5, 1, 0.97), (3, 1, 0.92), (2, 2, 0.92), (6, 0, 0.85), (0, 1, 0.6
 
 class _Requests(NamedTuple):
     """Requests that chain from some point: how many of them decode and how far, the weight of these, and the codes of all for the other
-    side."""
+    side; how many do not decode, whether the last one ends with the bytes, and whether there are no others."""
 
     good: int
     weight: int
     codes: tuple[int, ...]
     layouts: tuple[str, ...]
     told: str = "to the last byte"
+    bad: int = 0
+    ends: bool = False
+    fills: bool = False
+
+
+class _Responses(NamedTuple):
+    """How many responses fit requests, whether the bytes are no responses at all, and whether the last one ends with the bytes."""
+
+    chained: int
+    bad: bool
+    ends: bool
 
 
 _NO_REQUESTS = _Requests(0, 0, (), CLASSIC)
@@ -110,7 +124,7 @@ def _cut_short(view: DetectionView, client: int, sides: Iterable[tuple[int, tupl
     ask, answer = (_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides)
     if not ask or not view.ends():
         return None
-    if not answer and _responses(view, 1 - client, _NO_REQUESTS, False)[0] < LED:
+    if not answer and _responses(view, 1 - client, _NO_REQUESTS, False).chained < LED:
         return None
     other = "one of the server" if answer else "responses of the classic framing"
     return _says(0.7, client, f"a 256-byte header of the client and {other}, of which not all was captured")
@@ -152,17 +166,31 @@ def _classic(view: DetectionView, client: int) -> Verdict | None:
     requests = _requests(view, client)
     if not requests.good:
         return None
-    answers, bad = _responses(view, 1 - client, requests, all(map(_whole, view.sides)))
+    answers, bad, ends = _responses(view, 1 - client, requests, all(map(_whole, view.sides)))
     if bad and not answers:
+        return None
+    begins = _whole(view.sides[client])
+    if not begins and not _is_proof(requests, answers > 0 and ends):
         return None
     weight = requests.weight
     confidence = next(sure for least, chained, sure in CONFIDENCE if weight >= least and answers >= chained)
     if view.ports[1 - client] == PORT and (weight >= 2 or answers or view.ends()):
         confidence = max(confidence, 0.9 if answers or weight >= 3 else 0.6)
+    if requests.good < 2 and not begins:
+        # What follows may be something else
+        confidence = min(confidence, 0.85)
     evidence = [f"{requests.good} of {len(requests.codes)} requests with a known code decode {requests.told}"]
     if answers:
         evidence.append(f"{answers} responses chain behind them")
     return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)
+
+
+def _is_proof(requests: _Requests, answered: bool) -> bool:
+    """Whether requests in the middle of a conversation are no chance: several, or one that has parameters and is all that its side sent, or
+    one with which the bytes of the client end, and those of the server with an answer (`answered`)."""
+    if requests.good > 1:
+        return requests.bad <= requests.good
+    return (requests.fills and requests.weight >= HAS_PARAMETERS) or (requests.ends and answered)
 
 
 def _whole(side: SideView) -> bool:
@@ -200,7 +228,7 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
     the length leads to the next."""
     data, at = _bytes_at(side, place)
     start, end = place - at, len(data)
-    good = weight = 0
+    good = weight = bad = 0
     codes: list[int] = []
     layouts: tuple[str, ...] = CLASSIC
     while len(codes) < FRAMES:
@@ -233,12 +261,23 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
             layouts = fitting
             good += 1
             # a request without a body is eight bytes that others may send too
-            weight += 1 if size == 8 else 2 if size < 14 else 3
+            weight += 1 if size == 8 else 2 if size < 14 else HAS_PARAMETERS
         elif good < 2 and not (good and code in BY_CODE):
             return _NO_REQUESTS
+        else:
+            bad += 1
         codes.append(frames.meant(code, size - 4))
         at += size
-    return _Requests(good, weight, tuple(codes), layouts)
+    return _Requests(
+        good,
+        weight,
+        tuple(codes),
+        layouts,
+        "to the last byte",
+        bad,
+        at == end,
+        (at, place) == (end, side.runs[0][0]) and len(side.runs) == 1,
+    )
 
 
 def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
@@ -247,13 +286,10 @@ def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: i
     return end - start >= BEGINNING and any(table is not None and fits_so_far(table, data, start, end, _CUT_OFF) for table in tables)
 
 
-def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: bool) -> tuple[int, bool]:
-    """How many responses fit these requests, and whether the bytes are no responses at all; `in_turn`: the first answers the first."""
+def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: bool) -> _Responses:
+    """Return the responses that fit these requests; `in_turn`: the first answers the first."""
     side = view.sides[server]
-    if not side.runs:
-        return 0, False
-    best = 0
-    bad = True
+    best = _Responses(0, bool(side.runs), False)
     for place in _places(side):
         data, at = _bytes_at(side, place)
         start, end = place - at, len(data)
@@ -282,10 +318,9 @@ def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: b
                     break
             count += 1
             at += size
-        if not broken:
-            bad = False
-            best = max(best, count)
-    return best, bad
+        if not broken and (best.bad or count > best.chained):
+            best = _Responses(count, False, at == end)
+    return best
 
 
 def _answers(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:

@@ -6,12 +6,13 @@ requests have the same shape and partly the same keys, but not the same contents
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any, NamedTuple
 
 from streamdump.layout import UNREADABLE, Layout, Style, decoder, walk
 from streamdump.model import Verdict
 from streamdump.protocols.protocol import DetectionView, SideView
-from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
+from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, SIZE_LIMIT, Language
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
 FRAMES = 24
@@ -34,18 +35,31 @@ _UNSOUND: dict[str, Any] = {"": None}
 _CUT = "cut"
 
 
+ONE_FRAME = 0.45
+"""How sure at most what may be chance makes: nothing is claimed of it."""
+
+LONGEST_HEARTBEAT = 86_400
+FRAME_MAX = range(1_024, SIZE_LIMIT + 1)
+"""Values that clients and servers agree on."""
+
+
 class SideEvidence(NamedTuple):
-    """What one side's bytes are as those of a client or a server; `wrong`: they cannot be."""
+    """What one side's bytes are as those of a client or a server; `wrong`: they cannot be.
+
+    `frames` counts complete frames, and those whose size led to another one. `alone`: they are evidence without those of the other side,
+    as they begin where the side does, are several, hold what is no chance, or fill segments with usual values.
+    """
 
     doubt: float
     frames: int
     weak: int
     evidence: tuple[str, ...]
     wrong: bool
+    alone: bool
 
 
-_NOTHING = SideEvidence(1.0, 0, 0, (), False)
-_WRONG = SideEvidence(1.0, 0, 0, (), True)
+_NOTHING = SideEvidence(1.0, 0, 0, (), False, False)
+_WRONG = SideEvidence(1.0, 0, 0, (), True, False)
 
 
 def probe_current(view: DetectionView) -> Verdict | None:
@@ -76,9 +90,11 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
         confidence = 1.0 - seen[0].doubt * seen[1].doubt
         if language is DRAFT_LANGUAGE and frames < 2:
             # Small sizes and zeros are common: it takes another frame, or an answer, or at least a place where a frame must begin.
-            confidence = min(confidence, 0.85 if any(side.from_start for side in view.sides) else 0.45)
+            confidence = min(confidence, 0.85 if any(side.from_start for side in view.sides) else ONE_FRAME)
         if frames == seen[0].weak + seen[1].weak and frames < 2:
-            confidence = min(confidence, 0.45)
+            confidence = min(confidence, ONE_FRAME)
+        if not (seen[0].alone or seen[1].alone or (seen[0].frames and seen[1].frames)):
+            confidence = min(confidence, ONE_FRAME)
         if best is None or confidence > best[0]:
             best, equal = (confidence, client, seen), False
         elif confidence == best[0]:
@@ -149,11 +165,15 @@ def _follow(side: SideView, position: int, language: Language, client: bool, wor
     """Follow the frames from `position` on, over gaps too: where a frame ends the next one begins."""
     runs = side.runs
     tables = language.tables(client)
+    alone = side.from_start and position == 0
     doubt = 1.0
     names: list[str] = []
     weak = 0
     first = ""
     ended = False
+    usual = True
+    led = ""
+    """The last frame, if it has a gap: it is evidence once another one begins where it ends."""
     for start, data in runs:
         at, end = position - start, len(data)
         if at < 0:
@@ -179,31 +199,62 @@ def _follow(side: SideView, position: int, language: Language, client: bool, wor
             else:
                 layouts = [layout for layout in layouts if _begins(layout, data, at, stop)]
             if not layouts:
-                if not names:
+                if not names and not led:
                     return _WRONG
                 # A command may be unknown and a frame bad, but this is no evidence.
-                return SideEvidence(min(1.0, doubt * 3), len(names), weak, _evidence(names, first, False), False)
+                return SideEvidence(min(1.0, doubt * 3), len(names), weak, _evidence(names, first, False), False, alone or len(names) > 1)
             layout = layouts[0]
+            if led:
+                first = first or f"{led}, its size leads to the next frame"
+                doubt *= 0.7
+                names.append(led)
+                led = ""
             if length <= end - at:
-                first = first or _first(layout, found[0][1], length)
+                fields = found[0][1]
+                first = first or _first(layout, fields, length)
                 doubt *= 1.0 - _weight(layout, length)
                 weak += layout.name in _WEAK
+                usual = usual and _is_usual(fields)
+                alone = alone or layout.name in _STRICT or (usual and _fills_segments(side, start, at, length, end))
+                names.append(layout.name)
             elif language.tells(layouts, data, at, end):
                 first = first or "Deliver, its size agrees with its chunk header"
                 doubt *= 0.08
+                alone = True
+                names.append(layout.name)
+            elif start + end == side.end:
+                # It may go on otherwise.
+                break
             else:
-                if start + end == side.end:
-                    # It may go on otherwise.
-                    break
-                first = first or f"{layout.name}, its size leads to the next frame"
-                doubt *= 0.7
-            names.append(layout.name)
+                led = layout.name
             at += length
         position = start + at
         ended = at == end
-    if not names:
+    alone = alone or len(names) > 1
+    if not names or not (alone or usual):
         return _NOTHING
-    return SideEvidence(doubt, len(names), weak, _evidence(names, first, ended), False)
+    return SideEvidence(doubt, len(names), weak, _evidence(names, first, ended), False, alone)
+
+
+def _fills_segments(side: SideView, start: int, at: int, length: int, end: int) -> bool:
+    """Whether a frame begins and ends where segments do; `start`: the position of its run, which has `end` bytes."""
+    behind = at + length
+    return _is_start(side.segments, start + at) and (behind == end or _is_start(side.segments, start + behind))
+
+
+def _is_start(segments: list[int], position: int) -> bool:
+    index = bisect_left(segments, position)
+    return index < len(segments) and segments[index] == position
+
+
+def _is_usual(fields: dict[str, Any]) -> bool:
+    """Whether a frame has values that clients and servers use, as far as there are such."""
+    heartbeat, frame_max, code = fields.get("heartbeat"), fields.get("frame_max"), fields.get("response_code")
+    return (
+        (heartbeat is None or heartbeat <= LONGEST_HEARTBEAT)
+        and (frame_max is None or frame_max == 0 or frame_max in FRAME_MAX)
+        and (code is None or fields.get("response_code_label") is not None)
+    )
 
 
 def _read(language: Language, layout: Layout, data: bytes, at: int, end: int, work_budget: WorkBudget) -> dict[str, Any] | None:

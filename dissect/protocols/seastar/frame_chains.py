@@ -290,6 +290,15 @@ def _may_begin(framing: SeastarFraming, data: bytes, at: int, bound: int) -> boo
     return bound - at < 8 or _packed(codec, *_record(data, at))
 
 
+def may_follow(framing: SeastarFraming, data: bytes, at: int, bound: int, last_id: int) -> bool:
+    """Whether a frame may begin at `at`, behind one with this msg_id, as far as its header is there."""
+    return (
+        framing.codec is not None
+        or bound - at < LONGEST_HEADER
+        or _head(framing, data, at, bound, MsgIds(last_id or None, known=True)) is not None
+    )
+
+
 def within(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int, missing: int = 0) -> list[SeastarFraming]:
     """Those of `framings` whose first frame may be in data[at:bound], as far as its first length tells: another cheap test."""
     after = at + 4 + _u32(data, at)[0] if bound - at >= 4 else bound + 1

@@ -14,6 +14,7 @@ from streamdump.protocols.seastar.frame_chains import (
     Fit,
     fit,
     likely,
+    may_follow,
     within,
 )
 from streamdump.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
@@ -136,7 +137,11 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
             bound = ends.last
             left = within(framings, data, start, bound)
             tried = [(one, fit(one, data, start, bound, ends, work_budget, large=frames or NEEDED)) for one in left]
-            found = [(framing, one) for framing, one in tried if one is not None and one is not RULED_OUT]
+            found = [
+                (framing, one)
+                for framing, one in tried
+                if one is not None and one is not RULED_OUT and may_follow(framing, data, one.end, end, one.last_id)
+            ]
             if found:
                 return number, *min(found, key=lambda one: one[1].doubt)
             gone = [framing for framing, one in tried if one is RULED_OUT]
