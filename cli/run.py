@@ -9,6 +9,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from operator import length_hint
 from pathlib import Path
 from shlex import quote
@@ -226,6 +227,22 @@ class RunReport:
         self.tell(about(record, what))
 
 
+class Aborted(BaseException):
+    """Showing what became certain while a pipe was silent has failed; no `Exception`, as that of an input is reported as a bug of ours."""
+
+    def __init__(self, reason: Exception) -> None:
+        self.reason = reason
+
+
+def _meanwhile(show: Callable[[list[Record]], bool], records: list[Record]) -> None:
+    """Show what becomes certain while a pipe is silent, in the middle of reading it."""
+    try:
+        if records:
+            show(records)
+    except Exception as error:
+        raise Aborted(error) from error
+
+
 class FileRun(RunReport):
     """Reads captures with one inspector and keeps what went wrong."""
 
@@ -287,6 +304,7 @@ class FileRun(RunReport):
         if not self.readers:
             return
         progress = _Progress(self.readers, self.colour, self.prints)
+        self.inspector.watch_pipes(partial(_meanwhile, show))
         try:
             for batch in self.inspector.batches(self.packets):
                 self.warn()
@@ -300,6 +318,8 @@ class FileRun(RunReport):
                 progress.step()
         except KeyboardInterrupt:
             self.stopped = INTERRUPTED
+        except Aborted as aborted:
+            raise aborted.reason from None
         finally:
             progress.close()
 
@@ -411,7 +431,8 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     packets = ", ".join([count(counters.packets, "packet"), *lost])
     conversations = len(inspector.table)
     said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]
-    if inspector.table.timers is not None and inspector.past.conversations:
+    timers = inspector.table.timers
+    if timers is not None and not timers.ends_only and inspector.past.conversations:
         said[0] += f" ({inspector.past.conversations:,} forgotten)"
     if stopped:
         said[0] += f", {stopped}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamdump.capture.files import CaptureReader
@@ -11,6 +12,7 @@ from streamdump.capture.merge import merge
 from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.acknowledged import AcknowledgedPairs
 from streamdump.conversation.conversation import NOTHING
+from streamdump.conversation.endings import patience_ns
 from streamdump.conversation.forgotten import ForgottenCounts
 from streamdump.conversation.run_state import EVERY
 from streamdump.conversation.timers import Timers
@@ -29,6 +31,9 @@ PART = 256
 
 LAST = 1_024
 """Records that are handed on at once at the end."""
+
+SLOTS, LAG = 8, 14
+"""Parts of a second in which is noted how far a pipe was read, and so many parts later one side's end is reported."""
 
 AGE_NS = 500_000_000
 """How often a capture without an end looks for what has become old."""
@@ -90,6 +95,9 @@ class Inspector:
         """Is shown all packets as they are read."""
         self._number = 0
         self._aged_ns = 0
+        self._pipes = False
+        self._read_ns: dict[int, int] = {}
+        """Of a pipe by part of a second, of the last ones, the time of the last packet that was read."""
 
     @property
     def diagnoser(self) -> Diagnoser | None:
@@ -115,6 +123,8 @@ class Inspector:
                 if packets is not None:
                     batch = batch[: packets - self.counters.packets]
                 yield from self._parts(batch)
+                if self._pipes and (records := self.tell_ends()):
+                    yield records
                 if packets is not None and self.counters.packets >= packets:
                     break
         except Exception as error:
@@ -168,6 +178,9 @@ class Inspector:
             begin(batch[0].time_ns)
         if batch:
             self.begins.clear()
+        if batch and self._pipes:
+            slot = int(monotonic() * SLOTS)
+            self._read_ns[slot] = max(batch[-1].time_ns, self._read_ns.get(slot, 0))
         if self.options.separate:
             self.run.ends_ns |= {packet.file: packet.time_ns for packet in batch}
         elif batch:
@@ -208,6 +221,26 @@ class Inspector:
             records += self.diagnoser.age(now_ns)
         self.table.drop(now_ns, leaving)
         return records
+
+    def watch_pipes(self, meanwhile: Callable[[list[Record]], None]) -> None:
+        """Report how one side ends a conversation two seconds later, where an input is a pipe that may stay open: `meanwhile` gets the
+        records of that while nothing comes, and `batches` gives them among the others."""
+        pipes: list[Any] = [one for one in self.inputs if getattr(one, "is_pipe", False)]
+        self._pipes = bool(pipes)
+        if pipes:
+            self.table.timers = Timers(self.options, ends_only=True)
+        for one in pipes:
+            one.while_silent(lambda: meanwhile(self.tell_ends()))
+
+    def tell_ends(self) -> list[Record]:
+        """How conversations end that one side ended two seconds ago, as the time passes in which a pipe is read."""
+        before = int(monotonic() * SLOTS) - LAG
+        old = [self._read_ns.pop(slot) for slot in [*self._read_ns] if slot <= before]
+        if not old:
+            return []
+        self.asked.clear()
+        self.run.broken_off.clear()
+        return self._hand_out(self.table.age(max(old) + patience_ns(self.options), self.counters.packets))
 
     def complain(self) -> None:
         """Raise what was wrong, once all that can be read was read: `CaptureError` for a damaged input, else `InternalError`."""

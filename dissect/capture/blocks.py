@@ -24,6 +24,10 @@ UNREADABLE = "cannot be read"
 """How errors begin that are not the input's own."""
 
 
+TICK_MS = 250
+"""How long a pipe is silent until `Raw.idle` is called."""
+
+
 class Damaged(Exception):
     """Compressed data that cannot be unpacked any further; becomes a `CaptureError` with the position."""
 
@@ -40,6 +44,8 @@ class Raw:
         self._stream = stream
         # read1() of a buffered reader asks the system once; read() would wait until it has everything.
         self._read: Callable[[int], bytes | None] = getattr(stream, "read1", None) or stream.read
+        self.idle: Callable[[], None] | None = None
+        """Is called again and again while a pipe is silent."""
         self._poll: select.poll | None = None
         self._ahead = b""
         self._at = 0
@@ -69,6 +75,8 @@ class Raw:
 
     def _more(self, size: int) -> bytes:
         try:
+            while self.idle is not None and self._poll is not None and not self._poll.poll(TICK_MS):
+                self.idle()
             data = self._read(size) or b""
         except OSError as error:
             raise CaptureError(f"{UNREADABLE}: {explain(error)}", self.name) from error
@@ -100,6 +108,11 @@ class Raw:
     def at_hand(self) -> int:
         """How many bytes there are that need not be asked for."""
         return len(self._ahead) - self._at
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether bytes come as somebody writes them."""
+        return self._poll is not None
 
     def ready(self) -> bool:
         """Whether a read would not wait: always for a file; for a pipe when something has arrived or its writer has gone."""

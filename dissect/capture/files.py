@@ -6,7 +6,7 @@ import contextlib
 import io
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -76,6 +76,15 @@ class CaptureReader:
     def bytes_total(self) -> int | None:
         """The size of the input as `bytes_read` counts it; None for a pipe."""
         return self._blocks.raw.total
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether packets come as somebody writes them, perhaps over a long time."""
+        return self._blocks.raw.is_pipe
+
+    def while_silent(self, idle: Callable[[], None]) -> None:
+        """Call this again and again while a pipe is silent."""
+        self._blocks.raw.idle = idle
 
     @cached_property
     def last_secrets(self) -> int | None:

@@ -41,7 +41,7 @@ def patience_ns(options: Options) -> int:
     return min(options.closed_time_ns, LAST_NS)
 
 
-def ahead(conversation: Conversation, now_ns: int) -> list[Event]:
+def ahead(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[Event]:
     """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
     has failed. Where nothing that comes will change it, the diagnosis is told as well."""
     run, tcp, facts = conversation.run, conversation.tcp, conversation.tls.known()
@@ -58,7 +58,9 @@ def ahead(conversation: Conversation, now_ns: int) -> list[Event]:
     for one in emitted:
         run.ahead[tcp.index] = one.record
     conversation.ahead = True
-    if run.windows is not None and (failed or tcp.end.how != "FIN" or tcp.end.side != (conversation.client or 0)):
+    # Of a pipe, as of a file, all that follows counts
+    told = failed or (not pipe and (tcp.end.how != "FIN" or tcp.end.side != (conversation.client or 0)))
+    if run.windows is not None and told:
         emitted.append(closed(conversation, tuple(one for one in left if one[1] != "timeout")))
     return emitted
 

@@ -100,11 +100,16 @@ class ConversationTable:
 
     def age(self, now_ns: int, current: int) -> list[Event]:
         """What becomes certain by the mere passing of time, for a capture without an end: requests that were not answered in time, and the
-        end of conversations that were silent for long, or ended a while ago."""
+        end of conversations that were silent for long, or ended a while ago; of a pipe only the latter."""
         options, timers = self.run.options, self.timers
         assert timers is not None
-        emitted = self._keys([], current)
         due = [self._by_index[index] for index in timers.due(now_ns) if index in self._by_index]
+        if timers.ends_only:
+            ends = [record for one in due for record in _ahead(one, current, now_ns, pipe=True)]
+            for one in due:
+                timers.set_next(one, now_ns)
+            return sorted(ends, key=PLACE)
+        emitted = self._keys([], current)
         for conversation in due:
             pairer = conversation.pairer
             if pairer is not None and pairer.open:
@@ -115,8 +120,7 @@ class ConversationTable:
                 emitted += late
         emitted += self._forget([one for one in due if now_ns >= leaves(one.tcp, options)], IDLE, current) + self._crowd(current)
         for one in due:
-            if one.tcp.end is not None and one.tcp.closed is None and not one.ended:
-                emitted += one.guard(current, ahead, one, now_ns)
+            emitted += _ahead(one, current, now_ns)
             if now_ns < leaves(one.tcp, options):
                 timers.set_next(one, now_ns)
         emitted += _wake(self._by_index, self.run.tls_manager.stale(now_ns - options.closed_time_ns, current), current)
@@ -342,6 +346,12 @@ class ConversationTable:
             self.run.tls_manager.inside.pop(one.index, None)
             self.run.ahead.pop(one.index, None)
             del self._by_index[one.index]
+
+
+def _ahead(one: Conversation, current: int, now_ns: int, pipe: bool = False) -> list[Event]:
+    """How a conversation ends, if only one side has ended it."""
+    pending = one.tcp.end is not None and one.tcp.closed is None and not one.ended
+    return one.guard(current, ahead, one, now_ns, pipe) if pending else []
 
 
 def _wake(conversations: Mapping[int, Conversation], woken: Iterable[int], current: int) -> list[Event]:

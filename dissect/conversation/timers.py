@@ -24,8 +24,10 @@ def leaves(tcp: TcpStream, options: Options) -> int:
 class Timers:
     """A time for each conversation. With very many of them, looking at all again and again would take longer than their packets do."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, ends_only: bool = False) -> None:
+        """`ends_only`: of a pipe, which has an end, so that nothing but the first FIN or RST of a conversation becomes certain."""
         self.options = options
+        self.ends_only = ends_only
         self._times: list[tuple[int, int]] = []
         """The next one first; one that was put before another of its conversation leaves that behind, which counts no more."""
         self._set: dict[int, int] = {}
@@ -40,12 +42,13 @@ class Timers:
     def set_next(self, conversation: Conversation, now_ns: int) -> None:
         """Look when something may have become certain by the mere passing of time; who learns that it ends sets that."""
         tcp, pairer, answer_ns = conversation.tcp, conversation.pairer, self.options.answer_time_ns
-        times = [leaves(tcp, self.options), now_ns + answer_ns]
-        if pairer is not None:
+        times = [] if self.ends_only else [leaves(tcp, self.options), now_ns + answer_ns]
+        if pairer is not None and not self.ends_only:
             times += [asked_ns + answer_ns for asked_ns in asked_since(pairer, now_ns - answer_ns)]
         if tcp.end is not None and not (conversation.ahead or conversation.ended):
             times.append(tcp.end.time_ns + patience_ns(self.options))
-        self.set(conversation, max(min(times), now_ns + 1))
+        if times:
+            self.set(conversation, max(min(times), now_ns + 1))
 
     def due(self, now_ns: int) -> list[int]:
         """The numbers of the conversations to look at by now, which have no time any more."""
