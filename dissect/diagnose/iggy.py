@@ -180,7 +180,7 @@ def reason(message: Message) -> str:
     """The name of the code of a refused response, or its number."""
     fields = message.fields
     if message.name == "eviction":
-        return str(fields.get("reason_label") or f"reason {fields.get('reason')}")
+        return str(fields.get("reason_label") or f"reason {fields.get('reason', 'unknown')}")
     if fields.get("status"):
         if fields.get("status_label"):
             return str(fields["status_label"])
@@ -227,9 +227,8 @@ def _about(request: Message | None) -> str:
 
 
 def _place(request: Message | None) -> str | None:
-    if request is None or request.fields.get("topic_id") is None:
-        return None
-    return f"{_named(request.fields.get('stream_id'))}/{_named(request.fields['topic_id'])}"
+    names = [None if request is None else _named(request.fields.get(name)) for name in ("stream_id", "topic_id")]
+    return None if None in names else "/".join(map(str, names))
 
 
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
@@ -315,11 +314,12 @@ def _who(request: Message | None) -> str:
 def _accepted(message: Message, request: Message | None) -> str:
     """What versions a server takes that says so."""
     fields = message.fields
-    if not fields.get("highest_version"):
+    if not fields.get("highest_version_label") or not fields.get("highest_version"):
         return ""
     stated = None if request is None else request.fields.get("protocol_version_label")
     has = f" and the client has {stated}" if stated else ""
-    return f", it takes {fields.get('lowest_version_label')} to {fields.get('highest_version_label')}{has}"
+    lowest = fields.get("lowest_version_label")
+    return f", it takes {'at most' if lowest is None else f'{lowest} to'} {fields['highest_version_label']}{has}"
 
 
 def _mismatch(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -522,7 +522,7 @@ def follow(context: ConversationContext, message: Message) -> None:
         return
     _follow_consumers(context, message)
     if name == "get_cluster_metadata":
-        nodes = [one for one in message.fields.get("nodes") or () if one.get("role_label") == "leader"]
+        nodes = [one for one in message.fields.get("nodes") or () if one.get("role_label") == "leader" and "tcp_port" in one]
         leads = f"{nodes[0].get('ip')}:{nodes[0].get('tcp_port')}" if nodes else ""
         cause = f"neither sends nor polls: get_cluster_metadata names {leads} as the leader"
         told = FindingDraft(cause, numbers(message), packets(message), key=leads, places=(leads,), later=True)

@@ -331,23 +331,27 @@ def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     return None
 
 
+def _session(ident: object) -> str:
+    return "a session" if ident is None else f"session {ident}"
+
+
 def _begun_twice(context: ConversationContext, message: Message) -> FindingDraft | None:
     session = _key(body_of(message).get("sessID"))
     before, broke = context.memo.transactions.get(session), context.memo.broke
     if message.kind != "request" or (broke is not None and broke[0] < message.number):
         return None
     if message.name == "STARTTX" and before is not None:
-        cause = f"STARTTX begins a transaction of session {session} while one is open"
+        cause = f"STARTTX begins a transaction of {_session(session)} while one is open"
         return FindingDraft(cause, (before[0], message.number), (before[1], *packets(message)), key=session)
     alone = message.name != "STARTTX" and before is None and context.begun
-    return FindingDraft(f"{message.name} ends a transaction of session {session}, where none was begun", key=session) if alone else None
+    return FindingDraft(f"{message.name} ends a transaction of {_session(session)}, where none was begun", key=session) if alone else None
 
 
 def _not_ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     found = context.memo.transactions
     if not found or not closed.ended or closed.lacking or context.memo.broke is not None:
         return None
-    what = f"session {next(iter(found))}" if len(found) == 1 else f"{len(found)} sessions"
+    what = _session(next(iter(found))) if len(found) == 1 else f"{len(found)} sessions"
     cause = f"the connection ends while a transaction of {what} is neither committed nor aborted"
     messages, marks = zip(*found.values(), strict=True)
     return FindingDraft(cause, messages, marks)
@@ -357,7 +361,8 @@ def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | 
     found = context.memo.queries
     if not found or not closed.ended or not closed.complete:
         return None
-    which = f"query {next(iter(found))}" if len(found) == 1 else f"{len(found)} queries"
+    ident = next(iter(found), None)
+    which = "a query" if ident is None else f"query {ident}" if len(found) == 1 else f"{len(found)} queries"
     cause = f"the results of {which} have no last one when {closed.who(closed.by)} ends the connection"
     messages, marks = zip(*found.values(), strict=True)
     return FindingDraft(cause, messages, marks)

@@ -100,6 +100,8 @@ SINCE = {(0x02, 2): "3.13", (0x08, 2): "3.11", **dict.fromkeys(((key, 1) for key
 SINCE |= {(0x1D, 1): "3.13", (0x1E, 1): "3.13", (0x1F, 1): "4.3"}
 """By key and version, the first release of RabbitMQ that knows a command, where that is not 3.9, the first there was."""
 
+UNKNOWN = "an unknown mechanism"
+
 FRAME_MAX_NONE = CREDIT_UNKNOWN = 1 << 62
 
 WITHOUT_PASSWORD = {"PLAIN": 20, "AMQPLAIN": 43}
@@ -153,7 +155,7 @@ class RabbitmqPublisher(msgspec.Struct):
     """One publisher, and what it published that the server has already."""
 
     ident: int
-    stream: str
+    stream: str | None
     reference: str
     stored: dict[str, int]
     """By reference the highest id that is known to be stored in the stream."""
@@ -184,7 +186,7 @@ class RabbitmqPeriod(msgspec.Struct):
 class RabbitmqSubscription(msgspec.Struct):
     """One subscription: what the server may still send, and what came."""
 
-    stream: str
+    stream: str | None
     asked: int
     credit: int
     filtered: bool
@@ -303,7 +305,7 @@ def _refused(pattern: str, cause: Callable[[RabbitmqState, Message, str], str]) 
 def _authentication(memo: RabbitmqState, message: Message, code: str) -> str:
     who = f"the user {quoted(memo.user)}" if memo.user is not None else "the client"
     why = "the password is empty" if memo.unset else "the password is wrong, or there is no such user"
-    return f"{memo.server} does not authenticate {who} ({memo.mechanism}): {why}"
+    return f"{memo.server} does not authenticate {who}{f' ({memo.mechanism})' if memo.mechanism else ''}: {why}"
 
 
 def _loopback(memo: RabbitmqState, message: Message, code: str) -> str:
@@ -322,11 +324,12 @@ def _renewal(memo: RabbitmqState, message: Message, code: str) -> str:
 
 
 def _login(mechanism: str | None, user: str | None) -> str:
-    return f"{mechanism} of the user {quoted(user)}" if user is not None else str(mechanism)
+    name = mechanism or UNKNOWN
+    return f"{name} of the user {quoted(user)}" if user is not None else name
 
 
 def _sasl(memo: RabbitmqState, message: Message, code: str) -> str:
-    return f"{memo.server} refuses the data of {memo.mechanism} ({code}): it cannot be read"
+    return f"{memo.server} refuses the data of {memo.mechanism or UNKNOWN} ({code}): it cannot be read"
 
 
 def _vhost(context: ConversationContext, message: Message) -> str | None:
@@ -507,7 +510,8 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     errors = message.fields.get("publishing_errors")
     if not errors:
         return None
-    codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one.get('code')}") for one in errors))
+    codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one['code']}") for one in errors if "code" in one))
+    codes = codes or "the reason was not captured"
     publisher = message.fields.get("publisher_id")
     told: FindingDraft | None = context.memo.refused.get(publisher)
     if told is not None and told.messages is not None and told.packets is not None:
@@ -556,7 +560,7 @@ def _id_in_use(context: ConversationContext, message: Message) -> str | None:
         if "already exists" not in _code(message):
             return None
         ident = None if request is None else request.fields.get("subscription_id")
-        return f"the subscription id {ident} is in use on this connection"
+        return f"the subscription id {'' if ident is None else f'{ident} '}is in use on this connection"
     if _code(message) != "precondition failed" or request is None:
         return None
     ident, reference = request.fields.get("publisher_id"), request.fields.get("publisher_reference")
@@ -601,7 +605,7 @@ def _more(context: ConversationContext, message: Message) -> list[FindingDraft]:
 
 def _ignored(context: ConversationContext, message: Message) -> FindingDraft | None:
     properties = message.fields.get("properties") if message.kind == "request" else None
-    found = {str(one.get("key")): str(one.get("value")) for one in properties or ()}
+    found = {str(one["key"]): "null" if one["value"] is None else str(one["value"]) for one in properties or () if "value" in one}
     filtered = any(key.startswith("filter.") for key in found)
     odd = []
     for key, value in found.items():
@@ -674,11 +678,11 @@ def _delivered_facts(context: ConversationContext, record: Message | Closed) -> 
         if isinstance(record, Message) and (record.fields.get("subscription_id") != ident and record.fields.get("stream") != one.stream):
             continue
         for period in one.active:
-            if period.first is None or period.last < period.first:
+            if period.first is None or period.last < period.first or one.stream is None:
                 continue
             offsets = (period.first, period.last, period.stored, period.message.time_ns, period.until_ns)
             about = f"{context.client} {period.message.number}"
-            places = (one.stream, one.group or "", *map(str, offsets))
+            places = (one.stream or "", one.group or "", *map(str, offsets))
             facts.append(fact("offsets-delivered", period.message, about, *places))
         one.active.clear()
     return facts
@@ -742,7 +746,8 @@ def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | Non
 
 def _moved(context: ConversationContext, message: Message) -> FindingDraft | None:
     stream, code = message.fields.get("stream"), label_of(message, "code")
-    cause = f"the server says that the stream {quoted(stream)} changed ({code}): publishers and subscriptions of it have ended"
+    which = "a stream" if stream is None else f"the stream {quoted(stream)}"
+    cause = f"the server says that {which} changed ({code}): publishers and subscriptions of it have ended"
     return FindingDraft(cause, key=stream) if stream not in context.memo.deleting else None
 
 
@@ -803,7 +808,7 @@ def _advertised(context: ConversationContext, message: Message) -> FindingDraft 
     host, port = found.get("advertised_host"), found.get("advertised_port")
     if host is not None and port is not None:
         context.memo.advertised = f"{host}:{port}", msgspec.structs.replace(message, fields={})
-    return _elsewhere(context, message, [(host, port)]) if host is not None else None
+    return _elsewhere(context, message, [(host, port)])
 
 
 def _brokers(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -813,7 +818,7 @@ def _brokers(context: ConversationContext, message: Message) -> FindingDraft | N
 
 def _leader_facts(context: ConversationContext, message: Message) -> list[FindingDraft]:
     """Who leads the streams that a client asks for."""
-    brokers = {one.get("reference"): f"{one.get('host')}:{one.get('port')}" for one in message.fields.get("brokers") or ()}
+    brokers = {one["reference"]: f"{one['host']}:{one['port']}" for one in message.fields.get("brokers") or () if "port" in one}
     host, facts = (context.client or "").rpartition(":")[0], []
     for one in message.fields.get("stream_metadata") or () if message.kind == "response" else ():
         stream, leader = one.get("stream_name"), brokers.get(one.get("leader_reference"))
@@ -835,6 +840,7 @@ def _landed_facts(context: ConversationContext, closed: Closed) -> FindingDraft 
 def _elsewhere(context: ConversationContext, message: Message, places: list[tuple[Any, Any]]) -> FindingDraft | None:
     """Where clients are sent that is not where this one is connected; of a name on the same port it takes all conversations to tell."""
     context.memo.sent = None
+    places = [(host, port) for host, port in places if host is not None and port is not None]
     if not places or any(is_here(message.src, *one) for one in places):
         return None
     port = message.src.rpartition(":")[2]
@@ -968,7 +974,7 @@ def _declared(context: ConversationContext, memo: RabbitmqState, message: Messag
     if message.outcome == "answered" and request is not None and len(memo.publishers) < PUBLISHERS:
         ident, reference = request.fields.get("publisher_id", -1), str(request.fields.get("publisher_reference") or "")
         memo.publishers[ident] = RabbitmqPublisher(
-            ident, str(request.fields.get("stream"))[:200], reference, _stored(context, request.fields.get("stream"))
+            ident, _stream_name(request.fields), reference, _stored(context, request.fields.get("stream"))
         )
         memo.refused.pop(ident, None)
     elif message.outcome == "refused" and request is not None and len(memo.refused) < PUBLISHERS:
@@ -982,6 +988,11 @@ def _declared(context: ConversationContext, memo: RabbitmqState, message: Messag
             memo.refused[request.fields.get("publisher_id", -1)] = told
 
 
+def _stream_name(fields: dict[str, Any]) -> str | None:
+    stream = fields.get("stream")
+    return None if stream is None else str(stream)[:200]
+
+
 def _undeclared(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request = context.request_of(message)
     if message.outcome == "answered" and request is not None:
@@ -990,6 +1001,8 @@ def _undeclared(context: ConversationContext, memo: RabbitmqState, message: Mess
 
 def _stored(context: ConversationContext, stream: object) -> dict[str, int]:
     """By reference the highest id that is known to be stored in a stream; those that were written last are last."""
+    if stream is None:
+        return {}
     if len(context.shared) >= STREAMS_KEPT:
         del context.shared[next(iter(context.shared))]
     found: dict[str, int] = context.shared.setdefault((context.server, context.memo.vhost, str(stream)[:200]), {})
@@ -1057,7 +1070,7 @@ def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Mess
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
         begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
         memo.subscriptions[ident] = RabbitmqSubscription(
-            str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted, since_ns=message.time_ns, group=_group_of(properties)
+            _stream_name(fields), credit, credit, filtered, begin, wanted, since_ns=message.time_ns, group=_group_of(properties)
         )
 
 
@@ -1196,11 +1209,9 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     last = context.last[0]
     if last is None or last.name != "SaslAuthenticate" or not any(one.name == "SaslAuthenticate" for one in context.unanswered):
         return None
-    return FindingDraft(
-        f"{context.memo.server} ends the connection instead of answering the login by {context.memo.mechanism}: it cannot go on with it",
-        numbers(last),
-        packets(last),
-    )
+    login = f"the login by {context.memo.mechanism or UNKNOWN}"
+    cause = f"{context.memo.server} ends the connection instead of answering {login}: it cannot go on with it"
+    return FindingDraft(cause, numbers(last), packets(last))
 
 
 _SLOW_CONSUMER = "Let the consumer work faster, or grant credit as chunks arrive and not when they are processed; one credit is one chunk."

@@ -555,7 +555,9 @@ def since(context: ConversationContext, closed: Closed) -> tuple[str, Message | 
 
 
 def quoted(text: object, most: int = 80) -> str:
-    """Captured text within a sentence."""
+    """Captured text within a sentence; None is text that was not captured, or is null."""
+    if text is None:
+        return "(unknown)"
     shown = str(text)
     return f'"{shown[:most]}{"..." if len(shown) > most else ""}"'
 
@@ -614,8 +616,8 @@ def some(names: Iterable[object], most: int = 5) -> str:
 
 def label_of(message: Message, field: str) -> str:
     """The label of a field, or its value."""
-    label = message.fields.get(f"{field}_label")
-    return str(label) if label is not None else f"{field.replace('_', ' ')} {message.fields.get(field)}"
+    label, value = message.fields.get(f"{field}_label"), message.fields.get(field)
+    return str(label) if label is not None else f"{field.replace('_', ' ')} {'unknown' if value is None else value}"
 
 
 def noted(pattern: str, cause: str, key: str | None = None) -> Callable[[ConversationContext, Message], FindingDraft | None]:

@@ -100,3 +100,11 @@ ADVICE = {
 @pytest.mark.parametrize("name", ADVICE)
 def test_the_advice_fits_the_cause(name: str) -> None:
     assert worst_first(diagnosed(REPORTS / name)[0])[0].advice.startswith(ADVICE[name])
+
+
+def test_a_message_of_which_the_end_is_missing_states_nothing_that_was_not_captured() -> None:
+    found = [one.cause for one in diagnosed(REPORTS / "metadata_update_cut.pcap")[0]]
+    assert found == [
+        "the server says that a stream changed (code unknown): publishers and subscriptions of it have ended",
+        "MetadataUpdate of the server is in the capture in part only: 9 of 25 bytes captured",
+    ]

@@ -1,0 +1,56 @@
+"""Frames that the snap length cuts: no sentence states a value that was not captured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamdump.model import Message
+from tests.diagnose.talks import diagnosed
+from tests.support import rewrite
+from tests.support.frames import Packet, pcap
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+LARGEST = 12_000
+"""Larger captures take longer than they add messages of other kinds."""
+
+CUTS = 12
+"""So many fields of one message, from its beginning and its end."""
+
+NOT_CAPTURED = re.compile(r"\bNone\b")
+
+
+def cut_captures(family: str) -> Iterator[tuple[str, bytes]]:
+    """Captures in which one message of each kind is cut behind one of its fields."""
+    seen = set()
+    paths = [path for path in (GOLDEN / family).iterdir() if path.name.endswith((".pcap", ".pcapng")) and path.stat().st_size < LARGEST]
+    for path in sorted(paths, key=lambda path: path.stat().st_size):
+        packets = rewrite.packets(path)
+        messages = [one for one in diagnosed(path, detail=True)[2] if isinstance(one, Message) and one.fault is None]
+        last = {(one.src, one.packets[1]): one for one in messages}
+        for one in messages:
+            kind = (one.protocol, one.name, one.kind, one.outcome, tuple(one.fields))
+            if kind in seen or last[one.src, one.packets[1]] is not one or one.packets[0] != one.packets[1] or not one.spans:
+                continue
+            seen.add(kind)
+            ends = sorted(
+                {span.offset + span.length for span in one.spans if span.leaf and span.length is not None and span.buffer == "frame"}
+            )
+            at = one.packets[1] - 1
+            for end in dict.fromkeys((*ends[: CUTS // 2], *ends[-CUTS // 2 : -1])):
+                raw = packets[at].raw[: len(packets[at].raw) - one.size + end]
+                rows = [Packet(raw if number == at else each.raw, each.time_ns, each.wire) for number, each in enumerate(packets)]
+                yield f"{path.name}: {one.name} cut at {end}", pcap(rows, packets[0].link, nano=True)
+
+
+@pytest.mark.parametrize("family", ["rabbitmq-stream", "iggy", "seastar-rpc", "mewbase"])
+def test_what_was_not_captured_is_in_no_sentence(family: str) -> None:
+    bad = {}
+    for what, data in cut_captures(family):
+        for one in diagnosed(data)[0]:
+            if NOT_CAPTURED.search(f"{one.cause} {one.advice}"):
+                bad[one.rule, one.cause] = what
+    assert bad == {}
