@@ -13,6 +13,9 @@ ANY = ScrubRules()
 _REDACTED = re.compile(r"<redacted ([0-9]+) bytes>")
 _STRUCTURE = frozenset(("length", "count"))
 
+LONGEST = 500
+"""Characters of a path by which it is known what a field is; what is below is the same. Names in documents of users may be long."""
+
 UNREAD = frozenset(("undecoded", "trailing"))
 
 
@@ -49,7 +52,7 @@ def parts(message: Message, scrub_rules: ScrubRules | None) -> Iterator[Sensitiv
 
 
 def paths(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
-    """Each span with the path of its field, without the numbers of lists; values of keys by their key."""
+    """Each span with the first characters of the path of its field, without the numbers of lists; values of keys by their key."""
     stack: list[tuple[int, str]] = []
     keys: dict[int, str] = {}
     for span in spans:
@@ -65,6 +68,7 @@ def paths(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
             path = f"{around}.{name}" if around else name
         if span.leaf and span.name == "key" and isinstance(span.value, str):
             keys[span.depth] = span.value
+        path = path[:LONGEST]
         if not span.leaf:
             stack.append((span.depth, path))
         yield span, path
