@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from difflib import SequenceMatcher
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from difflib import Match, SequenceMatcher
+from itertools import accumulate
 from typing import TypeVar
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
-EFFORT = 1_000_000
-"""Comparisons that finding one block may cost; where everything looks alike in long sequences, places are compared one by one."""
+EFFORT, FOR_EACH = 1_000_000, 100
+"""Steps that a comparison may take, and for each line more; with those taken, places are compared one by one."""
 
 Pair = tuple[int, int]
 Key = Callable[[T], Hashable]
 
 
-def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[Pair]:
+class Effort:
+    """The steps that a comparison may still take; `reached`: it would have taken more."""
+
+    def __init__(self, lines: int = 0) -> None:
+        self.left = EFFORT + FOR_EACH * lines
+        self.reached = False
+
+    def take(self, steps: int) -> bool:
+        """Whether so many steps were left, which are taken."""
+        if steps > self.left:
+            self.reached = True
+            return False
+        self.left -= steps
+        return True
+
+
+class _Matcher(SequenceMatcher[Hashable]):
+    """Finds the longest blocks that are the same, and with no effort left those at the same distance from the beginning."""
+
+    def __init__(self, one: Sequence[Hashable], other: Sequence[Hashable], effort: Effort) -> None:
+        super().__init__(None, one, other, autojunk=False)
+        self._pair = one, other
+        self._effort = effort
+        places: Mapping[Hashable, list[int]] = self.b2j  # type: ignore[attr-defined]
+        self._steps = [0, *accumulate(1 + len(places.get(item, ())) for item in one)]
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
+        assert ahi is not None and bhi is not None
+        if self._effort.take(self._steps[ahi] - self._steps[alo]):
+            return super().find_longest_match(alo, ahi, blo, bhi)
+        (one, other), size = self._pair, min(ahi - alo, bhi - blo)
+        first = next((at for at in range(size) if one[alo + at] == other[blo + at]), size)
+        behind = next((at for at in range(first, size) if one[alo + at] != other[blo + at]), size)
+        return Match(alo + first, blo + first, behind - first)
+
+
+def common(one: Sequence[Hashable], other: Sequence[Hashable], effort: Effort) -> list[Pair]:
     """The places of a common subsequence, in order; the longest as a rule."""
     first = behind = 0
     least = min(len(one), len(other))
@@ -26,17 +63,14 @@ def common(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[Pair]:
         first += 1
     while behind < least - first and one[-1 - behind] == other[-1 - behind]:
         behind += 1
-    inside = _inside(one[first : len(one) - behind], other[first : len(other) - behind])
+    inside = _inside(one[first : len(one) - behind], other[first : len(other) - behind], effort)
     found = [(at, at) for at in range(first)] + [(first + a, first + b) for a, b in inside]
     return found + [(len(one) - at, len(other) - at) for at in range(behind, 0, -1)]
 
 
-def _inside(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[Pair]:
-    often = Counter(other)
-    if sum(often[item] for item in one) + len(one) + len(other) > EFFORT:
-        return [(at, at) for at in range(min(len(one), len(other))) if one[at] == other[at]]
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
-    return [(a + at, b + at) for a, b, size in matcher.get_matching_blocks() for at in range(size)]
+def _inside(one: Sequence[Hashable], other: Sequence[Hashable], effort: Effort) -> list[Pair]:
+    blocks = _Matcher(one, other, effort).get_matching_blocks() if one and other else []
+    return [(a + at, b + at) for a, b, size in blocks for at in range(size)]
 
 
 def between(pairs: Iterable[Pair], one: range, other: range) -> Iterator[tuple[range, range]]:
@@ -47,14 +81,14 @@ def between(pairs: Iterable[Pair], one: range, other: range) -> Iterator[tuple[r
         low, start = high + 1, stop + 1
 
 
-def aligned(one: Sequence[T], other: Sequence[T], keys: Sequence[Key[T]]) -> list[Pair]:
+def aligned(one: Sequence[T], other: Sequence[T], keys: Sequence[Key[T]], effort: Effort) -> list[Pair]:
     """What belongs together by the first key, then what lies between that by the next, and so on."""
     found: list[Pair] = []
     regions = [(range(len(one)), range(len(other)))]
     for key in keys:
         left: list[tuple[range, range]] = []
         for mine, theirs in regions:
-            places = common([key(one[at]) for at in mine], [key(other[at]) for at in theirs])
+            places = common([key(one[at]) for at in mine], [key(other[at]) for at in theirs], effort)
             pairs = [(mine[a], theirs[b]) for a, b in places]
             found += pairs
             left += [gap for gap in between(pairs, mine, theirs) if all(gap)]
@@ -66,9 +100,9 @@ Divided = tuple[list[tuple[H, H]], list[H], list[H]]
 """What belongs together, and what only the one and only the other has."""
 
 
-def divided(one: Sequence[H], other: Sequence[H], keys: Sequence[Key[H]]) -> Divided[H]:
+def divided(one: Sequence[H], other: Sequence[H], keys: Sequence[Key[H]], effort: Effort) -> Divided[H]:
     """Items by their order and keys."""
-    return _divided(one, other, [(one[a], other[b]) for a, b in aligned(one, other, keys)])
+    return _divided(one, other, [(one[a], other[b]) for a, b in aligned(one, other, keys, effort)])
 
 
 def alike(one: Iterable[H], other: Iterable[H], key: Key[H]) -> Divided[H]:

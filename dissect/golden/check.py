@@ -47,6 +47,8 @@ class Checked(msgspec.Struct, tag_field="record", tag="check"):
     """What the conversations in TLS are of which nothing could be read: "TLS" without any keys, "TLS, keys missing"..."""
     empty: bool = False
     """Whether the golden file that was written holds no conversation."""
+    bounded: bool = False
+    """Whether the comparison reached the bound on its effort, so that more differences may be listed than there are."""
 
 
 class Task(NamedTuple):
@@ -208,7 +210,8 @@ def check(
             checked.outcome = "no golden"
         else:
             normaliser.again(expected)
-            checked.differences = differences(expected, got, settings, GOLDEN_FILE if old is None else OLD_CAPTURE)
+            found = differences(expected, got, settings, GOLDEN_FILE if old is None else OLD_CAPTURE)
+            checked.differences, checked.bounded = [*found], found.bounded
             if old is not None:
                 checked.differences = [msgspec.structs.replace(one, line=None) for one in checked.differences]
             checked.outcome = "different" if checked.differences else "same"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from streamdump.golden.align import Key, alike, between, common, divided, out_of_order
+from streamdump.golden.align import Effort, Key, alike, between, common, divided, out_of_order
 from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
 from streamdump.golden.normalise import COMPARE_RULES
 from streamdump.golden.ranges import ranges, without
@@ -33,8 +33,8 @@ ABSENT = "not there"
 FIELDS_SHOWN = 6
 """Fields that a difference lists."""
 
-PAIRS = 250_000
-"""Pairs of conversations that are compared to find out which belong together; with more, those alike are taken in order."""
+STEPS = 60
+"""What comparing two conversations takes, beside a step for each kind of message that both have, to find out which belong together."""
 
 ALIKE = 1 / 3
 """How much of two conversations must be the same for them to be compared."""
@@ -78,9 +78,17 @@ class Words(NamedTuple):
 GOLDEN_FILE, OLD_CAPTURE = Words(), Words("old", "the old capture")
 
 
-def differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words = GOLDEN_FILE) -> list[Difference]:
+class Differences(list[Difference]):
+    """What differs; `bounded`: more of it may be told than there is, as the comparison reached the bound on its effort."""
+
+    bounded = False
+
+
+def differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words = GOLDEN_FILE) -> Differences:
     """What differs, conversation by conversation in the order of the golden file."""
-    found = list(_differences(golden, got, settings, words))
+    effort = Effort(sum(len(one.lines) + sum(len(flow.items) for flow in one.flows) for one in (*golden.conversations, *got.conversations)))
+    found = Differences(_differences(golden, got, settings, words, effort))
+    found.bounded = effort.reached
     for one in found:
         one.text = cut(one.text, TOLD)
         one.context = [cut(line, TOLD) for line in one.context]
@@ -189,9 +197,10 @@ def _plain(value: Any) -> str:
 class _Pair:
     """Two conversations that belong together, and what of them does."""
 
-    def __init__(self, golden: GoldenConversation, got: GoldenConversation, keys: _Keys, unordered: bool) -> None:
+    def __init__(self, golden: GoldenConversation, got: GoldenConversation, keys: _Keys, unordered: bool, effort: Effort) -> None:
         self.golden = golden
         self.got = got
+        self.effort = effort
         self.lines: list[tuple[Line, Line]] = []
         self.missing: list[Line] = []
         self.extra: list[Line] = []
@@ -205,7 +214,7 @@ class _Pair:
         missing: list[Line] = []
         extra: list[Line] = []
         for lane in dict.fromkeys((*one, *other)):
-            pairs, lost, new = divided(one.get(lane, []), other.get(lane, []), keys.levels)
+            pairs, lost, new = divided(one.get(lane, []), other.get(lane, []), keys.levels, self.effort)
             self.lines += pairs
             for key in (keys.whole, keys.own, keys.content):
                 # What says the same elsewhere
@@ -217,7 +226,7 @@ class _Pair:
             if len(golden.responses) == len(got.responses) == 1:
                 self.lines.append((golden.responses[0], got.responses[0]))
                 continue
-            pairs, lost, new = divided(golden.responses, got.responses, keys.levels)
+            pairs, lost, new = divided(golden.responses, got.responses, keys.levels, self.effort)
             self.lines += pairs
             if golden.responses and got.responses:
                 self.missing += lost
@@ -247,18 +256,29 @@ class _Pair:
             yield from ((value, got.fields[path]) for path, value in golden.fields.items() if path in got.fields)
 
 
+def _end_of(way: list[int], at: int) -> int:
+    """Where the way from a place ends, which is shortened for whoever comes next."""
+    while way[at] != at:
+        way[at] = at = way[way[at]]
+    return at
+
+
 def _not_implied(lines: list[Line], others: list[Line]) -> list[Line]:
     """`lines` without responses that lack nothing but the request, which is among the `others`."""
-    asked = [line for line in others if line.responses]
+    asked: defaultdict[str, deque[Line]] = defaultdict(deque)
+    for one in others:
+        for name in dict.fromkeys(response.name for response in one.responses):
+            asked[name].append(one)
     left: list[Line] = []
+    implied: set[Line] = set()
     for line in lines:
-        found = None
-        if line.kind == "response" and line.request is None:
-            found = next((one for one in asked if line.name in {response.name for response in one.responses}), None)
-        if found is None:
-            left.append(line)
+        waiting = asked[line.name] if line.kind == "response" and line.request is None else deque[Line]()
+        while waiting and waiting[0] in implied:
+            waiting.popleft()
+        if waiting:
+            implied.add(waiting.popleft())
         else:
-            asked.remove(found)
+            left.append(line)
     return left
 
 
@@ -271,11 +291,11 @@ def _by_lane(conversation: GoldenConversation) -> dict[tuple[int, str], list[Lin
     return lanes
 
 
-def _differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words) -> Iterator[Difference]:
+def _differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words, effort: Effort) -> Iterator[Difference]:
     """Of one capture and its golden file."""
     keys = _Keys()
-    matched = match(golden.conversations, got.conversations, keys)
-    pairs = {golden: _Pair(golden, got, keys, settings.unordered) for golden, got in matched}
+    matched = match(golden.conversations, got.conversations, keys, effort)
+    pairs = {golden: _Pair(golden, got, keys, settings.unordered, effort) for golden, got in matched}
     same = _Same(values for pair in pairs.values() for values in pair.values())
     for one in golden.conversations:
         if one in pairs:
@@ -338,16 +358,25 @@ class _Teller:
         told: list[tuple[int, Difference]] = []
         if pair.golden.layout != pair.got.layout:
             told.append((-1, self._other_layout()))
-        crossed: list[tuple[int, int, list[Change]]] = []
+        crossed: list[list[Change]] = []
+        """What is noted beside each pair that moved."""
+        across: dict[int, list[Change]] = {}
+        free = [*range(len(self.golden) + 1)]
+        """The next place that nobody crossed, or the way there."""
         for golden, got in pair.moved:
             low, high = sorted((self.place[golden], self._where(self.before[got])))
-            crossed.append((low, high, []))
+            crossed.append([])
+            at = _end_of(free, max(0, low))
+            while at <= high:
+                across[at] = crossed[-1]
+                free[at] = at + 1
+                at = _end_of(free, at)
         for golden, got in (*pair.lines, *pair.moved):
             at = self.place[golden]
             for difference in filter(None, (self._unlike_end(golden, got), self._unlike(golden, got))):
                 if difference.kind == "field" and all(change.field == NOTES for change in difference.changes):
                     # Somebody stands elsewhere, and that is noted
-                    around = next((notes for low, high, notes in crossed if low <= at <= high), None)
+                    around = across.get(at)
                     if around is not None:
                         around += [Change(f"{_what(golden)}: notes", one.golden, one.got) for one in difference.changes]
                         continue
@@ -358,7 +387,7 @@ class _Teller:
             nearest = self.before[got]
             difference.line = pair.golden.at if nearest is None else nearest.at
             told.append((self._where(nearest), difference))
-        for (golden, got), (_, _, notes) in zip(pair.moved, crossed, strict=True):
+        for (golden, got), notes in zip(pair.moved, crossed, strict=True):
             where, expected = _behind(self.got, self.place_got[got]), _behind(self.golden, self.place[golden])
             text = f"{_what(golden)} comes {where}, {self.words.then} {expected}{f'; {_said(notes, self.words)}' if notes else ''}"
             told.append((self.place[golden], self._line("moved", text, golden, None, notes, got.packet)))
@@ -462,7 +491,7 @@ class _Teller:
 
     def _items(self, golden: Total, got: Total) -> Iterator[Difference]:
         one, other = ([_told(item) for item in flow.items] for flow in (golden, got))
-        runs = [run for run in between(common(one, other), range(len(one)), range(len(other))) if any(run)]
+        runs = [run for run in between(common(one, other, self.pair.effort), range(len(one)), range(len(other))) if any(run)]
         new = {tuple(other[at] for at in theirs): theirs for mine, theirs in runs if not mine}
         moved = {mine: new.pop(said) for mine, theirs in runs if not theirs and (said := tuple(one[at] for at in mine)) in new}
         for mine, there in moved.items():
@@ -507,29 +536,42 @@ class _Teller:
 
 
 def match(
-    golden: Sequence[GoldenConversation], got: Sequence[GoldenConversation], keys: _Keys
+    golden: Sequence[GoldenConversation], got: Sequence[GoldenConversation], keys: _Keys, effort: Effort
 ) -> list[tuple[GoldenConversation, GoldenConversation]]:
     """Conversations by what they do: first those that say the same, then the most alike; in their order where that does not tell."""
     place = {conversation: at for side in (golden, got) for at, conversation in enumerate(side)}
     pairs, one, other = alike(golden, got, keys.digest)
-    if len(one) * len(other) > PAIRS:
+    scores = _scores(one, other, place, effort)
+    if scores is None:
         for key in (_names, _protocol):
             more, one, other = alike(one, other, key)
             pairs += more
     else:
-        signs = {conversation: (_skeleton(conversation), _sketch(conversation)) for conversation in (*one, *other)}
-        scores = []
-        for a, b in product(one, other):
-            if a.protocol == b.protocol:
-                score = _likeness(*signs[a], *signs[b])
-                if score >= ALIKE or len(one) == len(other) == 1:
-                    scores.append((-score, abs(place[a] - place[b]), place[a], place[b]))
         left = {*one, *other}
         for _, _, at, at_got in sorted(scores):
             if left.issuperset((golden[at], got[at_got])):
                 pairs.append((golden[at], got[at_got]))
                 left.difference_update(pairs[-1])
     return sorted(pairs, key=lambda pair: place[pair[0]])
+
+
+def _scores(
+    one: Sequence[GoldenConversation], other: Sequence[GoldenConversation], place: Mapping[GoldenConversation, int], effort: Effort
+) -> list[tuple[float, int, int, int]] | None:
+    """How alike conversations are, with their places; None where there are too many."""
+    if not effort.take(STEPS * len(one) * len(other)):
+        return None
+    signs = {conversation: (_skeleton(conversation), _sketch(conversation)) for conversation in (*one, *other)}
+    scores = []
+    for a, b in product(one, other):
+        if a.protocol == b.protocol:
+            both = signs[a][0].keys() & signs[b][0].keys()
+            if not effort.take(len(both)):
+                return None
+            score = _likeness(*signs[a], *signs[b], both)
+            if score >= ALIKE or len(one) == len(other) == 1:
+                scores.append((-score, abs(place[a] - place[b]), place[a], place[b]))
+    return scores
 
 
 def _names(conversation: GoldenConversation) -> Hashable:
@@ -558,8 +600,11 @@ def _sketch(conversation: GoldenConversation) -> frozenset[int]:
     return frozenset(sorted(seen)[:SKETCH])
 
 
-def _likeness(one: Counter[Hashable], says: frozenset[int], other: Counter[Hashable], too: frozenset[int]) -> float:
-    both, total = (one & other).total(), one.total() + other.total()
+def _likeness(
+    one: Counter[Hashable], says: frozenset[int], other: Counter[Hashable], too: frozenset[int], names: Iterable[Hashable]
+) -> float:
+    """How much of two conversations is the same, of which both have these `names`."""
+    both, total = sum(min(one[name], other[name]) for name in names), one.total() + other.total()
     union = len(says | too)
     return (2 * both / total if total else 1.0) + (len(says & too) / union if union else 0.0) / 4
 

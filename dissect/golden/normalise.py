@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,18 +12,22 @@ from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line,
 from streamdump.golden.ranges import merged
 from streamdump.golden.rules import FieldRule, FieldRules, reduced
 from streamdump.golden.settings import CheckSettings
-from streamdump.golden.values import Alias, Placeholder, ValueSet, key, mapped, same, shortened, shown
+from streamdump.golden.values import Alias, Placeholder, ValueSet, digest, identity, key, mapped, shortened, shown
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Record
 from streamdump.patterns import encodable
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.compare_rules import CompareRules, TotalRule
 
 _REDACTED = re.compile(r"<redacted [0-9]+ bytes>")
-_ENDPOINT = re.compile(r"(?:[0-9]+(?:\.[0-9]+){3}|\[[0-9a-f:.]+\]):[0-9]+")
+_ENDPOINT = re.compile(r"(?:(?<![0-9])[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a-f:.]{2,45}\]):[0-9]+")
 _NUMERALS = re.compile(r"0x[0-9a-f]{5,}|[0-9]{9,}")
 """Checksums and the like, in what is said of a message."""
 _BORDER = re.compile(r'"[^"]*(?:"|$)|([.\[])')
 _INDEX = re.compile(r"\[[0-9]+\]")
+
+PATH, BARE = 320, 1_000
+"""Characters that the path to an object has in the paths of what is in it, and without numbers in what rules are looked up by; names
+in documents of users may be long, and each stands before all that it holds."""
 
 _NONE = (None, "", 0, "0")
 """What says that there is no id, address or port."""
@@ -254,6 +258,7 @@ class Normaliser:
         elif isinstance(value, dict):
             if not value and path:
                 into.fields[path] = {}
+            path, bare = _abridged(path, PATH), _abridged(bare, BARE)
             for member, one in value.items():
                 if member.endswith("_label") and member[:-6] in value:
                     if isinstance(one, str):
@@ -267,10 +272,12 @@ class Normaliser:
         elif not any(isinstance(one, dict | list) for one in value):
             into.fields[path] = shortened([self._leaf(into.place, rule, one) for one in value])
         elif _is_map(value):
+            path, bare = _abridged(path, PATH), _abridged(bare, BARE)
             for entry in value:
                 part = f"[{shown(entry['key'])}]"
                 self._fill(into, entry["value"], path + part, bare + part)
         else:
+            path = _abridged(path, PATH)
             for index, one in enumerate(value):
                 self._fill(into, one, f"{path}[{index}]", bare)
 
@@ -326,7 +333,7 @@ class _Place:
         self.used: defaultdict[int, set[str]] = defaultdict(set)
         """The ids of requests, by side."""
         self._flows: dict[tuple[int, str, str, str], Total] = {}
-        self._values: defaultdict[Total, defaultdict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        self._values: defaultdict[Total, defaultdict[str, dict[Hashable, Any]]] = defaultdict(lambda: defaultdict(dict))
 
     def flow(self, side: int, name: str, by: str, table: TotalRule, packet: int | None) -> Total:
         key = side, name, by, table.kind
@@ -336,14 +343,13 @@ class _Place:
 
     def several(self, flow: Total, fields: dict[str, Any]) -> None:
         for path, value in fields.items():
-            known = self._values[flow][path]
-            if not any(same(value, one) for one in known):
-                known.append(value)
+            self._values[flow][path].setdefault(identity(value), value)
 
     def finish(self) -> None:
         for flow in self._flows.values():
             for path, known in self._values[flow].items():
-                flow.fields[path] = known[0] if len(known) == 1 else ValueSet(tuple(known))
+                values = tuple(known.values())
+                flow.fields[path] = values[0] if len(values) == 1 else ValueSet(values)
             if flow.form == "set":
                 flow.items = merged((number, number) for number in flow.numbers)
         self.conversation.flows = sorted(self._flows.values(), key=lambda one: (one.side, one.name, one.by))
@@ -376,6 +382,11 @@ def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats:
 
 def _of(line: Line, names: tuple[str, ...]) -> bool:
     return line.name in names or (line.request is not None and line.request.name in names)
+
+
+def _abridged(path: str, most: int) -> str:
+    """A path, or its digest if it is a long one."""
+    return path if len(path) <= most else f'["{digest(path.encode("utf-8", "surrogatepass"), "bytes of path").text}"]'
 
 
 def _is_map(value: list[Any]) -> bool:

@@ -18,6 +18,8 @@ ERRORS = ("unreadable", "internal error")
 SHOWN = 50
 """Differences of one capture that are told one by one."""
 
+BOUNDED = "too much differs for a complete comparison: the rest was compared place by place, which may list more differences than there are"
+
 _ILLEGAL = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML cannot have."""
 
@@ -39,6 +41,8 @@ def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "", then: s
         return [f"{loud}{one.capture}: {one.error}{reset}"]
     count = len(one.differences)
     lines = [f"{loud}{one.capture}: {count} difference{'' if count == 1 else 's'} from {one.golden}{reset}"]
+    if one.bounded:
+        lines.append(f"  {BOUNDED}")
     for difference in one.differences[:SHOWN]:
         lines.append(f"  {difference.text}")
         lines += [f"    {quiet}{line}{reset}" for line in details(difference, then)]

@@ -20,7 +20,7 @@ _SPEAKING = re.compile(r"(?:^|_)(?:timestamp|checksum|crc|crc32)(?:_|$)|^(?:size
 KINDS: Mapping[type, str] = {bool: "boolean", int: "number", float: "number", str: "text", bytes: "bytes", list: "list", type(None): "null"}
 
 REMEMBERED = 65_536
-LONGEST = 1_000
+LONGEST = 200
 """Fields whose rules are remembered, and characters of each; names in documents of users may be without end."""
 
 

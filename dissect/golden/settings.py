@@ -18,7 +18,7 @@ from typing import Any
 from streamdump.errors import UsageError
 from streamdump.golden.untrusted_files import Unfit, read_text
 from streamdump.golden.values import cut
-from streamdump.patterns import linear
+from streamdump.patterns import TooLarge, linear
 
 ONLY = ("all", "handshake", "names")
 
@@ -30,6 +30,9 @@ SIZE = 128 << 10
 
 ECHOED = 200
 """Characters that are told of what is wrong in it."""
+
+INSTRUCTIONS = 2_000
+"""Of a program that RE2 makes of a pattern, and twice as many of all: where states explode, each may be looked at for each character."""
 
 TEXTS = 20
 """Patterns that are searched in every text."""
@@ -156,6 +159,8 @@ class _Reader:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
+        self._instructions = 0
+        """Of all patterns so far."""
         self.shared: dict[str, Read] = {"ignore": self.fields, "keep": self.fields, "mask": self.mask, "max_latency": self.durations}
         """What may be set for messages of any kind."""
 
@@ -272,9 +277,13 @@ class _Reader:
 
     def pattern(self, where: str, text: str) -> str:
         try:
-            linear(text)
+            self._instructions += linear(text, INSTRUCTIONS).programsize
+        except TooLarge as error:
+            raise self.wrong(where, f"{text!r} is too large; a pattern may have {INSTRUCTIONS:,} instructions of RE2") from error
         except ValueError as error:
             raise self.wrong(where, f"{text!r} is no regular expression of RE2: {error}") from error
+        if self._instructions > 2 * INSTRUCTIONS:
+            raise self.wrong(where, f"all patterns together may have {2 * INSTRUCTIONS:,} instructions of RE2")
         return text
 
 

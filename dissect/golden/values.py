@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from hashlib import sha256
 from json import JSONDecoder, dumps
 from math import isfinite
@@ -63,11 +63,19 @@ def shortened(value: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are equal, the kind of number included."""
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, ValueSet) and isinstance(other, ValueSet):
-        return len(one.values) == len(other.values) and all(any(same(a, b) for b in other.values) for a in one.values)
-    return type(one) is type(other) and bool(one == other)
+    return identity(one) == identity(other)
+
+
+def identity(value: Any) -> Hashable:
+    """What is equal for values that are equal, and for no others."""
+    match value:
+        case list():
+            return list, tuple(map(identity, value))
+        case ValueSet():
+            return ValueSet, len(value.values), frozenset(map(identity, value.values))
+        case dict():
+            return dict, frozenset((name, identity(one)) for name, one in value.items())
+    return type(value), value
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamdump.errors import UsageError
 from streamdump.golden import align
-from streamdump.golden.align import aligned, common, out_of_order
+from streamdump.golden.align import Effort, aligned, common, out_of_order
 from streamdump.golden.compare import differences
 from streamdump.golden.model import GoldenConversation, Line, Total, Transcript, ordered, unpair
 from streamdump.golden.normalise import Normaliser
@@ -226,13 +226,13 @@ def test_pairs_that_no_order_of_both_sides_allows() -> None:
 
 
 def test_the_longest_common_subsequence() -> None:
-    assert common("abcde", "abxde") == [(0, 0), (1, 1), (3, 3), (4, 4)]
-    assert common("", "abc") == common("abc", "") == []
-    assert [a for a, _ in common("aXbYc", "abZc")] == [0, 2, 4]
+    assert common("abcde", "abxde", Effort()) == [(0, 0), (1, 1), (3, 3), (4, 4)]
+    assert common("", "abc", Effort()) == common("abc", "", Effort()) == []
+    assert [a for a, _ in common("aXbYc", "abZc", Effort())] == [0, 2, 4]
 
 
 def test_what_the_first_key_leaves_is_aligned_by_the_next() -> None:
-    pairs = aligned(["a1", "b1", "c1"], ["a1", "b2", "c1"], [lambda one: one, lambda one: one[0]])
+    pairs = aligned(["a1", "b1", "c1"], ["a1", "b2", "c1"], [lambda one: one, lambda one: one[0]], Effort())
     assert pairs == [(0, 0), (1, 1), (2, 2)]
 
 
@@ -244,19 +244,18 @@ def test_the_fewest_are_out_of_order(places: list[int]) -> None:
     assert (len(gone) == 0) == (places == sorted(places))
 
 
-class _Counted(SequenceMatcher):  # type: ignore[type-arg]
-    looked = 0
-
-    def find_longest_match(self, *where: Any, **named: Any) -> Any:
-        _Counted.looked += sum(len(self.b2j.get(item, ())) + 1 for item in self.a)
-        return super().find_longest_match(*where, **named)
-
-
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Counted]]:
-    monkeypatch.setattr(align, "SequenceMatcher", _Counted)
-    _Counted.looked = 0
-    yield _Counted
+def looked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The steps of each search for a block."""
+    found: list[int] = []
+    search = SequenceMatcher.find_longest_match
+
+    def counted(self: Any, alo: int, ahi: int, blo: int, bhi: int) -> Any:
+        found.append(sum(len(self.b2j.get(item, ())) + 1 for item in self.a[alo:ahi]))
+        return search(self, alo, ahi, blo, bhi)
+
+    monkeypatch.setattr(SequenceMatcher, "find_longest_match", counted)
+    yield found
 
 
 def _long(count: int, kinds: int) -> Transcript:
@@ -266,13 +265,13 @@ def _long(count: int, kinds: int) -> Transcript:
 
 
 @pytest.mark.parametrize(("count", "kinds"), [(100_000, 100_000), (20_000, 7), (20_000, 1)])
-def test_long_conversations_cost_little(count: int, kinds: int, looked: type[_Counted]) -> None:
+def test_long_conversations_cost_little(count: int, kinds: int, looked: list[int]) -> None:
     golden, got = _long(count, kinds), _long(count, kinds)
     lines = got.conversations[0].lines
     del lines[count // 3]
     lines[10].fields["offset"] = -1
     assert len(differences(golden, got, CheckSettings())) == 2
-    assert looked.looked < 20 * align.EFFORT
+    assert sum(looked) <= align.EFFORT + 2 * count * align.FOR_EACH
 
 
 def test_hundreds_of_conversations_find_each_other() -> None:
