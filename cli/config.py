@@ -10,6 +10,9 @@ from streamdump.cli.options import BETWEEN, CLOCKS, WHEN, one_of
 from streamdump.errors import UsageError
 
 LEAVE_OUT = "--no-config"
+SIZE = 128 << 10
+"""Bytes that the file may have."""
+
 EXACT = ("check", "pipeline", "scrub")
 """Commands whose results must not depend on who calls them."""
 
@@ -28,13 +31,15 @@ def preferences(arguments: list[str]) -> dict[str, str]:
     path = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "streamdump" / "config.toml"
     if not asked or not sys.stdout.isatty() or (arguments and arguments[0] in EXACT):
         return {}
-    import tomllib
+    from streamdump.golden.untrusted_files import Unfit, read_toml
 
     try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+        settings = read_toml(path, SIZE)
+    except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except Unfit as error:
+        if isinstance(error.__cause__, OSError) or not path.is_file():
+            return {}
         raise UsageError(f"{path}: {error}; {LEAVE_OUT} leaves it out") from None
     for name, value in settings.items():
         kind = {"columns": int, **dict.fromkeys(PARAMETERS, str)}.get(name)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from streamdump.capture.blocks import explain
+
+_PARTS = re.compile(r"""(?:["'\w-]++[ \t]*+\.[ \t]*+){50}""")
+"""A name that takes tomllib a time which grows with the square of it."""
 
 
 class Unfit(Exception):
@@ -32,3 +38,16 @@ def read_text(path: Path, most: int) -> str:
         raise Unfit(f"cannot be read: {explain(error)}") from error
     except UnicodeDecodeError as error:
         raise Unfit("is not text in UTF-8") from error
+
+
+def read_toml(path: Path, most: int) -> dict[str, Any]:
+    """The content of a TOML file of at most so many bytes; raises what `read_text` raises, and `Unfit` for what is not TOML."""
+    text = read_text(path, most)
+    if _PARTS.search(text):
+        raise Unfit("a name of too many parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise Unfit("too many tables or lists in each other") from error
+    except ValueError as error:
+        raise Unfit(str(error)) from error

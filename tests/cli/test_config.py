@@ -60,6 +60,9 @@ def test_times_between_lines_are_for_views_with_lines(command: str, tmp_path: Pa
         ("colour = 1", "colour: no setting; there are color, time, columns"),
         ("columns = 'many'", "columns: must be a number"),
         ("time = [", "config.toml: "),
+        ("a = " + "[" * 5_000, "config.toml: too many tables or lists in each other"),
+        ("a." * 20_000 + "b = 1", "config.toml: a name of too many parts"),
+        ("#" * 200_000, "config.toml: is larger than 128 KiB"),
         ("time = 'x'", "config.toml: time = x: must be r, ad, ud"),
         ("color = 'allways'", "config.toml: color = allways: must be auto, always or never; did you mean always?"),
     ],
@@ -68,6 +71,14 @@ def test_what_is_wrong_in_it_is_told(text: str, told: str, tmp_path: Path) -> No
     code, said = on_terminal([REFUSED], 120, configured(tmp_path, text))
     assert code == ExitCode.USAGE
     assert told in " ".join(said.split())
+
+
+def test_a_pipe_in_its_place_is_left_out(tmp_path: Path) -> None:
+    liked = configured(tmp_path, "")
+    path = tmp_path / "streamdump" / "config.toml"
+    path.unlink()
+    os.mkfifo(path)
+    assert on_terminal([REFUSED], 120, liked)[0] == ExitCode.DONE
 
 
 def test_nothing_that_goes_elsewhere_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
