@@ -157,7 +157,6 @@ def timed(work: str, path: str, out: BinaryIO) -> tuple[float, int]:
 def worker() -> None:
     """Answer each line of standard input, (work, capture, whether to return a hash of the output), with one of [CPU seconds, result]."""
     answers = os.fdopen(os.dup(1), "w")
-    os.environ["COLUMNS"] = "120"
     gc.set_threshold(200_000, 50, 50)
     for line in sys.stdin:
         work, path, checks = json.loads(line)
