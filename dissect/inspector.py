@@ -11,7 +11,6 @@ from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.capture.merge import merge
 from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.acknowledged import AcknowledgedPairs
-from streamdump.conversation.conversation import NOTHING
 from streamdump.conversation.endings import patience_ns
 from streamdump.conversation.forgotten import ForgottenCounts
 from streamdump.conversation.run_state import EVERY
@@ -25,6 +24,9 @@ from streamdump.tls.keys import EmbeddedKeys, KeyLog
 
 if TYPE_CHECKING:
     from streamdump.diagnose.engine import Diagnoser
+
+BLOCK = 64
+"""So many packets go through each step together: all that they bring fits in the processor's cache."""
 
 PART = 256
 """So many records are handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
@@ -87,8 +89,12 @@ class Inspector:
 
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
+            self.table.watchers.append(self.run.windows.look)
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
+            self.table.watchers.append(self.run.pairs.look)
+        if self._embedded:
+            self.table.watchers.append(self._read_keys)
         self.begins: list[Callable[[int], None]] = []
         """Are called with the time of the capture's first packet, before any record is handed on: relative times count from it."""
         self.watch: Callable[[list[Packet]], None] | None = None
@@ -141,36 +147,36 @@ class Inspector:
         self.run.broken_off.clear()
         self._note_times(batch)
         self.keys.poll(self.counters.packets)
-        parse, feed, counters, windows, pairs = self.link.segment, self.table.feed, self.counters, self.run.windows, self.run.pairs
+        parse, feed, counters = self.link.segment, self.table.feed, self.counters
         if self.watch is not None:
             self.watch(batch)
-        embedded = self._embedded
         emitted: list[Event] = []
         order = counters.packets
         try:
-            for packet in batch:
-                if embedded and packet.file in embedded:
-                    embedded[packet.file].read(self.keys, packet.number, order)
-                segment = parse(packet, order)
-                order += 1
-                counters.packets = order
-                if segment is None:
-                    continue
-                if windows is not None:
-                    windows.look(segment)
-                if pairs is not None:
-                    pairs.look(segment)
-                found = feed(segment)
-                if found is not NOTHING:
-                    emitted += found
-                    if len(emitted) >= PART:
-                        yield self._hand_out(emitted)
-                        emitted = []
+            for at in range(0, len(batch), BLOCK):
+                segments: list[Segment] = []
+                try:
+                    for packet in batch[at : at + BLOCK]:
+                        segment = parse(packet, order)
+                        order += 1
+                        if segment is not None:
+                            segments.append(segment)
+                finally:
+                    # What was read before is not lost with a packet that fails
+                    counters.packets = order
+                    emitted += feed(segments)
+                if len(emitted) >= PART:
+                    yield self._hand_out(emitted)
+                    emitted = []
         except Exception:
-            # What was read before is not lost with the packet
             yield self._hand_out(emitted)
             raise
         yield self._hand_out(emitted)
+
+    def _read_keys(self, segment: Segment) -> None:
+        """Read the keys that a capture holds before a segment."""
+        if segment.file in self._embedded:
+            self._embedded[segment.file].read(self.keys, segment.number, segment.order)
 
     def _note_times(self, batch: list[Packet]) -> None:
         """Note the first packet, and the last one so far: of the capture, or of each file."""

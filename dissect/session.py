@@ -36,7 +36,7 @@ class Session:
 
     def feed(self, segment: Segment) -> list[Event]:
         """The records that a segment makes certain."""
-        return self.table.feed(segment)
+        return self.table.feed((segment,))
 
     def finish(self) -> list[Event]:
         """What is left at the end."""

@@ -254,9 +254,9 @@ def test_a_segment_ends_its_conversation(family: str, late: bool, share: float, 
     conversation = target(family).conversation
     order = packets_of(conversation, share)
     if late:
-        plant(monkeypatch, TcpStream, "feed", lambda result, self, segment, *_: segment.order == order, after=True)
+        plant(monkeypatch, TcpStream, "follow", lambda result, self, segment, *_: segment.order == order, after=True)
     else:
-        plant(monkeypatch, TcpStream, "feed", lambda self, segment, *_: segment.order == order)
+        plant(monkeypatch, TcpStream, "follow", lambda self, segment, *_: segment.order == order)
     result = in_all_batches()
     check(result, whole())
     (report,) = result.reports

@@ -61,6 +61,7 @@ class Conversation:
         "proxy_header",
         "rowless",
         "run",
+        "steady",
         "step",
         "suspicion",
         "tally",
@@ -113,6 +114,8 @@ class Conversation:
         """The bytes that were not, where the protocol is known: a gap at the end says so."""
         self.rowless = False
         """An exception came as its row was made."""
+        self.steady = False
+        """Its bytes go to its parser and nowhere else, as long as they simply follow each other."""
 
     @property
     def index(self) -> int:
@@ -140,9 +143,20 @@ class Conversation:
                 return NOTHING
             emitted = self.go_on(items, segment.order)
             self._hand_on()
+            known = self.parser is not None and self.detector is None
+            self.steady = known and tcp.end is None and self.tls.plain and self.proxy is None
             return emitted
         except Exception as error:
-            return self._fail(describe_exception(error), (segment.order, segment.number, segment.file, segment.time_ns), segment, side)
+            return self.fail(error, mark_of(segment), segment, side)
+
+    def parse(self, items: Items, segment: Segment) -> list[Event]:
+        """Return the records that these bytes complete, which `segment` brought to a steady conversation."""
+        try:
+            emitted = self._parse(items, segment.order)
+            self._hand_on()
+            return emitted
+        except Exception as error:
+            return self.fail(error, mark_of(segment))
 
     def finish(self, current: int, why: str | None = None) -> list[Event]:
         """The records of the rest, as no segment follows; `current` is the packet that tells so, or END. `why`: it is forgotten."""
@@ -157,7 +171,7 @@ class Conversation:
             self._hand_on()
             return emitted
         except Exception as error:
-            return self._fail(describe_exception(error), (current, *self.tcp.last[1:]))
+            return self.fail(error, (current, *self.tcp.last[1:]))
 
     def _hand_on(self) -> None:
         """What was made with the packet at hand is handed on, and counts."""
@@ -217,7 +231,7 @@ class Conversation:
             self._suspect(self.suspicion, items)
         parser, pairer = self.parser, self.pairer
         if self.run.diagnoser is not None:
-            self._keep_begin(items)
+            self.begun = _begun_with(self.begun, items)
         if parser is None or pairer is None or not items:
             return []
         parser.last = END if self.tcp.end is None else self.tcp.end.order
@@ -256,6 +270,7 @@ class Conversation:
         # Each knows the other, and a run collects no cycles
         del parser.dissector.parser
         self.parser = self.pairer = None
+        self.steady = False
         self.run.paired.pop(self.index, None)
 
     def note(self, left: int) -> None:
@@ -265,9 +280,10 @@ class Conversation:
         self.client = self.parser.dissector.client
         self.latest_ns, self.close = self.parser.latest_ns, self.parser.closing
 
-    def _fail(self, what: str, mark: Mark, segment: Segment | None = None, side: int = 0) -> list[Event]:
+    def fail(self, error: Exception, mark: Mark, segment: Segment | None = None, side: int = 0) -> list[Event]:
         """An exception came with a packet, which gives no records: what follows is only counted, and open requests end."""
         run, tcp, ended = self.run, self.tcp, list[Event]()
+        what = describe_exception(error)
         if self.failure is None:
             _, number, file, _ = mark
             place = f", packet {number}{f' of file {file}' if file else ''}"
@@ -278,6 +294,7 @@ class Conversation:
             if segment is not None:
                 tcp.feed(segment, side)
         self.detector = self.suspicion = None
+        self.steady = False
         run.detecting.pop(self.index, None)
         run.tls_manager.forget(self.index)
         if self.verdict is None:
@@ -393,17 +410,23 @@ class Conversation:
         if run.diagnoser is not None:
             run.diagnoser.begin(self.index, verdict.protocol, self.from_start)
 
-    def _keep_begin(self, items: Items) -> None:
-        """Keep the first bytes of each side, which may tell what they are where they are no frames; of AMQP more."""
-        most = AMQP_KEPT if any(one.startswith(b"AMQP") for one in self.begun) else BEGIN_KEPT
-        if min(map(len, self.begun)) >= most:
-            return
-        begun = [*self.begun]
-        for item in items:
-            have = len(begun[item.side])
-            if type(item) is SideData and item.position == have < most:
-                begun[item.side] += item.data[: most - have]
-        self.begun = begun[0], begun[1]
+
+def mark_of(segment: Segment) -> Mark:
+    """Return the packet that a segment came with."""
+    return segment.order, segment.number, segment.file, segment.time_ns
+
+
+def _begun_with(begun: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]:
+    """Return the first bytes of each side, which may tell what they are where they are no frames; of AMQP more."""
+    most = AMQP_KEPT if any(one.startswith(b"AMQP") for one in begun) else BEGIN_KEPT
+    if min(map(len, begun)) >= most:
+        return begun
+    kept = [*begun]
+    for item in items:
+        have = len(kept[item.side])
+        if type(item) is SideData and item.position == have < most:
+            kept[item.side] += item.data[: most - have]
+    return kept[0], kept[1]
 
 
 def _strip(one: Conversation, proxy: ProxyLayer, items: Items) -> Items:

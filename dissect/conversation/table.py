@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from streamdump.capture.ends import back, endpoints, ends_between
 from streamdump.capture.selection import ConversationSpan
-from streamdump.conversation.conversation import Conversation
+from streamdump.conversation.conversation import Conversation, Items, mark_of
 from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused, ports_of
 from streamdump.conversation.forgotten import ForgottenCounts, PackedRows
 from streamdump.conversation.run_state import SharedState
@@ -33,6 +33,9 @@ FEW_KEYS = LARGE // 12 // KEYS_COUNTED + 2
 RELATED = frozenset(protocol.name for protocol in PROTOCOLS if protocol.relate is not None)
 """Protocols whose conversations tell something of each other: their rows are complete when all are there."""
 
+Step = tuple[Conversation, Items | None, Segment]
+"""What a segment brought to a conversation; None: the conversation is yet to be fed with it."""
+
 
 class ConversationTable:
     """Sends each segment to its conversation."""
@@ -53,6 +56,8 @@ class ConversationTable:
         self._count = 0
         self.index = index
         self._most = run.options.tracked_limit if finite else None
+        self.watchers: list[Callable[[Segment], None]] = []
+        """Are shown each segment before its records are made."""
         self._left = EPOCH
         """So many bytes may come until the totals are looked at."""
         self._opened = 0
@@ -64,10 +69,56 @@ class ConversationTable:
         """Those that are not forgotten, by first packet."""
         return [*self._by_index.values()]
 
-    def feed(self, segment: Segment) -> list[Event]:
-        """The records that a segment makes certain."""
-        self._left -= len(segment.data) + SEGMENT
-        emitted = self._look_at_totals(segment) if self._left <= 0 else None
+    def feed(self, segments: Iterable[Segment]) -> list[Event]:
+        """Return the records that some segments complete, one after the other.
+
+        First the bytes of all are put in order, then their records are made: a step that is done many times in a row takes less time.
+        A conversation that is not steady is fed when records are made; what may change others waits until all before it is done.
+        """
+        emitted: list[Event] = []
+        steps: list[Step] = []
+        find = self._by_ends.get
+        # Some are shown every segment, or go on with the next one
+        every = bool(self.watchers or self.run.tls_manager.waiting)
+        for segment in segments:
+            self._left -= len(segment.data) + SEGMENT
+            if self._left <= 0:
+                emitted += self._make(steps)
+                emitted += self._look_at_totals(segment)
+            found = find(segment.ends)
+            if found is None:
+                emitted += self._make(steps)
+                found = self._create(segment)
+            conversation, side = found
+            if not conversation.steady:
+                steps.append((conversation, None, segment))
+                continue
+            try:
+                items = conversation.tcp.follow(segment, side)
+            except Exception as error:
+                emitted += self._make(steps)
+                emitted += conversation.fail(error, mark_of(segment), segment, side)
+                continue
+            if items or items is None or every:
+                steps.append((conversation, items, segment))
+            if items is None:
+                emitted += self._make(steps)
+        return emitted + self._make(steps)
+
+    def _make(self, steps: list[Step]) -> list[Event]:
+        """Return the records of these steps, which are done then."""
+        emitted: list[Event] = []
+        waiting = self.run.tls_manager.waiting
+        for conversation, items, segment in steps:
+            for watch in self.watchers:
+                watch(segment)
+            mine = self._feed(segment) if items is None else conversation.parse(items, segment)
+            emitted += self._keys(mine, segment.order) if waiting else mine
+        steps.clear()
+        return emitted
+
+    def _feed(self, segment: Segment) -> list[Event]:
+        """Return the records that a segment completes, whatever it is."""
         conversation, side = self._by_ends.get(segment.ends) or self._create(segment)
         mine = conversation.feed(segment, side)
         if mine is None:
@@ -79,9 +130,7 @@ class ConversationTable:
         run = self.run
         if run.pool.total > run.pool.total_limit:
             mine = mine + self._relieve(segment.order)
-        if run.tls_manager.waiting:
-            mine = self._keys(mine, segment.order)
-        return mine if emitted is None else emitted + mine
+        return mine
 
     def finish(self) -> list[Event]:
         """What is left at the end of the capture."""
@@ -150,7 +199,7 @@ class ConversationTable:
         gone = [one for index, one in enumerate(done) if index < spare or one.tcp.last[3] <= before]
         if not gone:
             return
-        rows = [row for at, one in enumerate(gone) for row in self._row(one, self.past.conversations + 1 + at)]
+        rows = [row for at, one in enumerate(gone) for row in _row(one, self.past.conversations + 1 + at)]
         for row in rows:
             self.past.add(row)
         self.past.conversations += len(gone) - len(rows)
@@ -163,17 +212,22 @@ class ConversationTable:
         known: dict[int, Conversation | str | None] = {**self._by_index}
         known.update(self.packed.protocols())
         number = self.past.conversations + 1
+
+        def known_row(index: int, at: int) -> list[ConversationRow]:
+            one = known[index]
+            return _row(one, number + at) if isinstance(one, Conversation) else [self.packed.row(index, number + at)]
+
         told: dict[int, list[ConversationRow]] = {}
         for at, index in enumerate(sorted(known)):
             one = known[index]
             # Others have nothing to tell of the rest, and there may be very many
             if related and (one.protocol if isinstance(one, Conversation) else one) in RELATED:
-                told[index] = self._known_row(index, one, number + at)
+                told[index] = known_row(index, at)
         for what in relate([row for rows in told.values() for row in rows]) if told else ():
             self.run.reports.once(Report(what, "conversations lack what others tell of them"))
         for at, index in enumerate(sorted(known)):
             rows = told.pop(index, None)
-            yield self._known_row(index, known[index], number + at) if rows is None else rows
+            yield known_row(index, at) if rows is None else rows
 
     def flows(self) -> Iterator[ConversationSpan]:
         """What tells the packets of each; not after `drop` has forgotten some."""
@@ -225,20 +279,6 @@ class ConversationTable:
         self._by_ends[back(ends)] = conversation, 1 - side
         found = self._by_ends[ends] = conversation, side
         return found
-
-    def _known_row(self, index: int, one: Conversation | str | None, number: int) -> list[ConversationRow]:
-        return self._row(one, number) if isinstance(one, Conversation) else [self.packed.row(index, number)]
-
-    def _row(self, one: Conversation, number: int) -> list[ConversationRow]:
-        """The row of a conversation, if it can be made."""
-        try:
-            return [row_of(one, number)]
-        except Exception as error:
-            what = describe_exception(error)
-            if not one.rowless:
-                one.rowless = True
-                self.run.reports.add(report(one, what, "its row is missing"))
-            return []
 
     # What all hold together
 
@@ -330,7 +370,7 @@ class ConversationTable:
         for one in self._by_index.values():
             # What files disagree on is told at the end
             if one.done and id(one) not in known and one.tcp.foreign is None:
-                for row in self._row(one, 0):
+                for row in _row(one, 0):
                     if self._keeps_rows:
                         self.packed.add(row, one.tcp.first[0], one.tcp.first[2])
                     else:
@@ -352,6 +392,18 @@ def _ahead(one: Conversation, current: int, now_ns: int, pipe: bool = False) -> 
     """How a conversation ends, if only one side has ended it."""
     pending = one.tcp.end is not None and one.tcp.closed is None and not one.ended
     return one.guard(current, ahead, one, now_ns, pipe) if pending else []
+
+
+def _row(one: Conversation, number: int) -> list[ConversationRow]:
+    """The row of a conversation, if it can be made."""
+    try:
+        return [row_of(one, number)]
+    except Exception as error:
+        what = describe_exception(error)
+        if not one.rowless:
+            one.rowless = True
+            one.run.reports.add(report(one, what, "its row is missing"))
+        return []
 
 
 def _wake(conversations: Mapping[int, Conversation], woken: Iterable[int], current: int) -> list[Event]:

@@ -261,7 +261,7 @@ class Dissection:
             self._twice.add(segment)
         if session.run.windows is not None:
             session.run.windows.look(segment)
-        found = session.table.feed(segment)
+        found = session.feed(segment)
         self._emitted += found
         return bool(found) and self.full
 

@@ -655,45 +655,55 @@ class TcpStream(ConversationCounts):
             items.sort(key=_side)
         return items
 
-    def feed(self, segment: Segment, side: int) -> Items | None:
-        """What a segment releases. None where it is the first one captured of another conversation between the same endpoints."""
+    def follow(self, segment: Segment, side: int) -> Items | None:
+        """Return what a segment releases that brings the next bytes, or none, as nearly all do; None if it takes `feed` to tell."""
         own, other = self.streams[side], self.streams[1 - side]
-        flags, wire, data = segment.flags, segment.wire, segment.data
-        if (
-            flags & _ANY == ACK
+        wire, data = segment.wire, segment.data
+        if not (
+            segment.flags & _ANY == ACK
             and segment.seq == own.expected
             and own.plain
             and other.plain
             and len(data) == wire
             and segment.ttl == own.ttl
         ):
-            # The next bytes, or none, as nearly always; what follows does the same for all others
-            behind = (other.expected - segment.ack) & MASK
-            if behind < 0x8000_0000:
-                order, number, file, time_ns = segment.order, segment.number, segment.file, segment.time_ns
-                self.latest = self.last = (order, number, file, time_ns)
-                passed = time_ns - self.clock
-                if passed > 0:
-                    if passed > QUIET_NS:
-                        self.silence = Silence(self.clock, time_ns, side, number, other.count.packets)
-                    self.clock = time_ns
-                self.received += 1
-                count = own.count
-                count.packets += 1
-                acked = other.next - behind
-                if acked > other.acked:
-                    other.acked = acked
-                if not wire:
-                    return NOTHING
-                count.bytes += wire
-                count.stream += wire
-                at = own.next
-                own.next = own.sent = end = at + wire
-                own.expected = (segment.seq + wire) & MASK
-                notes = own.taken_notes(at, end) if own.notes else ()
-                item = SideData(side, at - own.origin, data, order, number, file, time_ns, notes)
-                own.keep(item, end)
-                return [item]
+            return None
+        behind = (other.expected - segment.ack) & MASK
+        if behind >= 0x8000_0000:
+            return None
+        order, number, file, time_ns = segment.order, segment.number, segment.file, segment.time_ns
+        self.latest = self.last = (order, number, file, time_ns)
+        passed = time_ns - self.clock
+        if passed > 0:
+            if passed > QUIET_NS:
+                self.silence = Silence(self.clock, time_ns, side, number, other.count.packets)
+            self.clock = time_ns
+        self.received += 1
+        count = own.count
+        count.packets += 1
+        acked = other.next - behind
+        if acked > other.acked:
+            other.acked = acked
+        if not wire:
+            return NOTHING
+        count.bytes += wire
+        count.stream += wire
+        at = own.next
+        own.next = own.sent = end = at + wire
+        own.expected = (segment.seq + wire) & MASK
+        notes = own.taken_notes(at, end) if own.notes else ()
+        item = SideData(side, at - own.origin, data, order, number, file, time_ns, notes)
+        own.keep(item, end)
+        return [item]
+
+    def feed(self, segment: Segment, side: int) -> Items | None:
+        """What a segment releases. None where it is the first one captured of another conversation between the same endpoints."""
+        items = self.follow(segment, side)
+        if items is not None:
+            return items
+        # What follows does the same for all others
+        own, other = self.streams[side], self.streams[1 - side]
+        flags, wire, data = segment.flags, segment.wire, segment.data
         claimed = 0
         if flags & CLAIMS and not self.truncated:
             claimed, wire = wire, len(data)
@@ -850,16 +860,11 @@ class TcpStream(ConversationCounts):
             while stream.waiting is not None:
                 self.give_up(stream)
             top = stream.top
-            if self._is_no_byte(stream, other, stream.next):
+            if _is_no_byte(self, stream, other, stream.next):
                 top = stream.next
             if top > stream.next:
                 stream.gap(top, "lost", self.last)
         self._end_at(current)
-
-    def _is_no_byte(self, stream: ByteStream, other: ByteStream, end: int) -> bool:
-        """Whether what was acknowledged behind `end` is one number without a byte: a FIN that was not captured, or a keep-alive before the
-        first byte."""
-        return stream.top - end == 1 and stream.fin is None and (other.fin is not None or self.reset or stream.known == TENTATIVE)
 
     def _end_at(self, current: int) -> None:
         """No more segments will come."""
@@ -1176,7 +1181,7 @@ class LengthOnly(TcpStream):
 
     def _measure(self) -> None:
         for stream, other in (self.streams, self.streams[::-1]):
-            end = stream.sent if self._is_no_byte(stream, other, stream.sent) else max(stream.top, stream.next)
+            end = stream.sent if _is_no_byte(self, stream, other, stream.sent) else max(stream.top, stream.next)
             stream.count.stream = end - stream.origin
 
     def _reach(self, side: int, segment: Segment) -> None:
@@ -1227,6 +1232,12 @@ def _plausible(stream: ByteStream, position: int) -> bool:
         return True
     stream.doubt = position
     return False
+
+
+def _is_no_byte(tcp: TcpStream, stream: ByteStream, other: ByteStream, end: int) -> bool:
+    """Whether what was acknowledged behind `end` is one number without a byte: a FIN that was not captured, or a keep-alive before the
+    first byte."""
+    return stream.top - end == 1 and stream.fin is None and (other.fin is not None or tcp.reset or stream.known == TENTATIVE)
 
 
 def _witness(own: ByteStream, at: int) -> None:

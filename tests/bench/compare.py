@@ -109,7 +109,7 @@ def pair(path: str) -> int:
     session = Session(Options(), KeyLog(()), True, False)
     count = 0
     for segment in segments(path):
-        count += len(session.table.feed(segment))
+        count += len(session.feed(segment))
         session.run.links.clear()
         session.run.lighten()
     return count + len(session.table.finish())

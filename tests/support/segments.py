@@ -175,7 +175,7 @@ def run(segments: Iterable[model.Segment], options: Options | None = None, strea
     with patch.multiple(table, Conversation=Recorded, TcpStream=stream):
         conversations = new_table(options)
         for segment in segments:
-            conversations.feed(segment)
+            conversations.feed((segment,))
         conversations.finish()
     assert not conversations.run.reports
     pool = conversations.run.pool

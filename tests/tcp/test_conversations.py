@@ -31,7 +31,7 @@ def test_segments_in_order_are_handed_on_one_by_one() -> None:
     with patch.object(table, "Conversation", Recorded):
         conversations = new_table()
         for segment in made([*handshake(), *talk(50)]):
-            conversations.feed(segment)
+            conversations.feed((segment,))
     (conversation,) = conversations.conversations
     assert isinstance(conversation, Recorded)
     assert [len(items) for items in conversation.story.items] == [50, 50]
@@ -96,7 +96,7 @@ def test_what_waits_is_bounded() -> None:
             client = ("192.0.2.1", 50_000 + port)
             segments += [Segment(client, B, 1000 + 100 * at + 10_000 * round_, b"z" * 50, 5000) for at in range(20)]
         for segment in made(segments, order):
-            conversations.feed(segment)
+            conversations.feed((segment,))
         order += len(segments)
         waiting = [s.waiting for one in conversations.conversations for s in one.tcp.streams if s.waiting is not None]
         assert pool.total == sum(one.cost for one in waiting) <= options.waiting_total
@@ -107,7 +107,7 @@ def test_what_waits_is_bounded() -> None:
 def test_what_waited_where_an_exception_came_counts_no_more() -> None:
     conversations = new_table()
     for segment in made([*handshake(), a(1006, b"world")]):
-        conversations.feed(segment)
+        conversations.feed((segment,))
     (conversation,) = conversations.conversations
     assert conversations.run.pool.total > 0
     LengthOnly(conversation.tcp)

@@ -53,9 +53,11 @@ def waiting(inspector: Inspector) -> tuple[list[list[int] | None], dict[int, int
     counts: dict[int, int] = {}
     feed = inspector.table.feed
 
-    def counted(segment: Any) -> Any:
-        found = feed(segment)
-        counts[segment.number] = len(inspector.run.tls_manager.waiting)
+    def counted(segments: Any) -> Any:
+        found = []
+        for segment in segments:
+            found += feed((segment,))
+            counts[segment.number] = len(inspector.run.tls_manager.waiting)
         return found
 
     inspector.table.feed = counted  # type: ignore[method-assign]
