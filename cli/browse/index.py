@@ -207,6 +207,8 @@ class Row(NamedTuple):
     name: str
     text: str
     until: int
+    late: bool = False
+    """Released later than records that came after it."""
 
 
 FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False), "!", "gap", "not kept any more", 0)
@@ -233,13 +235,13 @@ class Records:
     def __len__(self) -> int:
         return self.first + len(self.marks)
 
-    def add(self, record: Shown, mark: str, name: str, text: str, until: int) -> None:
+    def add(self, record: Shown, mark: str, name: str, text: str, until: int, late: bool = False) -> None:
         """Remember one more."""
         room = TEXT if self.size <= ROOM * len(self.marks) else SHORT
         if type(record) is Message:
             record = msgspec.structs.replace(record, fields={})
         with self._lock:
-            self._rows.append(Row(record, mark, name, text[:room], until))
+            self._rows.append(Row(record, mark, name, text[:room], until, late))
             self.of.setdefault(record.conversation, array("I")).append(len(self))
             self.marks.append(ord(mark))
             self.size += AROUND

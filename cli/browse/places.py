@@ -16,7 +16,7 @@ from streamdump.cli.browse.listing import ANSWER, ASK, BAD, BOLD, CHOSEN, COLOUR
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.layout.values import hidden, must_hide
 from streamdump.model import ConversationRow, Finding, Message, Span
-from streamdump.render.clock import Clock, Times
+from streamdump.render.clock import LATE, Clock, Times
 from streamdump.render.conversations import protocol_of, sides, table, trouble_of
 from streamdump.render.findings import finding_lines, place_of, rank
 from streamdump.render.hexdump import paths
@@ -343,7 +343,7 @@ class Messages(Place):
         return self.reader.records.row(self.index(at))
 
     def line(self, at: int, columns: int) -> Parts:
-        record, mark, name, text, _ = self.row(at)
+        record, mark, name, text, _, late = self.row(at)
         number, wide = self._sizes(columns)
         sender = getattr(record, "sender", None)
         way, style = {"client": (">", ASK), "server": ("<", ANSWER)}.get(sender or "", ("-", PLAIN))
@@ -351,7 +351,7 @@ class Messages(Place):
         marked = "m" if self.reader.marked == record.number - 1 else " "
         return [
             (f"{record.number:>{number}}{marked}", BOLD if marked == "m" else DIM),
-            (f"{self.clock.text(record.time_ns, record.time):>{TIMES[self.clock.form][1]}}  ", DIM),
+            (f"{self.clock.text(record.time_ns, record.time):>{TIMES[self.clock.form][1]}}{LATE if late else ' '} ", DIM),
             (f"{record.conversation:>2} ", COLOURS[(record.conversation or 0) % len(COLOURS)]),
             (f"{way}  {name:<{wide}}", style),
             (f" {'' if latency is None else latency_text(latency):>{LATENCY_WIDTH}} ", DIM),

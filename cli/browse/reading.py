@@ -190,7 +190,7 @@ class Reader:
                 what = describe_exception(error)
                 self.run.inspector.reports.append(about(record, what))
                 mark, name, text = "!", "", f"internal error: {what}"
-            records.add(record, mark, name, text, until)  # type: ignore[arg-type]
+            records.add(record, mark, name, text, until, self._lines.late(record))  # type: ignore[arg-type]
             if type(record) is Message:
                 due[record.conversation] = count = due.get(record.conversation, 0) + 1
                 if count >= EVERY:

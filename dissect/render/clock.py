@@ -5,13 +5,40 @@ from __future__ import annotations
 from time import localtime, strftime
 from typing import Literal
 
-from streamdump.model import Packet
+from streamdump.model import Message, Packet, Record
 from streamdump.protocols.records import rfc3339
 
 PACKETS_NOTED = 1 << 18
 """Packets of which that before is known, beside those that are read."""
 
 Times = Literal["r", "ad", "ud", "e", "d", "dd"]
+
+
+LATE = "^"
+"""Stands behind the time of a record that was released later than others which came after it."""
+
+
+class ReleaseOrder:
+    """Finds the records of a run that were released late: their time is before that of a record before them, though their packet is not
+    behind it in the capture, where times may go back, too."""
+
+    def __init__(self) -> None:
+        self._latest_ns = 0
+        self._packets: dict[int, int] = {}
+        """By file the last packet that brought a message."""
+
+    def is_late(self, record: Record) -> bool:
+        """Return whether this record is late; to be asked of all records in their order."""
+        in_order = False
+        if type(record) is Message:
+            number = record.packets[1]
+            in_order = number >= self._packets.get(record.file, 0)
+            if in_order:
+                self._packets[record.file] = number
+        if record.time_ns >= self._latest_ns:
+            self._latest_ns = record.time_ns
+            return False
+        return not in_order
 
 
 def utc(time_ns: int) -> str:

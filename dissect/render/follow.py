@@ -91,7 +91,7 @@ class FollowLines(Lines):
         wide = self.columns is None or self.columns >= WIDE
         side = f"{self._roles()[who]:<6} {'<' if who else '>'}" if wide else "<" if who else ">"
         elapsed = f" {'' if latency_ns is None else latency_text(latency_ns):>8} " if wide else " "
-        head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {self._time(record)} {passed:>10}"
+        head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {self._time(record)}{passed:>10}"
         name = self._name(name)
         text = visible(text)
         below: list[str] = []
@@ -147,7 +147,7 @@ class TextDiagram(FollowLines):
             label = cut(label, room)
             arrow = " " * (room - width(label)) + label if who else pad(label, room)
         loud = palette.bad if mark == "!" else palette.warn if mark == "*" else palette.answer if who else palette.ask
-        return f"{palette.dim}{self._time(record)} {palette.reset}{edge}{loud}{arrow}{palette.reset}{edge}"
+        return f"{palette.dim}{self._time(record)}{palette.reset}{edge}{loud}{arrow}{palette.reset}{edge}"
 
 
 class MermaidDiagram(FollowLines):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from streamdump.model import Ending, Exchange, Finding, Gap, Message, Record
 from streamdump.protocols.protocol import InfoWithContext
-from streamdump.render.clock import Clock, Times
+from streamdump.render.clock import LATE, Clock, ReleaseOrder, Times
 from streamdump.render.terminal import PLAIN, Palette, count, cut, visible, width, wrapped
 
 Info = Callable[[Message], str]
@@ -113,6 +113,9 @@ class Lines:
         self.marked = False
         """Something was shown that went wrong between client and server, not in what was captured of it."""
         self._told: set[int] = set()
+        self._order = ReleaseOrder()
+        self._late: set[int] = set()
+        """By identity, of the records that it learned of last."""
         self.number_width = 5
         self.name_width = NAME_WIDTH
         self.pair_width = 0
@@ -131,8 +134,9 @@ class Lines:
 
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records, whether they are shown or not, before some of them are."""
-        learns = self.learns
-        for record in records:
+        learns, is_late = self.learns, self._order.is_late
+        self._late = {id(record) for record in records if is_late(record)}
+        for record in records if learns else ():
             if type(record) is Message and record.protocol in learns:
                 learns[record.protocol](record)
 
@@ -179,23 +183,23 @@ class Lines:
         beside = f" {elapsed:>{LATENCY_WIDTH}} "
         palette = self.palette
         if columns is None and palette is PLAIN:
-            return f"{head}  {where}  {name}{beside} {mark} {text}".rstrip()
+            return f"{head} {where}  {name}{beside} {mark} {text}".rstrip()
         more: list[str] = []
         if columns is not None:
-            room = columns - len(head) - len(where) - self.name_width - len(beside) - 7
+            room = columns - len(head) - len(where) - self.name_width - len(beside) - 6
             if not elapsed and (mark != " " or type(record) is Ending) and width(text) > room:
                 beside, room = "", room + len(beside)
             if mark == "!" and room > 0:
-                text, more = laid_out(text, room, columns, len(head) + len(where) + 4)
+                text, more = laid_out(text, room, columns, len(head) + len(where) + 3)
             else:
                 text = cut(text, max(0, room))
         if palette is PLAIN:
-            return "\n".join([f"{head}  {where}  {name}{beside} {mark} {text}".rstrip(), *more])
+            return "\n".join([f"{head} {where}  {name}{beside} {mark} {text}".rstrip(), *more])
         reset, dim = palette.reset, palette.dim
         loud = palette.bad if mark == "!" else palette.warn if mark == "*" else ""
         text = f"{loud}{mark} {text}{reset}" if loud else f"{mark} {text}"
         where = f"{where_colour}{where}{reset}" if where_colour else where
-        line = f"{dim}{head}{reset}  {where}  {colour}{name}{reset}{dim}{beside}{reset} {text}"
+        line = f"{dim}{head}{reset} {where}  {colour}{name}{reset}{dim}{beside}{reset} {text}"
         return "\n".join([line, *(f"{loud}{one}{reset}" for one in more)])
 
     def _unanswered(self, record: Exchange) -> str:
@@ -254,8 +258,13 @@ class Lines:
         alarm = self.alarms.get(message.protocol, {}).get(message.name)
         return alarm is not None and alarm(message)
 
+    def late(self, record: Record) -> bool:
+        """Whether a record, one of those that it learned of last, was released late."""
+        return id(record) in self._late
+
     def _time(self, record: Record) -> str:
-        return self.clock.text(record.time_ns, record.time).rjust(10)
+        """The time, with a mark or a space behind it."""
+        return f"{self.clock.text(record.time_ns, record.time):>10}{LATE if id(record) in self._late else ' '}"
 
     def _place(self, record: Record) -> _Place:
         """The conversation of `record`, its client first as far as that is known."""

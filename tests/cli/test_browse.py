@@ -926,3 +926,17 @@ def test_relative_times_count_from_the_first_packet() -> None:
         assert on.app.index() == 10
 
     Browsing(GOLDEN.parent / "samples" / "reports" / "relative_time_not_from_first_packet.pcap").drive(look)
+
+
+def test_a_line_that_was_released_late_is_marked_as_in_text(capsys: pytest.CaptureFixture[str]) -> None:
+    path = GOLDEN / "rabbitmq-stream" / "lost_segments_405.pcap"
+
+    async def look(on: Browsing) -> None:
+        await on.press("3")
+        found = [int(line.split()[0]) for line in on.lines() if line.split()[1].endswith("^")]
+        assert found == wanted
+
+    assert main([str(path)]) == ExitCode.DONE
+    wanted = [int(line.split()[0]) for line in capsys.readouterr().out.splitlines() if line.split()[1].endswith("^")]
+    assert wanted
+    Browsing(path).drive(look)

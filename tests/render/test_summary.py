@@ -144,3 +144,37 @@ def test_cut_to_nothing() -> None:
     assert cut("abc", 0) == ""
     assert cut("日本", 1) == "…"
     assert visible("ordinary – text") == "ordinary – text"
+
+
+def late(records: list[Record]) -> list[bool]:
+    made = Lines({"rabbitmq-stream": info})
+    made.learn(records)
+    return [line.split()[1].endswith("^") for line in made.text(records).splitlines()]
+
+
+def test_a_record_that_was_released_late_is_marked() -> None:
+    """The second message, a gap and the end of a request stood behind what they waited for; the last one is in order again."""
+    records = [
+        message(1, time_ns=5_000_000, packets=(5, 5)),
+        message(2, time_ns=3_000_000, packets=(2, 3)),
+        gap(3, time_ns=4_000_000),
+        exchange(4, time_ns=4_500_000),
+        message(5, time_ns=6_000_000, packets=(6, 6)),
+    ]
+    assert late(records) == [False, True, True, True, False]
+
+
+def test_a_capture_whose_own_times_go_back_has_no_late_record() -> None:
+    records: list[Record] = [message(1, time_ns=5_000_000, packets=(5, 5)), message(2, time_ns=3_000_000, packets=(6, 6))]
+    records.append(message(3, time_ns=2_000_000, packets=(1, 1), file=1))
+    assert late(records) == [False, False, False]
+
+
+def test_the_mark_takes_no_room() -> None:
+    records: list[Record] = [message(1, time_ns=5_000_000, packets=(5, 5)), message(2, time_ns=3_000_000, packets=(2, 3))]
+    for columns in (None, 60):
+        made = Lines({"rabbitmq-stream": info}, "e", PLAIN, columns)
+        made.learn(records)
+        first, second = made.text(records).splitlines()[-2:]
+        assert first.index("Declare") == second.index("Declare")
+        assert "^" in second and "^" not in first
