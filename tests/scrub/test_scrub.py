@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamdump
+from streamdump.cli.app import main
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import Message, Options
 from streamdump.scrub.packets import _pseudo, _sum
@@ -937,3 +938,63 @@ def test_what_ends_it_leaves_no_copy_with_secrets(way: str, number: signal.Signa
         running.send_signal(number)
         assert running.wait(PATIENCE) == -number
     assert [one.name for one in tmp_path.iterdir()] == ["in.pcap"]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["no name", "beside"])
+@pytest.mark.parametrize("before", [None, b"what was there"], ids=["new", "replaced"])
+def test_a_kill_at_any_moment_leaves_all_of_it_or_nothing(before: bytes | None, named: bool, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.pcap", tmp_path / "out" / "out.pcap"
+    source.write_bytes(Talk().greet().say(HANDSHAKE).pcap())
+    target.parent.mkdir()
+
+    def run(last: int) -> tuple[int, int]:
+        """How a process ends that is killed with this call of a function, and how many calls it was of."""
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            calls = 0
+
+            def count(frame: Any, event: str, argument: Any) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            if named:
+                os.O_TMPFILE = 0  # type: ignore[misc]
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            sys.setprofile(count)
+            try:
+                main(["scrub", str(source), str(target)])
+            finally:
+                sys.setprofile(None)
+                os.write(writing, calls.to_bytes(8, "big"))
+                os._exit(0)
+        os.close(writing)
+        _, status = os.waitpid(child, 0)
+        count_of = int.from_bytes(os.read(reading, 8), "big")
+        os.close(reading)
+        return status, count_of
+
+    status, calls = run(0)
+    scrubbed = target.read_bytes()
+    assert status == 0 and len(scrubbed) > 500 and PASSWORD not in scrubbed
+    chance = random.Random(7)
+    # The last calls rename and close
+    moments = [*chance.sample(range(1, calls), 30), *range(calls - 400, calls, 20)]
+    ended = set()
+    for moment in moments:
+        target.unlink(missing_ok=True)
+        if before is not None:
+            target.write_bytes(before)
+        status, _ = run(moment)
+        assert status in (0, signal.SIGKILL)
+        left = target.read_bytes() if target.exists() else None
+        assert left in (before, scrubbed), moment
+        ended.add(left == scrubbed)
+        others = [one for one in target.parent.iterdir() if one != target]
+        assert len(others) <= named + (left == before)
+        assert all(one.stat().st_mode & 0o777 == 0o600 for one in others)
+        for one in others:
+            one.unlink()
+    assert ended == {False, True}

@@ -1,0 +1,132 @@
+"""A planted secret is in nothing that a command writes or prints: statistics, differences, golden files, pages, exports, tables."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamdump.cli.app import main
+from streamdump.cli.browse import saving
+from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place
+from streamdump.cli.browse.reading import Reader
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.run import FileRun
+from streamdump.model import Options
+from streamdump.render.clock import Clock
+from tests.spark.comparing import tables_of
+from tests.spark.here import go
+from tests.support.frames import pcap
+from tests.support.logins import IGGY, MEWBASE, RABBITMQ, SECRET, damaged
+from tests.support.secrets import conversation, found
+from tests.support.waiting import until
+
+DAMAGED = 1
+"""Damaged captures of each login; test_secrets.py damages them in more ways."""
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Each login as it is, and damaged."""
+    folder = tmp_path_factory.mktemp("logins")
+    for at, login in enumerate((*RABBITMQ, *IGGY, *MEWBASE)):
+        (folder / f"{at:02}.pcap").write_bytes(pcap(conversation(login.sent, login.port)))
+        for seed in range(DAMAGED):
+            packets = damaged(random.Random(f"file {login.name} {seed}"), login, 2)
+            (folder / f"{at:02}-{seed}.pcap").write_bytes(pcap(packets))
+    return sorted(folder.iterdir())
+
+
+Told = Callable[..., str]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """All that a command prints."""
+
+    def call(*argv: Any) -> str:
+        code = main([str(one) for one in argv])
+        assert code in (ExitCode.DONE, ExitCode.FOUND), capsys.readouterr()
+        return "".join(capsys.readouterr())
+
+    return call
+
+
+def test_a_secret_that_is_shown_would_be_found(captures: list[Path], told: Told) -> None:
+    assert found(SECRET, {"json": told("--json", "--show-secrets", captures[0]).rpartition("streamdump:")[0]})
+
+
+@pytest.mark.parametrize("command", ["stats", "conversations", "latency", "diagnose"])
+def test_of_all_captures(command: str, captures: list[Path], told: Told, tmp_path: Path) -> None:
+    said = {"text": told(command, "--separate", *captures), "lines": told(command, "--separate", "--json", *captures)}
+    if command in ("latency", "diagnose"):
+        said["html"] = told(command, "--separate", "--html", tmp_path / "page.html", *captures) + (tmp_path / "page.html").read_text()
+        assert "<html" in said["html"]
+    assert all(said.values())
+    assert found(SECRET, said) == []
+
+
+def test_of_a_conversation(captures: list[Path], told: Told, tmp_path: Path) -> None:
+    for path in captures:
+        ways = ([], ["--ladder"], ["--mermaid"], ["--html", tmp_path / "page.html"])
+        said = {" ".join(map(str, way)): told("follow", "0", *way, path) for way in ways}
+        said["html"] = (tmp_path / "page.html").read_text()
+        assert found(SECRET, said) == [], path
+
+
+def test_golden_files_and_differences(captures: list[Path], told: Told, tmp_path: Path) -> None:
+    told("check", "--golden", tmp_path, "--update", "--force", *captures)
+    goldens = sorted(tmp_path.iterdir())
+    assert len(goldens) == len(captures)
+    assert found(SECRET, {path.name: path.read_text() for path in goldens}) == []
+    for path, other in zip(captures, [*captures[1:], captures[0]], strict=True):
+        said = {"text": told("diff", path, other), "lines": told("diff", "--json", path, other)}
+        assert found(SECRET, said) == [], (path, other)
+    # All of them against those of another one
+    for path, other in zip(goldens, [*goldens[1:], goldens[0]], strict=True):
+        path.with_suffix(".swapped").write_bytes(other.read_bytes())
+    for path in goldens:
+        path.with_suffix(".swapped").replace(path)
+    page = tmp_path / "report.xml"
+    said = {f"{at}": told("check", "--golden", tmp_path, how, *captures) for at, how in enumerate(("--heartbeats", "--json", "--github"))}
+    told("check", "--golden", tmp_path, "--junit", page, *captures)
+    assert found(SECRET, {**said, "junit": page.read_text()}) == []
+
+
+def test_exports_of_browse(captures: list[Path], tmp_path: Path) -> None:
+    for path in captures[::2]:
+        run = FileRun([str(path)], Options(findings=True))
+        reader = Reader(run, run.inspector.options, Clock("r"))
+        reader.start()
+        until(lambda reader=reader: reader.done)  # type: ignore[misc]
+        places: list[Place] = [Findings(reader), Conversations(reader), Messages(reader)]
+        places += [Fields(reader, reader.full(at)) for at in range(len(reader.records))]
+        said = {}
+        for at, place in enumerate(places):
+            place.update()
+            for suffix in ("txt", "jsonl"):
+                target = tmp_path / f"{path.stem}-{at}.{suffix}"
+                saving.export(place, str(target), reader)
+                said["json" if suffix == "jsonl" and isinstance(place, Messages) else f"{at} {suffix[0]}"] = target.read_text()
+            # What the lower part of the screen shows, and what f asks for
+            for line in range(len(place)):
+                said[f"{path.stem}-{at} below {line}"] = "\n".join([place.value(line, 400), *place.asks(line)])
+        reader.stop()
+        assert found(SECRET, said) == [], path
+
+
+def test_tables(captures: list[Path], tmp_path: Path) -> None:
+    def plain(value: Any) -> str:
+        return value.hex() if isinstance(value, bytes) else str(value)
+
+    # All have the same addresses, so that each is read alone
+    for path in captures[::2]:
+        go([path], tmp_path / path.stem, findings=True)
+        tables = tables_of(tmp_path / path.stem)
+        assert tables["conversations"]
+        said = {name: "\n".join(json.dumps(row, default=plain) for row in rows) for name, rows in tables.items()}
+        assert found(SECRET, said) == [], path
