@@ -22,5 +22,8 @@ the last message of each side, how far the handshake got, and the family's own `
 more than a bounded amount of it. A rule looks at records of its conversation in their order, and at what `follow` put into
 `context.shared` of a server, in the order of all records, and at nothing else: then batches never show.
 
+What only several conversations show is a rule of `common.ACROSS`. Each conversation reports what it knows as a `fact`, which is no finding,
+and the rule puts the facts of all together at the end: then findings hold for any split of a capture, and on Spark.
+
 To add a protocol, write its file with a `FAMILY` and add that to `FAMILIES` in `registry.py`.
 """

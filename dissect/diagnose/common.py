@@ -600,6 +600,7 @@ def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDr
     else:
         found = [one for one in context.unanswered if one.src == context.client and one.reason in ("closed", "capture ended", "timeout")]
         owed = [(one.request, one.time_ns - (one.waited_ns or 0)) for one in found]
+    owed = [(number, since_ns) for number, since_ns in owed if closed.until_ns - since_ns >= PATIENCE_NS]
     if owed and not closed.lacking:
         number, since_ns = min(owed, key=lambda one: one[1])
         about = f"open {context.conversation}"
@@ -1044,18 +1045,18 @@ def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         stream, did, again, how = lost.places
         by = next((one for one in _deletions(deleted, stream) if one.client != lost.client and _before(one, lost, how)), None)
         host, waited = (lost.client or "").rpartition(":")[0], seen.end_ns - lost.last_ns
-        if by is None or used.get(f"{stream} {host}", 0) > lost.last_ns:
+        if used.get(f"{stream} {host}", 0) > lost.last_ns or (how == "refused" and by is None) or (how != "refused" and waited < LOST_NS):
             continue
-        if how == "refused":
+        never = f"that client {again} again in the {span_text(waited)} until the capture ends"
+        if by is None:
+            cause = f"the stream {quoted(stream)} was deleted or moved (no Delete is in the capture) while {lost.client} {did} it; {never}"
+        elif how == "refused":
             cause = f"{by.client} deleted {by.cause} {span_text(lost.first_ns - by.last_ns)} before {lost.client} {did} it"
-        elif waited >= LOST_NS:
-            cause = (
-                f"{by.client} deleted {by.cause} while {lost.client} {did} it; that client {again} again in the {span_text(waited)} until"
-            )
-            cause += " the capture ends"
         else:
-            continue
-        yield FindingDraft(cause, (*by.messages, *lost.messages), (*by.packets, *lost.packets)), lost
+            cause = f"{by.client} deleted {by.cause} while {lost.client} {did} it; {never}"
+        known = [one for one in (by, lost) if one is not None]
+        evidence = tuple(number for one in known for number in one.messages), tuple(packet for one in known for packet in one.packets)
+        yield FindingDraft(cause, *evidence, WARNING if by is None else ERROR), lost
 
 
 def _deletions(deleted: dict[str, list[Failed]], stream: str) -> Iterator[Failed]:
@@ -1100,7 +1101,9 @@ def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findi
     for wanted in seen.facts("leader-named"):
         (stream, leader), host = wanted.places, (wanted.client or "").rpartition(":")[0]
         every = landed.get((wanted.server, host), [])
-        left = [one for one in every if one.places[1] == "left" and one.last_ns >= wanted.first_ns]
+        unused = [one for one in every if one.places[1] != "used" and one.last_ns >= wanted.first_ns]
+        # Those that asked for the leader are counted where every one did
+        left = [one for one in unused if one.places[1] == "left"] or unused
         count = sum(one.conversations for one in left)
         if count < SAME or any(one.places[0] == leader for one in every) or _dialled(seen, wanted, leader):
             continue

@@ -357,8 +357,14 @@ def _limit(context: ConversationContext) -> int:
     return context.memo.frame_max if known else FRAME_MAX_NONE
 
 
+def _size(message: Message) -> int:
+    """Return the size of a frame, as it states where only a part of it was sent."""
+    part = message.fault is not None and message.fault.reason.endswith("bytes sent")
+    return int(message.fields["size"]) if part else message.size - 4
+
+
 def _too_large(context: ConversationContext, message: Message) -> FindingDraft | None:
-    limit, size = _limit(context), message.size - 4
+    limit, size = _limit(context), _size(message)
     if size <= limit:
         return None
     agreed = f"the agreed {limit:,}" if context.memo.tuned else f"the {limit:,} allowed before Tune"
@@ -372,7 +378,7 @@ def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft
     if last is None or closed.by != closed.server or context.parted is not None:
         return None
     # The limit now is the limit when it was sent, but for Tune itself, which is small
-    limit, size = _limit(context), last.size - 4
+    limit, size = _limit(context), _size(last)
     if size <= limit:
         return None
     held = "are agreed" if context.memo.tuned else "are allowed before Tune"
@@ -407,8 +413,11 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     hint, advice = "", None
     if code == "frame too large" and before is not None:
         limit = _limit(context)
-        most = "" if limit == FRAME_MAX_NONE else f", and {limit:,} are {'agreed' if context.memo.tuned else 'allowed before Tune'}"
-        hint = f"; it had {before.size - 4:,} bytes{most}"
+        agreed = "agreed" if context.memo.tuned else "allowed before Tune"
+        most = "" if limit == FRAME_MAX_NONE else f", and {limit:,} are {agreed}"
+        hint = f"; it had {_size(before):,} bytes{most}"
+        if _size(before) <= limit < FRAME_MAX_NONE:
+            after, hint = "", f"; {limit:,} bytes are {agreed}, and the frame that exceeds them was not complete by then"
     if code == "unknown frame" and before is not None:
         hint, advice = f"; {_not_known(context, before)}", _upgrade(context.memo, before)
     severity = ERROR if message.sender == "server" else WARNING
@@ -536,7 +545,7 @@ def _never_there(context: ConversationContext, message: Message) -> None:
 
 def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     # One that its sender did not send to its end is no other trouble
-    cut = context.aborted.number if context.aborted is not None and closed.by == closed.client else None
+    cut = context.aborted.number if context.aborted is not None else None
     found = [one for one in context.unanswered if one.name == "Publish" and one.request != cut]
     if not found:
         return None
@@ -637,7 +646,7 @@ def _hunger(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, beh
         f"for {span_text(total)}" if count == 1 else f"{count:,} times, for {span_text(total)} in total and {span_text(longest)} at most"
     )
     if lasts:
-        times += f", the last time {when.strip(' ,') or 'before it granted more'}"
+        times += f", the last time for {span_text(passed)}{when}"
     who = f"; the server delivers within {span_text(one.slowest_ns)} of each Credit, so it is the consumer that is slow"
     cause = f"{whose} was without credit {times}{who if one.slowest_ns else ''}"
     shown = [(*first, *last) for first, last in zip(one.first, evidence if lasts else ((), ()), strict=True)]
