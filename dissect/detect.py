@@ -378,7 +378,7 @@ def neighbour(data: bytes, from_start: bool) -> str | None:
     if _tls(data):
         return "TLS"
     if data[:6] == b"PROXY " or data[:12] == b"\r\n\r\n\0\r\nQUIT\n":
-        return "damaged PROXY header"
+        return "PROXY (damaged)"
     if data[:4] == b"SSH-":
         return "SSH"
     if data[:8] in _AMQP:

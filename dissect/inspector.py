@@ -90,6 +90,7 @@ class Inspector:
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
             self.table.watchers.append(self.run.windows.look)
+            self.link.aside = self._aside
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
             self.table.watchers.append(self.run.pairs.look)
@@ -116,6 +117,7 @@ class Inspector:
     def read_with(self, link: LinkParser, index: Callable[[Segment], int]) -> None:
         """Let this parser see all packets, and `index` number conversations by their first segments; before anything is read."""
         self.link, self.table.index = link, index
+        link.aside = None if self.diagnoser is None else self._aside
 
     def records(self) -> Iterator[Record]:
         """The records one by one."""
@@ -191,6 +193,21 @@ class Inspector:
             self.run.ends_ns |= {packet.file: packet.time_ns for packet in batch}
         elif batch:
             self.run.ends_ns[EVERY] = batch[-1].time_ns
+
+    def _aside(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
+        """Keep what a packet of ICMP or DNS says of conversations, for the diagnosis."""
+        from streamdump.capture.icmp_dns import UDP, dns_answer, icmp_error
+
+        assert self.diagnoser is not None
+        data = packet.buffer[ip : packet.offset + packet.captured]
+        if protocol == UDP:
+            answer = dns_answer(data)
+            if answer is not None:
+                self.diagnoser.network.answer(answer, packet.number)
+            return
+        error = icmp_error(data)
+        if error is not None:
+            self.diagnoser.network.error(error, network, (order, packet.number, packet.file, packet.time_ns))
 
     def finish(self, now_ns: int | None = None) -> list[Record]:
         """What is left at the end of the capture; `now_ns`: of an interface, when that is."""

@@ -6,6 +6,7 @@ dpkt (`rare_packets.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,6 +50,9 @@ EXTENSIONS = (0, 43, 44, 51, 60)
 """IPv6 next headers behind which TCP can still come: hop-by-hop, routing, fragment, authentication, destination options."""
 
 UDP = 17
+ASIDE = (1, UDP, 58)
+"""ICMP, UDP and ICMPv6: what is said in them may be about connections."""
+
 TUNNELS = {4: "IP in IP", 41: "IP in IP", 47: "GRE"}
 UDP_TUNNELS = {4789: "VXLAN", 8472: "VXLAN", 6081: "GENEVE"}
 """What carries whole packets, by IP protocol and by port. It is only counted: whoever captures at its end has them twice."""
@@ -110,6 +114,9 @@ class LinkParser:
         self.sighting: CookedSighting | None = None
         self.pieces: dict[int, FragmentPiece] | None = None
         """Where somebody wants it: by the order of the packet, the fragments of TCP datagrams that others completed."""
+        self.aside: Callable[[Packet, int, int, int, bytes], None] | None = None
+        """Where somebody wants it: is given the packets that carry ICMP or UDP, with their order, where the IP header is, the protocol, and
+        what the `ends` of segments are followed by."""
         self.network = b""
         """What the `ends` of its segments are followed by."""
         self._odd: OddPackets | None = None
@@ -137,7 +144,7 @@ class LinkParser:
             sent = length or total
             if not (version == 0x45 and protocol == TCP and not fragment & 0x3FFF and LEAST4 <= size <= sent):
                 if protocol != TCP and version >> 4 == 4:
-                    self._other(protocol, ends)
+                    self._other(packet, order, ip, protocol, ends)
                     return None
                 return self._of_odd(packet, order, ip, total)
         elif kind == IPV6 and room >= LEAST6:
@@ -146,7 +153,7 @@ class LinkParser:
             sent = length + 40 if length else total
             if not (version >> 4 == 6 and protocol == TCP and LEAST6 <= size <= sent):
                 if protocol != TCP and protocol not in EXTENSIONS and version >> 4 == 6:
-                    self._other(protocol, ends)
+                    self._other(packet, order, ip, protocol, ends)
                     return None
                 return self._of_odd(packet, order, ip, total)
         elif kind in (IPV4, IPV6):
@@ -184,9 +191,11 @@ class LinkParser:
         else:
             counters.not_tcp += 1
 
-    def _other(self, protocol: int, ends: bytes) -> None:
+    def _other(self, packet: Packet, order: int, ip: int, protocol: int, ends: bytes) -> None:
         """Counts a packet of another protocol; the port of UDP stands where that of TCP does."""
         self.counters.not_tcp += 1
+        if self.aside is not None and protocol in ASIDE:
+            self.aside(packet, order, ip, protocol, self.network)
         name = UDP_TUNNELS.get(int.from_bytes(ends[-2:], "big")) if protocol == UDP else TUNNELS.get(protocol)
         if name is not None:
             tunnels = self.counters.tunnels
@@ -249,6 +258,7 @@ class SeparateFiles(LinkParser):
         if parser is None:
             parser = self._parsers[packet.file] = LinkParser()
             parser.counters, parser.pieces, parser.network = self.counters, self.pieces, network_key(packet.file)
+            parser.aside = self.aside
         found = parser.segment(packet, order)
         if found is not None and parser.network:
             found.ends += parser.network

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streamdump.capture.icmp_dns import TOO_BIG
 from streamdump.diagnose.amqp_greeting import said as in_amqp
+from streamdump.diagnose.network import NetworkEvidence, Reported
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
@@ -81,7 +83,27 @@ def _unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraf
         return None
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
     often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"
-    return FindingDraft(f"{often} no answer: {closed.endpoints[1]} does not accept this connection", key="unanswered")
+    error = _reported(closed, 0)
+    if error is None:
+        return FindingDraft(f"{often} no answer: {closed.endpoints[1]} does not accept this connection", key="unanswered")
+    marks = tuple(sorted({*error.packets[: EVIDENCE - 1], closed.last[1]}))
+    return FindingDraft(f"{often} no answer: {error.text}", (), marks, advice=_ICMP, key="unanswered")
+
+
+def _reported(closed: Closed, side: int) -> Reported | None:
+    """What ICMP reports most of the segments of a side."""
+    return max((one for one in closed.icmp if one.side == side), key=lambda one: one.times, default=None)
+
+
+def _icmp(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    """Errors that explain no other finding. A sender sends again in smaller packets where one was too big."""
+    found = []
+    for one in closed.icmp if closed.ours and closed.packets[1] and not context.failed else ():
+        if one.reason not in TOO_BIG and closed.signs.unacknowledged[one.side] is None:
+            often = f" ({one.times} times)" if one.times > 1 else ""
+            cause = f"of the segments of {closed.who(one.side)}, {one.text}{often}"
+            found.append(FindingDraft(cause, (), one.packets, NOTE if closed.how == "FIN" else WARNING, key=(one.side, one.reason)))
+    return found
 
 
 def _refused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -179,7 +201,12 @@ def _never_acknowledged(context: ConversationContext, closed: Closed) -> list[Fi
         if silence is not None and silence.number == again.packets[0]:
             what += f", the first packet after {span_text(silence.until_ns - silence.since_ns)} of silence,"
         cause = f"{what} was sent {again.times} times over {span_text(again.last_ns - again.first_ns)}, and never acknowledged"
-        found.append(FindingDraft(cause, numbers(first), again.packets, key=side))
+        marks, advice, error = again.packets, None, _reported(closed, side)
+        if error is not None:
+            cause += f": {error.text}"
+            marks = tuple(sorted((*marks[: EVIDENCE // 2], *error.packets[: EVIDENCE // 2])))
+            advice = _SMALLER if error.reason in TOO_BIG else _ICMP
+        found.append(FindingDraft(cause, numbers(first), marks, advice=advice, key=side))
     return found
 
 
@@ -386,7 +413,7 @@ def _tls_on_plain_port(context: ConversationContext, closed: Closed) -> FindingD
 def _unheard(closed: Closed) -> bool:
     """Whether the server acknowledges the ClientHello, and answers nothing."""
     tls = closed.tls
-    if tls is None or tls.last is None or tls.last[0] != tls.client or closed.troubles or tls.alerts or closed.lacking:
+    if tls is None or tls.last is None or tls.last[0] != tls.client or closed.troubles or tls.alerts or closed.lacking or closed.proxy:
         return False
     return tls.version is None and not closed.bytes[1 - tls.client] and closed.packets[1 - tls.client] > 1
 
@@ -696,6 +723,8 @@ _CERTIFICATE = (
     "the log of the client says what it did not like."
 )
 _SPEAK_FIRST = "Clients speak first here: look at what this one waits for, or whether a proxy in front of the server has none behind it."
+_ICMP = "Look at the host that reports this: at its firewall, its routes, and whether what it names is up."
+_SMALLER = "Let this ICMP reach the sender, which then sends smaller packets, or set a smaller MTU at its interface."
 _LOG = "Look in the log of the server for what it did not like."
 _SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
 _ENDED = "Look at why the connection or the capture ended here."
@@ -756,6 +785,7 @@ COMMON: tuple[Rule, ...] = (
         _unanswered_syn,
         "Check the address, that the server runs and accepts connections in time, and that no firewall on the way drops the packets.",
     ),
+    Rule("tcp.icmp", WARNING, CLOSED, _icmp, _ICMP),
     Rule("tcp.refused", ERROR, CLOSED, _refused, "Check that the server runs and listens on this address and port, not on another one."),
     Rule(
         "tls.on-plain-port",
@@ -916,7 +946,7 @@ class Failed(msgspec.Struct):
 class Overview(NamedTuple):
     """What several conversations tell: all troubles that are not mere notes, the findings that send clients to other endpoints by these,
     the endpoints that somebody connected to, the troubles that are none by themselves (`FindingDraft.later`), the hosts that do what
-    they came for, by endpoint how many connections were accepted there, and when the capture ends."""
+    they came for, by endpoint how many connections were accepted there, what ICMP and DNS say, and when the capture ends."""
 
     failed: list[Failed]
     sent: dict[tuple[str, ...], Finding]
@@ -924,6 +954,7 @@ class Overview(NamedTuple):
     later: list[Failed]
     active: dict[str, None]
     accepted: dict[str, int]
+    network: NetworkEvidence
     end_ns: int
     """When the last of all came."""
 
@@ -1023,10 +1054,31 @@ def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
 
 def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """Clients are sent elsewhere and go nowhere. Whoever only opened a connection and left does that often, if this is why."""
+    explained = {one.server for _, one in _never_leader(seen) if isinstance(one, Failed)}
     for one in seen.facts("advertised-not-dialled"):
+        if one.server in explained or any(seen.network.unresolved(place.rpartition(":")[0]) for place in one.places):
+            continue
         lost = [host for host in one.hosts if host not in seen.active]
         if lost and (one.severity != NOTE or one.conversations >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
             yield one.evidence(f"{some(lost)} {one.cause}, and no connection to there is in the capture"), one
+
+
+def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """Clients are sent to a name that has no address."""
+    told: list[tuple[tuple[str, ...], str | None, Failed | Finding]] = [(places, one.src, one) for places, one in seen.sent.items()]
+    told += [(one.places, one.server, one) for one in (*seen.facts("advertised-name"), *seen.facts("advertised-not-dialled"))]
+    done = set()
+    for place, server, one in [(place, server, one) for places, server, one in told for place in places]:
+        host = place.rpartition(":")[0]
+        answers = None if is_address(host) or host in done else seen.network.unresolved(host)
+        if answers is not None:
+            done.add(host)
+            often = f", {answers.times} times" if answers.times > 1 else ""
+            cause = f"{server} sends clients to {place}, and the name has no address: DNS answers {answers.failure}{often}"
+            yield (
+                FindingDraft(cause, tuple(one.messages), tuple(sorted((*one.packets[: EVIDENCE // 2], *answers.packets[: EVIDENCE // 2])))),
+                one,
+            )
 
 
 def _dialled(seen: Overview, one: Failed, place: str) -> bool:
@@ -1160,6 +1212,12 @@ ACROSS: tuple[Across, ...] = (
         WARNING,
         _never_leader,
         "Look whether the load balancer has the leader among its targets and the leader is up, or let clients connect to it directly.",
+    ),
+    Across(
+        "advertised-unresolved",
+        WARNING,
+        _unresolved,
+        "Let the server advertise a name or an address that clients can resolve, or add the name to the DNS that they ask.",
     ),
     Across("advertised-not-dialled", WARNING, _never_dialled, NOT_DIALLED),
     Across(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from streamdump.diagnose.network import Reported
 from streamdump.diagnose.rules import Closed
 from streamdump.layers.proxy import ProxyHeader
 from streamdump.model import Message, Verdict
@@ -29,6 +30,7 @@ def closed_of(
     begun: tuple[bytes, bytes],
     foreign: tuple[str | None, str | None],
     proxy: ProxyHeader | None,
+    icmp: tuple[Reported, ...],
     ahead: tuple[tuple[Message, str], ...] | None,
 ) -> Closed:
     """The end of a conversation."""
@@ -68,6 +70,7 @@ def closed_of(
         begun,
         foreign,
         proxy,
+        icmp,
         ahead,
         _signs(tcp),
     )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from streamdump.diagnose.common import ACCEPTED_KEPT, ACROSS, COMMON, FIRST, PLAIN, SENT_LATE, Failed, Overview, set_late_aside
+from streamdump.diagnose.network import NetworkEvidence
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import (
     ANY,
@@ -89,6 +90,8 @@ class Diagnoser:
         self._later: dict[tuple[Hashable, ...], Failed] = {}
         self._active: dict[str, None] = {}
         self._accepted: dict[str, int] = {}
+        self.network = NetworkEvidence()
+        """What ICMP and DNS say; nobody but an inspector sees their packets."""
         self._sent: dict[tuple[str, ...], Finding] = {}
         self._dialled: dict[str, None] = {}
         self._spoken: dict[str, tuple[str | None, int]] = {}
@@ -139,7 +142,14 @@ class Diagnoser:
         """What all conversations together tell."""
         out: list[Record] = []
         seen = Overview(
-            list(self._failed.values()), self._sent, self._dialled, list(self._later.values()), self._active, self._accepted, self._last_ns
+            list(self._failed.values()),
+            self._sent,
+            self._dialled,
+            list(self._later.values()),
+            self._active,
+            self._accepted,
+            self.network,
+            self._last_ns,
         )
         now = rfc3339(self._last_ns)
         for rule in ACROSS:

@@ -856,7 +856,7 @@ def _elsewhere(context: ConversationContext, message: Message, places: list[tupl
     named = tuple(dict.fromkeys(f"[{one[0]}]:{one[1]}" if ":" in str(one[0]) else f"{one[0]}:{one[1]}" for one in places[:PLACES]))
     context.memo.sent = message.name, message.time_ns, named, numbers(message), packets(message)
     if any(str(one[1]) == port and not is_address(str(one[0])) for one in places):
-        return None
+        return fact("advertised-name", message, some(named, PLACES), *named)
     cause = f"the server sends clients to {some(named)}, while this one is connected to {message.src}"
     return FindingDraft(cause, key=named, places=named)
 
@@ -867,7 +867,8 @@ def _stranded(context: ConversationContext, closed: Closed) -> FindingDraft | No
     if memo.sent is None:
         return None
     name, time_ns, places, shown, marks = memo.sent
-    left = closed.by == closed.client and closed.until_ns - time_ns < LEFT_NS
+    by_client = closed.by == closed.client if context.parted is None else context.parted.sender == "client"
+    left = by_client and closed.until_ns - time_ns < LEFT_NS
     if not left and memo.asks < OFTEN:
         return None
     cause = f"neither publishes nor subscribes: {name} sends it to {some(places)}"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streamdump.diagnose.network import Reported
 from streamdump.layers.proxy import ProxyHeader
 from streamdump.model import Exchange, Finding, Gap, Message, Severity, Verdict
 from streamdump.tcp.signs import Signs
@@ -220,6 +221,8 @@ class Closed(msgspec.Struct):
     """By side the protocol of others that it begins with."""
     proxy: ProxyHeader | None = None
     """The PROXY header that the client began with."""
+    icmp: tuple[Reported, ...] = ()
+    """The errors that ICMP reports of its segments."""
     ahead: tuple[tuple[Message, str], ...] | None = None
     """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
     signs: Signs = Signs()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from ipaddress import ip_address
 
 import msgspec
 
@@ -166,6 +165,8 @@ def _read_1(side: int, raw: bytes) -> ProxyHeader:
 
 
 def _end(address: str, port: int, version: int) -> str | None:
+    from ipaddress import ip_address
+
     try:
         known = ip_address(address)
     except ValueError:
@@ -191,6 +192,8 @@ def _read_2(side: int, raw: bytes) -> ProxyHeader:
     if family == 3:
         client, server = [path.split(b"\0")[0].decode("utf-8", "backslashreplace") or None for path in (one, two)]
         return ProxyHeader(side, raw, 2, kind, client, server, damaged)
+    from ipaddress import ip_address
+
     ports = [int.from_bytes(raw[FIXED + 2 * size + at : FIXED + 2 * size + at + 2], "big") for at in (0, 2)]
     version = 4 if family == 1 else 6
     client, server = [_end(str(ip_address(address)), port, version) for address, port in zip((one, two), ports, strict=True)]

@@ -240,7 +240,7 @@ def test_what_is_no_header_stays(case: str) -> None:
     assert row.bytes == (len(NONE[case]), 5)
     assert not [name for name in row.facts if name.startswith("proxy")]
     (finding,) = diagnosed(wire.capture())[0]
-    assert finding.cause == "the port is that of rabbitmq-stream, but what comes is damaged PROXY header"
+    assert finding.cause == "the port is that of rabbitmq-stream, but what comes is PROXY (damaged)"
 
 
 @pytest.mark.parametrize("lost", range(3, 7))
@@ -283,6 +283,13 @@ def silent(raw: bytes) -> Wire:
     wire._put(SERVER, b"", ACK)
     wire.time_ns += 30 * SECOND
     return wire
+
+
+def test_tls_behind_a_header_that_is_not_expected() -> None:
+    hello = talk([]).sent[0][1]
+    wire = Wire().send([(CLIENT, V1), (CLIENT, hello)])
+    wire._put(SERVER, b"", FIN | ACK)
+    assert [one.rule for one in diagnosed(wire.capture())[0]] == ["tcp.proxy-header-unexpected"]
 
 
 def test_a_server_that_waits_for_the_rest_of_the_line() -> None:

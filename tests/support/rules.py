@@ -31,6 +31,7 @@ TOLD = {
     "server-stalled": "192.0.2.2:5552 answers nobody any more: 4 connections of 4 clients have open requests, the first for 9.3 s when the "
     "capture ends",
     "tcp.proxy-header-damaged": "the PROXY header (version 2) of the client is damaged: the checksum is wrong",
+    "tcp.icmp": "of the segments of the client, 192.0.2.254 reports by ICMP: host unreachable (2 times)",
     "late": "poll_messages was not answered in time",
     "advertised-unreachable": "clients are sent to 192.0.2.9:5552, where they do not get through: the SYN has no answer",
     "tcp.turns-everybody-away": "192.0.2.2:5552 turns everybody away: 3 connections of 3 clients",
