@@ -159,12 +159,12 @@ class FilterCount:
 
 def joined(where: Sequence[str] | None, options: Options) -> str | None:
     """Return the filter that holds where every `-Y` does; raises `FilterError` with a place in the one that is wrong."""
-    from streamdump.filter import compile_filter
-
     if not where:
         return None
     if len(where) == 1:
         return where[0]
+    from streamdump.filter import compile_filter
+
     for one in where:
         compile_filter(one, options)
     return " and ".join(f"({one})" for one in where)

@@ -279,7 +279,7 @@ def process(*argv: str | Path, **more: Any) -> subprocess.Popen[bytes]:
 def test_json_waits_for_nothing_it_does_not_need() -> None:
     code = (
         "import sys; from streamdump.cli.app import main; main(sys.argv[1:]);"
-        "print(sorted({'rich', 'scapy', 'pydantic', 'pyspark'} & {name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
+        "print(sorted({'lark', 'rich', 'scapy', 'pydantic', 'pyspark'} & {name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, "--json", STREAM], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
