@@ -35,6 +35,7 @@ import cramjam
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from streamdump.options import DEFAULTS
 from tests.bench.generate import START_NS, frame, pairs, text, write
 from tests.support.rewrite import packets, tcp_offset
 
@@ -646,7 +647,8 @@ def normal_traffic(size: int) -> Made:
 def arrays_of_values_without_bytes(size: int) -> Made:
     body = b"\x00\x53\x77\xf0" + struct.pack(">II", 5, 1_000) + b"\x40"
     entry = struct.pack(">I", len(body)) + body
-    return from_server([deliver(entry, 1, 1)] * max(1, size // 80))
+    number = max(1, size // 80)
+    return from_server([deliver(entry, 1, 1)] * number, values=min(1_000 * number, DEFAULTS["bare_limit"]))
 
 
 @made_large
@@ -1028,9 +1030,11 @@ def measure(name: str, view: str, made: Callable[[int], Made], size: int, start:
         for file in folder.glob("*.golden"):
             file.unlink()
         (folder / "out.pcap").unlink(missing_ok=True)
-        if OTHER in chosen.arguments:
-            (folder / "other.pcap").write_bytes(made(share * 9 // 10).file)
         one = made(share)
+        if OTHER in chosen.arguments:
+            other = made(share * 9 // 10)
+            (folder / "other.pcap").write_bytes(other.file)
+            one = one._replace(size=one.size + other.size, conversations=one.conversations + other.conversations)
         (folder / "made.pcap").write_bytes(one.file)
         one = one._replace(file=b"")
         if chosen.before:
