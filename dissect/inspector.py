@@ -227,6 +227,7 @@ class Inspector:
             yield self._hand_out(emitted[at : at + LAST])
         if self.diagnoser is not None:
             yield self._hand_out(self.table.unused(self.diagnoser.ports()))
+            self.diagnoser.end_ns = max([self.diagnoser.end_ns, *self.run.ends_ns.values()])
             yield self.diagnoser.finish()
 
     def age(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None = None) -> list[Record]:

@@ -189,7 +189,7 @@ class _View:
         """Write the page, too."""
         from streamdump.render.html.reports import diagnosis
 
-        shown = self.findings, self._summaries(), self.diagrams, self.run.files()
+        shown = self.findings, self._summaries(), self.diagrams, self.run.files(), self.clock.base
         write_html(path, "diagnose", self.run, names, diagnosis, *shown)
 
     def _summaries(self) -> list[Outcome]:

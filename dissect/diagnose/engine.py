@@ -85,7 +85,8 @@ class Diagnoser:
         self.reports: list[Report] = []
         self._talks: dict[int, ConversationContext] = {}
         self._numbers = 0
-        self._last_ns = 0
+        self.end_ns = 0
+        """When the capture ended, for rules over several conversations."""
         self._failed: dict[tuple[Hashable, ...], Failed] = {}
         self._later: dict[tuple[Hashable, ...], Failed] = {}
         self._active: dict[str, None] = {}
@@ -149,15 +150,15 @@ class Diagnoser:
             self._active,
             self._accepted,
             self.network,
-            self._last_ns,
+            self.end_ns,
         )
-        now = rfc3339(self._last_ns)
         for rule in ACROSS:
             try:
                 for told, one in rule.tell(seen):
                     name = rule.name if "." in rule.name else f"{one.protocol}.{rule.name}"
                     client, server = (one.client, one.server) if isinstance(one, Failed) else (one.dst, one.src)
-                    head = (1, 0, now, self._last_ns, None, client or "", server or "", None, one.protocol, name)
+                    time_ns = one.last_ns if isinstance(one, Failed) else one.time_ns
+                    head = (1, 0, rfc3339(time_ns), time_ns, None, client or "", server or "", None, one.protocol, name)
                     evidence = [list((each or ())[:EVIDENCE]) for each in (told.messages, told.packets)]
                     self._add(out, Finding(*head, told.severity or rule.severity, told.cause, told.advice or rule.advice, *evidence))
             except Exception as error:
@@ -168,11 +169,11 @@ class Diagnoser:
         """What `finish` goes by, as plain data."""
         failed = [[msgspec.structs.asdict(one) for one in kept.values()] for kept in (self._failed, self._later)]
         sent = [(places, msgspec.structs.asdict(one)) for places, one in self._sent.items()]
-        return *failed, sent, list(self._dialled), list(self._active), self._accepted, self._last_ns
+        return *failed, sent, list(self._dialled), list(self._active), self._accepted, self.end_ns
 
     def learn(self, seen: Sequence[Any]) -> None:
         """Take what another one has seen, of other conversations."""
-        *failed, sent, dialled, active, accepted, last_ns = seen
+        *failed, sent, dialled, active, accepted, end_ns = seen
         for kept, more in zip((self._failed, self._later), failed, strict=True):
             for one in more:
                 found = Failed(**one | {"places": tuple(one["places"])})
@@ -187,7 +188,7 @@ class Diagnoser:
         self._active |= dict.fromkeys(active)
         for server, count in accepted.items():
             self._accept(server, count)
-        self._last_ns = max(self._last_ns, last_ns)
+        self.end_ns = max(self.end_ns, end_ns)
 
     def _accept(self, server: str, count: int) -> None:
         """Count connections that a server accepted."""
@@ -215,7 +216,6 @@ class Diagnoser:
 
     def _message(self, message: Message, out: list[Record]) -> None:
         context = self._talk(message.conversation, message.protocol)
-        self._last_ns = max(self._last_ns, message.time_ns)
         if context.over:
             context.pass_on(message)
             return
@@ -232,7 +232,6 @@ class Diagnoser:
 
     def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
         context = self._talk(record.conversation, record.protocol)
-        self._last_ns = max(self._last_ns, record.time_ns)
         if context.over:
             return
         if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:
@@ -254,7 +253,7 @@ class Diagnoser:
             self._ports.add(closed.ports[closed.server])
         elif closed.verdict.protocol is None and closed.expected is None:
             closed.expected = self._spoken.get(closed.endpoints[closed.server], (None, 0))[0]
-        self._last_ns = max(self._last_ns, closed.end_ns)
+        self.end_ns = max(self.end_ns, closed.end_ns)
         if closed.client is not None:
             context.client, context.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
         else:

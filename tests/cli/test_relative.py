@@ -48,6 +48,8 @@ def test_findings_and_pages(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     page = tmp_path / "page.html"
     printed(monkeypatch, capfd, "follow", "0", "--html", str(page), str(REPORT))
     assert FIRST in page.read_text()
+    printed(monkeypatch, capfd, "diagnose", "--html", str(page), str(REPORT))
+    assert FIRST in page.read_text(), "in the diagram of the conversation"
 
 
 def test_filters() -> None:

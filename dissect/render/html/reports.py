@@ -35,11 +35,12 @@ def diagnosis(
     summaries: Sequence[Outcome],
     diagrams: SequenceDiagrams,
     files: Files = NO_FILES,
+    begin_ns: int | None = None,
 ) -> str:
-    """The page of `diagnose`; `about`: lines on what was read."""
+    """The page of `diagnose`; `about`: lines on what was read; `begin_ns`: the first packet, from which times count."""
     ordered = findings.ordered()
     failed = [one for one in summaries if one.worst == "error" and one.conversation in diagrams.kept]
-    drawn = [_drawn(one, diagrams.kept[one.conversation]) for one in failed[:DIAGRAMS]]
+    drawn = [_drawn(one, diagrams.kept[one.conversation], begin_ns) for one in failed[:DIAGRAMS]]
     return render(
         "diagnose.html",
         {
@@ -54,10 +55,10 @@ def diagnosis(
     )
 
 
-def _drawn(summary: Outcome, diagram: SequenceDiagram) -> dict[str, Any]:
+def _drawn(summary: Outcome, diagram: SequenceDiagram, begin_ns: int | None) -> dict[str, Any]:
     """A diagram with the places of its messages."""
     steps: list[dict[str, Any]] = []
-    begin = diagram.first[0].time_ns
+    begin = diagram.first[0].time_ns if begin_ns is None else begin_ns
     y = 34
     for step in [*diagram.first, None, *diagram.last]:
         if step is None:
@@ -70,7 +71,7 @@ def _drawn(summary: Outcome, diagram: SequenceDiagram) -> dict[str, Any]:
             {
                 "y": y,
                 "left_out": 0,
-                "time": f"{(step.time_ns - begin) / 1e9:.6f}",
+                "time": f"{max(0, step.time_ns - begin) / 1e9:.6f}",
                 "forth": step.forth,
                 "look": "bad" if step.bad else "ask" if step.forth else "answer",
                 "name": step.name,
