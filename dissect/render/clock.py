@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import localtime, strftime
 from typing import Literal
 
@@ -23,22 +24,26 @@ class ReleaseOrder:
     behind it in the capture, where times may go back, too."""
 
     def __init__(self) -> None:
-        self._latest_ns = 0
-        self._packets: dict[int, int] = {}
-        """By file the last packet that brought a message."""
+        self._latest: Record | None = None
 
-    def is_late(self, record: Record) -> bool:
-        """Return whether this record is late; to be asked of all records in their order."""
-        in_order = False
-        if type(record) is Message:
-            number = record.packets[1]
-            in_order = number >= self._packets.get(record.file, 0)
-            if in_order:
-                self._packets[record.file] = number
-        if record.time_ns >= self._latest_ns:
-            self._latest_ns = record.time_ns
-            return False
-        return not in_order
+    def late(self, records: Sequence[Record]) -> set[int]:
+        """Return the identities of the late ones; to be given all records in their order."""
+        found, latest = set[int](), self._latest
+        latest_ns = 0 if latest is None else latest.time_ns
+        for record in records:
+            if record.time_ns >= latest_ns:
+                latest, latest_ns = record, record.time_ns
+            elif not _is_behind(record, latest):
+                found.add(id(record))
+        self._latest = latest
+        return found
+
+
+def _is_behind(record: Record, other: Record | None) -> bool:
+    """Whether the capture has the last packet of a message behind that of another."""
+    if not (isinstance(record, Message) and isinstance(other, Message)):
+        return False
+    return record.file == other.file and record.packets[1] > other.packets[1]
 
 
 def utc(time_ns: int) -> str:
@@ -80,17 +85,20 @@ class Clock:
     def _passed(self, time_ns: int) -> int:
         if self.form == "d":
             return time_ns - self._before.get(time_ns, time_ns)
-        if self.form == "dd":
-            before, self._written_ns = self._written_ns, time_ns
-            return 0 if before is None else time_ns - before
-        self.begin(time_ns)
-        passed = time_ns - (self.base or 0)
-        return passed if self._signed else max(0, passed)
+        before, self._written_ns = self._written_ns, time_ns
+        return 0 if before is None else time_ns - before
 
     def text(self, time_ns: int, time: str) -> str:
         """The time `time_ns`, whose text in a record is `time`."""
         if self.form in ("r", "d", "dd"):
-            passed = self._passed(time_ns)
+            if self.form == "r":
+                if self.base is None:
+                    self.base = time_ns
+                passed = time_ns - self.base
+                if passed < 0 and not self._signed:
+                    passed = 0
+            else:
+                passed = self._passed(time_ns)
             second, rest = divmod(abs(passed), 1_000_000_000)
             return f"{'-' if passed < 0 else ''}{second}.{rest // 1000:06d}"
         if self.form == "ud":

@@ -134,8 +134,8 @@ class Lines:
 
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records, whether they are shown or not, before some of them are."""
-        learns, is_late = self.learns, self._order.is_late
-        self._late = {id(record) for record in records if is_late(record)}
+        learns = self.learns
+        self._late = self._order.late(records)
         for record in records if learns else ():
             if type(record) is Message and record.protocol in learns:
                 learns[record.protocol](record)
