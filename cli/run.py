@@ -108,7 +108,8 @@ class FilterCount:
     def needs(self, options: Options) -> Options:
         """The options with what it takes to tell that; of messages that are certainly not asked for, no more is made."""
         reads = self._filter
-        return replace(options, bodies=options.bodies or reads.reads_fields, detail=options.detail or reads.reads_raw, wanted=reads.wanted)
+        bodies, detail = options.bodies or reads.reads_fields, options.detail or reads.reads_raw
+        return replace(options, bodies=bodies, times=True, detail=detail, wanted=reads.wanted)
 
     def select(self, records: list[Record], failed: Callable[[Record, str], None]) -> list[Record]:
         """The records that are asked for, which are counted; `failed` is told of those of which that cannot be said, and why."""

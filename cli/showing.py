@@ -130,6 +130,8 @@ def options_for(shown: Shown, form: ViewForm, options: Options, quiet: bool = Fa
         bytes_as=options.bytes_as if values else "hex",
         detail=detail,
         bodies=(values or options.findings) and not quiet,
+        # Relative times are numbers
+        times=(values or options.findings or shown.clock not in ("r", *BETWEEN)) and not quiet,
     )
 
 

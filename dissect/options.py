@@ -59,6 +59,9 @@ class Options:
     bodies: bool = True
     """What entries and sub-batches hold is decoded; without it, messages have what frames say of these: ids, sizes, counts."""
 
+    times: bool = True
+    """Messages, gaps and exchanges have their time as text, too; without it, `time` is empty."""
+
     wanted: Callable[[Any], bool] | None = None
     """Whether messages of which that much is known (`Head`) may be asked for; of others bodies and places of fields are left out,
     unless there are `findings`, whose rules look at all."""

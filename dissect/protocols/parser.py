@@ -206,7 +206,7 @@ class Parser:
         side, position, order, time_ns = frame.side, frame.position, frame.order, frame.time_ns
         dissector = self.dissector
         conversation, source, target, rank = self.ends[side]
-        time = rfc3339(time_ns)
+        time = rfc3339(time_ns) if self.options.times else ""
         if isinstance(frame, FrameGap):
             head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], dissector.protocol)
             gap = Gap(*head, position, frame.size, frame.reason, frame.in_frame)
