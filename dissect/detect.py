@@ -303,7 +303,11 @@ class Detector:
             confidence, _, verdict = found[0]
             rivals = [one for one in found if confidence - one[0] < CLOSE and one[2].protocol != verdict.protocol]
             if rivals and (final or confidence >= CERTAIN):
-                by_port = [one for one in (found[0], *rivals) if set(one[1].ports) & set(server_ports(self.ports, one[2].client))]
+                by_port = [
+                    one
+                    for one in (found[0], *rivals)
+                    if set(one[1].ports) & set(server_ports(self.ports, None if self.from_start else one[2].client))
+                ]
                 if len(by_port) == 1:
                     verdict = by_port[0][2]
                     verdict.evidence = (*verdict.evidence, "the port decides between equal candidates")
