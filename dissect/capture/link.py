@@ -53,9 +53,15 @@ UDP = 17
 ASIDE = (1, UDP, 58)
 """ICMP, UDP and ICMPv6: what is said in them may be about connections."""
 
-TUNNELS = {4: "IP in IP", 41: "IP in IP", 47: "GRE"}
-UDP_TUNNELS = {4789: "VXLAN", 8472: "VXLAN", 6081: "GENEVE"}
-"""What carries whole packets, by IP protocol and by port. It is only counted: whoever captures at its end has them twice."""
+TUNNELS = {4: "IP in IP", 41: "IP in IP", 47: "GRE", 115: "L2TP"}
+UDP_TUNNELS = {1701: "L2TP", 2152: "GTP-U", 4789: "VXLAN", 6081: "GENEVE", 8472: "VXLAN"}
+"""What carries complete packets, by IP protocol and by port. It is only counted: whoever captures at its end has them twice."""
+
+
+def udp_tunnel(ports: bytes) -> str | None:
+    """What carries packets between these ports: that of the receiver, and of L2TP, which answers to any port, that of the sender."""
+    name = UDP_TUNNELS.get(int.from_bytes(ports[2:4], "big"))
+    return "L2TP" if name is None and UDP_TUNNELS.get(int.from_bytes(ports[:2], "big")) == "L2TP" else name
 
 
 class PacketCounters(msgspec.Struct):
@@ -196,7 +202,7 @@ class LinkParser:
         self.counters.not_tcp += 1
         if self.aside is not None and protocol in ASIDE:
             self.aside(packet, order, ip, protocol, self.network)
-        name = UDP_TUNNELS.get(int.from_bytes(ends[-2:], "big")) if protocol == UDP else TUNNELS.get(protocol)
+        name = udp_tunnel(ends[-4:]) if protocol == UDP else TUNNELS.get(protocol)
         if name is not None:
             tunnels = self.counters.tunnels
             tunnels[name] = tunnels.get(name, 0) + 1

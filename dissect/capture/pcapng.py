@@ -1,6 +1,7 @@
 """Reads pcapng files: several sections of either byte order, each with its own interfaces.
 
-After the I-D draft-ietf-opsawg-pcapng, with the obsolete Packet Block; unknown blocks are skipped.
+After the I-D draft-ietf-opsawg-pcapng, with the obsolete Packet Block; unknown blocks are skipped. A length that does not count the
+bytes that fill up to a multiple of four is rounded up, as Wireshark does.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ Secrets = list[tuple[int, bytes]]
 
 LAST_NS = ((1 << 63) // 1_000_000_000 - 1) * 1_000_000_000
 """Times are 64 bits of nanoseconds; what is later stops here, what is before 1970 at 0."""
+
+
+def filled(size: int) -> int:
+    """How long a block is that says it has so many bytes."""
+    return size + 3 & ~3
 
 
 class Interfaces:
@@ -171,8 +177,9 @@ class Sections:
                     return WalkedBlocks(packets, at, 0, "a section begins without a known byte-order magic")
                 self._begin(BYTE_ORDERS[magic])
                 _, size = self._head(buffer, at)
-            if size & 3 or size < (least or 12) or (least and size > self._limit + OPTIONS_ROOM):
+            if size < (least or 12) or (least and size > self._limit + OPTIONS_ROOM):
                 return WalkedBlocks(packets, at, 0, f"a block of type {kind:#x} says it has {size} bytes")
+            size = filled(size)
             if at + size > end:
                 return WalkedBlocks(packets, at, at + size - end, skip=not least and size > ALWAYS)
             if buffer[at + 4 : at + 8] != buffer[at + size - 4 : at + size]:

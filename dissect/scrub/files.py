@@ -132,6 +132,7 @@ def _pcapng(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | 
         if head[:4] == pcapng.MAGIC:
             order = pcapng.BYTE_ORDERS.get(head[8:12], order)
         kind, size = struct.unpack(order + "II", head[:8])
+        size = pcapng.filled(size)
         block = reader.take(size)
         if len(block) < max(size, 12):
             break

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamdump.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UDP_TUNNELS, UNKNOWN_LINK
+from streamdump.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UNKNOWN_LINK, udp_tunnel
 from streamdump.conversation.summary import united
 from streamdump.scrub.replace import FILL, AddressReplacements
 from streamdump.scrub.search import ByteStreams, Range
@@ -205,7 +205,7 @@ class Packets:
             return
         name = TUNNELS.get(found.protocol)
         if found.protocol == UDP and found.captured >= 4:
-            name = UDP_TUNNELS.get(int.from_bytes(self.file[found.start + 2 : found.start + 4], "big"))
+            name = udp_tunnel(self.file[found.start : found.start + 4])
         if name is not None:
             self.unread[f"in {name}"] += 1
 

@@ -463,7 +463,8 @@ def _begin_section(piece: ByteRange, data: bytes) -> None:
     head: list[bytes] = []
     while order is not None and at + 20 <= len(data):
         kind, size, _, own = struct.unpack_from(order + "IIII", data, at)
-        if size & 3 or size < pcapng.LEAST.get(kind, 12) or at + size > len(data) or kind in PACKETS or (at and kind == pcapng.SECTION):
+        size = pcapng.filled(size)
+        if size < pcapng.LEAST.get(kind, 12) or at + size > len(data) or kind in PACKETS or (at and kind == pcapng.SECTION):
             break
         piece.secrets = piece.secrets or kind == pcapng.SECRETS
         if kind in (pcapng.SECTION, pcapng.INTERFACE):
@@ -659,11 +660,11 @@ def _structure(piece: ByteRange, start: int, stop: int) -> str | None:
             if kind != pcapng.ENHANCED:
                 if kind in APART:
                     return APART[kind]
-                if size < 12 or size & 3:
+                if size < 12:
                     return None
             elif size < 32:
                 return None
-            at += size
+            at += pcapng.filled(size)
         if len(data) < 8:
             return None
     return None

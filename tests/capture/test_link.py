@@ -371,11 +371,17 @@ def test_packets_in_tunnels_are_counted_by_what_carries_them() -> None:
     vxlan = struct.pack(">HHHHII", 50000, 8472, 16 + len(inner) + 14, 0, 0x08000000, 0x100) + ethernet(inner)
     geneve = struct.pack(">HHHHII", 50000, 6081, 16 + len(inner) + 14, 0, 0x00006558, 0x100) + ethernet(inner)
     gre = bytes.fromhex("00000800") + inner
+    gtp = struct.pack(">HHHHBBHI", 2152, 2152, 16 + len(inner), 0, 0x30, 0xFF, len(inner), 7) + inner
+    l2tp = [
+        struct.pack(">HHHHHHHH", *ports, 16 + len(inner), 0, 2, 1, 1, 0xFF03) + b"\x00\x21" + inner
+        for ports in ((1701, 50000), (50000, 1701))
+    ]
     packets = [ip4(gre, protocol=47), ip4(inner, protocol=4), ip6(inner, following=4), ip4(vxlan, protocol=17), ip6(geneve, following=17)]
+    packets += [ip4(gtp, protocol=17), ip4(bytes(4) + inner, protocol=115), *(ip4(one, protocol=17) for one in l2tp)]
     found, parser = parse([ethernet(one) for one in [*packets, ip4(bytes(40), protocol=17), ip4(tcp())]])
     assert len(found) == 1
-    assert parser.counters.tunnels == {"GRE": 1, "IP in IP": 2, "VXLAN": 1, "GENEVE": 1}
-    assert parser.counters.not_tcp == 6
+    assert parser.counters.tunnels == {"GRE": 1, "IP in IP": 2, "VXLAN": 1, "GENEVE": 1, "GTP-U": 1, "L2TP": 3}
+    assert parser.counters.not_tcp == 10
 
 
 @pytest.mark.parametrize("size", range(14, 40))

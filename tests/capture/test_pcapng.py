@@ -196,6 +196,19 @@ def test_broken_options_of_an_interface_are_left() -> None:
     assert times(section(), broken, enhanced(PACKETS[0])) == [PACKETS[0].time_ns]
 
 
+@pytest.mark.parametrize("order", "<>")
+def test_length_that_does_not_count_what_fills_a_block_up(order: str) -> None:
+    """As Wireshark reads it."""
+    packets = [one for one in PACKETS if len(one.data) % 4]
+    blocks = []
+    for one in packets:
+        whole = enhanced(one, order=order)
+        said = struct.pack(order + "I", len(whole) - (-len(one.data) % 4))
+        blocks.append(whole[:4] + said + whole[8:-4] + said)
+    file = b"".join([section(order), interface(order=order), *blocks])
+    assert [one.seq for one in segments(file)] == [at for at, one in enumerate(PACKETS, 1) if one in packets]
+
+
 def test_large_unknown_blocks_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamdump.capture.pcapng.ALWAYS", 1000)
     for size in (900, 1000, 1100, 5000):
