@@ -325,6 +325,11 @@ class Segment(msgspec.Struct, gc=False):
     """The length of the payload as sent, greater than that of `data` where the snap length cut it."""
     ttl: int = 0
     """The TTL of IPv4, or the hop limit of IPv6."""
+    buffer: bytes = b""
+    """What it was read from; empty where the checksum cannot be looked at, as then `damaged` says whether it is wrong."""
+    addresses: int = 0
+    """Where in there the addresses are, which the TCP header follows."""
+    damaged: bool = False
 
 
 class SideData(msgspec.Struct, gc=False):

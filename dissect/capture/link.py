@@ -146,7 +146,7 @@ class LinkParser:
         total = packet.wire + offset - ip
         if kind == IPV4 and room >= LEAST4:
             version, length, fragment, ttl, protocol, ends, seq, ack, words, flags, window = TCP4(buffer, ip)
-            size = (words >> 2 & 0x3C) + 20
+            size, addresses = (words >> 2 & 0x3C) + 20, ip + 12
             sent = length or total
             if not (version == 0x45 and protocol == TCP and not fragment & 0x3FFF and LEAST4 <= size <= sent):
                 if protocol != TCP and version >> 4 == 4:
@@ -155,7 +155,7 @@ class LinkParser:
                 return self._of_odd(packet, order, ip, total)
         elif kind == IPV6 and room >= LEAST6:
             version, length, protocol, ttl, ends, seq, ack, words, flags, window = TCP6(buffer, ip)
-            size = (words >> 2 & 0x3C) + 40
+            size, addresses = (words >> 2 & 0x3C) + 40, ip + 8
             sent = length + 40 if length else total
             if not (version >> 4 == 6 and protocol == TCP and LEAST6 <= size <= sent):
                 if protocol != TCP and protocol not in EXTENSIONS and version >> 4 == 6:
@@ -174,7 +174,9 @@ class LinkParser:
                 flags |= CLAIMS
         else:
             data = buffer[ip + size : ip + sent]
-        return Segment(ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size, ttl)
+        return Segment(
+            ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size, ttl, buffer, addresses
+        )
 
     def _is_again(self, packet: Packet, ip: int, kind: int, place: int) -> bool:
         """Whether a packet of a cooked capture repeats one."""

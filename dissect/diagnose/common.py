@@ -351,6 +351,19 @@ def _retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft
     return FindingDraft(cause, (), closed.repeated, key="again") if closed.ours and count else None
 
 
+def _wrong_checksum(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side, count in enumerate(closed.signs.damaged if closed.ours else ()):
+        name = closed.name(side)
+        what = f"{count:,} segments of {name} have wrong TCP checksums, and were"
+        if count == 1:
+            what = f"1 segment of {name} has a wrong TCP checksum, and was"
+        cause = f"{what} sent again: the network damages packets"
+        if count:
+            found.append(FindingDraft(cause, (), key=side))
+    return found
+
+
 def _zero_window(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     sides = [(stopped[2], -side, stopped[0]) for side, stopped in enumerate(closed.stopped) if stopped is not None]
     if not sides or not closed.ours:
@@ -859,6 +872,13 @@ COMMON: tuple[Rule, ...] = (
         "Look for a firewall or intrusion prevention system that resets connections, where several come or the TTL differs.",
     ),
     Rule("tcp.retransmitted", NOTE, CLOSED, _retransmitted, "Look at the network between the two if it is slow; else it is of no concern."),
+    Rule(
+        "tcp.damaged",
+        NOTE,
+        CLOSED,
+        _wrong_checksum,
+        "Look at the cables, network cards and drivers between the two where this happens often.",
+    ),
     Rule(
         "tcp.zero-window",
         WARNING,

@@ -81,7 +81,7 @@ def _signs(tcp: TcpStream) -> Signs:
     late = [one.late if one.late is not None and (one.late.refused or one.acked < one.late.end) else None for one in tcp.streams]
     again = [one.again if one.again is not None and one.again.position >= one.acked else None for one in tcp.streams]
     reset = None if tcp.end is None else tcp.end.reset
-    return Signs(reset, tcp.ignored, (late[0], late[1]), (again[0], again[1]), tcp.silence)
+    return Signs(reset, tcp.ignored, (late[0], late[1]), (again[0], again[1]), tcp.silence, (tcp.sides[0].damaged, tcp.sides[1].damaged))
 
 
 def _how(tcp: TcpStream) -> tuple[str, int | None, int | None]:

@@ -159,13 +159,17 @@ def dissect(
     repeated = None
     opened = Dissection(options, several, until, ends_ns)
     for batch in batches:
-        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, data in _columns(batch, COLUMNS):
+        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data in _columns(
+            batch, COLUMNS
+        ):
             if kind >= CARRY:
                 opened.carried(_carry(kind, flow_id, flow, time_ns, data))
             elif kind == REPEATED:
                 repeated = file, number
             elif (file, number) != repeated:
-                segment = Segment(ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, window, data, wire, ttl)
+                segment = Segment(
+                    ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, window, data, wire, ttl, b"", 0, bool(damaged)
+                )
                 opened.packet(flow_id, segment)
             if opened.full:
                 yield from opened.made()
@@ -175,7 +179,7 @@ def dissect(
 
 COLUMNS = (
     *("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "window"),
-    *("wire", "ttl", "payload"),
+    *("wire", "ttl", "damaged", "payload"),
 )
 
 

@@ -14,6 +14,8 @@ from streamdump.errors import CaptureError
 from streamdump.model import Packet, Segment
 from streamdump.spark.keys import key_of
 from streamdump.spark.splits import Split, batches
+from streamdump.tcp.assembler import SYN
+from streamdump.tcp.checksum import is_right
 
 SEGMENT, FRAGMENT, OTHER, REPEATED, CARRY, CARRY_IN_ORDER = 0, 1, 2, 3, 4, 5
 """Kinds of rows: a TCP segment; a fragment of a TCP datagram, whose `payload` is the IP packet; a packet that is none of ours, which in a
@@ -46,6 +48,7 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
     "length": ("int", pa.int32(), "bytes of payload captured"),
     "wire": ("int", pa.int32(), "bytes of payload sent"),
     "ttl": ("smallint", pa.int16(), "TTL of IPv4, hop limit of IPv6"),
+    "damaged": ("boolean", pa.bool_(), "the checksum of a segment with payload or SYN is wrong"),
     "payload": ("binary", pa.binary(), "bytes of it as captured"),
     "cooked": ("int", pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
     "digest": ("binary", pa.binary(), "digest of the IP packet of a Linux cooked capture"),
@@ -89,8 +92,8 @@ def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int, l
     fragment = parser.fragment
     if fragment is not None:
         data = packet.buffer[fragment.offset : fragment.offset + fragment.captured]
-        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, data, *sighting),)
-    return () if sighting is NOWHERE and not last else ((OTHER, *place, split.network, *[None] * 10, *sighting),)
+        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, None, data, *sighting),)
+    return () if sighting is NOWHERE and not last else ((OTHER, *place, split.network, *[None] * 11, *sighting),)
 
 
 NOWHERE = (None, None)
@@ -100,7 +103,16 @@ NOWHERE = (None, None)
 def row_of(segment: Segment, latest_ns: int, sighting: tuple[Any, Any] = NOWHERE) -> Row:
     """The row of a segment."""
     place = segment.file, segment.number, segment.time_ns, latest_ns
-    told = segment.seq, segment.ack, segment.flags, segment.window, len(segment.data), segment.wire, segment.ttl
+    told = (
+        segment.seq,
+        segment.ack,
+        segment.flags,
+        segment.window,
+        len(segment.data),
+        segment.wire,
+        segment.ttl,
+        bool(segment.data or segment.flags & SYN) and not is_right(segment),
+    )
     return (SEGMENT, *place, *key_of(segment.ends), *told, segment.data, *sighting)
 
 

@@ -11,6 +11,7 @@ What is believed, where packets contradict each other:
 - The first FIN counts, unless bytes behind it were seen before; bytes behind it that come later are dropped. One number at the end
   without a byte is a FIN that was not captured, where the other side has ended or RST came.
 - A single byte that is there already, whatever it is, is a keep-alive or a probe.
+- A segment with a wrong checksum, of a sender with right ones, waits until it is acknowledged, as its receiver drops it otherwise.
 - Bytes that a length claims beyond the end of the frame on the wire do not exist, unless the next segment of the sender begins, or an
   acknowledgement ends, right behind them: then the capture was cut with both of its lengths.
 - The sequence number of a RST belongs to no byte. One outside of what the receiver may take is ignored, as the receiver does; so is one
@@ -31,6 +32,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from streamdump.model import CLAIMS, END, Mark, Options, Segment, SideData, StreamGap
+from streamdump.tcp.checksum import is_right
 from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
 from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, LateData, Reset, SentAgain, Silence
 
@@ -55,6 +57,12 @@ HELD_BACK_UNACKED = 65_536
 
 IN_WINDOW = 65_536
 """A RST further than this from the next byte is in no window: what is missing between them is more than the capture lost."""
+
+OFFLOADED = 3
+"""A sender of whom so many segments with wrong checksums were acknowledged, or came while fewer were right, has them computed later."""
+
+DAMAGED_KEPT = 8
+"""So many segments with wrong checksums of a side are held back."""
 
 TTLS_KEPT = 8
 """So many different TTLs of each side are remembered."""
@@ -111,6 +119,8 @@ class SideCounts(msgspec.Struct, gc=False):
     """Segments with something new below what was seen before."""
     conflicts: int = 0
     """Segments that bring other bytes where there are some already."""
+    damaged: int = 0
+    """Segments with a wrong checksum that were sent again."""
 
     def repeat(self, packet: int) -> None:
         """Count a segment with nothing new."""
@@ -287,6 +297,7 @@ class ByteStream:
         "fin",
         "former",
         "hasty",
+        "held",
         "hint",
         "kept",
         "known",
@@ -300,13 +311,17 @@ class ByteStream:
         "plain",
         "reach",
         "recent",
+        "right",
         "sent",
         "side",
         "stray",
         "syn",
+        "taken",
         "ttl",
         "ttls",
+        "unchecked",
         "waiting",
+        "wrong",
     )
 
     def __init__(self, side: int, count: SideCounts, out: Items) -> None:
@@ -344,6 +359,13 @@ class ByteStream:
         self.former: int | None = None
         # When it ended, by FIN or RST.
         self.ended_ns: int | None = None
+        # How many checksums were right and how many wrong, how many of the latter were acknowledged all the same, whether
+        # they mean nothing, and the segments with wrong ones that wait for an acknowledgement.
+        self.right = 0
+        self.wrong = 0
+        self.taken = 0
+        self.unchecked = False
+        self.held: list[Segment] = []
         # Bytes that came again though they are not acknowledged, and bytes that came though the other side had ended.
         self.again: SentAgain | None = None
         self.late: LateData | None = None
@@ -464,6 +486,8 @@ class ByteStream:
         for at, _, what, one, two in taken:
             if what == "conflict":
                 text = f"{two} bytes sent again differ, the first at position {one - origin}; those that came first were kept"
+                if two == 1:
+                    text = f"1 byte sent again differs, at position {one - origin}; the one that came first was kept"
             else:
                 text = f"{one} bytes from before the first byte released came late and were dropped"
             notes.append((max(at, start) - origin, text))
@@ -509,7 +533,14 @@ class ByteStream:
 
     def judge(self) -> None:
         """Note whether what simply follows needs no other look."""
-        self.plain = self.known == FIXED and self.ended_ns is None and self.waiting is None and not self.pending and self.sent <= self.next
+        self.plain = (
+            self.known == FIXED
+            and self.ended_ns is None
+            and self.waiting is None
+            and not self.pending
+            and self.sent <= self.next
+            and not self.held
+        )
         self.expected = (self.base + self.next) & MASK
 
     def holds(self, position: int) -> bool:
@@ -666,6 +697,7 @@ class TcpStream(ConversationCounts):
             and other.plain
             and len(data) == wire
             and segment.ttl == own.ttl
+            and (not wire or own.unchecked or is_right(segment))
         ):
             return None
         behind = (other.expected - segment.ack) & MASK
@@ -686,6 +718,8 @@ class TcpStream(ConversationCounts):
             other.acked = acked
         if not wire:
             return NOTHING
+        if not own.unchecked:
+            own.right += 1
         count.bytes += wire
         count.stream += wire
         at = own.next
@@ -789,18 +823,40 @@ class TcpStream(ConversationCounts):
         return True
 
     def _step(self, own: ByteStream, other: ByteStream, segment: Segment) -> None:
-        count, seq, flags, wire = own.count, segment.seq, segment.flags, segment.wire
         mark = self._count(own, segment)
         if self.closed is not None:
             return
+        if _is_damaged(own, other, segment):
+            own.held.append(msgspec.structs.replace(segment, buffer=b""))
+        else:
+            self._apply(own, other, segment, mark)
+
+    def _accept(self, own: ByteStream, until: int | None = None) -> None:
+        """Take segments with wrong checksums: those up to this position, which were acknowledged, or all. Others that came again go."""
+        held, own.held = own.held, []
+        for segment in held:
+            end = own.position(segment.seq) + segment.wire
+            if end <= own.next:
+                own.count.damaged += 1
+            elif until is None or end <= until:
+                own.taken += until is not None
+                own.unchecked = own.unchecked or own.taken >= OFFLOADED
+                mark = segment.order, segment.number, segment.file, segment.time_ns
+                self._apply(own, self.streams[1 - own.side], segment, mark)
+            else:
+                own.held.append(segment)
+
+    def _apply(self, own: ByteStream, other: ByteStream, segment: Segment, mark: Mark) -> None:
+        """Take in what a segment says and brings."""
+        count, seq, flags, wire = own.count, segment.seq, segment.flags, segment.wire
         if not flags & RST:
             own.meet(segment.ttl)
             if own.claim is not None and own.known:
                 self._confirm(own, own.position(seq))
         if other.pending:
-            self._expire(other)
+            _expire(self, other)
         if own.pending:
-            self._expire(own)
+            _expire(self, own)
         if flags & SYN:
             if not self._synchronise(own, other, seq, segment.ack, flags):
                 return
@@ -829,6 +885,8 @@ class TcpStream(ConversationCounts):
                 _witness(own, at)
             if flags & FIN and own.fin is None:
                 self._end(own, own.position(seq + wire), mark)
+        if own.held:
+            self._accept(own, None if own.unchecked else own.acked)
         if own.waiting is not None:
             self._settle(own)
         if other.waiting is not None:
@@ -838,8 +896,11 @@ class TcpStream(ConversationCounts):
 
     def give_up(self, stream: ByteStream) -> None:
         """Release the first gap, and what waited for it."""
+        if stream.held:
+            self._accept(stream)
         waiting = stream.waiting
-        assert waiting is not None
+        if waiting is None:
+            return
         first = waiting.starts[waiting.head]
         stream.gap(first, "lost", waiting.pieces[first][2:6])
         self._drain(stream)
@@ -852,11 +913,12 @@ class TcpStream(ConversationCounts):
             self.closed = current
             self.ended = "FIN"
             self.open = False
-            self._let_go()
+            _let_go(self)
 
     def finish(self, current: int) -> None:
         """Release everything, with gaps between and behind: no more segments will come."""
         for stream, other in (self.streams, self.streams[::-1]):
+            self._accept(stream)
             while stream.waiting is not None:
                 self.give_up(stream)
             top = stream.top
@@ -881,12 +943,7 @@ class TcpStream(ConversationCounts):
                 self.ended = f"FIN by {ended[0]}, open at end of capture"
             else:
                 self.ended = "open at end of capture"
-        self._let_go()
-
-    def _let_go(self) -> None:
-        for stream in self.streams:
-            stream.forget()
-            stream.notes = None
+        _let_go(self)
 
     def _synchronise(self, own: ByteStream, other: ByteStream, seq: int, ack: int, flags: int) -> bool:
         """Take a SYN; False for one that answers something else."""
@@ -924,6 +981,8 @@ class TcpStream(ConversationCounts):
         at = stream.position(ack)
         if at <= stream.acked:
             return
+        if stream.held:
+            self._accept(stream, at)
         if stream.claim is not None:
             self._confirm(stream, at)
         if self.reset:
@@ -943,19 +1002,6 @@ class TcpStream(ConversationCounts):
                     stream.pending = deque()
                 stream.pending.append((at, self.received, self.clock, stream.later))
         stream.acked = max(at, stream.acked)
-
-    def _expire(self, stream: ByteStream) -> None:
-        """Make certain what was acknowledged long enough ago."""
-        pending = stream.pending
-        assert pending is not None
-        packets, clock = self.received - ACKED_PACKETS, self.clock - ACKED_TIME_NS
-        while pending:
-            position, came, when, _ = pending[0]
-            if came <= packets or when <= clock:
-                stream.certain = max(stream.certain, position)
-            elif position > stream.next:
-                return
-            pending.popleft()
 
     def _confirm(self, stream: ByteStream, position: int) -> None:
         """Believe what a segment claims where the byte stream goes on right behind it."""
@@ -1147,6 +1193,7 @@ class LengthOnly(TcpStream):
                 stream.waiting = None
             stream.sent = max(stream.sent, stream.next)
             stream.pending = stream.notes = None
+            stream.held = []
             stream.forget()
         self.out.clear()
 
@@ -1210,6 +1257,33 @@ NOTHING: Items = []
 """What most segments release that carry no bytes; nobody adds to it."""
 
 
+def _expire(tcp: TcpStream, stream: ByteStream) -> None:
+    """Make certain what was acknowledged long enough ago."""
+    pending = stream.pending
+    assert pending is not None
+    packets, clock = tcp.received - ACKED_PACKETS, tcp.clock - ACKED_TIME_NS
+    while pending:
+        position, came, when, _ = pending[0]
+        if came <= packets or when <= clock:
+            stream.certain = max(stream.certain, position)
+        elif position > stream.next:
+            return
+        pending.popleft()
+
+
+def _is_damaged(own: ByteStream, other: ByteStream, segment: Segment) -> bool:
+    """Whether the receiver drops a segment, as its checksum is wrong and most others of its sender are right."""
+    syn = segment.flags & SYN
+    if own.unchecked or segment.flags & RST or not (segment.wire or syn):
+        return False
+    if is_right(segment):
+        own.right += 1
+        return False
+    own.wrong += 1
+    own.unchecked = own.wrong >= OFFLOADED and own.wrong > own.right
+    return not syn and own.right > 2 * own.wrong - 2 and other.count.packets > 0 and len(own.held) < DAMAGED_KEPT
+
+
 def _late(ended: ByteStream, segment: Segment, end: int) -> LateData | None:
     """What a segment brings new though the other side has ended the connection, as its sender knew or should have known."""
     assert ended.ended_ns is not None
@@ -1238,6 +1312,12 @@ def _is_no_byte(tcp: TcpStream, stream: ByteStream, other: ByteStream, end: int)
     """Whether what was acknowledged behind `end` is one number without a byte: a FIN that was not captured, or a keep-alive before the
     first byte."""
     return stream.top - end == 1 and stream.fin is None and (other.fin is not None or tcp.reset or stream.known == TENTATIVE)
+
+
+def _let_go(tcp: TcpStream) -> None:
+    for stream in tcp.streams:
+        stream.forget()
+        stream.notes = None
 
 
 def _witness(own: ByteStream, at: int) -> None:

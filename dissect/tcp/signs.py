@@ -76,3 +76,5 @@ class Signs(NamedTuple):
     unacknowledged: tuple[SentAgain | None, SentAgain | None] = (None, None)
     silence: Silence | None = None
     """The last long one."""
+    damaged: tuple[int, int] = (0, 0)
+    """By side segments with a wrong checksum that were sent again."""

@@ -10,7 +10,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.model import Finding, Options, Packet, Record
+from streamdump.model import Finding, Message, Options, Packet, Record
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, worst_first
 from tests.diagnose.test_seastar import ask as seastar_ask
@@ -280,3 +280,11 @@ def test_direction_without_packets_acknowledges_nothing() -> None:
     one = sent_again(5)
     one.packets = [each for at, each in enumerate(one.packets) if each.data[34:36] == one.ports[0].to_bytes(2, "big")]
     assert "tcp.never-acknowledged" not in told(capture(one))
+
+
+def test_damaged_segment_is_sent_again() -> None:
+    findings, outcomes, records = diagnosed(REPORTS / "damaged_then_right.pcap")
+    cause = "1 segment of the client has a wrong TCP checksum, and was sent again: the network damages packets"
+    assert [(each.rule, each.severity, each.cause) for each in findings] == [("tcp.damaged", "note", cause)]
+    assert (outcomes[0].messages, outcomes[0].ended) == (20, "Close by client")
+    assert not [each for each in records if isinstance(each, Message) and (each.fault or each.notes)]

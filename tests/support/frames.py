@@ -7,10 +7,13 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from streamdump.capture.files import CaptureReader, open_capture
 from streamdump.capture.link import LinkParser
 from streamdump.model import Packet as Captured
 from streamdump.model import Segment
+from streamdump.tcp.checksum import is_right
 
 A, B = bytes.fromhex("c0000201"), bytes.fromhex("c0000202")  # 192.0.2.1, 192.0.2.2
 A6, B6 = bytes.fromhex("20010db8000000000000000000000001"), bytes.fromhex("20010db8000000000000000000000002")
@@ -142,8 +145,9 @@ def bytes_of(packet: Captured) -> bytes:
 
 
 def parsed(parser: LinkParser, packets: Iterable[Captured], order: int = 0) -> list[Segment]:
-    """The segments of these packets, of which the first has this order."""
-    return [found for at, packet in enumerate(packets, order) if (found := parser.segment(packet, at)) is not None]
+    """The segments of these packets, of which the first has this order; as they are the same in other buffers."""
+    found = [one for at, packet in enumerate(packets, order) if (one := parser.segment(packet, at)) is not None]
+    return [replace(one, damaged=not is_right(one), buffer=b"", addresses=0) for one in found]
 
 
 def segments(data: bytes, rows: int | None = None, parser: LinkParser | None = None) -> list[Segment]:

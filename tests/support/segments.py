@@ -39,6 +39,7 @@ class Segment(NamedTuple):
     flags: int = ACK
     time_ns: int | None = None
     wire: int | None = None
+    damaged: bool = False
 
 
 def a(seq: int, data: bytes = b"", ack: int | None = 5000, flags: int = ACK, **more: Any) -> Segment:
@@ -69,7 +70,7 @@ def made(segments: Iterable[Segment], first: int = 0, file: int = 0) -> list[mod
         time_ns = order * 1_000_000 if one.time_ns is None else one.time_ns
         wire = len(one.data) if one.wire is None else one.wire
         seq, ack = one.seq & MASK, (one.ack or 0) & MASK
-        found.append(model.Segment(ends, order, time_ns, order + 1, file, seq, ack, one.flags, 65535, one.data, wire))
+        found.append(model.Segment(ends, order, time_ns, order + 1, file, seq, ack, one.flags, 65535, one.data, wire, damaged=one.damaged))
     return found
 
 

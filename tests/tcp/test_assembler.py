@@ -5,11 +5,14 @@ A's byte stream begins at sequence number 1000, B's at 5000. Packets are counted
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
 
-from streamdump.model import CLAIMS, END, Options
+from streamdump.capture.link import RAW, LinkParser
+from streamdump.model import CLAIMS, END, Options, Packet
+from streamdump.tcp.checksum import is_right
 from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
 
 SECOND = 1_000_000_000
@@ -110,7 +113,7 @@ def test_segment_inside_another_that_waits() -> None:
 def test_conflict_with_released_bytes_is_noted_on_the_next_one() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1000, b"hullo world"), a(1011, b"!")])
     assert story.bytes(0) == b"hello world!"
-    assert story.notes[0] == [(6, "1 bytes sent again differ, the first at position 1; those that came first were kept")]
+    assert story.notes[0] == [(6, "1 byte sent again differs, at position 1; the one that came first was kept")]
     assert counts(story).conflicts == 1
 
 
@@ -233,6 +236,74 @@ def test_rst_whose_receiver_goes_on_is_ignored() -> None:
     assert (row.open, row.ended, row.ignored) == (False, "RST by 192.0.2.2:5552", ())
     row = one([*begin, *behind, a(1003, ack=5011, flags=FIN | ACK), b(5011, ack=1004, flags=FIN | ACK)]).conversation
     assert (row.ended, row.end is not None and (row.end.side, row.end.how)) == ("FIN", (0, "FIN"))
+
+
+# Checksums
+
+
+def test_damaged_segment_that_is_sent_again() -> None:
+    begin = [*handshake(), a(1000, b"hello "), a(1006, b"wXrld", damaged=True)]
+    story = one([*begin, a(1011, b"!"), b(5000, ack=1006), a(1006, b"world"), b(5000, ack=1012)])
+    assert story.bytes(0) == b"hello world!"
+    assert (counts(story).damaged, counts(story).conflicts, counts(story).retransmitted) == (1, 0, 0)
+    assert story.notes == ([], [])
+
+
+def test_segment_with_a_wrong_checksum_that_is_acknowledged() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1006, b"world", damaged=True), b(5000, ack=1011), a(1011, b"!")])
+    assert [item[2:5] for item in story.items[0]] == [(b"hello ", 3, 3), (b"world", 4, 5), (b"!", 6, 6)]
+    assert counts(story).damaged == 0
+
+
+@pytest.mark.parametrize("behind", [[], [a(1011, b"!")], [a(1011, flags=FIN | ACK)]])
+def test_segment_with_a_wrong_checksum_that_is_the_last(behind: list[Segment]) -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1006, b"world", damaged=True), *behind])
+    assert story.bytes(0)[:11] == b"hello world"
+    assert story.gaps(0) == []
+
+
+def test_sender_whose_checksums_are_computed_later() -> None:
+    begin = handshake()
+    begin[0] = begin[0]._replace(damaged=True)
+    story = one([*begin, *(a(1000 + at, b"x", damaged=True) for at in range(9)), a(1009, b"y"), a(1010, b"x", damaged=True)])
+    assert [item[3] for item in story.items[0]] == [item[4] for item in story.items[0]] == [*range(3, 14)]
+    story = one([*handshake(), *(a(1000 + at, b"x", damaged=at % 5 != 0) for at in range(40)), b(5000, ack=1040)])
+    assert (story.bytes(0), story.gaps(0)) == (b"x" * 40, [])
+    assert story.items[0][-1][3:5] == (42, 42)
+
+
+def test_second_copy_that_is_damaged() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1006, b"world"), a(1006, b"wXrld", damaged=True), a(1011, b"!")])
+    assert (story.bytes(0), story.notes[0]) == (b"hello world!", [])
+
+
+def test_copies_that_differ_with_right_checksums() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1000, b"Hello "), a(1006, b"world")])
+    assert story.bytes(0) == b"hello world"
+    assert story.notes[0] == [(6, "1 byte sent again differs, at position 0; the one that came first was kept")]
+
+
+def test_direction_without_the_other_is_not_held_back() -> None:
+    story = one([a(999, ack=None, flags=SYN), a(1000, b"hello "), a(1006, b"world", damaged=True), a(1011, b"!")])
+    assert [item[4] for item in story.items[0]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 511, 512, 513, 514, 515, 1459, 1460, 8960])
+@pytest.mark.parametrize("version", [4, 6])
+def test_checksum_of_tcp(size: int, version: int) -> None:
+    from scapy.layers.inet import IP, TCP
+    from scapy.layers.inet6 import IPv6
+
+    ip = IP(src="192.0.2.1", dst="192.0.2.2") if version == 4 else IPv6(src="2001:db8::1", dst="2001:db8::2")
+    options = [("MSS", 1460), ("NOP", None), ("NOP", None), ("Timestamp", (7, 8))]
+    data = bytearray(bytes(ip / TCP(sport=40000, dport=5552, flags="PA", options=options) / random.Random(size).randbytes(size)))
+    parsed = LinkParser().segment(Packet(bytes(data), 0, 1, 0, 0, len(data), len(data), RAW[0]), 0)
+    assert parsed is not None
+    assert is_right(parsed)
+    data[-1] ^= 0x10
+    parsed = LinkParser().segment(Packet(bytes(data), 0, 1, 0, 0, len(data), len(data), RAW[0]), 0)
+    assert parsed is not None
+    assert not is_right(parsed)
 
 
 # Lengths beyond the frame

@@ -363,7 +363,7 @@ def test_what_was_sent_again_with_other_bytes_is_noted_on_its_message() -> None:
         wire.packets.insert(number, changed(packet, len(packet.data) - 1))
     found = read(wire.capture(), one.keys)
     noted = [note.partition(", ")[0] for message in found.messages for note in message.notes]
-    assert noted == ["1 bytes sent again differ"] * 2
+    assert noted == ["1 byte sent again differs"] * 2
 
 
 def test_the_wrong_keys_open_nothing() -> None:
