@@ -287,7 +287,8 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
     ports = {int(endpoint.rpartition(":")[2]) for endpoint in (found.message.src, found.message.dst)}
 
     def heuristic(view: Any) -> Any:
-        if set(view.ports) == ports:
+        # Of the client it is 0
+        if any(view.ports) and {0, *ports}.issuperset(view.ports):
             raise Planted
         return protocol.heuristic(view)
 
