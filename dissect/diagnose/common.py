@@ -1109,26 +1109,57 @@ def _dialled(seen: Overview, one: Failed, place: str) -> bool:
 
 def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """A stream is deleted by one client and missed by another."""
-    used = {one.alike: one.last_ns for one in seen.facts("stream-used")}
     deleted: dict[str, list[Failed]] = {}
     for one in seen.facts("stream-deleted"):
         deleted.setdefault(one.places[0], []).append(one)
-    for lost in seen.facts("stream-lost"):
-        stream, did, again, how = lost.places
+    every = sorted(seen.facts("stream-lost"), key=lambda one: one.places[3] == "refused")
+    refused = {_whose(one): one for one in every if one.places[3] == "refused"}
+    then = {kind: {one.alike: one.last_ns for one in seen.facts(kind)} for kind in ("stream-used", "stream-unsure", "leader-named")}
+    reported: dict[str, str] = {}
+    for lost in every:
+        (stream, did, _, how), about = lost.places, _whose(lost)
         by = next((one for one in _deletions(deleted, stream) if one.client != lost.client and _before(one, lost, how)), None)
-        host, waited = (lost.client or "").rpartition(":")[0], seen.end_ns - lost.last_ns
-        if used.get(f"{stream} {host}", 0) > lost.last_ns or (how == "refused" and by is None) or (how != "refused" and waited < LOST_NS):
-            continue
-        never = f"that client {again} again in the {span_text(waited)} until the capture ends"
-        if by is None:
-            cause = f"the stream {quoted(stream)} was deleted or moved (no Delete is in the capture) while {lost.client} {did} it; {never}"
-        elif how == "refused":
-            cause = f"{by.client} deleted {by.cause} {span_text(lost.first_ns - by.last_ns)} before {lost.client} {did} it"
+        if how == "refused" and by is not None and about not in reported:
+            wanted_ns = lost.first_ns if lost.first_ns >= by.last_ns else lost.last_ns
+            cause, severity = f"{by.client} deleted {by.cause} {span_text(wanted_ns - by.last_ns)} before {lost.client} {did} it", ERROR
+        elif how != "refused" and then["stream-used"].get(about, 0) <= lost.last_ns:
+            after = _after_loss(seen, lost, by is None, refused.get(about), then)
+            if after is None:
+                continue
+            what = (
+                f"{by.client} deleted {by.cause}"
+                if by
+                else f"the stream {quoted(stream)} was deleted or moved (no Delete is in the capture)"
+            )
+            cause, severity = (
+                f"{what} while {lost.client} {did} it; {after}",
+                ERROR if by and about not in then["stream-unsure"] else WARNING,
+            )
         else:
-            cause = f"{by.client} deleted {by.cause} while {lost.client} {did} it; {never}"
-        known = [one for one in (by, lost) if one is not None]
-        evidence = tuple(number for one in known for number in one.messages), tuple(packet for one in known for packet in one.packets)
-        yield FindingDraft(cause, *evidence, WARNING if by is None else ERROR), lost
+            continue
+        if cause not in reported.values():
+            known = [one for one in (by, lost) if one is not None]
+            evidence = tuple(number for one in known for number in one.messages), tuple(packet for one in known for packet in one.packets)
+            yield FindingDraft(cause, *evidence, severity), lost
+        reported[about] = cause
+
+
+def _whose(lost: Failed) -> str:
+    """A stream, and the host that lost it."""
+    return f"{lost.places[0]} {(lost.client or '').rpartition(':')[0]}"
+
+
+def _after_loss(seen: Overview, lost: Failed, unexplained: bool, refused: Failed | None, then: dict[str, dict[str, int]]) -> str | None:
+    """What a client did after it lost a stream; None where it did what it should, as far as the capture shows."""
+    about, waited = _whose(lost), seen.end_ns - lost.last_ns
+    if refused is not None and refused.last_ns > lost.last_ns:
+        return f"that client {refused.places[1]} it again and was refused"
+    # A client that looked the stream up may go on at a server that is not captured
+    if waited < LOST_NS or (unexplained and (about in then["stream-unsure"] or then["leader-named"].get(about, 0) > lost.last_ns)):
+        return None
+    if about in then["stream-unsure"]:
+        return "the capture lacks packets that would show whether that client came back"
+    return f"that client {lost.places[2]} again in the {span_text(waited)} until the capture ends"
 
 
 def _deletions(deleted: dict[str, list[Failed]], stream: str) -> Iterator[Failed]:

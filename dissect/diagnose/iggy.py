@@ -494,7 +494,8 @@ def _stream_facts(context: ConversationContext, message: Message) -> FindingDraf
     if len(context.memo.missed) < PLACES:
         context.memo.missed[stream] = None
     did = f"wanted to {LACKS[message.name]}".removesuffix(" it")
-    return fact("stream-lost", message, f"{stream} {context.client}", stream, did, "", "refused")
+    about = f"{stream} {(context.client or '').rpartition(':')[0]} refused"
+    return fact("stream-lost", message, about, stream, did, "", "refused")
 
 
 def _roster(context: ConversationContext, closed: Closed) -> FindingDraft | None:

@@ -144,6 +144,9 @@ LACKS = {"DeclarePublisher": "publish to it", "Subscribe": "consume from it"}
 USED = {"Subscribe": ("consumed from", "did not subscribe"), "DeclarePublisher": ("published to", "did not declare a publisher")}
 """What clients did with a stream that they lost, and what they did not do then."""
 
+USED_SOMEHOW = ("used", "did not use it")
+"""The same where the capture lacks what they did: servers report the loss of a stream to those that use it."""
+
 NAMED = (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream"))
 """Fields of requests that say what they are about."""
 
@@ -265,7 +268,9 @@ class RabbitmqState(msgspec.Struct):
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id publishers that were refused, and what is told if the client publishes all the same."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
-    """Streams that the client has asked to delete."""
+    """Streams that the client has asked to delete; of a super stream what the names of its partitions begin with."""
+    lost: dict[str, None] = msgspec.field(default_factory=dict)
+    """Streams that the client used when they were deleted or moved."""
     sent: tuple[str, int, tuple[str, ...], tuple[int, ...], tuple[int, ...]] | None = None
     """What sent the client elsewhere, when and where to, and the evidence; None once it has asked for something else."""
     advertised: tuple[str, Message] | None = None
@@ -757,39 +762,62 @@ def _moved(context: ConversationContext, message: Message) -> FindingDraft | Non
     stream, code = message.fields.get("stream"), label_of(message, "code")
     which = "a stream" if stream is None else f"the stream {quoted(stream)}"
     cause = f"the server says that {which} changed ({code}): publishers and subscriptions of it have ended"
-    return FindingDraft(cause, key=stream) if stream not in context.memo.deleting else None
+    return None if _deletes(context.memo, stream) else FindingDraft(cause, key=stream)
 
 
 def _stream_facts(context: ConversationContext, message: Message) -> list[FindingDraft]:
     """What happens to streams, of which other conversations show the rest."""
     memo, request = context.memo, context.request_of(message)
     if message.name == "MetadataUpdate":
-        stream = str(message.fields.get("stream"))
+        stream = message.fields.get("stream") or ""
         held = (("Subscribe", memo.subscriptions), ("DeclarePublisher", memo.publishers))
-        used = [name for name, every in held if any(one.stream == stream for one in every.values())]
-        return [_lost(context, message, stream, USED[used[0]], "ended")] if used and stream not in memo.deleting else []
-    asked: dict[str, Any] = {} if request is None else request.fields
-    stream = asked.get("stream") or asked.get("name") or ""
-    if message.kind != "response" or not stream:
+        used = [USED[name] for name, every in held if any(one.stream == stream for one in every.values())]
+        used += [USED_SOMEHOW] if context.lossy or not context.begun else []
+        if not used or not stream or _deletes(memo, stream) or (stream not in memo.lost and len(memo.lost) >= SUBSCRIPTIONS):
+            return []
+        memo.lost[stream] = None
+        return [_lost(message, stream, f"{stream} {context.client}", used[0], "ended")]
+    stream = "" if request is None else _subject(request)
+    if message.kind != "response" or request is None or not stream:
         return []
     if message.name.startswith("Delete"):
-        what, separator = ("the super stream", "-") if "name" in asked else ("the stream", "")
-        told = fact("stream-deleted", message, f"{stream} {context.client}", stream, separator, what=f"{what} {quoted(stream)}")
-        return [told] if message.outcome == "answered" else []
+        return [_deleted(context, request, message)] if message.outcome == "answered" else []
     if message.outcome == "answered":
         return [fact("stream-used", message, f"{stream} {(context.client or '').rpartition(':')[0]}", stream)]
-    refused = _code(message) == "stream does not exist"
-    return [_lost(context, message, stream, (f"wanted to {LACKS[message.name]}".removesuffix(" it"), ""), "refused")] if refused else []
+    did, about = f"wanted to {LACKS[message.name]}".removesuffix(" it"), f"{stream} {(context.client or '').rpartition(':')[0]}"
+    return [_lost(message, stream, about, (did, ""), "refused")] if _code(message) == "stream does not exist" else []
 
 
-def _lost(context: ConversationContext, message: Message, stream: str, used: tuple[str, str], how: str) -> FindingDraft:
-    return fact("stream-lost", message, f"{stream} {context.client}", stream, *used, how)
+def _lost(message: Message, stream: str, about: str, used: tuple[str, str], how: str) -> FindingDraft:
+    """A stream that a client lost, or that a host asked for in vain, however often."""
+    return fact("stream-lost", message, f"{about} {how}", stream, *used, how)
+
+
+def _subject(request: Message) -> str:
+    """The stream or super stream that a request is about."""
+    return str(request.fields.get("stream") or request.fields.get("name") or "")
+
+
+def _deleted(context: ConversationContext, request: Message, message: Message) -> FindingDraft:
+    """A stream that was deleted, as this message shows."""
+    stream, (what, separator) = _subject(request), ("the super stream", "-") if "name" in request.fields else ("the stream", "")
+    told = fact("stream-deleted", message, f"{stream} {context.client}", stream, separator, what=f"{what} {quoted(stream)}")
+    return told._replace(at_ns=message.time_ns)
+
+
+def _open_facts(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    """Streams whose deletion was asked for, of which a loss shows that it came about; and streams to which a client may have come back,
+    as messages of it are missing."""
+    facts = [_deleted(context, one, one) for one in context.owed() if one.name.startswith("Delete") and _subject(one)]
+    host = (context.client or "").rpartition(":")[0]
+    unsure = list(context.memo.lost) if context.lossy else []
+    return facts + [FindingDraft("", (), (), later=True, rule="stream-unsure", alike=f"{stream} {host}") for stream in unsure]
 
 
 def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     gone = context.memo.gone
     end = closed.until_ns
-    if gone is None or end - gone.time_ns < LOST_NS:
+    if gone is None or end - gone.time_ns < LOST_NS or context.lossy:
         return None
     stream = quoted(gone.fields.get("stream"))
     cause = f"the client does nothing for {span_text(end - gone.time_ns)} after the server said that the stream {stream} changed"
@@ -832,7 +860,7 @@ def _leader_facts(context: ConversationContext, message: Message) -> list[Findin
     for one in message.fields.get("stream_metadata") or () if message.kind == "response" else ():
         stream, leader = one.get("stream_name"), brokers.get(one.get("leader_reference"))
         if stream is not None and leader is not None and one.get("response_code_label") == "OK":
-            facts.append(fact("leader-named", message, f"{host} {stream}", stream, leader))
+            facts.append(fact("leader-named", message, f"{stream} {host}", stream, leader))
     return facts
 
 
@@ -966,7 +994,7 @@ def _tuned(context: ConversationContext, memo: RabbitmqState, message: Message, 
 
 def _looked_up(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     missing = [one for one in fields.get("stream_metadata") or () if one.get("response_code_label") in EXPECTED]
-    memo.missing = message if any(one.get("stream_name") not in memo.deleting for one in missing) else None
+    memo.missing = message if any(not _deletes(memo, one.get("stream_name")) for one in missing) else None
 
 
 def _opening(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1158,13 +1186,19 @@ def _offset_stored(context: ConversationContext, memo: RabbitmqState, message: M
 
 
 def _deleting(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if len(memo.deleting) < PUBLISHERS:
-        memo.deleting[str(fields.get("stream"))] = None
+    stream = _subject(message)
+    if stream and len(memo.deleting) < PUBLISHERS:
+        memo.deleting[stream + ("-" if "name" in fields else "")] = None
+
+
+def _deletes(memo: RabbitmqState, stream: str | None) -> bool:
+    """Whether the client itself deletes a stream, or the super stream that it is a partition of."""
+    return stream is not None and (stream in memo.deleting or stream[: stream.rfind("-") + 1] in memo.deleting)
 
 
 def _updated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     stream = fields.get("stream")
-    if stream not in memo.deleting:
+    if not _deletes(memo, stream):
         memo.gone = message
     for ident in [ident for ident, one in memo.subscriptions.items() if one.stream == stream]:
         del memo.subscriptions[ident]
@@ -1200,6 +1234,7 @@ _FOLLOW = {
     ("CreateSuperStream", "response"): _emptied,
     ("DeleteSuperStream", "response"): _emptied,
     ("Delete", "request"): _deleting,
+    ("DeleteSuperStream", "request"): _deleting,
     ("Delete", "response"): _emptied,
     ("MetadataUpdate", "one_way"): _updated,
 }
@@ -1388,6 +1423,7 @@ RULES: tuple[Rule, ...] = (
         _stream_facts,
         ADVICE["stream does not exist"],
     ),
+    Rule("stream-deleted", NOTE, CLOSED, _open_facts, ADVICE["stream does not exist"]),
     Rule(
         "stream-change-ignored",
         WARNING,

@@ -980,6 +980,66 @@ GONE = CONSUMED.replace(
     '192.0.2.7:50000 deleted the stream "orders"', 'the stream "orders" was deleted or moved (no Delete is in the capture)'
 )
 PUBLISHED = CONSUMED.replace("consumed from", "published to").replace("did not subscribe", "did not declare a publisher")
+USED = CONSUMED.replace("consumed from", "used").replace("did not subscribe again", "did not use it again")
+REFUSED = CONSUMED.partition("; ")[0] + "; that client wanted to consume from it again and was refused"
+UNSURE = CONSUMED.partition("; ")[0] + "; the capture lacks packets that would show whether that client came back"
+
+
+def coming_back(code: int, wait: int = SECOND, port: int = 40001) -> Connection:
+    """The client that lost its stream subscribes again, on another connection, five times."""
+    one = Connection(2 * SECOND, port).ready().wait(wait)
+    for _ in range(5):
+        one.client(rabbit.SUBSCRIBE, subscription_id=3, stream="orders", offset_type=1, credit=9).wait(wait)
+        one.server(rabbit.SUBSCRIBE_RESPONSE, response_code=code)
+    return one.goodbye()
+
+
+def lossy_since() -> Connection:
+    """The client may have subscribed again behind the loss of its stream."""
+    one = losing()
+    del one.packets[-5:]
+    one.next = [one.next[0] - 28 + 40, one.next[1] - 11 + 12]
+    return one.server(rabbit.DELIVER, subscription_id=3, chunk=chunk(0)).wait(SECOND).client(rabbit.HEARTBEAT)
+
+
+def in_the_middle() -> Connection:
+    """A consumer of which no Subscribe was captured."""
+    one = Connection().server(rabbit.DELIVER, subscription_id=3, chunk=chunk(0)).client(rabbit.CREDIT, subscription_id=3, credit=1)
+    return one.wait(SECOND).server(rabbit.METADATA_UPDATE, code=6, stream="orders").client(rabbit.HEARTBEAT)
+
+
+def moved_on() -> Connection:
+    """A consumer that looks up its stream, which is elsewhere."""
+    one = losing()
+    del one.packets[-5:]
+    one.next = [one.next[0] - 28, one.next[1] - 11]
+    asked = {"stream_name": "orders", "response_code": 1, "leader_reference": 0, "replicas_references": []}
+    one.client(rabbit.METADATA, streams=["orders"])
+    brokers = [{"reference": 0, "host": "192.0.2.9", "port": 5552}]
+    return one.server(rabbit.METADATA_RESPONSE, brokers=brokers, stream_metadata=[asked]).goodbye()
+
+
+def deleting_super(client: bytes = OTHER, itself: bool = False) -> Connection:
+    """The super stream of "orders-0" and "orders-1" is deleted, both of which somebody consumes from."""
+    one = Connection(0 if itself else SECOND, 50000, client=client).ready()
+    for ident in (0, 1) if itself else ():
+        one.client(rabbit.SUBSCRIBE, subscription_id=ident, stream=f"orders-{ident}", offset_type=1, credit=9)
+        one.server(rabbit.SUBSCRIBE_RESPONSE)
+    one.client(rabbit.DELETE_SUPER_STREAM, name="orders").server(rabbit.DELETE_SUPER_STREAM_RESPONSE)
+    for ident in (0, 1) if itself else ():
+        one.server(rabbit.METADATA_UPDATE, code=6, stream=f"orders-{ident}")
+    return one.goodbye()
+
+
+def losing_both() -> Connection:
+    one = Connection().ready()
+    for ident in (0, 1):
+        one.client(rabbit.SUBSCRIBE, subscription_id=ident, stream=f"orders-{ident}", offset_type=1, credit=9)
+        one.server(rabbit.SUBSCRIBE_RESPONSE)
+    one.wait(SECOND)
+    for ident in (0, 1):
+        one.server(rabbit.METADATA_UPDATE, code=6, stream=f"orders-{ident}")
+    return one.goodbye()
 
 
 @pytest.mark.parametrize(
@@ -992,6 +1052,15 @@ PUBLISHED = CONSUMED.replace("consumed from", "published to").replace("did not s
         ((losing(), deleting(begin=20 * SECOND), staying(30)), GONE),
         ((losing(), deleting(code=16), staying(30)), GONE),
         ((losing(), staying(30)), GONE),
+        ((losing(), deleting(), coming_back(2), staying(30)), REFUSED),
+        ((losing(), deleting(), coming_back(1), staying(30)), None),
+        ((lossy_since(), deleting(), staying(30)), UNSURE),
+        ((lossy_since(), staying(30)), None),
+        ((in_the_middle(), deleting(), staying(30)), USED),
+        ((moved_on(), staying(30)), None),
+        ((losing_both(), deleting_super(), staying(30)), CONSUMED.replace("the stream", "the super stream")),
+        ((deleting_super(itself=True), staying(30)), None),
+        ((losing(), Connection(SECOND, 50000, client=OTHER).ready().client(rabbit.DELETE, stream="orders"), staying(30)), CONSUMED),
         (
             (
                 deleting(0),
@@ -1011,7 +1080,8 @@ def test_who_deleted_a_stream_that_others_use(talks: tuple[Connection, ...], cau
         return [(one.severity, one.cause, one.src) for one in every if one.conversation is None]
 
     found = diagnosed(capture(*talks))[0]
-    assert told(found) == ([] if cause is None else [("warning" if cause == GONE else "error", cause, "192.0.2.1:40000")])
+    severity = "warning" if cause in (GONE, UNSURE) else "error"
+    assert told(found) == ([] if cause is None else [(severity, cause, "192.0.2.1:40000")])
     assert cause is None or worst_first(found)[0].cause == cause
     # The same of parts, in any order
     for parts in (talks, talks[::-1]):
@@ -1022,6 +1092,18 @@ def test_who_deleted_a_stream_that_others_use(talks: tuple[Connection, ...], cau
             assert inspector.diagnoser is not None
             together.learn(inspector.diagnoser.seen())
         assert told(together.finish()) == told(found)
+
+
+def test_a_client_that_asks_for_a_deleted_stream_on_many_connections_is_reported_once() -> None:
+    talks = [coming_back(2, MS, 40001 + at) for at in range(5)]
+    found = [one.cause for one in diagnosed(capture(deleting(0), *talks))[0] if one.rule == NAME + "stream-deleted"]
+    assert found == ['192.0.2.7:50000 deleted the stream "orders" 2 s before 192.0.2.1:40001 wanted to consume from it']
+
+
+def test_nobody_ignores_what_it_did_itself_or_what_may_be_among_lost_messages() -> None:
+    for one in (deleting_super(itself=True), lossy_since()):
+        assert not {NAME + "stream-change-ignored"} & rules(one, staying(30)).keys()
+    assert NAME + "stream-changed" not in rules(deleting_super(itself=True))
 
 
 def grouped(begin: int, client: bytes, asked: int | None, offsets: tuple[int, ...], stored: int | None = None) -> Connection:
