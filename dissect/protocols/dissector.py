@@ -89,7 +89,7 @@ class Dissector:
         """The meaning of a frame; of a damaged one, of what there is of it before the first missing byte."""
         raise NotImplementedError
 
-    def stream_of(self, decoded: Decoded) -> str | None:
+    def stream_of(self, decoded: Decoded, order: int) -> str | None:
         """The stream, or whatever messages go to, that a message just decoded speaks of, as far as it, or what was declared before, tells;
         a response gets that of its request."""
         return None
@@ -102,7 +102,7 @@ class Dissector:
         """The frames that `in_turn` keeps, where it `holds` some."""
         return ()
 
-    def lost(self, side: int) -> None:
+    def lost(self, side: int, order: int = 0) -> None:
         """Told, in packet order, when frames of `side` may have been missed: state that counts them is unsure from here on."""
 
     def broken(self, side: int, data: bytes) -> None:

@@ -211,7 +211,7 @@ class Parser:
             head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], dissector.protocol)
             gap = Gap(*head, position, frame.size, frame.reason, frame.in_frame)
             if not frame.in_frame:
-                dissector.lost(side)
+                dissector.lost(side, order)
             for tally in self.tallies:
                 count_gap(tally, gap)
             self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
@@ -234,7 +234,7 @@ class Parser:
             decoded.name,
             decoded.kind,
             decoded.id,
-            dissector.stream_of(decoded),
+            dissector.stream_of(decoded, order),
             frame.file,
             (frame.first, frame.number),
             position,

@@ -84,14 +84,14 @@ class IggyDissector(Dissector):
     def give_up(self, side: int) -> None:
         self.framing.stubborn = True
 
-    def lost(self, side: int) -> None:
+    def lost(self, side: int, order: int = 0) -> None:
         self.waiting.trust.go(LOST)
 
     def decode(self, frame: Frame) -> Decoded:
         assert self.placed is not None
         return self.meaning.decode(frame, self.placed, self.parser.current)
 
-    def stream_of(self, decoded: Decoded) -> str | None:
+    def stream_of(self, decoded: Decoded, order: int) -> str | None:
         return topic_of(decoded.name, decoded.fields) if decoded.kind == "request" else None
 
     def held_frames(self) -> Iterable[Range]:

@@ -156,22 +156,22 @@ class MewbaseDissector(Dissector):
                 return False, at
             at += 1
 
-    def lost(self, side: int) -> None:
+    def lost(self, side: int, order: int = 0) -> None:
         self.subscriptions = None
         self.order.lose()
 
-    def stream_of(self, decoded: Decoded) -> str | None:
+    def stream_of(self, decoded: Decoded, order: int) -> str | None:
         body = decoded.fields.get("frame")
         if type(body) is not dict:
             return None
         channel = body.get("name" if decoded.name == "CREATECHANNEL" else "channel", body.get("streamName"))
         subscription = body.get("subID", body.get("SubID"))
         if decoded.name == "SUBSCRIBE" and decoded.role == ASK:
-            self.streams.ask(decoded.key, None, channel, False)
+            self.streams.ask(decoded.key, None, channel, False, order)
         elif decoded.name == "SUBRESPONSE" and decoded.role == ANSWER and _plain(subscription):
-            self.streams.answer(decoded.key, subscription, decoded.outcome == "answered")
+            self.streams.answer(decoded.key, None, subscription, decoded.outcome == "answered", order)
         elif channel is None and _plain(subscription):
-            channel = self.streams.named.get(subscription)
+            channel = self.streams.at(subscription, order)
         return channel if isinstance(channel, str) else None
 
     # Decoding

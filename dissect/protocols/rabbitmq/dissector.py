@@ -43,6 +43,9 @@ _PUBLISHER, _SUBSCRIPTION = "publisher_id", "subscription_id"
 _DECLARES = {"DeclarePublisher": _PUBLISHER, "Subscribe": _SUBSCRIPTION}
 """What gives a stream to a publisher, or to a subscription."""
 
+_DELETES = {"DeletePublisher": _PUBLISHER, "Unsubscribe": _SUBSCRIPTION}
+"""What deletes one."""
+
 _SPEAKS_OF = {
     **dict.fromkeys(("Publish", "PublishConfirm", "PublishError", "DeletePublisher"), _PUBLISHER),
     **dict.fromkeys(("Deliver", "Credit", "ConsumerUpdate", "Unsubscribe"), _SUBSCRIPTION),
@@ -181,9 +184,11 @@ class StreamDissector(Dissector):
         client = None if self.client is None else side == self.client
         return self.language.search(client, data, at, end, final, self.parser.buffers[side].work_budget)[:2]
 
-    def lost(self, side: int) -> None:
+    def lost(self, side: int, order: int = 0) -> None:
         self.guard.lose()
         self.phase = _OPEN
+        if side != self.client:
+            self.streams.drop(order)
 
     # Meaning
 
@@ -408,21 +413,24 @@ class StreamDissector(Dissector):
         """What the keys of a publisher's messages have above their publishing ids; `asks`: a Publish, no answer to one."""
         return publisher << 64
 
-    def stream_of(self, decoded: Decoded) -> str | None:
-        name, fields = decoded.name, decoded.fields
+    def stream_of(self, decoded: Decoded, order: int) -> str | None:
+        name, fields, streams = decoded.name, decoded.fields, self.streams
         role = _SPEAKS_OF.get(name)
         if role is not None and role in fields:
-            return self.streams.named.get((role, fields[role]))
+            if name in _DELETES and decoded.role == ASK:
+                streams.delete(decoded.key, (role, fields[role]), order)
+            return streams.at((role, fields[role]), order)
         stream = fields.get("name" if name in _NAMES_SUPER_STREAM else "super_stream", fields.get("stream"))
-        role = _DECLARES.get(name)
-        if role is not None and decoded.role == ASK:
-            self.streams.ask(decoded.key, (role, fields.get(role)), stream, role == _PUBLISHER)
+        role = _DECLARES.get(name) or _DELETES.get(name)
+        if role in fields and decoded.role == ASK:
+            streams.ask(decoded.key, (role, fields[role]), stream, role == _PUBLISHER, order)
         elif role is not None and decoded.role == ANSWER:
-            accepted = decoded.outcome == "answered"
-            if not self.streams.answer(decoded.key, None, accepted) and accepted:
-                self.streams.forget(role)
+            streams.answer(decoded.key, role, None, decoded.outcome == "answered", order, name in _DELETES)
         elif name == "Metadata" and len(fields.get("streams") or ()) == 1:
             (stream,) = fields["streams"]
+        elif name == "MetadataUpdate":
+            # The server deletes what was declared with the stream
+            streams.drop(order)
         return stream
 
     def _read_entries(
@@ -497,8 +505,8 @@ class RabbitmqStreamDissector(StreamDissector):
         super().__init__(context, parser)
         self.publishers = Publishers(self.options.open_limit, context.from_start)
 
-    def lost(self, side: int) -> None:
-        super().lost(side)
+    def lost(self, side: int, order: int = 0) -> None:
+        super().lost(side, order)
         self.publishers.lose()
 
     def publisher_key(self, publisher: int, asks: bool) -> int:
