@@ -51,7 +51,8 @@ CONFIDENCE = ((5, 1, 0.97), (3, 1, 0.92), (2, 2, 0.92), (6, 0, 0.85), (0, 1, 0.6
 
 class _Requests(NamedTuple):
     """Requests that chain from some point: how many of them decode and how far, the weight of these, and the codes of all for the other
-    side; how many do not decode, whether the last one ends with the bytes, and whether there are no others."""
+    side; how many do not decode, whether the last one ends with the bytes or goes on behind them, and whether one is proof: it has
+    parameters and is all that the side sent, or goes on as none but it would."""
 
     good: int
     weight: int
@@ -60,7 +61,7 @@ class _Requests(NamedTuple):
     told: str = "to the last byte"
     bad: int = 0
     ends: bool = False
-    fills: bool = False
+    alone: bool = False
 
 
 class _Responses(NamedTuple):
@@ -176,7 +177,7 @@ def _classic(view: DetectionView, client: int) -> Verdict | None:
     confidence = next(sure for least, chained, sure in CONFIDENCE if weight >= least and answers >= chained)
     if view.ports[1 - client] == PORT and (weight >= 2 or answers or view.ends()):
         confidence = max(confidence, 0.9 if answers or weight >= 3 else 0.6)
-    if requests.good < 2 and not begins:
+    if requests.good < 2 and not begins and not view.ends():
         # What follows may be something else
         confidence = min(confidence, 0.85)
     evidence = [f"{requests.good} of {len(requests.codes)} requests with a known code decode {requests.told}"]
@@ -186,11 +187,9 @@ def _classic(view: DetectionView, client: int) -> Verdict | None:
 
 
 def _is_proof(requests: _Requests, answered: bool) -> bool:
-    """Whether requests in the middle of a conversation are no chance: several, or one that has parameters and is all that its side sent, or
-    one with which the bytes of the client end, and those of the server with an answer (`answered`)."""
-    if requests.good > 1:
-        return requests.bad <= requests.good
-    return (requests.fills and requests.weight >= HAS_PARAMETERS) or (requests.ends and answered)
+    """Whether requests in the middle of a conversation are no chance: several, or one that is proof, or with which the bytes of the client
+    end, and those of the server with an answer (`answered`)."""
+    return requests.bad <= requests.good if requests.good > 1 else requests.alone or (requests.ends and answered)
 
 
 def _whole(side: SideView) -> bool:
@@ -229,6 +228,7 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
     data, at = _bytes_at(side, place)
     start, end = place - at, len(data)
     good = weight = bad = 0
+    goes_on = False
     codes: list[int] = []
     layouts: tuple[str, ...] = CLASSIC
     while len(codes) < FRAMES:
@@ -245,7 +245,8 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
             if behind is None:
                 # Nothing may be whole where a capture begins within one of these, and what is looked at ends within the next
                 if view.ends() and sends(layouts, data, at, end, view.work_budget):
-                    return _Requests(good + 1, weight + 1, (*codes, code), layouts, "as far as they came")
+                    return _Requests(good + 1, weight + 1, (*codes, code), layouts, "as far as they came", bad, alone=True)
+                goes_on = True
                 break
             weight += len(codes) < CUT
             # Where a snap length leaves nothing whole, those count that are as they should be up to where they are cut
@@ -268,16 +269,9 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
             bad += 1
         codes.append(frames.meant(code, size - 4))
         at += size
-    return _Requests(
-        good,
-        weight,
-        tuple(codes),
-        layouts,
-        "to the last byte",
-        bad,
-        at == end,
-        (at, place) == (end, side.runs[0][0]) and len(side.runs) == 1,
-    )
+    ends = at == end or goes_on
+    alone = weight >= HAS_PARAMETERS and at == end and [begin for begin, _ in side.runs] == [place]
+    return _Requests(good, weight, tuple(codes), layouts, "to the last byte", bad, ends, alone)
 
 
 def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
