@@ -178,6 +178,10 @@ def test_a_tune_that_nobody_would_send_is_none(port: int, alone: bool, before: i
     assert verdict(found, port).protocol is None
 
 
+def test_s7_from_the_middle_on_is_not_ours() -> None:
+    assert {row.protocol for row in rows(packets(ROOT / "samples" / "reports" / "s7_called_rabbitmq_midstream.pcap"))} == {None}
+
+
 def tuned(frame_max: int, heartbeat: int) -> bytes:
     return pack(">IHHII", 12, 0x0014, 1, frame_max, heartbeat)
 

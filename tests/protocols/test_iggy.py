@@ -669,6 +669,25 @@ def test_after_a_loss_an_answer_waits_for_what_the_client_sends_next() -> None:
     ]
 
 
+@pytest.mark.parametrize("left", [90, 358])
+def test_an_answer_behind_a_loss_is_to_the_latest_request_before_it(left: int) -> None:
+    """The end of it may be lost, and what the client sent then; older requests were answered in what is lost of the server."""
+    sent = request(101, pack("<I", 18) + ONE + ONE + b"\x01\x00" + pack("<I", 1) + bytes(16) + sent_l9(bytes(248)))
+    assert len(sent) == 358
+    before: list[Sent] = [
+        (CLIENT, 50),
+        (CLIENT, POLL_L8),
+        (CLIENT, DELETE),
+        (CLIENT, sent[:left]),
+        (SERVER, 40),
+        (SERVER, OK),
+        (SERVER, OK),
+    ]
+    said = messages(run(iggy("L9"), *before, (CLIENT, 358 - left + 30), (CLIENT, PING), (SERVER, OK)))
+    answers = [(one.name, len(one.notes)) for one in said if one.kind == "response"]
+    assert answers == [("send_messages", 1), ("unknown", 1), ("ping", 0)]
+
+
 def test_answers_after_a_loss_do_not_wait_without_a_limit() -> None:
     events: list[Sent] = [(CLIENT, request(201) * 90), (SERVER, 30), *[(SERVER, OK)] * 80, (CLIENT, PING), (SERVER, OK)]
     out = [(certain, one.record) for certain, one in emitted(iggy("L9"), events)]

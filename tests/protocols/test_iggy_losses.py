@@ -16,6 +16,7 @@ from streamdump.model import Exchange, Message
 from tests.support.rewrite import Packet, capture, packets, tcp_offset
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
+REPORTS = GOLDEN.parents[1] / "samples" / "reports"
 
 Place = tuple[int, str, int, int]
 """A frame, in whatever is left of a capture: the packet of the whole one that ended it, its sender, its size, and how many of the same
@@ -177,3 +178,17 @@ def flags_of(packet: Packet) -> int:
     at = tcp_offset(packet)
     assert at is not None
     return packet.raw[at + 13]
+
+
+def test_behind_a_loss_the_latest_request_is_answered_where_the_client_keeps_one_in_flight() -> None:
+    """The answers to nine requests are lost, and the end of a tenth, which is answered first; the next answer is to one that is lost."""
+    said = list(Inspector([open_capture(REPORTS / "iggy-lockstep-half-lost.pcap")]).records())
+    asked = {one.number: one for one in said if isinstance(one, Message) and one.kind == "request"}
+    answers = [one for one in said if isinstance(one, Message) and one.kind == "response" and one.position >= 1_188]
+    first, *others = answers
+    assert (first.position, first.name, asked[first.request or 0].position, first.latency_ns) == (1_188, "send_messages", 6_028, None)
+    assert first.notes == [
+        "the pairing is unsure: frames were missed before",
+        "the end of its request was not captured: answered after at most 1.000 ms",
+    ]
+    assert [(one.name, one.request) for one in others] == [("unknown", None)] * 20

@@ -108,3 +108,13 @@ def test_the_end_is_known_of_a_packet_that_was_cut(reason: Any, packet: int, cap
     found = parser.take([SideData(0, 0, create[:20], 1, 1, 0, 5)])
     found += parser.take([StreamGap(0, 20, 10, reason, packet, packet, 0, 5 * packet)])
     assert [(one.record.name, one.end_captured) for one in found if isinstance(one.record, Message)] == [("Create", captured)]
+
+
+def test_a_percentile_has_no_request_of_which_the_end_was_lost() -> None:
+    report = GOLDEN.parent / "samples" / "reports" / "lat-iggy-request-end-lost.pcap"
+    records = list(Inspector([open_capture(report)], Options(exchanges=True)).records())
+    (response,) = [one for one in records if isinstance(one, Message) and one.name == "send_messages" and one.kind == "response"]
+    assert (response.outcome, response.latency_ns) == ("answered", None)
+    assert response.notes == ["the end of its request was not captured: answered after at most 1.000 ms"]
+    assert {one.latency_ns for one in records if isinstance(one, Exchange) and one.name != "send_messages"} == {1_000_000}
+    assert [one.latency_ns for one in records if isinstance(one, Exchange) and one.name == "send_messages"] == [None]

@@ -14,6 +14,7 @@ from streamdump.protocols.parser import Parser
 from streamdump.protocols.streams import AGAIN, EARLY, KEPT, LONGEST, DeclaredStreams
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden"
+REPORTS = CAPTURES.parent / "samples" / "reports"
 CLIENT, SERVER = 0, 1
 OK, REFUSED = 1, 2
 PUBLISHER = "publisher_id"
@@ -226,6 +227,28 @@ def test_what_an_answer_that_is_kept_no_longer_may_be_about_is_not_known() -> No
 def test_captures(capture: str, name: str, found: set[str | None]) -> None:
     said = [one for one in streamdump.read(CAPTURES / capture) if isinstance(one, Message)]
     assert {one.stream for one in said if one.name == name} == found
+
+
+def test_a_subscription_made_anew_behind_a_loss_has_the_new_stream() -> None:
+    said = [one for one in streamdump.read(REPORTS / "rmq-stream-after-loss-lost.pcap") if isinstance(one, Message)]
+    assert [(one.packets[1], one.name, one.stream) for one in said if one.packets[1] >= 14] == [
+        (15, "Subscribe", None),
+        (17, "Unsubscribe", None),
+        (19, "Subscribe", None),
+        (20, "Deliver", None),
+        (14, "Subscribe", "s3"),
+        (16, "Unsubscribe", "s3"),
+        (18, "Subscribe", "s4"),
+        (21, "Credit", "s4"),
+        (22, "Deliver", "s4"),
+        (23, "Credit", "s4"),
+    ]
+
+
+def test_a_confirm_has_the_stream_that_its_publisher_had_then() -> None:
+    said = [one for one in streamdump.read(REPORTS / "rmq-confirm-stream-after-loss.pcap") if isinstance(one, Message)]
+    found = [(one.packets[1], one.stream) for one in said if one.name == "PublishConfirm" and one.fields["publisher_id"] == 1]
+    assert found[:9] == [(20, "s5"), (24, "s5"), *[(packet, "s5") for packet in (36, 46, 47, 50, 55, 61)], (81, "s0")]
 
 
 def test_a_response_and_an_exchange_have_the_stream_of_their_request() -> None:

@@ -25,7 +25,7 @@ from streamdump.protocols.iggy.heuristic import heuristic
 from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of, traffic
 from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
-from streamdump.protocols.iggy.request_queue import LOST, UNSURE, RequestQueue
+from streamdump.protocols.iggy.request_queue import LOST, UNSURE, RequestQueue, sent
 from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser, bytes_of
 from streamdump.protocols.protocol import Context, Protocol
@@ -120,7 +120,7 @@ class IggyDissector(Dissector):
         self._release()
 
     def _take_request(self, frame: Frame) -> None:
-        waiting, trust, order = self.waiting, self.waiting.trust, frame.order
+        waiting, trust, order = self.waiting, self.waiting.trust, sent(frame)
         self.hasty = False
         if self.layouts.blind:
             self.layouts.hear_framing(frame.side)

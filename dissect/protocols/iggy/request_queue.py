@@ -187,7 +187,7 @@ class RequestQueue:
 
     def ask(self, frame: Frame) -> Asked:
         """Take a request in."""
-        data, start, end, damage, order = frame.data, frame.start, frame.end, frame.damage, frame.order
+        data, start, end, damage, order = frame.data, frame.start, frame.end, frame.damage, sent(frame)
         self.number = number = self.number + 1
         self.latest = order
         operation: int | None = None
@@ -235,12 +235,12 @@ class RequestQueue:
         if self.pipelined or not count:
             return None
         orders = [asked.order for asked in islice(self.open, count)]
-        if orders[-1] < max(trust.lost_asks, answered):
-            # behind a response comes the next request first: if it is not here it was lost
-            return None
         if count > 1 and (orders[-2] >= max(trust.lost_answers, answered) or count - 1 > trust.room or len(set(orders)) < count):
             # more than one waits, and not because an answer was lost
             self.pipelined = True
+            return None
+        if orders[-1] < max(trust.lost_asks, answered):
+            # behind a response comes the next request first: if it is not here it was lost
             return None
         asked = self.open[count - 1]
         return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, frame, {}) else None
@@ -284,7 +284,8 @@ class RequestQueue:
         if not fitting:
             self.trust.room += 1
             return unasked(UNSURE)
-        asked = fitting[0]
+        # Behind one that the client keeps in flight, older ones are not answered any more
+        asked = fitting[0 if self.pipelined else -1]
         sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.lost_asks
         self._take(asked)
         if not sure or self._chance or not (self.from_start or self.trust.until):
@@ -369,6 +370,11 @@ class RequestQueue:
         if self.trust.unsure:
             notes = (*notes, UNSURE)
         return asked._replace(notes=notes) if notes else asked
+
+
+def sent(frame: Frame) -> int:
+    """Return the packet behind which a response may answer this request: of one whose end may be missing, the first, as it is read late."""
+    return frame.order if frame.damage is None else frame.began
 
 
 def unasked(*notes: str, code: int | None = None, operation: int | None = None) -> Asked:
