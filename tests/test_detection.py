@@ -213,7 +213,8 @@ POLL = bytes.fromhex("2d000000640000000101040100000002066f726465727302066576656e
     ("sent", "from_start", "protocol"),
     [
         ([(0, PING)], True, "iggy"),
-        ([(0, PING)], False, None),
+        ([(0, PING)], False, "iggy"),
+        ([(0, b"\xff\xff\xff\xff"), (0, PING)], False, None),
         ([(0, PING), (1, PONG)], False, "iggy"),
         # The server goes on with what is no answer, or the client with what is no request
         ([(0, PING), (1, PONG), (1, b"\xff\xff\xff\xff")], False, None),

@@ -52,7 +52,7 @@ CONFIDENCE = ((5, 1, 0.97), (3, 1, 0.92), (2, 2, 0.92), (6, 0, 0.85), (0, 1, 0.6
 class _Requests(NamedTuple):
     """Requests that chain from some point: how many of them decode and how far, the weight of these, and the codes of all for the other
     side; how many do not decode, whether the last one ends with the bytes or goes on behind them, and whether one is proof: it has
-    parameters and is all that the side sent, or goes on as none but it would."""
+    parameters, or the port, and is all that the side sent, or goes on as none but it would."""
 
     good: int
     weight: int
@@ -205,6 +205,8 @@ def _places(side: SideView) -> list[int]:
 def _requests(view: DetectionView, client: int) -> _Requests:
     best = _NO_REQUESTS
     side = view.sides[client]
+    # Nothing speaks against the port of a server that is silent
+    least = 1 if view.ports[1 - client] == PORT and not view.sides[1 - client].runs else HAS_PARAMETERS
     # Where the first header rules a request out, so it does with every further byte
     ruled_out = view.known.setdefault(("iggy", client), set())
     for place in _places(side):
@@ -216,15 +218,15 @@ def _requests(view: DetectionView, client: int) -> _Requests:
         if request_size(data, at, len(data)) < 0:
             ruled_out.add(place)
             continue
-        found = _chain(view, side, place)
+        found = _chain(view, side, place, least)
         if found.weight > best.weight:
             best = found
     return best
 
 
-def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
+def _chain(view: DetectionView, side: SideView, place: int, least: int) -> _Requests:
     """Requests from a position on; the first two must be known and decode, later ones may be new to us. Of one with a gap
-    the length leads to the next."""
+    the length leads to the next. `least`: from this weight on those that are all that their side sent are proof."""
     data, at = _bytes_at(side, place)
     start, end = place - at, len(data)
     good = weight = bad = 0
@@ -270,7 +272,7 @@ def _chain(view: DetectionView, side: SideView, place: int) -> _Requests:
         codes.append(frames.meant(code, size - 4))
         at += size
     ends = at == end or goes_on
-    alone = weight >= HAS_PARAMETERS and at == end and [begin for begin, _ in side.runs] == [place]
+    alone = weight >= least and at == end and [begin for begin, _ in side.runs] == [place]
     return _Requests(good, weight, tuple(codes), layouts, "to the last byte", bad, ends, alone)
 
 

@@ -20,6 +20,7 @@ from streamdump.protocols.seastar.terms import PLACES, SeastarFraming
 from streamdump.protocols.work_budget import STEP, WorkBudget
 
 _u32 = Struct("<I").unpack_from
+_i64 = Struct("<q").unpack_from
 _record = Struct("<II").unpack_from
 _request = Struct("<QqI").unpack_from
 _request_timeout = Struct("<QQqI").unpack_from
@@ -291,12 +292,13 @@ def _may_begin(framing: SeastarFraming, data: bytes, at: int, bound: int) -> boo
 
 
 def may_follow(framing: SeastarFraming, data: bytes, at: int, bound: int, last_id: int) -> bool:
-    """Whether a frame may begin at `at`, behind one with this msg_id, as far as its header is there."""
-    return (
-        framing.codec is not None
-        or bound - at < LONGEST_HEADER
-        or _head(framing, data, at, bound, MsgIds(last_id or None, known=True)) is not None
-    )
+    """Whether the msg_id of a frame that begins at `at` may follow this one, as far as its header is there; a bad frame may."""
+    if framing.codec is not None or framing.kind == "stream" or bound - at < LONGEST_HEADER:
+        return True
+    ident: int = _i64(data, at + (PLACES[framing.kind, framing.extra][2] or 0))[0]
+    if framing.kind == "request":
+        return 0 < abs(ident) - last_id <= LEEWAY
+    return ident != 0 and abs(abs(ident) - abs(last_id)) <= LEEWAY
 
 
 def within(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int, missing: int = 0) -> list[SeastarFraming]:
