@@ -141,6 +141,8 @@ CLAIMED = (
     ("http2", 2, 635),
     ("little_endian", 2, 380),
     ("memcached", 2, 587),
+    # A Credit and an answer to Unsubscribe, behind the beginning that was lost
+    ("big_endian", 41, 85),
     # Apache Iggy: one request that decodes, or few of many
     ("little_endian", 2, 0),
     ("little_endian", 2, 140),

@@ -88,9 +88,9 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
         if not frames:
             continue
         confidence = 1.0 - seen[0].doubt * seen[1].doubt
-        if language is DRAFT_LANGUAGE and frames < 2:
+        if language is DRAFT_LANGUAGE and frames - seen[0].weak - seen[1].weak < 2 and not (frames > 2 and all(one.frames for one in seen)):
             # Small sizes and zeros are common: it takes another frame, or an answer, or at least a place where a frame must begin.
-            confidence = min(confidence, 0.85 if any(side.from_start for side in view.sides) else ONE_FRAME)
+            confidence = min(confidence, 0.85 if any(map(_begins_here, view.sides)) else ONE_FRAME)
         if frames == seen[0].weak + seen[1].weak and frames < 2:
             confidence = min(confidence, ONE_FRAME)
         if not (seen[0].alone or seen[1].alone or (seen[0].frames and seen[1].frames)):
@@ -118,12 +118,17 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
     return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
 
 
+def _begins_here(side: SideView) -> bool:
+    """Whether the beginning of a side was captured."""
+    return side.from_start and bool(side.runs) and side.runs[0][0] == 0
+
+
 def _place(view: DetectionView, number: int, language: Language, protocol: str) -> int | None:
     """The first position at which a frame could begin, whoever sent it; None where there is none."""
     side = view.sides[number]
     if not side.runs:
         return None
-    if side.from_start and side.runs[0][0] == 0:
+    if _begins_here(side):
         return 0
     key = (protocol, number)
     place: int = view.known.get(key, 0)
@@ -143,7 +148,7 @@ def _place(view: DetectionView, number: int, language: Language, protocol: str) 
 
 def _look(view: DetectionView, number: int, place: int, language: Language, protocol: str, client: bool) -> SideEvidence:
     side = view.sides[number]
-    if side.from_start and side.runs[0][0] == 0:
+    if _begins_here(side):
         return _follow(side, 0, language, client, view.work_budget)
     # Bytes that were ruled out are not looked at again, but for the last look, to which other rules apply.
     key = (protocol, number, client)
