@@ -3,7 +3,7 @@ and paired."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -110,7 +110,7 @@ class Conversation:
         """The first bytes of each side, where a diagnosis is asked for and the protocol is known."""
         self.failure: str | None = None
         """An exception came: what it was. Nothing was dissected from there on."""
-        self.missed: list[Range] = []
+        self.missed: Sequence[Range] = ()
         """The bytes that were not, where the protocol is known: a gap at the end says so."""
         self.rowless = False
         """An exception came as its row was made."""

@@ -37,7 +37,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
             head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[conversation.client][side], protocol)
             gap = Gap(*head, start, end - start, "skipped", False)
             emitted.append(Event(order, side ^ (conversation.client or 0), start, gap, GAP, None, time_ns))
-    conversation.missed = []
+    conversation.missed = ()
     emitted.sort(key=PLACE)
     for tally in (conversation.tally, conversation.run.counters):
         tally.records += len(emitted)

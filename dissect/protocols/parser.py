@@ -83,7 +83,7 @@ class Parser:
         self.quiet = False
         """Whether the next bytes of either side begin with a frame, and nothing waits."""
         self.prepare()
-        self.held: list[Range] = []
+        self.held: Sequence[Range] = ()
         """Frames of packets before it of which no record was made."""
         self.tallies = tallies
         self.latest_ns: int | None = None

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Literal, NamedTuple
@@ -365,7 +366,7 @@ class ByteStream:
         self.wrong = 0
         self.taken = 0
         self.unchecked = False
-        self.held: list[Segment] = []
+        self.held: Sequence[Segment] = ()
         # Bytes that came again though they are not acknowledged, and bytes that came though the other side had ended.
         self.again: SentAgain | None = None
         self.late: LateData | None = None
@@ -827,13 +828,13 @@ class TcpStream(ConversationCounts):
         if self.closed is not None:
             return
         if _is_damaged(own, other, segment):
-            own.held.append(msgspec.structs.replace(segment, buffer=b""))
+            own.held = [*own.held, msgspec.structs.replace(segment, buffer=b"")]
         else:
             self._apply(own, other, segment, mark)
 
     def _accept(self, own: ByteStream, until: int | None = None) -> None:
         """Take segments with wrong checksums: those up to this position, which were acknowledged, or all. Others that came again go."""
-        held, own.held = own.held, []
+        held, own.held = own.held, ()
         for segment in held:
             end = own.position(segment.seq) + segment.wire
             if end <= own.next:
@@ -844,7 +845,7 @@ class TcpStream(ConversationCounts):
                 mark = segment.order, segment.number, segment.file, segment.time_ns
                 self._apply(own, self.streams[1 - own.side], segment, mark)
             else:
-                own.held.append(segment)
+                own.held = [*own.held, segment]
 
     def _apply(self, own: ByteStream, other: ByteStream, segment: Segment, mark: Mark) -> None:
         """Take in what a segment says and brings."""
@@ -1193,7 +1194,7 @@ class LengthOnly(TcpStream):
                 stream.waiting = None
             stream.sent = max(stream.sent, stream.next)
             stream.pending = stream.notes = None
-            stream.held = []
+            stream.held = ()
             stream.forget()
         self.out.clear()
 
