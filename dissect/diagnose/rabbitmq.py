@@ -200,8 +200,10 @@ class RabbitmqSubscription(msgspec.Struct):
     delivered: int = 0
     following: int | None = None
     """The offset after the last chunk."""
+    taken: int = 0
+    """The least that a Credit granted, if that is less than nothing."""
     empty: Message | None = None
-    """The Deliver, without its fields, that used the last credit."""
+    """The Deliver, without its fields, that used the last credit, or the Subscribe that granted none."""
     waits: bool = True
     """There are more chunks, as far as anybody knows."""
     hungry: bool = False
@@ -640,9 +642,13 @@ def _hunger(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, beh
     whose, key = f"subscription {ident} ({quoted(one.stream)})", (ident, one.since_ns)
     evidence = numbers(one.empty, behind), packets(one.empty, behind)
     if not one.stalls:
-        cause = f"{whose} has had no credit for {span_text(passed)}{when}: {one.asked} chunks were granted and {one.delivered} delivered"
+        granted, advice = "1 chunk was" if one.asked == 1 else f"{one.asked:,} chunks were", None
+        why = f"{granted} granted and {one.delivered:,} delivered" if one.asked else "none was granted"
+        if one.taken < 0:
+            why, advice = f"a Credit of {one.taken:,} took it away, as servers read a signed number", _GRANT_LESS
+        cause = f"{whose} has had no credit for {span_text(passed)}{when}: {why}"
         severity = WARNING if passed >= HUNGRY_NS and one.waits else NOTE
-        return FindingDraft(cause, *evidence, severity, key=key) if one.empty is not None else None
+        return FindingDraft(cause, *evidence, severity, advice, key) if one.empty is not None else None
     lasts = passed >= HUNGRY_NS and one.waits
     count, total, longest = one.stalls + lasts, one.stalled_ns + lasts * passed, max(one.longest_ns, lasts * passed)
     if longest < HUNGRY_NS and (total < HUNGRY_NS or 2 * total < until_ns - one.since_ns):
@@ -1107,9 +1113,12 @@ def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Mess
         filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
         begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
-        memo.subscriptions[ident] = RabbitmqSubscription(
+        one = RabbitmqSubscription(
             _stream_name(fields), credit, credit, filtered, begin, wanted, since_ns=message.time_ns, group=_group_of(properties)
         )
+        # A single active consumer that is not the active one needs none
+        one.empty = msgspec.structs.replace(message, fields={}) if credit == 0 and one.group is None else None
+        memo.subscriptions[ident] = one
 
 
 def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
@@ -1144,9 +1153,10 @@ def _granted(context: ConversationContext, memo: RabbitmqState, message: Message
         more = fields.get("credit") or 0
         one.credit += more
         one.asked += more
+        one.taken = min(one.taken, more)
         if one.credit > 0 and one.empty is not None:
             passed = message.time_ns - one.empty.time_ns
-            if passed >= STALL_NS:
+            if passed >= STALL_NS and one.delivered:
                 one.granted = message.time_ns, passed, (numbers(one.empty, message), packets(one.empty, message))
             one.empty = None
 
@@ -1163,7 +1173,7 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
     if one.granted is not None:
         took = message.time_ns - one.granted[0]
         # Otherwise no chunk waited for this Credit
-        if took < one.granted[1]:
+        if took < min(one.granted[1], max(STALL_NS, one.granted[1] // 10)):
             one.slowest_ns = max(one.slowest_ns, took)
             one.count_stall()
         one.granted = None
@@ -1260,6 +1270,7 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
 
 
 _SLOW_CONSUMER = "Let the consumer work faster, or grant credit as chunks arrive and not when they are processed; one credit is one chunk."
+_GRANT_LESS = "Let the consumer grant at most 32,767 chunks at once."
 _GRANT = "Let the consumer send Credit for each chunk: without it the server delivers nothing more."
 
 RULES: tuple[Rule, ...] = (

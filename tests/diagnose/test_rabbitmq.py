@@ -926,6 +926,9 @@ FAST = "; the server delivers within 1 ms of each Credit, so it is the consumer 
         (slow(*[300] * 9), [f"was without credit 9 times, for 2.7 s in total and 300 ms at most{FAST}"]),
         (slow(*[30] * 99), []),
         (slow(2000, took_ms=3000), []),
+        # No chunk waits for these: the publisher is slow, too
+        (slow(*[2000] * 5, took_ms=1500), []),
+        (slow(*[2000] * 5, took_ms=300), []),
         (slow(2000).wait(SECOND), [f"was without credit for 2 s{FAST}"]),
         (
             subscribed(1, chunk(0)).wait(2 * SECOND).client(rabbit.CREDIT, subscription_id=3, credit=1),
@@ -936,6 +939,38 @@ FAST = "; the server delivers within 1 ms of each Credit, so it is the consumer 
 def test_times_without_credit_are_added_up(one: Connection, causes: list[str]) -> None:
     found = [each for each in diagnosed(capture(one.goodbye()))[0] if each.rule == NAME + "out-of-credit" and each.severity != "note"]
     assert [each.cause for each in found] == [f'subscription 3 ("orders") {cause}' for cause in causes]
+
+
+def credit_of(first: int, *more: int) -> Connection:
+    one = subscribed(first, *(chunk(0) for _ in range(first)))
+    for credit in more:
+        one.client(rabbit.CREDIT, subscription_id=3, credit=credit)
+    return one.wait(30 * SECOND).client(rabbit.HEARTBEAT)
+
+
+@pytest.mark.parametrize(
+    ("one", "why", "advice"),
+    [
+        (credit_of(1), "1 chunk was granted and 1 delivered", "Let the consumer send Credit for each chunk"),
+        (credit_of(0), "none was granted", "Let the consumer send Credit for each chunk"),
+        (
+            credit_of(1, -32768),
+            "a Credit of -32,768 took it away, as servers read a signed number",
+            "Let the consumer grant at most 32,767 chunks at once.",
+        ),
+        (credit_of(0, 5), None, ""),
+    ],
+)
+def test_why_a_subscription_has_no_credit(one: Connection, why: str | None, advice: str) -> None:
+    found = [each for each in diagnosed(capture(one))[0] if each.rule == NAME + "out-of-credit"]
+    cause = f'subscription 3 ("orders") has had no credit for 30 s when the capture ends: {why}'
+    assert [(each.severity, each.cause) for each in found] == ([] if why is None else [("warning", cause)])
+    assert all(each.advice.startswith(advice) for each in found)
+
+
+def test_a_single_active_consumer_that_waits_needs_no_credit() -> None:
+    waiting = subscribed(0, properties=[{"key": "single-active-consumer", "value": "true"}, {"key": "name", "value": "app"}])
+    assert NAME + "out-of-credit" not in rules(waiting.wait(30 * SECOND).client(rabbit.HEARTBEAT))
 
 
 def test_lost_messages_may_have_been_credit() -> None:
