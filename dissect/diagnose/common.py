@@ -1234,9 +1234,12 @@ def _redelivered(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
             stale = first <= (stored if stored >= 0 else since)
             again = f"offset {first:,}" if first == min(last, got) else f"offsets {first:,} to {min(last, got):,}"
             although = f", although offset {stored:,} had been stored" if stale and stored >= 0 else ""
-            cause = f"the single active consumer {quoted(group)} of {quoted(stream)} changed from {prior.client} to {one.client}"
+            change = f"changed from {prior.client} to {one.client}, which"
+            if prior.client == one.client:
+                change = f"became active again at {one.client}, and"
+            cause = f"the single active consumer {quoted(group)} of {quoted(stream)} {change} gets {again} again{although}"
             evidence = (*prior.messages, *one.messages), (*prior.packets, *one.packets)
-            yield FindingDraft(f"{cause}, which gets {again} again{although}", *evidence, None if stale else NOTE), one
+            yield FindingDraft(cause, *evidence, None if stale else NOTE), one
 
 
 ACROSS: tuple[Across, ...] = (

@@ -830,19 +830,24 @@ def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft 
     return FindingDraft(cause, numbers(gone), packets(gone))
 
 
-def _asked_by_server(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    if exchange.name != "ConsumerUpdate" or exchange.outcome != "unanswered":
+def _asked_by_server(context: ConversationContext, record: Exchange | Message) -> FindingDraft | None:
+    if type(record) is Message:
+        latency = record.latency_ns or 0
+        cause = f"the client answers ConsumerUpdate after {span_text(latency)}: {_waits_for_it(context.request_of(record))}"
+        return FindingDraft(cause, key="late") if latency >= LOST_NS else None
+    assert type(record) is Exchange
+    waited, reason = record.waited_ns or 0, record.reason
+    if record.name != "ConsumerUpdate" or (reason != "timeout" and (reason not in ("closed", "capture ended") or waited < PATIENCE_NS)):
         return None
-    waited = exchange.waited_ns or 0
-    if exchange.reason in ("closed", "timeout"):
-        cause = "the client does not answer ConsumerUpdate, with which the server asks where to begin"
-    elif exchange.reason == "capture ended" and waited >= PATIENCE_NS:
-        cause = (
-            f"the client has not answered ConsumerUpdate for {span_text(waited)} when the capture ends: the server delivers nothing before"
-        )
-    else:
-        return None
+    when = "" if reason == "timeout" else f" when the {'connection' if reason == 'closed' else 'capture'} ends"
+    cause = f"the client has not answered ConsumerUpdate for {span_text(waited)}{when}: {_waits_for_it(context.asked.get(record.request))}"
     return FindingDraft(cause, key="ConsumerUpdate")
+
+
+def _waits_for_it(asked: Message | None) -> str:
+    """What a ConsumerUpdate without an answer holds up."""
+    stands_down = asked is not None and asked.fields.get("active") == 0
+    return "no other consumer becomes active before" if stands_down else "the server delivers nothing before"
 
 
 def _advertised(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -1137,9 +1142,14 @@ def _asked_again(context: ConversationContext, memo: RabbitmqState, message: Mes
     """What a consumer answers when it becomes the active one counts, not what it subscribed with."""
     request = context.request_of(message)
     one = None if request is None else memo.subscriptions.get(request.fields.get("subscription_id", -1))
-    if one is not None and request is not None and fields.get("offset_type_label") != "none":
+    if one is None or request is None:
+        return
+    if fields.get("offset_type_label") != "none":
         one.begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
-        if one.group is not None and request.fields.get("active") == 1 and len(one.active) < PERIODS:
+    if request.fields.get("active") == 1:
+        # What it got when it was active before is no measure
+        one.following = None
+        if one.group is not None and len(one.active) < PERIODS:
             one.active.append(RabbitmqPeriod(msgspec.structs.replace(message, fields={}), one.begin))
 
 
@@ -1445,7 +1455,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "server-request-unanswered",
         WARNING,
-        EXCHANGE,
+        (EXCHANGE, "ConsumerUpdate"),
         _asked_by_server,
         "Look at what keeps the client busy, and let it answer ConsumerUpdate, also where the server is to decide: the server waits.",
     ),

@@ -219,11 +219,12 @@ def changed(wait: int, answered: bool = False) -> Connection:
     return one.wait(wait * SECOND).reset(0)
 
 
-def asked(answered: bool) -> Connection:
-    one = subscribed(9).server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=1)
+def asked(answered: bool, wait: int = MS, active: int = 1) -> Connection:
+    """ConsumerUpdate is answered after a time, or never before the server ends the connection."""
+    one = subscribed(9).server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=active).wait(wait)
     if answered:
-        one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=0, offset_type=1)
-    return one.wait(60 * SECOND).goodbye() if answered else one.wait(60 * SECOND).reset(1)
+        return one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=0, offset_type=1).goodbye()
+    return one.reset(1)
 
 
 def later(first: Connection, *frames: Any, **values: Any) -> list[Connection]:
@@ -431,8 +432,10 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "a change ignored": (lambda: changed(20), "stream-change-ignored", "warning"),
     "a change heard": (lambda: changed(20, True), "stream-change-ignored", None),
     "a change": (lambda: changed(1), "stream-changed", "note"),
-    "ConsumerUpdate without an answer": (lambda: asked(False), "server-request-unanswered", "warning"),
-    "ConsumerUpdate with one": (lambda: asked(True), "server-request-unanswered", None),
+    "ConsumerUpdate without an answer": (lambda: asked(False, 2 * SECOND), "server-request-unanswered", "warning"),
+    "ConsumerUpdate of a client that leaves": (lambda: asked(False), "server-request-unanswered", None),
+    "ConsumerUpdate with an answer": (lambda: asked(True, 9 * SECOND), "server-request-unanswered", None),
+    "ConsumerUpdate with a late answer": (lambda: asked(True, 11 * SECOND), "server-request-unanswered", "warning"),
     "null": (
         lambda: Connection().ready().client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference=None, stream="s").reset(1),
         "null-reference",
@@ -988,7 +991,7 @@ def deleting(begin: int = SECOND, client: bytes = OTHER, code: int = 1) -> Conne
     return one.server(rabbit.DELETE_RESPONSE, response_code=code).goodbye()
 
 
-def losing(publishes: bool = False, again: int = 0) -> Connection:
+def losing(publishes: bool = False, again: int = 0, leaves: bool = True) -> Connection:
     """A client whose stream is gone after a second, and that comes back to it after `again`, if it does."""
     one = Connection().ready()
     for wait in (0, again) if again else (0,):
@@ -1000,7 +1003,7 @@ def losing(publishes: bool = False, again: int = 0) -> Connection:
             one.client(rabbit.SUBSCRIBE, subscription_id=3, stream="orders", offset_type=1, credit=9).server(rabbit.SUBSCRIBE_RESPONSE)
         if not wait:
             one.wait(SECOND).server(rabbit.METADATA_UPDATE, code=6, stream="orders")
-    return one.goodbye()
+    return one.goodbye() if leaves else one
 
 
 def staying(seconds: int) -> Connection:
@@ -1031,9 +1034,8 @@ def coming_back(code: int, wait: int = SECOND, port: int = 40001) -> Connection:
 
 def lossy_since() -> Connection:
     """The client may have subscribed again behind the loss of its stream."""
-    one = losing()
-    del one.packets[-5:]
-    one.next = [one.next[0] - 28 + 40, one.next[1] - 11 + 12]
+    one = losing(leaves=False)
+    one.next = [one.next[0] + 40, one.next[1] + 12]
     return one.server(rabbit.DELIVER, subscription_id=3, chunk=chunk(0)).wait(SECOND).client(rabbit.HEARTBEAT)
 
 
@@ -1045,9 +1047,7 @@ def in_the_middle() -> Connection:
 
 def moved_on() -> Connection:
     """A consumer that looks up its stream, which is elsewhere."""
-    one = losing()
-    del one.packets[-5:]
-    one.next = [one.next[0] - 28, one.next[1] - 11]
+    one = losing(leaves=False)
     asked = {"stream_name": "orders", "response_code": 1, "leader_reference": 0, "replicas_references": []}
     one.client(rabbit.METADATA, streams=["orders"])
     brokers = [{"reference": 0, "host": "192.0.2.9", "port": 5552}]
@@ -1141,19 +1141,21 @@ def test_nobody_ignores_what_it_did_itself_or_what_may_be_among_lost_messages() 
     assert NAME + "stream-changed" not in rules(deleting_super(itself=True))
 
 
-def grouped(begin: int, client: bytes, asked: int | None, offsets: tuple[int, ...], stored: int | None = None) -> Connection:
-    """A single active consumer that becomes the active one, asks from there, or from the first, and gets these messages."""
+def grouped(
+    begin: int, client: bytes, asked: int | None, offsets: tuple[int, ...], stored: int | None = None, leaves: bool = True
+) -> Connection:
+    """A single active consumer that becomes the active one, asks from there (-1: from nowhere), or from the first, and gets these."""
     one = Connection(begin, client=client).ready()
     properties = [{"key": "single-active-consumer", "value": "true"}, {"key": "name", "value": "app"}]
     one.client(rabbit.SUBSCRIBE, subscription_id=3, stream="orders", offset_type=5, offset=0, credit=9, properties=properties)
     one.server(rabbit.SUBSCRIBE_RESPONSE).server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=1)
-    answer = {"offset_type": 1} if asked is None else {"offset_type": 4, "offset": asked}
+    answer = {"offset_type": 1} if asked is None else {"offset_type": 4, "offset": asked} if asked >= 0 else {"offset_type": 0}
     one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=0, **answer)
     for offset in offsets:
         one.server(rabbit.DELIVER, subscription_id=3, chunk=chunk(offset))
     if stored is not None:
         one.client(rabbit.STORE_OFFSET, reference="app", stream="orders", offset=stored)
-    return one.goodbye()
+    return one.goodbye() if leaves else one
 
 
 CHANGED = 'the single active consumer "app" of "orders" changed from 192.0.2.1:40000 to 192.0.2.7:40000, which gets '
@@ -1171,6 +1173,12 @@ CHANGED = 'the single active consumer "app" of "orders" changed from 192.0.2.1:4
         (grouped(0, A, None, (0, 2, 4), 3), grouped(SECOND, OTHER, 4, (4, 6)), [("note", f"{CHANGED}offset 4 again")]),
         (grouped(0, A, None, (0, 2, 4)), grouped(SECOND, OTHER, 4, (4, 6)), [("note", f"{CHANGED}offset 4 again")]),
         (grouped(0, A, None, (0, 2, 4)), grouped(SECOND, OTHER, None, (0, 2)), [("warning", f"{CHANGED}offsets 0 to 2 again")]),
+        # Nothing is asked for, so that the server begins where Subscribe said
+        (
+            grouped(0, A, None, (0, 2, 4), 5),
+            grouped(SECOND, OTHER, -1, (0, 2)),
+            [("warning", f"{CHANGED}offsets 0 to 2 again, although offset 5 had been stored")],
+        ),
         (grouped(0, A, None, (0, 2, 4), 5), grouped(MS, OTHER, None, (0, 2)), []),
         (grouped(0, A, None, (0, 2, 4), 5), grouped(SECOND, OTHER, None, ()), []),
     ],
@@ -1247,14 +1255,33 @@ def test_a_server_that_answers_nobody_any_more() -> None:
     assert told(stalling(2, connections=2)) == told(stalling(2, quiet=0)) == told([*stalling(2), answered]) == []
 
 
-def test_a_consumer_update_that_is_open_when_the_capture_ends() -> None:
-    one = subscribed(9).server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=1)
-    assert NAME + "server-request-unanswered" not in rules(one)
-    (found,) = (each for each in diagnosed(capture(one.wait(20 * SECOND).client(rabbit.HEARTBEAT)))[0] if each.severity != "note")
-    assert (found.severity, found.cause) == (
-        "warning",
-        "the client has not answered ConsumerUpdate for 20 s when the capture ends: the server delivers nothing before",
-    )
+def test_what_a_consumer_update_without_an_answer_holds_up() -> None:
+    def told(one: Connection) -> list[tuple[str, str]]:
+        found = diagnosed(capture(one))[0]
+        return [(each.severity, each.cause) for each in found if each.rule == NAME + "server-request-unanswered"]
+
+    open_, nothing = "the client has not answered ConsumerUpdate for 20 s when the", "the server delivers nothing before"
+    for active, held_up in ((1, nothing), (0, "no other consumer becomes active before")):
+        one = asked(False, active=active)
+        del one.packets[-1]
+        assert told(one) == []
+        assert told(one.wait(20 * SECOND - MS).client(rabbit.HEARTBEAT)) == [("warning", f"{open_} capture ends: {held_up}")]
+        late = ("warning", f"the client answers ConsumerUpdate after 20 s: {held_up}")
+        assert told(asked(True, 20 * SECOND, active)) == [late]
+    assert told(asked(False, 20 * SECOND)) == [("warning", f"{open_} connection ends: {nothing}")]
+
+
+def test_what_a_consumer_gets_when_it_becomes_active_again_is_no_disorder() -> None:
+    one = grouped(0, A, None, (0, 2), 1, leaves=False)
+    for active, offset in ((0, None), (1, 2)):
+        one.server(rabbit.CONSUMER_UPDATE, correlation_id=7, subscription_id=3, active=active)
+        answer = {"offset_type": 0} if offset is None else {"offset_type": 4, "offset": offset}
+        one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=7, **answer)
+    one.server(rabbit.DELIVER, subscription_id=3, chunk=chunk(2)).goodbye()
+    assert "warning" not in rules(one).values()
+    assert [each.cause for each in diagnosed(capture(one))[0] if each.rule == NAME + "redelivered"] == [
+        'the single active consumer "app" of "orders" became active again at 192.0.2.1:40000, and gets offset 2 again'
+    ]
 
 
 def test_a_frame_that_is_too_large_has_the_size_that_it_states() -> None:
