@@ -456,4 +456,4 @@ def test_nothing_is_kept_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None
     inspector = Inspector([open_capture(io.BytesIO(mixed()))])
     list(inspector.records())
     (failed,) = [one for one in inspector.table.conversations if one.failure]
-    assert (failed.parser, failed.pairer, failed.detector, failed.missed) == (None, None, None, [])
+    assert (failed.parser, failed.pairer, failed.detector, failed.missed) == (None, None, None, ())

@@ -544,7 +544,7 @@ def test_keys_that_come_after_the_end_of_a_conversation() -> None:
     capture = pcap([*wire.packets, *other.packets], nano=True)
     found = Later(capture, one.keys, packets + 1).read(1)
     assert meaning(found.messages) == meaning(once(capture, one.keys).messages)
-    assert [row.ended for row in found.rows] == ["FIN by client", "FIN by client"]
+    assert [row.ended for row in found.rows] == ["Close by client", "FIN by client"]
 
 
 def test_waiting_for_keys_has_a_limit() -> None:
