@@ -1004,7 +1004,7 @@ SAME = 3
 """So many times make a habit."""
 
 LOST_NS, SOON_NS = 10_000_000_000, 5_000_000_000
-"""A client that lost its stream should have found it again by then; and a server reports a loss by then."""
+"""A client that lost its stream should have found it again by then; and a server reports a loss, and a client tries again, by then."""
 
 ACCEPTED_KEPT = 4_096
 """So many endpoints that accepted connections are remembered."""
@@ -1079,7 +1079,8 @@ def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Find
         if one.server in explained or any(seen.network.unresolved(place.rpartition(":")[0]) for place in one.places):
             continue
         lost = [host for host in one.hosts if host not in seen.active]
-        if lost and (one.severity != NOTE or one.conversations >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
+        tries = one.conversations if one.last_ns - one.first_ns <= one.conversations * SOON_NS else 0
+        if lost and (one.severity != NOTE or tries >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
             yield one.evidence(f"{some(lost)} {one.cause}, and no connection to there is in the capture"), one
 
 
@@ -1191,7 +1192,7 @@ def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         clients = {(one.client or "").rpartition(":")[0] for one in found}
         whose = f"{len(found):,} connections of {len(clients):,} clients" if len(clients) > 1 else f"{len(found):,} connections"
         passed = span_text(seen.end_ns - found[0].first_ns)
-        cause = f"{server} answers nobody any more: {whose} have open requests, the first for {passed} when the capture ends"
+        cause = f"{server} answers nobody any more: requests of {whose} have no answer, the first was sent {passed} before the capture ends"
         evidence = tuple(number for one in found for number in one.messages), tuple(packet for one in found for packet in one.packets)
         yield FindingDraft(cause, *evidence), found[0]
 
@@ -1208,7 +1209,9 @@ def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findi
         # Those that asked for the leader are counted where every one did
         left = [one for one in unused if one.places[1] == "left"] or unused
         count = sum(one.conversations for one in left)
-        if count < SAME or any(one.places[0] == leader for one in every) or _dialled(seen, wanted, leader):
+        passed = max((one.last_ns for one in left), default=0) - min((one.first_ns for one in left), default=0)
+        if count < SAME or passed > count * SOON_NS or any(one.places[0] == leader for one in every) or _dialled(seen, wanted, leader):
+            # Whoever looks from time to time whether the server is there wants no leader
             continue
         led = some([f"{one.places[0]} ({one.conversations:,})" for one in left])
         cause = f"{host} opened {count:,} connections to {wanted.server} and used none: they led to {led}, never to {leader}"

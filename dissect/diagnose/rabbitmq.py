@@ -279,6 +279,8 @@ class RabbitmqState(msgspec.Struct):
     """The place of the broker, as the response to Open names it, which is the evidence."""
     asks: int = 0
     """How often it asked where to go."""
+    busy: bool = False
+    """It did something else, too."""
     missing: Message | None = None
     """The response to Metadata that names a stream that does not exist, after which the client has asked nothing else."""
     gone: Message | None = None
@@ -881,7 +883,7 @@ def _landed_facts(context: ConversationContext, closed: Closed) -> FindingDraft 
     if memo.advertised is None or not closed.ended:
         return None
     place, message = memo.advertised
-    used = "used" if context.active else "asked" if memo.asks else "left"
+    used = "used" if context.active or memo.busy else "asked" if memo.asks else "left"
     return fact("landed", message, f"{(context.client or '').rpartition(':')[0]} {place} {used}", place, used)
 
 
@@ -965,6 +967,7 @@ def follow(context: ConversationContext, message: Message) -> None:
     if message.sender == "client":
         memo.asks += name == "Metadata"
         memo.sent = memo.sent if name in IDLE else None
+        memo.busy = memo.busy or name not in IDLE
         memo.missing = memo.missing if name in ("Metadata", "Heartbeat", "Close") else None
         context.active = context.active or name in ("DeclarePublisher", "Publish", "Subscribe")
     if memo.gone is not None and message.sender == "client" and name not in ("Heartbeat", "Credit", "StoreOffset"):

@@ -638,6 +638,7 @@ SENT: dict[str, tuple[Callable[[], list[Connection]], bool]] = {
     "a name, and only twice": (lambda: [sent("s", "s", goes="on")], False),
     "a name of Open": (lambda: [sent(opened=ADVERTISED)], False),
     "a name of Open, again and again": (lambda: [sent(opened=ADVERTISED, begin=at * SECOND) for at in range(3)], True),
+    "a name of Open, from time to time": (lambda: [sent(opened=ADVERTISED, begin=at * 20 * SECOND) for at in range(3)], False),
     "a name of Open, then this address": (lambda: [sent("s", host=HERE, opened=ADVERTISED, begin=at * SECOND) for at in range(3)], False),
 }
 
@@ -1188,24 +1189,27 @@ def test_what_a_single_active_consumer_gets_again(before: Connection, after: Con
     assert [(one.severity, one.cause) for one in found] == told
 
 
-def balanced(*brokers: str, used: bool = False, begin: int = 0) -> list[Connection]:
+def balanced(*brokers: str, used: bool = False, begin: int = 0, every: int = SECOND, creates: bool = False) -> list[Connection]:
     """A client asks for the leader, which is rabbit-0, and opens connections that lead to these brokers."""
     places = [{"reference": at, "host": f"rabbit-{at}", "port": 5552} for at in range(3)]
     asked = {"stream_name": "orders", "response_code": 1, "leader_reference": 0, "replicas_references": [1, 2]}
     first = (
-        Connection(begin, 41000 + begin // MS)
+        Connection(begin, 41000 + begin // (100 * MS))
         .ready(properties=[("advertised_host", "rabbit-1"), ("advertised_port", "5552")])
         .client(rabbit.METADATA, streams=["orders"])
     )
-    every = [first.server(rabbit.METADATA_RESPONSE, brokers=places, stream_metadata=[asked]).goodbye()]
+    first.server(rabbit.METADATA_RESPONSE, brokers=places, stream_metadata=[asked])
+    if creates:
+        first.client(rabbit.CREATE, stream="other", arguments=[]).server(rabbit.CREATE_RESPONSE)
+    talks = [first.goodbye()]
     for at, broker in enumerate(brokers, 1):
-        one = Connection(at * SECOND, 40000 + at).ready(properties=[("advertised_host", broker), ("advertised_port", "5552")])
+        one = Connection(at * every, 40000 + at).ready(properties=[("advertised_host", broker), ("advertised_port", "5552")])
         if used:
             one.client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="orders").server(
                 rabbit.DECLARE_PUBLISHER_RESPONSE
             )
-        every.append(one.goodbye())
-    return every
+        talks.append(one.goodbye())
+    return talks
 
 
 @pytest.mark.parametrize(
@@ -1219,6 +1223,11 @@ def balanced(*brokers: str, used: bool = False, begin: int = 0) -> list[Connecti
             "they led to rabbit-1:5552 (3), never to rabbit-0:5552",
         ),
         (balanced("rabbit-1", "rabbit-2", "rabbit-1", used=True), None),
+        # Somebody looks from time to time
+        (balanced("rabbit-1", "rabbit-2", "rabbit-1", every=20 * SECOND), None),
+        ([one for at in range(3) for one in balanced(begin=at * 60 * SECOND)], None),
+        # The connections are for something else
+        ([each for at in range(3) for each in balanced(begin=at * 100 * MS, creates=True)], None),
     ],
 )
 def test_connections_that_never_lead_to_the_leader(talks: list[Connection], told: str | None) -> None:
@@ -1246,7 +1255,8 @@ def test_a_server_that_answers_nobody_any_more() -> None:
         return [(one.severity, one.cause, one.messages) for one in found if one.rule == NAME + "server-stalled"]
 
     cause = (
-        "192.0.2.2:5552 answers nobody any more: 4 connections of 4 clients have open requests, the first for 9.3 s when the capture ends"
+        "192.0.2.2:5552 answers nobody any more: requests of 4 connections of 4 clients have no answer, "
+        "the first was sent 9.3 s before the capture ends"
     )
     ((severity, said, messages),) = told(stalling(2))
     assert (severity, said, len(messages)) == ("error", cause, 4)
