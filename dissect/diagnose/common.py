@@ -29,6 +29,7 @@ from streamdump.diagnose.rules import (
     Rule,
     is_address,
     last_before,
+    later_text,
     numbers,
     packets,
     quoted,
@@ -238,8 +239,11 @@ def _accepted_only(context: ConversationContext, closed: Closed) -> FindingDraft
     if closed.by == server:
         cause = f"{place} and {closed.verb} it {span_text(passed)} after {said(context, asked)}, without having sent a byte"
         return FindingDraft(cause, numbers(asked), packets(asked), advice=_NOTHING_BEHIND, key=closed.how)
-    if passed < PATIENCE_NS or closed.by is None:
+    if passed < PATIENCE_NS:
         return None
+    if closed.by is None:
+        cause = f"{place} and has sent not one byte in the {span_text(passed)} from {said(context, asked)} until the capture ends"
+        return FindingDraft(cause, numbers(asked), packets(asked), WARNING, key="silent")
     cause = f"{place} and sends not one byte in the {span_text(passed)} after {said(context, asked)}, until the client {closed.verb} it"
     return FindingDraft(cause, numbers(asked), packets(asked), key="silent")
 
@@ -324,7 +328,7 @@ def _unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft
     verdict = closed.verdict
     if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(context.messages) or context.failed or not closed.ours:
         return None
-    sent = " and ".join(f"{size:,} bytes of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
+    sent = " and ".join(f"{size:,} byte{'' if size == 1 else 's'} of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
     if verdict.protocol is not None:
         severity = ERROR if closed.by == closed.server else WARNING
         return FindingDraft(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
@@ -542,12 +546,9 @@ def _damaged(context: ConversationContext, message: Message) -> FindingDraft | N
     who = message.sender or "one side"
     # A frame that nobody knows has a size that nobody need believe
     known = not message.name.startswith("unknown ")
-    if known and fault.reason.endswith(ABORTED):
+    if known and fault.reason.endswith((ABORTED, ENDED)):
         context.aborted = message
         return None
-    if known and fault.reason.endswith(ENDED):
-        cause = f"{message.name} of the {who} is in the capture in part only: {fault.reason}"
-        return FindingDraft(cause, severity=NOTE, advice=_ENDED, key="tail", rule="frame-cut-off")
     cause = f"{message.name} of the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}"
     return FindingDraft(cause, key=(message.name, fault.field))
 
@@ -580,11 +581,14 @@ def _missed_before(context: ConversationContext, message: Message) -> FindingDra
 
 def _aborted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     message = context.aborted
-    if message is None or message.fault is None or closed.by is None:
+    if message is None or message.fault is None:
         return None
+    sizes = re.sub("[0-9]+", lambda found: f"{int(found[0]):,}", message.fault.reason)
+    if closed.by is None:
+        cause = f"{message.name} of the {message.sender or 'sender'} is in the capture in part only: {sizes}"
+        return FindingDraft(cause, numbers(message), packets(message), NOTE, _ENDED, "tail")
     own = closed.endpoints[closed.by] == message.src
     whose = f"its own {message.name}" if own else f"{message.name} of {closed.who(1 - closed.by)}"
-    sizes = re.sub("[0-9]+", lambda found: f"{int(found[0]):,}", message.fault.reason)
     cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}: {sizes}"
     if own or closed.lacking:
         return FindingDraft(cause, numbers(message), packets(message), WARNING if own else NOTE, key="tail")
@@ -665,7 +669,10 @@ def _refusals(context: ConversationContext, closed: Closed) -> FindingDraft | No
 
 def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     aside = context.family.counted | (context.family.goodbye if context.dismissed else frozenset())
-    found = [one for one in context.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside]
+    cut = context.aborted.number if context.aborted is not None and closed.ended else None
+    found = [
+        one for one in context.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside and one.request != cut
+    ]
     if not found:
         return None
     count, asked = len(found), tuple(one.request for one in found)
@@ -676,7 +683,7 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
             return None
         waited = max(one.waited_ns or 0 for one in found)
         soon = waited < PATIENCE_NS or context.failed or closed.lacking
-        told = f"when the capture ends, {span_text(waited)} later" if soon else f"for {span_text(waited)} when the capture ends"
+        told = f"when the capture ends{later_text(waited)}" if soon else f"for {span_text(waited)} when the capture ends"
         return FindingDraft(f"{what} {told}", asked, severity=NOTE if soon else WARNING, advice=_SILENT, key=names)
     after, _ = since(context, closed)
     if context.failed or not all(closed.packets):
@@ -715,7 +722,7 @@ def _stands_still(context: ConversationContext, closed: Closed) -> bool:
 
 def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     missing = context.missing()
-    if not _stands_still(context, closed):
+    if not _stands_still(context, closed) or (context.worst is not None and context.worst.rule == "tcp.accepted-only"):
         return None
     reached, (after, last) = context.reached(), since(context, closed)
     place = f"the handshake gets as far as {reached}"
@@ -723,7 +730,7 @@ def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | 
         waited = 0 if context.last_ns is None else closed.until_ns - context.last_ns
         silent = "" if last is None else f" after {said(context, last)}"
         evidence = dict.fromkeys((*(one.request for one in context.unanswered), *numbers(last)))
-        cause = f"{place}; nothing more comes{silent} until the capture ends, {span_text(waited)} later"
+        cause = f"{place}; nothing more comes{silent} until the capture ends{later_text(waited)}"
         return FindingDraft(cause, tuple(evidence), severity=WARNING if waited >= PATIENCE_NS else NOTE, advice=_SILENT, key=reached)
     asks = any(one.src == closed.endpoints[closed.by] for one in context.unanswered)
     severity = NOTE if closed.by == closed.client and not asks else ERROR

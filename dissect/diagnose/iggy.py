@@ -378,9 +378,10 @@ def _malformed(context: ConversationContext, closed: Closed) -> FindingDraft | N
     """The server ends the connection rather than answer a request that cannot be read."""
     if closed.by is None or closed.by == closed.client or context.failed or closed.lacking:
         return None
+    cut = context.aborted.number if context.aborted is not None else None
     for asked in context.owed():
         fault = asked.fault
-        if fault is not None:
+        if fault is not None and asked.number != cut:
             cause = f"the server ends the connection instead of answering {asked.name}, which cannot be read: {fault.field} at byte "
             return FindingDraft(f"{cause}{fault.offset}: {fault.reason}", numbers(asked), packets(asked))
     return None

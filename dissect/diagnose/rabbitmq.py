@@ -37,6 +37,7 @@ from streamdump.diagnose.rules import (
     is_address,
     is_here,
     label_of,
+    later_text,
     noted,
     numbers,
     packets,
@@ -564,7 +565,7 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
     severity = NOTE if closed.lacking or (not ended and waited < HUNGRY_NS) else WARNING
     advice = None
-    cause = f"{count} not confirmed {closed.when}, {span_text(waited)} later"
+    cause = f"{count} not confirmed {closed.when}{later_text(waited)}"
     if missing:
         cause, advice = f"{cause}; the capture lacks bytes of the server, which may say so", "Capture again with a larger buffer (-B)."
     return FindingDraft(cause, tuple(one.request for one in found), severity=severity, key="confirms", advice=advice)

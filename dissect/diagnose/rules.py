@@ -597,12 +597,17 @@ def span_text(ns: int) -> str:
     return f"{ns / 1000:.3g} us"
 
 
-_NUMBER = re.compile("0x[0-9a-f]+|[0-9]+", re.IGNORECASE)
+def later_text(ns: int) -> str:
+    """How much later something was, at the end of a sentence; nothing if it was at the same time."""
+    return f", {span_text(ns)} later" if ns > 0 else ""
+
+
+_NUMBER = re.compile("0x[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+", re.IGNORECASE)
 _MEASURED = re.compile(r"[0-9][0-9.,]*(?= (?:us|ms|s|min|h)\b)")
 
 
 def without_numbers(text: str) -> str:
-    """Return free text without its numbers."""
+    """Return free text without its numbers, of which UUIDs are some."""
     return _NUMBER.sub("#", text)
 
 
@@ -665,6 +670,7 @@ __all__ = [
     "is_here",
     "label_of",
     "last_before",
+    "later_text",
     "noted",
     "numbers",
     "packets",

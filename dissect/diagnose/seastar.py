@@ -56,6 +56,9 @@ DROPPED = 64
 PAYS = 0.9
 """Compressed frames that are not smaller than so much of what is in them are not worth the time."""
 
+AT_ONCE_NS = 10_000_000_000
+"""A server that ends a connection so soon after its first calls does so because of them; later it may have been idle."""
+
 LONG_NS = 100_000_000
 """Calls that take so long are worth to know where they spend it."""
 
@@ -229,7 +232,7 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
     age = " to ".join(dict.fromkeys((span_text(min(ages)), span_text(max(ages)))))
     evidence = tuple(one.number for one in shown), tuple(one.packet for one in shown)
-    if not memo.verbs and closed.by == closed.server and context.begun and not closed.lacking:
+    if not memo.verbs and closed.by == closed.server and context.begun and not closed.lacking and min(ages) < AT_ONCE_NS:
         first = f"its first call ({names})" if len(calls) == 1 else f"its first {len(calls)} calls ({names})"
         cause = f"the server {closed.verb} the connection {span_text(min(ages))} after {first}, without a reply"
         return FindingDraft(cause, *evidence, ERROR if closed.how == "RST" else WARNING, _NOT_ACCEPTED)
@@ -284,7 +287,11 @@ def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDr
     memo, (after, last) = context.memo, since(context, closed)
     if last is None or closed.by != closed.server or memo.stream or memo.dropped or context.failed or not context.messages[1]:
         return None
-    return FindingDraft(f"the server {closed.verb} the connection{after}", numbers(last), packets(last))
+    unused = closed.how == "RST" and not context.messages[0] > 1 and context.begun and not closed.lacking
+    before = ", before any call" if unused else ""
+    return FindingDraft(
+        f"the server {closed.verb} the connection{after}{before}", numbers(last), packets(last), WARNING if unused else None
+    )
 
 
 # What is remembered

@@ -291,19 +291,23 @@ def test_a_frame_that_the_end_cuts_off_is_no_stray_bytes(side: int, severity: st
     assert "rabbitmq-stream.skipped" not in told
 
 
-@pytest.mark.parametrize("how", ["closes", "resets", "closed"])
+@pytest.mark.parametrize("how", ["closes", "resets", "closed", "reset"])
 def test_a_frame_that_is_sent_in_part_is_not_blamed_on_its_encoding(how: str) -> None:
     one = Connection().ready().ask(encode(rabbit.CREATE, {"correlation_id": 9, "stream": "orders", "arguments": []})[:-6])
     if how == "closed":
         one.segment(1, flags=FIN | ACK)
-    told = rules(one.reset(0) if how == "resets" else one.fin(0))
+    told = rules(one.reset(how == "reset") if how.startswith("reset") else one.fin(0))
     assert "rabbitmq-stream.damaged" not in told
-    assert told["rabbitmq-stream.frame-cut-off"] == ("error" if how == "closed" else "warning")
+    assert told["rabbitmq-stream.frame-cut-off"] == ("error" if how in ("closed", "reset") else "warning")
+    # That it has no answer is no other cause
+    assert "rabbitmq-stream.open-requests" not in told
     (found,) = (each for each in diagnosed(capture(one))[0] if each.rule == "rabbitmq-stream.frame-cut-off")
     where = "the server closes the connection in the middle of Create of the client"
-    if how != "closed":
+    if how in ("closes", "resets"):
         where = f"the client {how} the connection in the middle of its own Create"
-    assert found.cause == f"{where}: 18 of 24 bytes sent"
+    elif how == "reset":
+        where = where.replace("closes", "resets")
+    assert found.cause == f"{where}: 18 of 24 bytes {'captured' if how == 'reset' else 'sent'}"
 
 
 def test_a_few_bytes_between_frames_are_stray_bytes() -> None:
@@ -316,11 +320,25 @@ def test_a_few_bytes_between_frames_are_stray_bytes() -> None:
 
 
 def test_a_handshake_that_stands_still_is_told_once() -> None:
-    one = Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).wait(40 * SECOND).segment(0)
+    one = Connection().greeted().wait(40 * SECOND).segment(0)
     (found,) = [one for one in diagnosed(capture(one))[0] if one.severity != "note"]
-    assert (found.rule, found.severity, found.messages) == ("rabbitmq-stream.handshake-incomplete", "warning", [1])
-    assert found.cause.endswith("after PeerProperties of the client until the capture ends, 40 s later")
+    assert (found.rule, found.severity, found.messages) == ("rabbitmq-stream.handshake-incomplete", "warning", [5])
+    assert found.cause.endswith("after SaslAuthenticate of the client until the capture ends, 40 s later")
     assert "closed" not in found.advice
+    # That the server has sent nothing at all is another cause
+    one = Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).wait(40 * SECOND).segment(0)
+    (found,) = diagnosed(capture(one))[0]
+    assert (found.rule, found.severity, found.messages) == ("tcp.accepted-only", "warning", [1])
+    said = "192.0.2.2:5552 accepts the connection and has sent not one byte in the 40 s from PeerProperties of the client until the capture"
+    assert found.cause == f"{said} ends"
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_no_time_passed_where_the_capture_ends_at_once(more: bool) -> None:
+    one = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[])
+    later = ", 1 ms later" if more else ""
+    found = [each.cause for each in diagnosed(capture(one.segment(1) if more else one))[0]]
+    assert found == [f"Create has no answer when the capture ends{later}"]
 
 
 def test_a_request_without_an_answer_in_an_open_connection_blames_nobody_for_closing_it() -> None:

@@ -164,6 +164,12 @@ def test_each_rule_finds_what_it_is_for(case: str) -> None:
     assert rules(make()).get(rule) == severity
 
 
+def test_a_request_of_which_a_part_was_sent_is_not_malformed() -> None:
+    for ends in (lambda one: one.fin(1), lambda one: one.reset(1)):
+        told = rules(ends(let_in().ask(pack("<II", 20_000_004, 101) + ONE + bytes(60))))
+        assert (told.get("iggy.frame-cut-off"), told.get("iggy.malformed-request")) == ("error", None)
+
+
 def test_reads_that_have_the_number_of_the_write_before_them() -> None:
     ping = long_request(2, 1, number=3)
     both = Connection(dport=8090).open().ask(ping).ask(ping).tell(long_reply(2, number=3)).tell(long_reply(2, number=3)).fin(0)

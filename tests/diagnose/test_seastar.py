@@ -13,7 +13,7 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
-from tests.diagnose.talks import MS, Connection, capture, diagnosed, found, rules, worst_first
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.support.frames import ACK, PSH
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
@@ -164,6 +164,18 @@ def test_each_rule_finds_what_it_is_for(case: str) -> None:
     assert rules(make()).get(rule) == severity
 
 
+def test_a_server_that_resets_connections_before_any_call() -> None:
+    def told(one: Connection) -> list[tuple[str, str]]:
+        return [(each.severity, each.cause) for each in diagnosed(capture(one))[0] if each.rule == "seastar-rpc.closed-by-server"]
+
+    cause = "the server resets the connection 1 ms after the answer to Negotiation"
+    assert told(agreed().reset(1)) == [("warning", f"{cause}, before any call")]
+    assert told(agreed().fin(1)) == [("note", cause.replace("resets", "closes"))]
+    assert told(agreed().ask(ask(5, 1)).tell(reply(1)).reset(1)) == [
+        ("note", "the server resets the connection 1 ms after the answer to Request")
+    ]
+
+
 def test_exceptions_are_told_by_verb_and_text() -> None:
     def fails(ident: int, text: bytes) -> bytes:
         body = pack("<II", 0, len(text)) + text
@@ -185,6 +197,8 @@ def test_exceptions_are_told_by_verb_and_text() -> None:
         'verb 1 throws "no 0 at 0x0"; 27 times on this connection, with different numbers',
         f'verb 1 throws "{long.decode()} 99"; twice on this connection, with different numbers',
     ]
+    causes = told(*((1, b"no table 1f%02xc3d4-aaaa-11ee-bbbb-0242ac1200%02x" % (at, at)) for at in range(20)))
+    assert causes == ['verb 1 throws "no table 1f00c3d4-aaaa-11ee-bbbb-0242ac120000"; 20 times on this connection, with different numbers']
 
 
 def test_real_exceptions_that_differ_in_a_number_are_told_once() -> None:
@@ -257,6 +271,8 @@ def test_what_is_compressed_is_counted(file: str) -> None:
         (lambda one: one.fin(1), False, "warning", "the server closes the connection 1 ms after its first call (verb 5), without a reply"),
         (lambda one: one.reset(1), True, "error", "the server resets the connection while a call (verb 5) had no reply for 1 ms"),
         (lambda one: one.fin(0), False, "note", None),
+        # The call expected no reply, and the connection was idle
+        (lambda one: one.wait(600 * SECOND).fin(1), False, "note", None),
     ],
 )
 def test_a_server_that_ends_the_connection_after_its_first_call(
