@@ -577,6 +577,7 @@ def _passed_over(counters: PacketCounters) -> list[str]:
         (others, f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read"),
         (counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels), "no TCP in it"),
         (counters.fragments and not counters.reassembled, f"{count(counters.fragments, 'fragment')} of which no datagram is whole"),
+        (counters.untimed, f"{count(counters.untimed, 'packet')} without times: how long anything took is not known"),
         (damaged, f"{count(damaged, 'packet')} cut or malformed before the end of the headers"),
         *((packets, f"{count(packets, 'packet')} in {tunnel} not looked into") for tunnel, packets in sorted(counters.tunnels.items())),
     )

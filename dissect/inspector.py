@@ -182,9 +182,9 @@ class Inspector:
 
     def _note_times(self, batch: list[Packet]) -> None:
         """Note the first packet, and the last one so far: of the capture, or of each file."""
-        for begin in self.begins if batch else ():
-            begin(batch[0].time_ns)
-        if batch:
+        if self.begins and (timed := next((packet for packet in batch if not packet.untimed), None)) is not None:
+            for begin in self.begins:
+                begin(timed.time_ns)
             self.begins.clear()
         if batch and self._pipes:
             slot = int(monotonic() * SLOTS)

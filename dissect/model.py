@@ -295,10 +295,15 @@ class Packet(msgspec.Struct, gc=False):
     """The length as sent."""
     link: int
     """The DLT / LINKTYPE number."""
+    untimed: bool = False
+    """The capture has no time for it: `time_ns` is that of the packet before it, or 0."""
 
 
 CLAIMS = 256
 """Among the flags of a segment: its length claims more bytes than its frame had on the wire, so that `wire` is only a claim."""
+
+UNTIMED = 512
+"""Among the flags of a segment: its packet has no time (`Packet.untimed`)."""
 
 
 class Segment(msgspec.Struct, gc=False):
@@ -317,7 +322,7 @@ class Segment(msgspec.Struct, gc=False):
     seq: int
     ack: int
     flags: int
-    """FIN 1, SYN 2, RST 4, PSH 8, ACK 16; and `CLAIMS`."""
+    """FIN 1, SYN 2, RST 4, PSH 8, ACK 16; `CLAIMS` and `UNTIMED`."""
     window: int
     data: bytes
     """The payload as captured."""

@@ -209,6 +209,8 @@ class Exchanges:
         self.pairs = pairs
         """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
         self.handshake = HandshakeProgress() if handshake is None else handshake
+        self.untimed = False
+        """Packets of the conversation have no time: nothing is known of how long anything took."""
         self.refused = 0
         """Requests that the packet at hand refused."""
         self._late: dict[int, Event] = {}
@@ -222,13 +224,13 @@ class Exchanges:
         if not self.handshake.done:
             self.handshake.answered(request.name, response.outcome or "answered")
         elapsed = _elapsed(asked, one)
-        response.latency_ns = latency_of(asked, one)
+        response.latency_ns = self._latency(asked, one)
         if request.stream is not None:
             response.stream = request.stream
         self.links.append((response, asked, None))
         if elapsed < 0:
             response.notes = [*response.notes, "response begins before its request ends"]
-        elif not asked.end_captured:
+        elif not (asked.end_captured or self.untimed):
             at_most = f"the end of its request was not captured: answered after at most {elapsed / 1e6:.3f} ms"
             response.notes = [*response.notes, at_most]
         if self.paired is not None:
@@ -248,7 +250,10 @@ class Exchanges:
         if self.every:
             append(self._exchange(asked, response, outcome, None, moment or _moment(response)))
         elif self.pairs is not None:
-            self.pairs.append(Pair(asked.record, response.record, outcome, None, latency_of(asked, response), None))
+            self.pairs.append(Pair(asked.record, response.record, outcome, None, self._latency(asked, response), None))
+
+    def _latency(self, asked: Event, response: Event) -> int | None:
+        return None if self.untimed else latency_of(asked, response)
 
     def _refuse(self, requests: int) -> None:
         self.refused += requests
@@ -274,9 +279,9 @@ class Exchanges:
             None,
             outcome,
             reason,
-            None if response is None else latency_of(asked, response),
+            None if response is None else self._latency(asked, response),
             # Nobody waited for the bug that ended it
-            None if response is not None or reason == FAILED else moment.time_ns - request.time_ns,
+            None if response is not None or reason == FAILED or self.untimed else moment.time_ns - request.time_ns,
         )
         answer = None if response is None else response.record
         self.links.append((exchange, asked, answer))

@@ -14,7 +14,7 @@ import msgspec
 
 from streamdump.capture.duplicates import Duplicates, digest, place_of
 from streamdump.capture.ends import network_key
-from streamdump.model import CLAIMS, Packet, Segment
+from streamdump.model import CLAIMS, UNTIMED, Packet, Segment
 
 if TYPE_CHECKING:
     from streamdump.capture.rare_packets import OddPackets
@@ -75,6 +75,8 @@ class PacketCounters(msgspec.Struct):
     duplicates: int = 0
     fragments: int = 0
     """Fragments of TCP datagrams."""
+    untimed: int = 0
+    """TCP packets that have no time."""
     reassembled: int = 0
     """Datagrams put together from them."""
     tunnels: dict[str, int] = msgspec.field(default_factory=dict)
@@ -174,6 +176,9 @@ class LinkParser:
                 flags |= CLAIMS
         else:
             data = buffer[ip + size : ip + sent]
+        if packet.untimed:
+            counters.untimed += 1
+            flags |= UNTIMED
         return Segment(
             ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size, ttl, buffer, addresses
         )
@@ -235,6 +240,7 @@ class LinkParser:
                 counters.fragments += 1
                 counters.reassembled += 1
             counters.tcp += 1
+            counters.untimed += packet.untimed
             return Segment(
                 found.ends,
                 order,
@@ -243,7 +249,7 @@ class LinkParser:
                 packet.file,
                 found.seq,
                 found.ack,
-                found.flags,
+                found.flags | UNTIMED * packet.untimed,
                 found.window,
                 found.data,
                 found.wire,

@@ -207,7 +207,7 @@ class Sections:
                         self._time_ns = time_ns if 0 < time_ns <= LAST_NS else interfaces.time_ns(interface, ticks)
                     link = interfaces.links[interface]
                     wire = wire if wire > captured else captured
-                    packets.append(Packet(buffer, self._time_ns, number + len(packets), 0, offset, captured, wire, link))
+                    packets.append(Packet(buffer, self._time_ns, number + len(packets), 0, offset, captured, wire, link, kind == SIMPLE))
             elif kind == SECTION:
                 (major,) = struct.unpack_from(self._order + "H", buffer, at + 12)
                 if major != 1:

@@ -139,6 +139,8 @@ class Conversation:
             items = tcp.feed(segment, side)
             if items is None:
                 return None
+            if tcp.untimed and self.pairer is not None:
+                self.pairer.untimed = True
             if not items and tcp.closed is None:
                 return NOTHING
             emitted = self.go_on(items, segment.order)
@@ -405,6 +407,7 @@ class Conversation:
             run.pairs,
             HandshakeProgress(protocol.compare_rules, self.from_start),
         )
+        self.pairer.untimed = tcp.untimed
         self.parser, self.facts = parser, parser.dissector.facts
         run.paired[self.index] = self
         if run.diagnoser is not None:

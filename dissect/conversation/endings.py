@@ -72,7 +72,8 @@ def end_of(conversation: Conversation) -> Moment:
     packet of all others.
     """
     tcp = conversation.tcp
-    own_ns, end_ns = tcp.last[3], conversation.run.end_ns(tcp.first[2])
+    own_ns = tcp.last[3]
+    end_ns = own_ns if tcp.untimed else conversation.run.end_ns(tcp.first[2])
     if tcp.open and tcp.closed is not None:
         return behind(END, tcp.index, max(own_ns, end_ns))
     return behind(tcp.last[0], 0, max(own_ns, end_ns) if tcp.ended == IDLE else own_ns)
@@ -107,7 +108,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         _expected(ports_of(conversation), run.options),
         told,
         troubles(told) if told else {},
-        run.windows.of(tcp, end.time_ns),
+        (None, None) if tcp.untimed else run.windows.of(tcp, end.time_ns),
         conversation.failure,
         conversation.facts or {},
         begun,
@@ -142,7 +143,7 @@ def _ending(conversation: Conversation) -> list[Event]:
         run.counters.broken_off += 1
         run.broken_off[tcp.index] = conversation.step
     last = conversation.latest_ns
-    quiet_ns = None if last is None else time_ns - last
+    quiet_ns = None if last is None or tcp.untimed else time_ns - last
     head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, sender, None if empty else protocol)
     ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)  # type: ignore[arg-type]
     run.counters.by_server += ending.protocol is not None and by_server

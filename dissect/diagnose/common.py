@@ -1055,9 +1055,9 @@ def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         host = next((host for host, times in one.hosts.items() if times >= SAME), None)
         if one.severity == ERROR and host is not None and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
             each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
+            often = f", one every {span_text(each)}" if each else ""
             cause = (
-                f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}, one every {span_text(each)}, "
-                f"and each time the same: {one.cause}"
+                f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}{often}, and each time the same: {one.cause}"
             )
             yield one.evidence(cause), one
 
@@ -1120,7 +1120,7 @@ def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     deleted: dict[str, list[Failed]] = {}
     for one in seen.facts("stream-deleted"):
         deleted.setdefault(one.places[0], []).append(one)
-    every = sorted(seen.facts("stream-lost"), key=lambda one: one.places[3] == "refused")
+    every = sorted((one for one in seen.facts("stream-lost") if one.last_ns), key=lambda one: one.places[3] == "refused")
     refused = {_whose(one): one for one in every if one.places[3] == "refused"}
     then = {kind: {one.alike: one.last_ns for one in seen.facts(kind)} for kind in ("stream-used", "stream-unsure", "leader-named")}
     reported: dict[str, str] = {}

@@ -73,6 +73,7 @@ def closed_of(
         icmp,
         ahead,
         _signs(tcp),
+        tcp.untimed,
     )
 
 

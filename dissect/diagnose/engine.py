@@ -37,6 +37,7 @@ from streamdump.diagnose.rules import (
     Rule,
     numbers,
     packets,
+    untimed,
     without_numbers,
     without_times,
 )
@@ -332,6 +333,7 @@ class Diagnoser:
             src, dst, sender = context.client or "", context.server or "", None
         else:
             time_ns, src, dst, sender = record.time_ns, record.src, record.dst, getattr(record, "sender", None)
+        timed = not record.untimed if type(record) is Closed else time_ns != 0
         # The end of the capture is no time at which the trouble came
         came_ns = min(time_ns, record.last[3]) if type(record) is Closed else time_ns
         finding = Finding(
@@ -346,7 +348,7 @@ class Diagnoser:
             None if context.protocol == "tcp" else context.protocol,
             name,
             severity,
-            told.cause,
+            told.cause if timed else untimed(told.cause),
             told.advice or rule.advice,
             list(messages[:EVIDENCE]),
             list(marks[:EVIDENCE]),

@@ -421,7 +421,7 @@ def _absent(context: ConversationContext, message: Message) -> FindingDraft | No
 
 
 def _polled(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if message.kind != "response" or message.outcome != "answered" or message.fault is not None or not _empty(message.fields):
+    if message.latency_ns is None or message.outcome != "answered" or message.fault is not None or not _empty(message.fields):
         return None
     window = context.memo.window
     if message.time_ns - window[0] > SECOND_NS:

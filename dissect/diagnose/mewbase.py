@@ -262,7 +262,7 @@ def _old_end(context: ConversationContext, closed: Closed) -> FindingDraft | Non
 
 def _closes_over(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     # Else it was deaf before
-    at_once = closed.until_ns - (context.last_ns or 0) < IDLE_NS
+    at_once = not closed.untimed and closed.until_ns - (context.last_ns or 0) < IDLE_NS
     for asked in context.owed() if closed.by == closed.server and not closed.lacking else ():
         notes = (note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note)
         why = next(notes, _odd(asked) if at_once else None)

@@ -227,6 +227,8 @@ class Closed(msgspec.Struct):
     """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
     signs: Signs = Signs()
     """What reassembly saw of the network, and of the order of the end."""
+    untimed: bool = False
+    """Packets of it have no time: its times stand still, and nothing in it seems to last."""
 
     @property
     def lacking(self) -> bool:
@@ -606,6 +608,9 @@ _NUMBER = re.compile("0x[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9
 _MEASURED = re.compile(r"[0-9][0-9.,]*(?= (?:us|ms|s|min|h)\b)")
 
 
+_NO_TIME = re.compile(r"\b0 us\b")
+
+
 def without_numbers(text: str) -> str:
     """Return free text without its numbers, of which UUIDs are some."""
     return _NUMBER.sub("#", text)
@@ -614,6 +619,11 @@ def without_numbers(text: str) -> str:
 def without_times(cause: str) -> str:
     """Return a cause without the times in it, which differ from one conversation to the next."""
     return _MEASURED.sub("#", cause)
+
+
+def untimed(cause: str) -> str:
+    """Return a cause for a conversation whose packets have no times, so that nothing in it seems to last."""
+    return _NO_TIME.sub("an unknown time", cause)
 
 
 def some(names: Iterable[object], most: int = 5) -> str:
@@ -679,6 +689,7 @@ __all__ = [
     "since",
     "some",
     "span_text",
+    "untimed",
     "without_numbers",
     "without_times",
 ]

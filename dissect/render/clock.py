@@ -47,8 +47,8 @@ def _is_behind(record: Record, other: Record | None) -> bool:
 
 
 def utc(time_ns: int) -> str:
-    """A date and a time of day, for people."""
-    return f"{rfc3339(time_ns)[:19].replace('T', ' ')} UTC"
+    """A date and a time of day, for people; a dash where the capture has none."""
+    return "-" if not time_ns else f"{rfc3339(time_ns)[:19].replace('T', ' ')} UTC"
 
 
 class Clock:
@@ -89,7 +89,9 @@ class Clock:
         return 0 if before is None else time_ns - before
 
     def text(self, time_ns: int, time: str) -> str:
-        """The time `time_ns`, whose text in a record is `time`."""
+        """The time `time_ns`, whose text in a record is `time`; a dash where the capture has none."""
+        if not time_ns:
+            return "-"
         if self.form in ("r", "d", "dd"):
             if self.form == "r":
                 if self.base is None:

@@ -66,7 +66,7 @@ _EXCHANGE = {
     "reason": "Why there is no response: closed, capture ended, bytes lost or skipped, limit, timeout, internal error, deadline passed.",
     "latency_ns": "From the last byte of the request to the first byte of the response; null if there is none, or if the end of the "
     "request was not captured.",
-    "waited_ns": "From the last byte of the request to time; null where there is a response.",
+    "waited_ns": "From the last byte of the request to time; null where there is a response, or packets have no times.",
 }
 
 _ENDING = {
@@ -78,7 +78,7 @@ _ENDING = {
     "protocol": "As in messages; null for a connection to a known port, or one of -d, that never carried a byte.",
     "how": "FIN; RST; refused: RST to a SYN; no answer: neither SYN-ACK nor RST by the end of the capture; forgotten: a limit "
     "of live capture.",
-    "quiet_ns": "From the last message of either side up to then; null if there was none.",
+    "quiet_ns": "From the last message of either side up to then; null if there was none, or packets have no times.",
     "open": "Requests without a response when both sides had ended, or the capture.",
     "refused": "Requests that were refused.",
 }

@@ -43,7 +43,11 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
     "reverse": ("boolean", pa.bool_(), "the higher endpoint sent it"),
     "seq": ("bigint", pa.int64(), "sequence number"),
     "ack": ("bigint", pa.int64(), "acknowledgement number"),
-    "flags": ("smallint", pa.int16(), "FIN 1, SYN 2, RST 4, PSH 8, ACK 16; 256 `wire` is more than the frame had"),
+    "flags": (
+        "smallint",
+        pa.int16(),
+        "FIN 1, SYN 2, RST 4, PSH 8, ACK 16; 256 `wire` is more than the frame had; 512 the packet has no time",
+    ),
     "window": ("int", pa.int32(), "window, as the segment says it"),
     "length": ("int", pa.int32(), "bytes of payload captured"),
     "wire": ("int", pa.int32(), "bytes of payload sent"),

@@ -32,13 +32,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from streamdump.model import CLAIMS, END, Mark, Options, Segment, SideData, StreamGap
+from streamdump.model import CLAIMS, END, UNTIMED, Mark, Options, Segment, SideData, StreamGap
 from streamdump.tcp.checksum import is_right
 from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
 from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, LateData, Reset, SentAgain, Silence
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
-_ANY = FIN | SYN | RST | ACK
+_ANY = FIN | SYN | RST | ACK | UNTIMED
 
 ACKED_PACKETS = 64
 ACKED_TIME_NS = 1_000_000_000
@@ -321,6 +321,7 @@ class ByteStream:
         "ttl",
         "ttls",
         "unchecked",
+        "untimed",
         "waiting",
         "wrong",
     )
@@ -375,6 +376,8 @@ class ByteStream:
         # The TTL of the last segment, and all different ones, but for those of RSTs.
         self.ttl = 0
         self.ttls: tuple[int, ...] = ()
+        # The times of the conversation stand still.
+        self.untimed = False
         self.waiting: PendingPieces | None = None
         # What was released last, ending at `next`, and how many bytes these are. (None where there are none.)
         self.recent: deque[SideData] | None = None
@@ -541,6 +544,7 @@ class ByteStream:
             and not self.pending
             and self.sent <= self.next
             and not self.held
+            and not self.untimed
         )
         self.expected = (self.base + self.next) & MASK
 
@@ -648,6 +652,7 @@ class TcpStream(ConversationCounts):
         "silence",
         "streams",
         "truncated",
+        "untimed",
     )
 
     def __init__(self, endpoints: tuple[str, str], ports: tuple[int, int], first: Mark, index: int, pool: Pool) -> None:
@@ -675,6 +680,8 @@ class TcpStream(ConversationCounts):
         """The last one."""
         self.truncated = False
         """The capture cut both of its lengths, so that claims are true."""
+        self.untimed = False
+        """A packet of it has no time. From that one on its times stand still, so that nothing in it seems to last."""
         self.limit_hits = 0
         self.foreign: int | None = None
         """A file whose bytes are not those of the file that it began in."""
@@ -745,6 +752,9 @@ class TcpStream(ConversationCounts):
             segment = msgspec.structs.replace(segment, wire=wire)
         if (wire or flags & SYN) and not self.takes(side, segment.seq, segment.ack, flags, wire):
             return None
+        if flags & UNTIMED or own.untimed:
+            self.untimed = own.untimed = other.untimed = True
+            segment = msgspec.structs.replace(segment, time_ns=self.clock)
         self._step(own, other, segment)
         if claimed and own.known:
             start = own.position(segment.seq) + wire

@@ -451,6 +451,8 @@ def test_dpkt_reads_the_same_segments_of_real_captures(path: Path) -> None:
             links.update(one.link for one in batch)
     if links != {1}:
         pytest.skip("another link type than Ethernet")
+    if parser.counters.untimed:
+        pytest.skip("dpkt reads no Simple Packet Blocks")
     found = [(row.number, int.from_bytes(row.ends[-4:-2], "big"), row.seq, row.ack, row.flags & 0xFF, row.data) for row in rows]
     assert found == list(by_dpkt(path))[: len(found)]
     assert found

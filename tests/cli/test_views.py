@@ -189,6 +189,13 @@ def test_packets_that_were_not_looked_at_are_told(tmp_path: Path, capsys: pytest
     assert not any(part.startswith(("1 packet", "no TCP")) for part in told[5])
 
 
+def test_packets_without_times_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = shown(capsys, GOLDEN.parent / "samples" / "reports" / "spb_no_times.pcapng")
+    assert err.endswith("20 messages in 1 conversation; 47 packets without times: how long anything took is not known\n")
+    assert out.splitlines()[1].split()[:2] == ["2", "-"]
+    assert not re.search("1970|0.000", out)
+
+
 @pytest.mark.parametrize("clock", ["r", "ad", "ud", "e"])
 def test_times(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = shown(capsys, "-t", clock, "-c", "1", STREAM)

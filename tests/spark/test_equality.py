@@ -9,7 +9,24 @@ import pytest
 
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.comparing import plain, without_spark
-from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
+from tests.support.frames import (
+    ACK,
+    START_NS,
+    SYN,
+    A,
+    B,
+    Packet,
+    enhanced,
+    ethernet,
+    interface,
+    ip4,
+    pcap,
+    pcapng,
+    section,
+    simple,
+    sll,
+    tcp,
+)
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
@@ -66,6 +83,16 @@ def test_fragments_in_different_ranges_and_files(capture: Path, tmp_path: Path) 
     plan, found = without_spark(files, 20_000)
     assert sum(split.fragments for split in plan.splits) > 100
     assert found == plain(files)
+
+
+def test_packets_without_times(capture: Path, tmp_path: Path) -> None:
+    blocks = [simple(one) if at % 500 == 499 else enhanced(one, ticks=one.time_ns) for at, one in enumerate(records(capture))]
+    mixed = tmp_path / "mixed.pcapng"
+    mixed.write_bytes(b"".join([section(), interface(resolution=9), *blocks]))
+    untimed = GOLDEN.parent / "samples" / "reports" / "spb_no_times.pcapng"
+    _, found = without_spark([mixed, untimed], 20_000, batch=333)
+    assert found == plain([mixed, untimed])
+    assert any('"latency_ns":null' in one and '"outcome":"answered"' in one for one in found["messages"])
 
 
 def test_packets_that_a_cooked_capture_has_twice(capture: Path, tmp_path: Path) -> None:
