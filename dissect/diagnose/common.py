@@ -85,6 +85,9 @@ def _unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraf
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
     often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"
     error = _reported(closed, 0)
+    if error is None and closed.until_ns - closed.first[3] < PATIENCE_NS:
+        # The answer may be on its way when the capture ends
+        return None
     if error is None:
         return FindingDraft(f"{often} no answer: {closed.endpoints[1]} does not accept this connection", key="unanswered")
     marks = tuple(sorted({*error.packets[: EVIDENCE - 1], closed.last[1]}))
@@ -249,7 +252,7 @@ def _accepted_only(context: ConversationContext, closed: Closed) -> FindingDraft
 
 
 def _closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not closed.ours or closed.how != "FIN" or closed.by != closed.server or not closed.syn or any(closed.bytes):
+    if not closed.ours or closed.how != "FIN" or closed.by != closed.server or not closed.syn or any(closed.bytes) or any(closed.lost):
         return None
     passed = span_text(closed.until_ns - closed.first[3])
     return FindingDraft(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")

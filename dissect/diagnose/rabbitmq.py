@@ -651,7 +651,7 @@ def _hunger(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, beh
             why, advice = f"a Credit of {one.taken:,} took it away, as servers read a signed number", _GRANT_LESS
         cause = f"{whose} has had no credit for {span_text(passed)}{when}: {why}"
         severity = WARNING if passed >= HUNGRY_NS and one.waits else NOTE
-        return FindingDraft(cause, *evidence, severity, advice, key) if one.empty is not None else None
+        return FindingDraft(cause, *evidence, severity, advice, key) if passed else None
     lasts = passed >= HUNGRY_NS and one.waits
     count, total, longest = one.stalls + lasts, one.stalled_ns + lasts * passed, max(one.longest_ns, lasts * passed)
     if longest < HUNGRY_NS and (total < HUNGRY_NS or 2 * total < until_ns - one.since_ns):
@@ -760,7 +760,7 @@ def _metadata_refused(context: ConversationContext, message: Message) -> list[Fi
 
 def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     last = context.memo.missing
-    if last is None or closed.by is None or (closed.by != closed.client and context.parted is None):
+    if last is None or context.lossy or closed.by is None or (closed.by != closed.client and context.parted is None):
         return None
     missing = next(one.get("stream_name") for one in last.fields["stream_metadata"] if one.get("response_code_label") in EXPECTED)
     cause = f"the client leaves after it heard that the stream {quoted(missing)} does not exist"

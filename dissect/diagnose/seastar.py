@@ -222,6 +222,8 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     memo = context.memo
     # One that its sender did not send to its end is no other trouble
     calls = [one for one in memo.dropped if context.aborted is None or one.number != context.aborted.number]
+    # What the last packet asks nobody could answer
+    calls = [one for one in calls if closed.ended or one.time_ns < closed.until_ns]
     if not calls or context.failed:
         return None
     # Others may be calls that expect no reply

@@ -382,6 +382,20 @@ def causes(*connections: Connection) -> dict[str, list[str]]:
     return told
 
 
+def test_a_capture_that_ends_with_a_syn_shows_nothing() -> None:
+    syn = Connection().segment(0, flags=SYN)
+    assert rules(syn) == {}
+    waiting = Connection(2 * SECOND, 40001).ready()
+    assert rules(syn, waiting)["tcp.unanswered"] == "error"
+
+
+def test_a_server_that_closes_behind_lost_bytes_may_have_been_asked_something() -> None:
+    silent, lost = Connection().open().wait(SECOND), Connection().open().wait(SECOND)
+    lost.next[0] += 20
+    assert rules(silent.fin(1)) == {"tcp.closed-unused": "warning"}
+    assert "tcp.closed-unused" not in rules(lost.segment(1).fin(1))
+
+
 def test_one_of_ten_connections_that_is_not_accepted() -> None:
     findings = diagnosed(REPORTS / "backlog_one_of_ten.pcap")[0]
     assert [(one.rule, one.severity, one.conversation, one.cause) for one in findings] == [

@@ -1136,6 +1136,15 @@ def test_a_client_that_asks_for_a_deleted_stream_on_many_connections_is_reported
     assert found == ['192.0.2.7:50000 deleted the stream "orders" 2 s before 192.0.2.1:40001 wanted to consume from it']
 
 
+@pytest.mark.parametrize("lost", [0, 30])
+def test_a_client_that_asked_for_something_among_lost_bytes_has_not_given_up(lost: int) -> None:
+    asked = {"stream_name": "s", "response_code": 2, "leader_reference": 0, "replicas_references": []}
+    one = Connection().ready().client(rabbit.METADATA, streams=["s"])
+    one.server(rabbit.METADATA_RESPONSE, brokers=[], stream_metadata=[asked])
+    one.next[0] += lost
+    assert (NAME + "gave-up" in rules(one.goodbye())) == (not lost)
+
+
 def test_nobody_ignores_what_it_did_itself_or_what_may_be_among_lost_messages() -> None:
     for one in (deleting_super(itself=True), lossy_since()):
         assert not {NAME + "stream-change-ignored"} & rules(one, staying(30)).keys()
