@@ -10,6 +10,7 @@ import msgspec
 
 from streamdump.capture.icmp_dns import TOO_BIG
 from streamdump.diagnose.amqp_greeting import said as in_amqp
+from streamdump.diagnose.copies import Copies, causes
 from streamdump.diagnose.network import NetworkEvidence, Reported
 from streamdump.diagnose.rules import (
     ANY,
@@ -976,7 +977,8 @@ class Failed(msgspec.Struct):
 class Overview(NamedTuple):
     """What several conversations tell: all troubles that are not mere notes, the findings that send clients to other endpoints by these,
     the endpoints that somebody connected to, the troubles that are none by themselves (`FindingDraft.later`), the hosts that do what
-    they came for, by endpoint how many connections were accepted there, what ICMP and DNS say, and when the capture ends."""
+    they came for, by endpoint how many connections were accepted there, what ICMP and DNS say, which connections may be copies of others,
+    and when the capture ends."""
 
     failed: list[Failed]
     sent: dict[tuple[str, ...], Finding]
@@ -985,6 +987,7 @@ class Overview(NamedTuple):
     active: dict[str, None]
     accepted: dict[str, int]
     network: NetworkEvidence
+    copies: Copies
     end_ns: int
     """When the last of all came."""
 
@@ -1051,6 +1054,12 @@ def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | F
         what = f"{count:,} of {count + accepted:,} connections to {one.server} {'has' if count == 1 else 'have'} no answer"
         if accepted:
             yield one.evidence(f"{what}; it accepts the other{'' if accepted == 1 else 's'}"), one
+
+
+def _copied(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    for cause, marks, one in causes(seen.copies.found()):
+        where = Failed("tcp.captured-twice", NOTE, cause, cause, one.protocol, one.client, one.server, last_ns=one.time_ns)
+        yield FindingDraft(cause, packets=marks), where
 
 
 def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -1292,6 +1301,12 @@ ACROSS: tuple[Across, ...] = (
         WARNING,
         _not_all_accepted,
         "Look whether the server accepts connections in time (its listen queue, its limits); the address is right.",
+    ),
+    Across(
+        "tcp.captured-twice",
+        NOTE,
+        _copied,
+        "Capture on one interface only, or leave one of the two out with -Y (by src, dst or conversation), where numbers or times count.",
     ),
     Across(
         "redelivered",

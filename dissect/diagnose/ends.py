@@ -73,6 +73,8 @@ def closed_of(
         icmp,
         ahead,
         _signs(tcp),
+        (tcp.streams[0].syn, tcp.streams[1].syn),
+        (tcp.streams[0].ttls, tcp.streams[1].ttls),
         tcp.untimed,
     )
 

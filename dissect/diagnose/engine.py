@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from streamdump.diagnose.common import ACCEPTED_KEPT, ACROSS, COMMON, FIRST, PLAIN, SENT_LATE, Failed, Overview, set_late_aside
+from streamdump.diagnose.copies import Copies, Opened
 from streamdump.diagnose.network import NetworkEvidence
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import (
@@ -94,6 +95,7 @@ class Diagnoser:
         self._accepted: dict[str, int] = {}
         self.network = NetworkEvidence()
         """What ICMP and DNS say; nobody but an inspector sees their packets."""
+        self.copies = Copies()
         self._sent: dict[tuple[str, ...], Finding] = {}
         self._dialled: dict[str, None] = {}
         self._spoken: dict[str, tuple[str | None, int]] = {}
@@ -151,6 +153,7 @@ class Diagnoser:
             self._active,
             self._accepted,
             self.network,
+            self.copies,
             self.end_ns,
         )
         for rule in ACROSS:
@@ -170,11 +173,11 @@ class Diagnoser:
         """What `finish` goes by, as plain data."""
         failed = [[msgspec.structs.asdict(one) for one in kept.values()] for kept in (self._failed, self._later)]
         sent = [(places, msgspec.structs.asdict(one)) for places, one in self._sent.items()]
-        return *failed, sent, list(self._dialled), list(self._active), self._accepted, self.end_ns
+        return *failed, sent, list(self._dialled), list(self._active), self._accepted, self.copies.seen(), self.end_ns
 
     def learn(self, seen: Sequence[Any]) -> None:
         """Take what another one has seen, of other conversations."""
-        *failed, sent, dialled, active, accepted, end_ns = seen
+        *failed, sent, dialled, active, accepted, copies, end_ns = seen
         for kept, more in zip((self._failed, self._later), failed, strict=True):
             for one in more:
                 found = Failed(**one | {"places": tuple(one["places"])})
@@ -189,6 +192,7 @@ class Diagnoser:
         self._active |= dict.fromkeys(active)
         for server, count in accepted.items():
             self._accept(server, count)
+        self.copies.learn(copies)
         self.end_ns = max(self.end_ns, end_ns)
 
     def _accept(self, server: str, count: int) -> None:
@@ -263,6 +267,7 @@ class Diagnoser:
             self._dialled[context.server] = None
         if closed.packets[closed.server] and not closed.refused:
             self._accept(context.server, 1)
+        _note_opened(self.copies, context, closed)
         if context.active and len(self._active) < ACROSS_KEPT:
             self._active[context.client.rpartition(":")[0]] = None
         for message, request, refusal in context.pending:
@@ -471,6 +476,16 @@ class Diagnoser:
 
 
 _REFUSAL = Rule("refused", WARNING, (), lambda context, message: None, REFUSED)
+
+
+def _note_opened(copies: Copies, context: ConversationContext, closed: Closed) -> None:
+    """Note a connection whose beginning was captured, as others may be copies of it."""
+    client, server = closed.numbers
+    if client is None or server is None or not closed.ours or not any(closed.bytes):
+        return
+    content = tuple(context.content) if any(context.messages) else closed.bytes
+    head = (*closed.endpoints, closed.verdict.protocol or "tcp", closed.first[3], closed.first[1])
+    copies.add((client, server), Opened(*head, closed.ttls, content))
 
 
 def _left(message: Message, reason: str, closed: Closed) -> Exchange:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streamdump.diagnose.copies import MESSAGES_COMPARED, content_of
 from streamdump.diagnose.network import Reported
 from streamdump.layers.proxy import ProxyHeader
 from streamdump.model import Exchange, Finding, Gap, Message, Severity, Verdict
@@ -227,6 +228,10 @@ class Closed(msgspec.Struct):
     """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
     signs: Signs = Signs()
     """What reassembly saw of the network, and of the order of the end."""
+    numbers: tuple[int | None, int | None] = (None, None)
+    """By side the sequence number of its SYN."""
+    ttls: tuple[tuple[int, ...], ...] = ()
+    """By side those of its packets."""
     untimed: bool = False
     """Packets of it have no time: its times stand still, and nothing in it seems to last."""
 
@@ -326,6 +331,7 @@ class ConversationContext:
         "asked",
         "begun",
         "client",
+        "content",
         "conversation",
         "dismissed",
         "family",
@@ -367,6 +373,8 @@ class ConversationContext:
         self.server: str | None = None
         self.messages = [0, 0]
         """Of the client, of the server."""
+        self.content = [0, 0]
+        """What stands for the first of these."""
         self.whole = False
         """The beginning was captured."""
         self.begun = False
@@ -453,6 +461,8 @@ class ConversationContext:
         if self.client is None and message.sender is not None:
             self.client, self.server = (message.dst, message.src) if side else (message.src, message.dst)
         self.messages[side] += 1
+        if self.messages[side] <= MESSAGES_COMPARED:
+            self.content[side] = content_of(self.content[side], message)
         for at, step in enumerate(self.family.steps):
             if step.name == message.name and step.kind == message.kind and message.outcome != "refused":
                 if step.unless is not None and step.unless(message):

@@ -53,6 +53,14 @@ def test_findings_of_conversations_are_those_of_a_plain_run(family: str, cut: di
             assert row["message_id"] == (row["messages"] or [None])[0]
 
 
+def test_copies_that_different_tasks_read(tmp_path: Path) -> None:
+    path = GOLDEN.parent / "samples" / "reports" / "dnat_both_sides.pcap"
+    go([path], tmp_path, findings=True, split=3_000, parts=3)
+    (row,) = tables_of(tmp_path)["findings"]
+    assert Counter([(row["rule"], row["severity"], row["cause"])]) == found_plainly([path])[1]
+    assert row["rule"] == "tcp.captured-twice"
+
+
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_latencies_by_minute_are_those_of_the_exchanges(buckets: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [path for family in FAMILIES for path in small(family, 4)]
