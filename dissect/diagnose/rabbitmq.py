@@ -67,8 +67,8 @@ LOST_NS = 10_000_000_000
 
 NO_LEADER = 0xFFFF
 
-OFTEN = 3
-"""A client that cannot go where it is sent asks as often."""
+OFTEN, REFRESH_NS = 3, 30_000_000_000
+"""A client that cannot go where it is sent asks as often; one that asks so long after the last time only refreshes what it knows."""
 
 IDLE = ("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "ExchangeCommandVersions", "Metadata", "Close", "Heartbeat")
 """What clients say that have not begun with what they came for."""
@@ -279,7 +279,9 @@ class RabbitmqState(msgspec.Struct):
     advertised: tuple[str, Message] | None = None
     """The place of the broker, as the response to Open names it, which is the evidence."""
     asks: int = 0
-    """How often it asked where to go."""
+    """How often in a row it asked where to go."""
+    asked_ns: int = 0
+    """When it did so last."""
     busy: bool = False
     """It did something else, too."""
     missing: Message | None = None
@@ -966,7 +968,9 @@ def follow(context: ConversationContext, message: Message) -> None:
     if (name, message.kind) in _FOLLOW:
         _FOLLOW[name, message.kind](context, memo, message, fields)
     if message.sender == "client":
-        memo.asks += name == "Metadata"
+        if name == "Metadata":
+            memo.asks = memo.asks + 1 if message.time_ns - memo.asked_ns < REFRESH_NS else 1
+            memo.asked_ns = message.time_ns
         memo.sent = memo.sent if name in IDLE else None
         memo.busy = memo.busy or name not in IDLE
         memo.missing = memo.missing if name in ("Metadata", "Heartbeat", "Close") else None

@@ -575,12 +575,19 @@ NAMED = "rabbit-0.ns"
 
 
 def sent(
-    *asks: str, host: str = NAMED, goes: Any = "goodbye", port: int = 5552, begin: int = 0, opened: Any = (), to: Any = None
+    *asks: str,
+    host: str = NAMED,
+    goes: Any = "goodbye",
+    port: int = 5552,
+    begin: int = 0,
+    opened: Any = (),
+    to: Any = None,
+    wait: int = MS,
 ) -> Connection:
     """A client that asks for these streams, and leaves; `to` another place than the first, too."""
     one = Connection(begin, sport=40000 + begin // SECOND).ready(properties=opened)
     for stream in asks:
-        one.client(rabbit.METADATA, streams=[stream])
+        one.wait(wait).client(rabbit.METADATA, streams=[stream])
         one.server(
             rabbit.METADATA_RESPONSE,
             brokers=[{"reference": at, "host": each, "port": port} for at, each in enumerate((host, to)) if each is not None],
@@ -635,6 +642,7 @@ SENT: dict[str, tuple[Callable[[], list[Connection]], bool]] = {
     "a name, and the server goes": (lambda: [sent("s", goes="on").fin(1)], False),
     "a name, and the capture ends": (lambda: [sent("s", goes="on")], False),
     "a name, again and again": (lambda: [sent("s", "s", "s", goes="on")], True),
+    "a name, every five minutes": (lambda: [sent("s", "s", "s", "s", goes="on", wait=300 * SECOND)], False),
     "a name, and only twice": (lambda: [sent("s", "s", goes="on")], False),
     "a name of Open": (lambda: [sent(opened=ADVERTISED)], False),
     "a name of Open, again and again": (lambda: [sent(opened=ADVERTISED, begin=at * SECOND) for at in range(3)], True),
