@@ -20,6 +20,7 @@ from streamdump.capture.ends import back
 from streamdump.capture.files import CaptureReader
 from streamdump.capture.link import LinkParser
 from streamdump.errors import CaptureError
+from streamdump.inspector import BLOCK
 from streamdump.model import Ending, Exchange, Gap, Message, Packet, Segment
 
 Shown = Message | Gap | Exchange | Ending
@@ -100,35 +101,52 @@ class Packets(LinkParser):
         self._lock = RLock()
         self._blocks: list[bytes] = []
         self._rows: list[tuple[int, ...]] = []
+        self._pending: list[tuple[bytes | None, tuple[int, ...]]] = []
+        """The latest rows, with the ends of their segments: the inspector parses a block of packets before its conversations begin."""
 
     def __len__(self) -> int:
-        return len(self._blocks) * TOGETHER + len(self._rows)
+        return len(self._blocks) * TOGETHER + len(self._rows) + len(self._pending)
 
     def segment(self, packet: Packet, order: int) -> Segment | None:
         """As the parser says; the packet is remembered."""
         fragments = self.counters.fragments
         found = self.link.segment(packet, order)
-        whose = (NOBODY if self.counters.fragments == fragments else FRAGMENT) if found is None else self._of.get(found.ends, NOBODY)
+        whose = NOBODY if self.counters.fragments == fragments else FRAGMENT
         captured, more = packet.captured, packet.wire - packet.captured
         row = (whose, packet.file, self._place(packet), captured, more, packet.time_ns, packet.link, order - packet.number)
         with self._lock:
+            if len(self._pending) == 2 * BLOCK:
+                self._settle(BLOCK)
+            self._pending.append((None if found is None else found.ends, row))
+        return found
+
+    def begin(self, segment: Segment) -> int:
+        """Return the number of the conversation that begins with a segment, before which all segments have found theirs."""
+        number, self._conversations = self._conversations, self._conversations + 1
+        with self._lock:
+            self._settle(segment.order - (len(self) - len(self._pending)))
+            self._of[segment.ends] = self._of[back(segment.ends)] = number
+        self.ends[number] = segment.ends
+        return number
+
+    def _settle(self, count: int) -> None:
+        """Store the oldest pending rows, of which it is known which conversations they belong to."""
+        for row in map(self._settled, self._pending[:count]):
             if len(self._rows) == TOGETHER:
                 self._blocks.append(_packed(self._rows))
                 self._rows = []
             self._rows.append(row)
-        return found
+        del self._pending[:count]
 
-    def begin(self, segment: Segment) -> int:
-        """The number of the conversation that begins with a segment, which was read last."""
-        number, self._conversations = self._conversations, self._conversations + 1
-        self._of[segment.ends] = self._of[back(segment.ends)] = number
-        self.ends[number] = segment.ends
-        self._rows[-1] = (number, *self._rows[-1][1:])
-        return number
+    def _settled(self, pending: tuple[bytes | None, tuple[int, ...]]) -> tuple[int, ...]:
+        ends, row = pending
+        return row if ends is None else (self._of.get(ends, NOBODY), *row[1:])
 
     def forget(self, known: Callable[[int], bool]) -> None:
         """No packets come of conversations that are not known."""
-        self._of = {ends: number for ends, number in self._of.items() if known(number)}
+        with self._lock:
+            self._settle(len(self._pending))
+            self._of = {ends: number for ends, number in self._of.items() if known(number)}
         self.ends = {number: ends for number, ends in self.ends.items() if known(number)}
 
     def close(self) -> None:
@@ -152,7 +170,9 @@ class Packets(LinkParser):
         for at in range(first // TOGETHER, -(-last // TOGETHER)):
             with self._lock:
                 block = self._blocks[at] if at < len(self._blocks) else None
-                rows: Iterable[tuple[int, ...]] = list(self._rows) if block is None else ()
+                later = (at - len(self._blocks)) * TOGETHER
+                kept = [*self._rows, *map(self._settled, self._pending)] if block is None else []
+                rows: Iterable[tuple[int, ...]] = kept[later : later + TOGETHER]
             if block is not None:
                 rows = _unpacked(block, whose)
             for order, row in enumerate(rows, at * TOGETHER):

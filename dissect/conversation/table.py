@@ -250,7 +250,7 @@ class ConversationTable:
             return None
         table, conversation = copy(self), pairs[ends][0]
         table._by_index, table._by_ends = {conversation.index: conversation}, pairs
-        table.packed, table.past, table.index = PackedRows(), ForgottenCounts(), None
+        table.packed, table.past, table.index, table.watchers = PackedRows(), ForgottenCounts(), None, []
         return table
 
     def __len__(self) -> int:
