@@ -563,11 +563,13 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
         return None
     there = [one for one in found if one.reason not in (LOST, SKIPPED)]
     missing, found = not there, there or found
-    ended, waited = closed.by is not None, found[0].waited_ns or 0
+    ended, waited = closed.by is not None, max(0, closed.until_ns - found[0].time_ns + (found[0].waited_ns or 0))
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
     severity = NOTE if closed.lacking or (not ended and waited < HUNGRY_NS) else WARNING
     advice = None
-    cause = f"{count} not confirmed {closed.when}{later_text(waited)}"
+    by = None if context.parted is not None else closed.by
+    when = closed.when if by is None else f"when {closed.who(by)} {closed.verb} the connection"
+    cause = f"{count} not confirmed {when}{later_text(waited)}"
     if missing:
         cause, advice = f"{cause}; the capture lacks bytes of the server, which may say so", "Capture again with a larger buffer (-B)."
     return FindingDraft(cause, tuple(one.request for one in found), severity=severity, key="confirms", advice=advice)

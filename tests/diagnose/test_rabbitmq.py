@@ -1153,6 +1153,27 @@ def test_a_client_that_asked_for_something_among_lost_bytes_has_not_given_up(los
     assert (NAME + "gave-up" in rules(one.goodbye())) == (not lost)
 
 
+@pytest.mark.parametrize(
+    ("ends", "when"),
+    [
+        (lambda one: one.reset(1), "the server resets the connection, 1 ms later"),
+        (lambda one: one.fin(0), "the client closes the connection, 1 ms later"),
+        # The client said so, and the server is merely the first to end the connection
+        (
+            lambda one: one.client(rabbit.CLOSE, closing_code=1, closing_reason="OK").server(rabbit.CLOSE_RESPONSE).fin(1),
+            "the connection ends, 3 ms later",
+        ),
+        (lambda one: one.segment(0), "the capture ends, 1 ms later"),
+    ],
+)
+def test_when_a_publish_had_no_confirm(ends: Callable[[Connection], Connection], when: str) -> None:
+    one = published(1, 0)
+    del one.packets[-5:]
+    one.next, one.now = [one.next[0] - 19, one.next[1] - 15], one.now - 5 * MS
+    (found,) = (each for each in diagnosed(capture(ends(one)))[0] if each.rule == NAME + "confirms-missing")
+    assert found.cause == f"a Publish frame is not confirmed when {when}"
+
+
 def test_nobody_ignores_what_it_did_itself_or_what_may_be_among_lost_messages() -> None:
     for one in (deleting_super(itself=True), lossy_since()):
         assert not {NAME + "stream-change-ignored"} & rules(one, staying(30)).keys()
