@@ -679,7 +679,7 @@ def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         index.Records,
         "add",
-        lambda self, record, mark, name, text, until, real=index.Records.add: real(self, record, mark, name + ACTIVE, ACTIVE + text, until),
+        lambda self, record, mark, name, text, *more, real=index.Records.add: real(self, record, mark, name + ACTIVE, ACTIVE + text, *more),
     )
 
     async def look(on: Browsing) -> None:
