@@ -450,7 +450,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     said += _about_keys(inspector, names)
     said += _passed_over(inspector.link.counters)
     said += [hint for hint in hints.values() if hint is not None]
-    wrong = counters.unanswered or counters.refused or counters.unconnected or counters.broken_off
+    wrong = counters.unanswered or counters.refused or counters.unconnected or counters.broken_off or counters.unacknowledged
     return said, None if not conversations else "diagnose" if wrong else "conversations" if unread or trouble else None
 
 
@@ -522,6 +522,7 @@ def _trouble(inspector: Inspector, limits: int) -> list[str]:
         (counters.refused, f"{counters.refused:,} refused"),
         (counters.unconnected, f"{count(counters.unconnected, 'connection')} refused or never answered"),
         (counters.broken_off, f"{count(counters.broken_off, 'handshake')} broken off"),
+        (counters.unacknowledged, f"data of {count(counters.unacknowledged, 'connection')} never acknowledged"),
         (limits, f"{count(limits, 'limit')} reached"),
     )
 

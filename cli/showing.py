@@ -240,6 +240,7 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
         "broken_off": inspector.run.broken_off,
+        "unacknowledged": inspector.run.unacknowledged,
     }
 
 

@@ -147,6 +147,7 @@ class Inspector:
         """The records that these packets complete, some at a time."""
         self.asked.clear()
         self.run.broken_off.clear()
+        self.run.unacknowledged.clear()
         self._note_times(batch)
         self.keys.poll(self.counters.packets)
         parse, feed, counters = self.link.segment, self.table.feed, self.counters
@@ -238,6 +239,7 @@ class Inspector:
         self._aged_ns = now_ns
         self.asked.clear()
         self.run.broken_off.clear()
+        self.run.unacknowledged.clear()
         self.keys.poll(self.counters.packets)
         self.run.ends_ns[EVERY] = now_ns
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
@@ -264,6 +266,7 @@ class Inspector:
             return []
         self.asked.clear()
         self.run.broken_off.clear()
+        self.run.unacknowledged.clear()
         return self._hand_out(self.table.age(max(old) + patience_ns(self.options), self.counters.packets))
 
     def complain(self) -> None:

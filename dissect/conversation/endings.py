@@ -9,7 +9,7 @@ from streamdump.model import END, Ending, Message, Options
 from streamdump.pair import Moment, behind, waiting
 from streamdump.protocols import PROTOCOLS, known_ports, server_ports
 from streamdump.protocols.records import NONE, SENDERS, Event, rfc3339
-from streamdump.tcp.assembler import REUSED
+from streamdump.tcp.assembler import REUSED, never_acknowledged
 
 if TYPE_CHECKING:
     from streamdump.conversation.conversation import Conversation
@@ -28,6 +28,9 @@ def of(conversation: Conversation) -> list[Event]:
     """How a conversation ended, and where findings are asked for, all else that is known at the end."""
     run, tcp = conversation.run, conversation.tcp
     emitted = _ending(conversation)
+    lost = {} if conversation.protocol is None else dict(zip(tcp.endpoints, never_acknowledged(tcp), strict=True))
+    run.unacknowledged |= {(tcp.index, sender): again for sender, again in lost.items() if again is not None}
+    run.counters.unacknowledged += any(lost.values())
     if is_unused(conversation):
         if tcp.end is not None and tcp.end.how == "refused":
             run.refused[tcp.ports[1]] += 1

@@ -17,6 +17,7 @@ from streamdump.pair import KEYS_COUNTED, Link, Pairer
 from streamdump.protocols.protocol import Tally
 from streamdump.protocols.records import Event
 from streamdump.tcp.assembler import Pool
+from streamdump.tcp.signs import SentAgain
 from streamdump.tls.manager import TlsManager
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class RunCounters(Tally):
     """Connections that were refused or never answered."""
     broken_off: int = 0
     """Handshakes in the middle of which the server ended the conversation."""
+    unacknowledged: int = 0
+    """Conversations in which data was sent again and again and never acknowledged."""
     failures: int = 0
     """Bugs of ours that cost something."""
 
@@ -89,6 +92,8 @@ class SharedState(msgspec.Struct):
     """What large messages may have added to the open requests, since this was last set to 0."""
     broken_off: dict[int, str] = {}
     """By conversation, of those that ended last: how far the handshake had come in the middle of which the server left."""
+    unacknowledged: dict[tuple[int, str], SentAgain] = {}
+    """By conversation and sender, of those that ended last: the data that was never acknowledged."""
     detecting: dict[int, Conversation] = {}
     """Those whose protocol is not known yet."""
     paired: dict[int, Conversation] = {}
@@ -103,7 +108,7 @@ class SharedState(msgspec.Struct):
     @contextmanager
     def only(self, index: int) -> Iterator[None]:
         """Without what is known of other conversations than this one, and of the run as a whole, for as long as it is being written."""
-        mine = ("ahead", "broken_off", "detecting", "diagnoser", "paired", "refused", "suspected", "windows")
+        mine = ("ahead", "broken_off", "detecting", "diagnoser", "paired", "refused", "suspected", "unacknowledged", "windows")
         places: list[tuple[Any, str]] = [(self, name) for name in mine]
         places += [(self.tls_manager, "inside"), (self.tls_manager, "waiting"), (self.pool, "queue")]
         kept = [(whose, name, getattr(whose, name)) for whose, name in places]

@@ -57,9 +57,6 @@ OFTEN = 10
 SLOW_NS = 1_000_000_000
 """An answer later than this is told."""
 
-SENT_OFTEN = 3
-"""Bytes that were sent so often and never acknowledged do not reach their receiver."""
-
 STALLED_NS = 1_000_000_000
 """A side that takes nothing for so long holds up the other."""
 
@@ -196,9 +193,9 @@ def _asked_ns(exchange: Exchange) -> int:
 
 def _never_acknowledged(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
     found = []
-    for side in (0, 1) if closed.ours and all(closed.packets) else ():
+    for side in (0, 1) if closed.ours else ():
         again = closed.signs.unacknowledged[side]
-        if again is None or again.times < SENT_OFTEN:
+        if again is None:
             continue
         first = context.sent_with(again.packets[0], closed.endpoints[side])
         what = f"{first.name} of {closed.name(side)}" if first is not None else f"what {closed.name(side)} sends last"
@@ -352,7 +349,7 @@ def _lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     count = closed.retransmitted
-    if any(one is not None and one.times >= SENT_OFTEN for one in closed.signs.unacknowledged) and all(closed.packets):
+    if any(closed.signs.unacknowledged):
         return None
     what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
     cause = f"{what} bytes that were there already: the network loses some, or the capture has them twice"

@@ -9,7 +9,7 @@ from streamdump.diagnose.network import Reported
 from streamdump.diagnose.rules import Closed
 from streamdump.layers.proxy import ProxyHeader
 from streamdump.model import Message, Verdict
-from streamdump.tcp.assembler import TcpStream
+from streamdump.tcp.assembler import TcpStream, never_acknowledged
 from streamdump.tcp.signs import Signs
 
 CLOSE_NOTIFY = 0
@@ -82,9 +82,8 @@ def closed_of(
 def _signs(tcp: TcpStream) -> Signs:
     """What a conversation shows of the network and of the order of its end."""
     late = [one.late if one.late is not None and (one.late.refused or one.acked < one.late.end) else None for one in tcp.streams]
-    again = [one.again if one.again is not None and one.again.position >= one.acked else None for one in tcp.streams]
     reset = None if tcp.end is None else tcp.end.reset
-    return Signs(reset, tcp.ignored, (late[0], late[1]), (again[0], again[1]), tcp.silence, (tcp.sides[0].damaged, tcp.sides[1].damaged))
+    return Signs(reset, tcp.ignored, (late[0], late[1]), never_acknowledged(tcp), tcp.silence, (tcp.sides[0].damaged, tcp.sides[1].damaged))
 
 
 def _how(tcp: TcpStream) -> tuple[str, int | None, int | None]:

@@ -13,6 +13,7 @@ from streamdump.model import Ending, Exchange, Finding, Gap, Message, Record
 from streamdump.protocols.protocol import InfoWithContext
 from streamdump.render.clock import LATE, Clock, ReleaseOrder, Times
 from streamdump.render.terminal import PLAIN, Palette, count, cut, visible, width, wrapped
+from streamdump.tcp.signs import SentAgain
 
 Info = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]
@@ -93,12 +94,14 @@ class Lines:
         alarms: Alarms | None = None,
         asked: Mapping[int, tuple[Message, Ending | None]] | None = None,
         broken_off: Mapping[int, str] | None = None,
+        unacknowledged: Mapping[tuple[int, str], SentAgain] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
         length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
         messages were carried in (TLS 1.3), which its first line says. `alarms`: by protocol and name, which are a cause of trouble.
         `asked`: by the number of an exchange without a response, the request and what ended the conversation.
-        `broken_off`: by conversation, how far the handshake had come in the middle of which the server left."""
+        `broken_off`: by conversation, how far the handshake had come in the middle of which the server left.
+        `unacknowledged`: by conversation and sender, the data that was sent again and again and never acknowledged."""
         self.info = info
         self.learns = {name: one.learn for name, one in info.items() if isinstance(one, InfoWithContext)}
         self.clock = Clock(times)
@@ -110,6 +113,7 @@ class Lines:
         self.alarms = alarms or {}
         self.asked = asked if asked is not None else {}
         self.broken_off = broken_off if broken_off is not None else {}
+        self.unacknowledged = unacknowledged if unacknowledged is not None else {}
         self.marked = False
         """Something was shown that went wrong between client and server, not in what was captured of it."""
         self._told: set[int] = set()
@@ -210,6 +214,9 @@ class Lines:
         why = f" ({record.reason})" if record.reason else ""
         if ending is not None and ending.how in _ENDS and record.reason in ("closed", "capture ended"):
             why = f", {ending.sender or ending.src} {_ENDS[ending.how]}"
+        again = self.unacknowledged.get((record.conversation, record.src))
+        if request is not None and again is not None and (request.packets[0] or 0) <= again.packets[0] <= request.packets[1]:
+            why += f", sent {again.times} times and never acknowledged"
         said = "" if request is None else self.info[record.protocol](request)
         if record.id is not None:
             said = said.removeprefix(f"#{record.id}").lstrip()

@@ -35,7 +35,7 @@ import msgspec
 from streamdump.model import CLAIMS, END, UNTIMED, Mark, Options, Segment, SideData, StreamGap
 from streamdump.tcp.checksum import is_right
 from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
-from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, LateData, Reset, SentAgain, Silence
+from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, SENT_OFTEN, LateData, Reset, SentAgain, Silence
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 _ANY = FIN | SYN | RST | ACK | UNTIMED
@@ -1348,3 +1348,12 @@ def _is_passed(stream: ByteStream, waiting: PendingPieces) -> bool:
     end = waiting.starts[waiting.head]
     came = next((later for position, _, _, later in stream.pending if position >= end), None)
     return came is not None and stream.later - max(came, waiting.begun) >= PASSED
+
+
+def never_acknowledged(tcp: TcpStream) -> tuple[SentAgain | None, SentAgain | None]:
+    """Return by side the bytes that were sent often and never acknowledged, as far as the packets of the other side were captured."""
+    one, two = (
+        stream.again if stream.again is not None and stream.again.times >= SENT_OFTEN and stream.again.position >= stream.acked else None
+        for stream in tcp.streams
+    )
+    return (one, two) if all(tcp.packets) else (None, None)

@@ -66,6 +66,10 @@ class SentAgain(NamedTuple):
     packets: tuple[int, ...]
 
 
+SENT_OFTEN = 3
+"""Bytes that were sent so often and never acknowledged do not reach their receiver."""
+
+
 class Signs(NamedTuple):
     """Of one conversation: the RST that ended it, those that changed nothing; by side data for a closed connection, and data that was
     sent again and never acknowledged."""

@@ -22,6 +22,8 @@ from streamdump.cli.exits import ExitCode
 from streamdump.cli.output import coloured
 from streamdump.render.schema import schema
 from streamdump.render.terminal import width
+from tests.diagnose.talks import capture as talk
+from tests.diagnose.test_tcp import sent_again
 from tests.support.frames import Packet, ethernet, ip4, pcap, tcp
 from tests.support.terminal import on_terminal
 from tests.support.waiting import PATIENCE, until, waits_for_more
@@ -194,6 +196,20 @@ def test_packets_without_times_are_reported_once(capsys: pytest.CaptureFixture[s
     assert err.endswith("20 messages in 1 conversation; 47 packets without times: how long anything took is not known\n")
     assert out.splitlines()[1].split()[:2] == ["2", "-"]
     assert not re.search("1970|0.000", out)
+
+
+def test_data_that_is_never_acknowledged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of an unanswered request says so; other messages were shown before anybody knew, and are counted."""
+    out, err = shown(capsys, GOLDEN.parent / "samples" / "reports" / "unacked_then_syn.pcap")
+    assert " ! unanswered after 32.4 s (capture ended), sent 7 times and never acknowledged: publisher 0" in out.splitlines()[-2]
+    assert out.count("never acknowledged") == 1
+    counted = "1 unanswered, 1 connection refused or never answered, data of 1 connection never acknowledged"
+    assert err.endswith(f"; {counted}; more: streamdump diagnose\n")
+    for times, counted in ((2, ""), (3, "; data of 1 connection never acknowledged; more: streamdump diagnose")):
+        (tmp_path / "x.pcap").write_bytes(talk(sent_again(times)))
+        out, err = shown(capsys, tmp_path / "x.pcap")
+        assert "never acknowledged" not in out
+        assert err.endswith(f" in 1 conversation{counted}\n")
 
 
 @pytest.mark.parametrize("clock", ["r", "ad", "ud", "e"])
