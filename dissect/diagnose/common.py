@@ -636,7 +636,7 @@ def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | No
 
 
 def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
-    """When the server answered last, and since when a request is open: of all its connections this shows whether it answers at all."""
+    """When the server sent anything last, and since when a request is open: of all its connections this shows whether it answers at all."""
     facts = []
     if context.answered_ns is not None:
         facts.append(FindingDraft("", (), (), later=True, rule="server-stalled", alike="answered", at_ns=context.answered_ns))

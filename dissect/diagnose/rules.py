@@ -391,7 +391,7 @@ class ConversationContext:
         """What the request is called that each of them answers, where it is a response."""
         self.last_ns: int | None = None
         self.answered_ns: int | None = None
-        """When the server answered a request last."""
+        """When the server sent an answer, or anything else but heartbeats and its goodbye, last."""
         self.active = False
         """The client does what it came for."""
         self.over = False
@@ -505,14 +505,14 @@ class ConversationContext:
         self.answers[side] = None if request is None else request.name
         if message.request is not None:
             self._answered(message.request)
-            if side:
-                self.answered_ns = message.time_ns
         elif message.kind == "request" and message.size <= ASKED_SIZE:
             self.asked[message.number] = message
             if message.id is not None:
                 self.ids[message.sender, message.name, message.id] = message.number
             if len(self.asked) > ASKED_KEPT:
                 self._answered(next(iter(self.asked)))
+        if side and message.name != "Heartbeat" and message.name not in self.family.goodbye:
+            self.answered_ns = message.time_ns
         self.last[side] = message
         self.last_ns = message.time_ns if self.last_ns is None else max(self.last_ns, message.time_ns)
 
@@ -566,7 +566,8 @@ def since(context: ConversationContext, closed: Closed) -> tuple[str, Message | 
     last = last_before(context, closed)
     if last is None or closed.ended_ns is None:
         return "", last
-    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(context, last)}", last
+    passed = closed.ended_ns - last.time_ns
+    return f" {span_text(passed) if passed else 'right'} after {said(context, last)}", last
 
 
 def quoted(text: object, most: int = 80) -> str:

@@ -339,6 +339,10 @@ def test_no_time_passed_where_the_capture_ends_at_once(more: bool) -> None:
     later = ", 1 ms later" if more else ""
     found = [each.cause for each in diagnosed(capture(one.segment(1) if more else one))[0]]
     assert found == [f"Create has no answer when the capture ends{later}"]
+    one.wait(0 if not more else MS).reset(1)
+    passed = "2 ms" if more else "right"
+    found = [each.cause for each in diagnosed(capture(one))[0]]
+    assert found == [f"the server resets the connection {passed} after Create of the client, while Create has no answer"]
 
 
 def test_a_request_without_an_answer_in_an_open_connection_blames_nobody_for_closing_it() -> None:

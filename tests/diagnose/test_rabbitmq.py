@@ -1300,6 +1300,13 @@ def test_a_server_that_answers_nobody_any_more() -> None:
     assert (severity, said, len(messages)) == ("error", cause, 4)
     assert worst_first(diagnosed(capture(*stalling(2)))[0])[0].cause == cause
     answered = Connection(7 * SECOND, 50000).ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE)
+    # A server that delivers to consumers is not stuck, one that sends heartbeats may be
+    consumer = subscribed(9)
+    for offset in range(9):
+        consumer.wait(SECOND).server(rabbit.DELIVER, subscription_id=3, chunk=chunk(offset))
+    assert told([*stalling(2), consumer]) == []
+    idle = Connection(sport=50000).ready().wait(8 * SECOND).server(rabbit.HEARTBEAT)
+    assert [each[:2] for each in told([*stalling(2), idle])] == [("error", cause)]
     assert told(stalling(2, connections=2)) == told(stalling(2, quiet=0)) == told([*stalling(2), answered]) == []
 
 
