@@ -567,7 +567,8 @@ def since(context: ConversationContext, closed: Closed) -> tuple[str, Message | 
     if last is None or closed.ended_ns is None:
         return "", last
     passed = closed.ended_ns - last.time_ns
-    return f" {span_text(passed) if passed else 'right'} after {said(context, last)}", last
+    when = f" {span_text(passed)}" if passed else "" if closed.untimed else " right"
+    return f"{when} after {said(context, last)}", last
 
 
 def quoted(text: object, most: int = 80) -> str:

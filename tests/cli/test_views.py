@@ -217,7 +217,7 @@ def test_times(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = shown(capsys, "-t", clock, "-c", "1", STREAM)
     record = records(shown(capsys, "--json", "-c", "1", STREAM)[0])[0]
     expected = {
-        "r": "0.000000",
+        "r": "0.006884",  # since the first packet
         "ad": record["time"][16:26],
         "ud": record["time"][:26].replace("T", " "),
         "e": f"{record['time_ns'] // 10**9}.{record['time_ns'] % 10**9:09d}",
