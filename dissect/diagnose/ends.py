@@ -90,5 +90,5 @@ def _how(tcp: TcpStream) -> tuple[str, int | None, int | None]:
     """How a conversation ended, by whom, and when."""
     end = tcp.end
     if end is not None:
-        return "FIN" if end.how == "FIN" else "RST", end.side, end.time_ns
+        return "FIN" if end.how == "FIN" else "RST", 1 - end.side if end.answers else end.side, end.time_ns
     return tcp.ended, None, None

@@ -99,6 +99,8 @@ class End(NamedTuple):
     time_ns: int
     reset: Reset | None = None
     """The RST."""
+    answers: bool = False
+    """It acknowledges a FIN of the other side that was not captured."""
 
 
 class SideCounts(msgspec.Struct, gc=False):
@@ -1062,7 +1064,9 @@ class TcpStream(ConversationCounts):
         if self.end is None:
             other = self.streams[1 - own.side]
             refused = how == "RST" and own.syn is None and other.syn is not None and own.count.packets == 1 and not other.count.bytes
-            self.end = End(own.side, "refused" if refused else how, mark[0], mark[3], reset)
+            lost = other.acked == other.sent + 1 or other.acked == other.top == other.next + 1
+            answers = how == "FIN" and other.fin is None and lost
+            self.end = End(own.side, "refused" if refused else how, mark[0], mark[3], reset, answers)
 
     def _end(self, own: ByteStream, end: int, mark: Mark) -> None:
         """Take the position of a FIN, unless it contradicts what was seen."""

@@ -400,6 +400,23 @@ def test_a_server_that_closes_behind_lost_bytes_may_have_been_asked_something() 
     assert "tcp.closed-unused" not in rules(lost.segment(1).fin(1))
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_a_fin_that_answers_one_that_was_lost_ends_nothing(between: bool) -> None:
+    def told(one: Connection) -> tuple[str, list[str]]:
+        found, (row,), _ = diagnosed(capture(one))
+        return row.ended, [each.rule for each in found if each.severity != "note"]
+
+    one = Connection().ready().wait(SECOND).segment(0, flags=FIN | ACK)
+    at = len(one.packets) - 1
+    if between:
+        one.server(rabbit.HEARTBEAT).segment(0)
+    one.segment(1, flags=FIN | ACK).segment(0)
+    assert told(one) == ("client closes", [])
+    del one.packets[at]
+    assert told(one) == ("client closes", [])
+    assert told(Connection().ready().wait(SECOND).fin(1)) == ("server closes", ["rabbitmq-stream.closed-by-server"])
+
+
 def test_one_of_ten_connections_that_is_not_accepted() -> None:
     findings = diagnosed(REPORTS / "backlog_one_of_ten.pcap")[0]
     assert [(one.rule, one.severity, one.conversation, one.cause) for one in findings] == [
