@@ -45,7 +45,7 @@ class FollowLines(Lines):
             sender = getattr(record, "sender", None)
             if self._client is None and sender is not None:
                 self._client = record.src if sender == "client" else record.dst
-            passed = None if self._before is None else record.time_ns - self._before
+            passed = None if self._before is None or not record.time_ns else record.time_ns - self._before
             if type(record) is Ending and passed is not None and passed < 0:
                 # What became of requests is told before it, with the time at which that was certain
                 passed = record.quiet_ns

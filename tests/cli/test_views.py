@@ -196,6 +196,7 @@ def test_packets_without_times_are_reported_once(capsys: pytest.CaptureFixture[s
     assert err.endswith("20 messages in 1 conversation; 47 packets without times: how long anything took is not known\n")
     assert out.splitlines()[1].split()[:2] == ["2", "-"]
     assert not re.search("1970|0.000", out)
+    assert not re.search("1970|0.000", shown(capsys, "follow", "0", GOLDEN.parent / "samples" / "reports" / "spb_no_times.pcapng")[0])
 
 
 def test_data_that_is_never_acknowledged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
