@@ -272,6 +272,8 @@ class RabbitmqState(msgspec.Struct):
     """By id publishers that were refused, and what is told if the client publishes all the same."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete; of a super stream what the names of its partitions begin with."""
+    offsets: dict[tuple[str, str], tuple[int, Message]] = msgspec.field(default_factory=dict)
+    """By stream and name the offset that was stored last, and the message, where what the client subscribed to was not captured."""
     lost: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client used when they were deleted or moved."""
     sent: tuple[str, int, tuple[str, ...], tuple[int, ...], tuple[int, ...]] | None = None
@@ -712,6 +714,10 @@ def _delivered_facts(context: ConversationContext, record: Message | Closed) -> 
             places = (one.stream or "", one.group or "", *map(str, offsets))
             facts.append(fact("offsets-delivered", period.message, about, *places))
         one.active.clear()
+    for (stream, group), (offset, message) in context.memo.offsets.items() if isinstance(record, Closed) else ():
+        # It was active before the capture
+        places = (stream, group, *map(str, (offset, offset, offset, 0, message.time_ns)))
+        facts.append(fact("offsets-delivered", message, f"{context.client} {message.number}", *places))
     return facts
 
 
@@ -1210,9 +1216,14 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
 
 
 def _offset_stored(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    stream, reference, offset = str(fields.get("stream"))[:200], str(fields.get("reference"))[:200], fields.get("offset")
+    if offset is None:
+        return
     for one in memo.subscriptions.values():
-        if one.active and one.stream == fields.get("stream") and one.group == fields.get("reference"):
-            one.active[-1].stored = max(one.active[-1].stored, fields.get("offset") or 0)
+        if one.active and one.stream == stream and one.group == reference:
+            one.active[-1].stored = max(one.active[-1].stored, offset)
+    if not context.begun and ((stream, reference) in memo.offsets or len(memo.offsets) < PERIODS):
+        memo.offsets[stream, reference] = offset, msgspec.structs.replace(message, fields={})
 
 
 def _deleting(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:

@@ -1326,6 +1326,19 @@ def test_what_a_consumer_update_without_an_answer_holds_up() -> None:
     assert told(asked(False, 20 * SECOND)) == [("warning", f"{open_} connection ends: {nothing}")]
 
 
+def test_an_offset_stored_by_a_consumer_of_which_only_the_end_was_captured() -> None:
+    before = Connection().server(rabbit.DELIVER, subscription_id=3, chunk=chunk(4))
+    before.client(rabbit.STORE_OFFSET, reference="app", stream="orders", offset=5).goodbye()
+
+    def told(*talks: Connection) -> list[tuple[str, str]]:
+        return [(each.severity, each.cause) for each in diagnosed(capture(*talks))[0] if each.rule == NAME + "redelivered"]
+
+    cause = f"{CHANGED}offsets 2 to 5 again, although offset 5 had been stored"
+    assert told(before, grouped(SECOND, OTHER, 2, (2, 4, 6))) == [("warning", cause)]
+    assert told(before, grouped(SECOND, OTHER, 6, (6, 8))) == []
+    assert told(before) == []
+
+
 def test_what_a_consumer_gets_when_it_becomes_active_again_is_no_disorder() -> None:
     one = grouped(0, A, None, (0, 2), 1, leaves=False)
     for active, offset in ((0, None), (1, 2)):
