@@ -199,9 +199,9 @@ def check(
     try:
         expected = None
         if not update:
-            expected = read_golden(golden) if old is None else _as_golden(old(Normaliser(settings, used=used)), golden)
+            expected = read_golden(golden) if old is None else _as_golden(old(Normaliser(settings, used=used, name=str(golden))), golden)
         about = expected or Transcript(heartbeats=True)
-        normaliser = Normaliser(settings, about.only, about.heartbeats, used)
+        normaliser = Normaliser(settings, about.only, about.heartbeats, used, name)
         got = source(normaliser)
         checked.unread = got.unread
         if update:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import product
+from itertools import islice, product
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -540,7 +540,10 @@ def match(
 ) -> list[tuple[GoldenConversation, GoldenConversation]]:
     """Conversations by what they do: first those that say the same, then the most alike; in their order where that does not tell."""
     place = {conversation: at for side in (golden, got) for at, conversation in enumerate(side)}
-    pairs, one, other = alike(golden, got, keys.digest)
+    pairs: list[tuple[GoldenConversation, GoldenConversation]] = []
+    one, other = [*golden], [*got]
+    if len(golden) > 1 or len(got) > 1:
+        pairs, one, other = alike(golden, got, keys.digest)
     scores = _scores(one, other, place, effort)
     if scores is None:
         for key in (_names, _protocol):
@@ -561,6 +564,8 @@ def _scores(
     """How alike conversations are, with their places; None where there are too many."""
     if not effort.take(STEPS * len(one) * len(other)):
         return None
+    if len(one) == len(other) == 1:
+        return [(0.0, 0, place[one[0]], place[other[0]])] if one[0].protocol == other[0].protocol else []
     signs = {conversation: (_skeleton(conversation), _sketch(conversation)) for conversation in (*one, *other)}
     scores = []
     for a, b in product(one, other):
@@ -569,7 +574,7 @@ def _scores(
             if not effort.take(len(both)):
                 return None
             score = _likeness(*signs[a], *signs[b], both)
-            if score >= ALIKE or len(one) == len(other) == 1:
+            if score >= ALIKE:
                 scores.append((-score, abs(place[a] - place[b]), place[a], place[b]))
     return scores
 
@@ -643,7 +648,7 @@ def _what(part: Line | Total) -> str:
 
 
 def _text(path: str, value: Any, labels: Mapping[str, str]) -> str:
-    return " ".join(one[len(path) + 1 :] for one in fields_text({path: value}, labels))
+    return " ".join(one[len(path) + 1 :] for one in fields_text([(path, value)], labels))
 
 
 def _said(changes: Sequence[Change], words: Words) -> str:
@@ -696,16 +701,16 @@ def _item_line(flow: Total, at: int) -> int | None:
 
 
 def _item(flow: Total, at: int) -> str:
-    return _cut("  ".join(["+", *fields_text(flow.items[at], flow.labels)]))
+    return _row("+", flow.items[at].items(), flow.labels)
 
 
 def _short(part: Line | Total, fields: set[str] | None = None, same: _Same | None = None) -> str:
     """A line or flow with the fields that matter, or its first ones."""
-    chosen = part.fields if not fields else {path: value for path, value in part.fields.items() if path in fields}
-    if same is not None:
-        chosen = {path: same.named(value) for path, value in chosen.items()}
-    return _cut("  ".join([head(part), *fields_text(chosen, part.labels)]))
+    chosen = ((path, value if same is None else same.named(value)) for path, value in part.fields.items() if not fields or path in fields)
+    return _row(head(part), chosen, part.labels)
 
 
-def _cut(text: str) -> str:
+def _row(start: str, fields: Iterable[tuple[str, Any]], labels: Mapping[str, str]) -> str:
+    """In one line what there is room for: each field has two columns at least."""
+    text = "  ".join([start, *islice(fields_text(fields, labels), WIDE // 2)])
     return text if len(text) <= WIDE else f"{text[: WIDE - 3]}..."

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from streamdump.errors import CaptureError
 from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, unpair
 from streamdump.golden.ranges import merged
 from streamdump.golden.rules import FieldRule, FieldRules, reduced
@@ -29,6 +30,13 @@ PATH, BARE = 320, 1_000
 """Characters that the path to an object has in the paths of what is in it, and without numbers in what rules are looked up by; names
 in documents of users may be long, and each stands before all that it holds."""
 
+FIELDS = 500_000
+"""Fields, and runs of numbers, that a golden file may have: it may come from anybody."""
+
+NAMES = 32 << 20
+"""Characters that the paths of all fields may have together."""
+
+_NESTED = dict, list
 _NONE = (None, "", 0, "0")
 """What says that there is no id, address or port."""
 
@@ -70,10 +78,18 @@ class IdNames:
 class Normaliser:
     """Takes the records of one capture."""
 
-    def __init__(self, settings: CheckSettings, only: Iterable[str] = (), heartbeats: bool = True, used: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: CheckSettings,
+        only: Iterable[str] = (),
+        heartbeats: bool = True,
+        used: set[str] | None = None,
+        name: str | None = None,
+    ) -> None:
         """`only` and `heartbeats`: what a golden file leaves out besides what the settings do. `used` collects what of the user's rules
-        was of use."""
+        was of use; `name` is what the capture is called in errors."""
         self.settings = settings
+        self.name = name
         self.only = frozenset(only) | ({settings.only} - {"all"})
         self.heartbeats = settings.heartbeats and heartbeats
         self.used: set[str] = set() if used is None else used
@@ -86,6 +102,7 @@ class Normaliser:
         """Responses with the numbers of their requests, which may have been captured later."""
         self._answered: dict[int, tuple[int, str]] = {}
         """By the number of a response: its request, and how it answers, as far as the response does not say so itself."""
+        self._fields = self._characters = 0
 
     def take(self, records: Iterable[Record]) -> None:
         """Keep what is compared of these records."""
@@ -209,6 +226,8 @@ class Normaliser:
         line.lane = record.name if record.name in compare_rules.apart else ""
         self._fill(_Into(place, rules, record.name, line.fields, line.labels, line), record.fields)
         self._odd(rules, record, line.fields)
+        left_out = bool(compare_rules.handshake) and record.name not in compare_rules.handshake and record.kind != "response"
+        self._count(line.fields, kept="names" not in self.only and not ("handshake" in self.only and left_out))
         conversation.lines.append(line)
 
     def _odd(self, rules: FieldRules, record: Message, fields: dict[str, Any]) -> None:
@@ -238,13 +257,26 @@ class Normaliser:
                 continue
             inner: dict[str, Any] = {}
             self._fill(_Into(place, rules, record.name, inner, flow.labels), item, bare=prefix)
+            self._count(inner, kept=not self.only)
             flow.items.append(inner)
             flow.packets.append(record.packets[1])
 
     # Fields
 
+    def _count(self, fields: dict[str, Any], kept: bool) -> None:
+        """Count fields, or forget what `restrict` leaves out."""
+        if not kept:
+            fields.clear()
+        self._fields += len(fields)
+        self._characters += sum(map(len, fields))
+        if self._fields > FIELDS or self._characters > NAMES:
+            most = f"{FIELDS:,} fields, or {NAMES >> 20} MiB of their names,"
+            raise CaptureError(f"says more than the {most} that are compared; --only handshake takes less", self.name)
+
     def _fill(self, into: _Into, value: Any, path: str = "", bare: str = "", left_out: frozenset[str] = frozenset()) -> None:
         """Put the fields of `value` where they belong, by path; `bare` is the path without numbers."""
+        if len(into.fields) > FIELDS:
+            raise CaptureError(f"has a {into.name} of more than {FIELDS:,} fields", self.name)
         rule = into.rules.of(into.name, bare) if bare else None
         if rule is not None and rule.what in ("drop", "paired", "type"):
             if rule.what == "type":
@@ -264,12 +296,13 @@ class Normaliser:
                     if isinstance(one, str):
                         into.labels[path + key(member[:-6], not path)] = one
                     continue
-                inner = bare + key(member, not bare)
+                part = key(member, not bare)
+                inner = bare + part
                 if inner not in left_out:
-                    self._fill(into, one, path + key(member, not path), inner, left_out)
+                    self._fill(into, one, path + (key(member, not path) if path == "" else part), inner, left_out)
         elif not isinstance(value, list):
             into.fields[path] = self._leaf(into.place, rule, value)
-        elif not any(isinstance(one, dict | list) for one in value):
+        elif not any(isinstance(one, _NESTED) for one in value):
             into.fields[path] = shortened([self._leaf(into.place, rule, one) for one in value])
         elif _is_map(value):
             path, bare = _abridged(path, PATH), _abridged(bare, BARE)

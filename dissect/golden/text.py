@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from streamdump.errors import StreamdumpError
 from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
-from streamdump.golden.normalise import IdNames, rules_of
+from streamdump.golden.normalise import FIELDS, IdNames, rules_of
 from streamdump.golden.ranges import Run, merged, ranges
 from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, mapped, quoted, read, read_path, shown, text_of
 
@@ -44,8 +44,7 @@ KINDS: dict[str, tuple[str, str | None]] = {
 REASONS = ("lost", "cut", "skipped")
 
 LINES = 100_000
-MOST = 500_000
-"""Lines that a file may have, and fields and runs of numbers: it may come from anybody."""
+"""Lines that a file may have: it may come from anybody."""
 
 ECHOED = 120
 """Characters that are told of what cannot be read."""
@@ -115,14 +114,12 @@ def head(part: Line | Total) -> str:
     return told
 
 
-def fields_text(fields: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+def fields_text(fields: Iterable[tuple[str, Any]], labels: Mapping[str, str]) -> Iterator[str]:
     """Each field as `path=value`, with what the value means behind it."""
-    told: list[str] = []
-    for path, value in fields.items():
+    for path, value in fields:
         for one in value.values if isinstance(value, ValueSet) else (value,):
             label = labels.get(path) if isinstance(one, int) and not isinstance(value, ValueSet) else None
-            told.append(f"{path}={shown(one)}" + ("" if label is None else f":{quoted(label)}"))
-    return told
+            yield f"{path}={shown(one)}" + ("" if label is None else f":{quoted(label)}")
 
 
 def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], names: IdNames) -> Iterator[str]:
@@ -130,7 +127,7 @@ def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], n
         """A value with aliases numbered by where they stand in the file."""
         return names.alias(value.kind, value) if isinstance(value, Alias) else value
 
-    told = fields_text({path: mapped(value, named) for path, value in fields.items()}, labels)
+    told = list(fields_text(((path, mapped(value, named)) for path, value in fields.items()), labels))
     whole = "  ".join([start, *told])
     if len(whole) <= WIDE or len(told) < 2:
         yield whole
@@ -358,8 +355,8 @@ class _Reader:
 
     def _count(self) -> None:
         self._values += 1
-        if self._values > MOST:
-            raise self.wrong(f"more than {MOST:,} values")
+        if self._values > FIELDS:
+            raise self.wrong(f"more than {FIELDS:,} values")
 
     def _name(self, text: str, at: int) -> tuple[str, int]:
         if text[at : at + 1] == '"':

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from hashlib import sha256
-from json import JSONDecoder, dumps
+from json import JSONDecoder, JSONEncoder, dumps
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ _DIGEST = 16
 """Hexadecimal digits of a digest: enough to tell values apart, too few to be taken for a secret."""
 
 _decode = JSONDecoder().raw_decode
+_text = JSONEncoder(ensure_ascii=False).encode
 _ALIAS = re.compile(r"([a-z]+) ([0-9]{1,18})")
 _PLAIN = re.compile(r"[A-Za-z_$][\w$-]*")
 _PART = re.compile(r"[^\s=.\[\"]+")
@@ -106,12 +107,16 @@ def shown(value: Any) -> str:
             return f"{{{', '.join(f'{dumps(name)}: {shown(one)}' for name, one in value.items())}}}"
         case str():
             return quoted(value)
+        case None:
+            return "null"
+        case int() if not isinstance(value, bool):
+            return str(value)
     return dumps(value, allow_nan=False)
 
 
 def quoted(text: str) -> str:
     """Text in double quotes, in which nothing is left that a terminal or an editor would act on."""
-    return text_of(dumps(text, ensure_ascii=False))
+    return text_of(_text(text))
 
 
 def text_of(text: str) -> str:
@@ -126,7 +131,7 @@ def cut(text: str, most: int) -> str:
 
 def key(name: str, first: bool = True) -> str:
     """A name as part of a path."""
-    if _PLAIN.fullmatch(name):
+    if (name.isascii() and name.isidentifier()) or _PLAIN.fullmatch(name):
         return name if first else f".{name}"
     return f"[{dumps(name)}]"
 

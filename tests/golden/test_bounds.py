@@ -14,8 +14,8 @@ import pytest
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError
-from streamdump.golden import align, report
-from streamdump.golden.compare import differences
+from streamdump.golden import align, normalise, report
+from streamdump.golden.compare import OLD_CAPTURE, _Keys, _Pair, _Same, _Teller, differences
 from streamdump.golden.model import GoldenConversation, Line, Total, Transcript
 from streamdump.golden.normalise import _ENDPOINT, PATH, IdNames, Normaliser, _Into, _Place
 from streamdump.golden.settings import INSTRUCTIONS, CheckSettings, read_settings
@@ -100,6 +100,39 @@ def test_the_bound_is_far_from_what_people_have() -> None:
     assert [one.text for one in found] == [f'conversation client1: Create request: stream is "v{at}", golden "u{at}"' for at in range(60)]
     found = differences(*conversations(60), CheckSettings())
     assert not found.bounded and len(found) == 120
+
+
+@pytest.mark.parametrize(
+    ("bound", "most", "error"),
+    [
+        ("FIELDS", 100, "says more than the 100 fields, or 32 MiB of their names, that are compared; --only handshake takes less"),
+        ("FIELDS", 3, "has a PeerProperties of more than 3 fields"),
+        ("NAMES", 1_500, "says more than the 500,000 fields, or 0 MiB of their names, that are compared; --only handshake takes less"),
+    ],
+)
+def test_a_capture_that_says_too_much_is_not_compared(
+    bound: str, most: int, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = tmp_path / "a.pcap"
+    capture.write_bytes((CAPTURES / "rbfly_filter_405.pcap").read_bytes())
+    monkeypatch.setattr(normalise, bound, most)
+    for arguments in (["check", "--update", str(capture)], ["diff", str(capture), str(capture)]):
+        assert main(arguments) == ExitCode.UNREADABLE
+        assert f"{capture}: {error}" in capsys.readouterr().err
+    assert not capture.with_name("a.pcap.golden").exists()
+    if most > 3:
+        for only in ("handshake", "names"):
+            assert main(["check", "--update", "--only", only, str(capture)]) == ExitCode.DONE
+
+
+def test_what_stands_around_a_difference_is_written_as_far_as_it_is_shown() -> None:
+    def large(fields: int) -> int:
+        lines = [create("a"), Line(0, "Open", "request", None, {f"f{at}": at for at in range(fields)})]
+        pair = _Pair(said(lines), said([create("b"), lines[1]]), _Keys(), False, align.Effort())
+        teller = _Teller(pair, _Same(()), OLD_CAPTURE)
+        return steps(lambda: teller._line("missing", "", lines[0]))
+
+    assert large(20_000) < 1.1 * large(200)
 
 
 def test_where_the_bound_is_reached_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
