@@ -326,10 +326,10 @@ def _in_amqp(closed: Closed) -> str:
 
 
 def _unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    verdict = closed.verdict
-    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(context.messages) or context.failed or not closed.ours:
+    verdict, sizes = closed.verdict, closed.sizes
+    if verdict.name is not None or not any(sizes) or closed.lacking or any(context.messages) or context.failed or not closed.ours:
         return None
-    sent = " and ".join(f"{size:,} byte{'' if size == 1 else 's'} of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
+    sent = " and ".join(f"{size:,} byte{'' if size == 1 else 's'} of {closed.who(side)}" for side, size in enumerate(sizes) if size)
     if verdict.protocol is not None:
         severity = ERROR if closed.by == closed.server else WARNING
         return FindingDraft(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
@@ -453,8 +453,8 @@ def _plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingD
         closed.client is not None
         and closed.tls is None
         and port in TLS_PORTS
-        and closed.bytes[1 - closed.server]
-        and not closed.bytes[closed.server]
+        and closed.sizes[1 - closed.server]
+        and not closed.sizes[closed.server]
     )
     cause = f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing"
     return FindingDraft(cause, numbers(context.last[0])) if plain else None

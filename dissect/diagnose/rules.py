@@ -266,6 +266,13 @@ class Closed(msgspec.Struct):
         )
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """The bytes of each side, without a PROXY header."""
+        one, two = self.bytes
+        header = 0 if self.proxy is None else len(self.proxy.raw)
+        return (one, two - header) if self.proxy is not None and self.proxy.side else (one - header, two)
+
+    @property
     def injected(self) -> bool:
         """Whether a device between the two sent the RST that ended it."""
         return self.signs.reset is not None and self.signs.reset.injected

@@ -17,7 +17,7 @@ from streamdump.model import ConversationRow, Gap, Message, Options, Record
 from streamdump.scrub.run import ScrubOptions, scrub
 from streamdump.session import Session
 from streamdump.tls.keys import KeyLog
-from tests.diagnose.talks import SECOND, diagnosed
+from tests.diagnose.talks import SECOND, Connection, capture, diagnosed
 from tests.support.frames import ACK, FIN, RST
 from tests.support.peers import said
 from tests.tls.peers import CLIENT, SERVER, Said, Wire, talk
@@ -303,6 +303,17 @@ def test_a_server_that_waits_for_the_rest_of_the_line() -> None:
     wire._put(CLIENT, b"", FIN | ACK)
     first, *_ = diagnosed(wire.capture())[0]
     assert (first.severity, first.cause) == ("error", f"{begin} client closes the connection: {end}")
+
+
+def test_a_header_alone_is_not_unknown() -> None:
+    wire = Wire().send([(CLIENT, V1)])
+    wire._put(SERVER, b"", ACK)
+    wire.time_ns += 30 * SECOND
+    wire._put(CLIENT, b"", ACK)
+    assert [one.rule for one in diagnosed(wire.capture())[0]] == ["tcp.proxy-header-unexpected"]
+    one = Connection().open().ask(V1).ask(b"what is this? ")
+    (unknown,) = [one for one in diagnosed(capture(one))[0] if one.rule == "tcp.unknown-bytes"]
+    assert "(14 bytes of the client)" in unknown.cause
 
 
 def test_a_server_that_answers_in_another_protocol() -> None:
