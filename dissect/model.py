@@ -41,6 +41,9 @@ Severity = Literal["error", "warning", "note"]
 Mark = tuple[int, int, int, int]
 """A packet: (order, number, file, time_ns)."""
 
+Close = tuple[str, int, int]
+"""A protocol's own message that announces the end: its name, the side that sent it, and the order of its packet."""
+
 END = 1 << 62
 """The order of the end of the capture, and the number of the end of a file: after every packet."""
 

@@ -383,6 +383,18 @@ WHO_CLOSES: dict[str, tuple[list[Segment], str, int, str | None]] = {
         0,
         None,
     ),
+    "server, and the client says Close 30 s later": (
+        [*TALK, b(5014, ack=1015, flags=FIN | ACK), a(1015, CLOSING, ack=5015, time_ns=30_000 * MS), b(5015, ack=None, flags=RST)],
+        "FIN by server",
+        1,
+        "server",
+    ),
+    "client, whose Close was captured behind its FIN": (
+        [*TALK, a(1037, ack=5014, flags=FIN | ACK), a(1015, CLOSING, ack=5014), b(5014, ack=1038, flags=FIN | ACK)],
+        "Close by client",
+        0,
+        "client",
+    ),
     "nobody": ([*TALK, b(5014, ack=1015, flags=FIN | ACK), a(1015, ack=5015, flags=FIN | ACK)], "FIN by server", 1, "server"),
 }
 
@@ -407,3 +419,11 @@ def test_a_handshake_that_the_client_closes_is_not_broken_off_by_the_server() ->
     assert inspector.diagnoser is not None
     assert [one.ended for one in inspector.diagnoser.so_far()] == ["Close by client"]
     assert [row.ended for row in inspector.rows()] == ["Close by client"]
+
+
+def test_a_direction_that_was_not_captured_shows_that_there_was_an_answer() -> None:
+    segments = [handshake()[0], handshake()[2], a(1000, OPEN), a(1015, HEARTBEAT, ack=5014)]
+    inspector = Inspector([], READ, finite=True)
+    records = [*inspector.take(captured(segments)), *inspector.finish()]
+    assert told(records) == []
+    assert [row.ended for row in inspector.rows()] == ["open at end of capture"]

@@ -13,7 +13,7 @@ from streamdump.conversation.summary import report, row_of, unread_gaps
 from streamdump.detect import BY_NAME, Detector, Suspicion, forced
 from streamdump.errors import describe_exception
 from streamdump.layers.proxy import ProxyHeader, ProxyLayer
-from streamdump.model import END, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
+from streamdump.model import END, Close, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
 from streamdump.pair import Pairer
 from streamdump.protocols import server_ports
 from streamdump.protocols.buffer import Range
@@ -94,7 +94,7 @@ class Conversation:
         """Those of its dissector."""
         self.step: str | None = None
         """How far its handshake had come at the end."""
-        self.close: tuple[str, int] | None = None
+        self.close: Close | None = None
         """The message that announced the end, and the side that sent the first one."""
         self.midway = False
         """In the middle of it, and nothing that was refused tells why."""

@@ -141,7 +141,8 @@ def _ending(conversation: Conversation) -> list[Event]:
         return []
     source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
     sender = SENDERS[client][side]
-    by_server = SENDERS[client][side if conversation.close is None else conversation.close[1]] == "server"
+    close = tcp.announced(conversation.close)
+    by_server = SENDERS[client][side if close is None else close[1]] == "server"
     if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:
         run.counters.broken_off += 1
         run.broken_off[tcp.index] = conversation.step

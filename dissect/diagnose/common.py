@@ -40,7 +40,7 @@ from streamdump.diagnose.rules import (
     span_text,
 )
 from streamdump.model import Exchange, Finding, Gap, Limited, Message, Severity
-from streamdump.tcp.signs import LATE_NS, Reset
+from streamdump.tcp.signs import LATE_NS, RESETS_KEPT, Reset
 
 PLAIN = Family(())
 """Conversations of no protocol that is known here."""
@@ -160,7 +160,10 @@ def _forgotten(context: ConversationContext, closed: Closed) -> FindingDraft | N
 
 
 def set_late_aside(context: ConversationContext, closed: Closed) -> None:
-    """Forget that requests have no answer that were sent when the other side had ended the connection."""
+    """Forget that requests have no answer that were sent when the other side had ended the connection, and a goodbye that came too late."""
+    parted, by, ended_ns = context.parted, closed.by, closed.ended_ns
+    if parted is not None and by is not None and ended_ns is not None and parted.src != closed.endpoints[by] and parted.time_ns > ended_ns:
+        context.parted, context.goodbye = None, False
     for src, late in zip(closed.endpoints, closed.signs.late, strict=True):
         if late is not None:
             context.unanswered = [one for one in context.unanswered if one.src != src or _asked_ns(one) < late.time_ns]
@@ -220,10 +223,12 @@ def _reset_ignored(context: ConversationContext, closed: Closed) -> list[Finding
             some_of = [one for one in resets if one.injected == injected]
             if not some_of:
                 continue
-            count, what, who = "a RST", "its sequence number", "it"
+            count, what, who, behind = "a RST", "its sequence number", "it", "it"
             if len(some_of) > 1:
-                count, what, who = f"{len(some_of)} RSTs", "their sequence numbers", "they"
-            cause = f"{count} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} does not expect {what}"
+                more = " or more" if len(closed.signs.ignored) == RESETS_KEPT else ""
+                count, what, who, behind = f"{len(some_of)} RSTs{more}", "their sequence numbers", "they", "them"
+            why = f"goes on behind {behind}" if any(one.expected for one in some_of) else f"does not expect {what}"
+            cause = f"{count} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} {why}"
             if injected:
                 cause += f", and {who} did not come from {closed.name(side)}: {_other_ttl(closed, some_of[0])}"
             marks = tuple(one.number for one in some_of)

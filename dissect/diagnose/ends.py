@@ -72,16 +72,20 @@ def closed_of(
         proxy,
         icmp,
         ahead,
-        _signs(tcp),
+        _signs(tcp, client),
         (tcp.streams[0].syn, tcp.streams[1].syn),
         (tcp.streams[0].ttls, tcp.streams[1].ttls),
         tcp.untimed,
     )
 
 
-def _signs(tcp: TcpStream) -> Signs:
+def _signs(tcp: TcpStream, client: int | None) -> Signs:
     """What a conversation shows of the network and of the order of its end."""
-    late = [one.late if one.late is not None and (one.late.refused or one.acked < one.late.end) else None for one in tcp.streams]
+    # A client may end its side, and read on; what it asks a server that ended its own has no answer, acknowledged or not
+    late = [
+        one.late if one.late is not None and (one.side == client or one.late.refused or one.acked < one.late.end) else None
+        for one in tcp.streams
+    ]
     reset = None if tcp.end is None else tcp.end.reset
     return Signs(reset, tcp.ignored, (late[0], late[1]), never_acknowledged(tcp), tcp.silence, (tcp.sides[0].damaged, tcp.sides[1].damaged))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamdump.model import END, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Verdict
+from streamdump.model import END, Close, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Verdict
 from streamdump.protocols.buffer import PartialFrame, Range, ReceiveBuffer
 from streamdump.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
 from streamdump.protocols.protocol import Context, Protocol, Tally
@@ -88,7 +88,7 @@ class Parser:
         self.tallies = tallies
         self.latest_ns: int | None = None
         """When the last message came that was completed before either side said that it ends."""
-        self.closing: tuple[str, int] | None = None
+        self.closing: Close | None = None
         """The message that announced the end, and the side that sent the first one; where that was not captured but its response, the side
         that this answers."""
         self.limit_hits = 0
@@ -251,7 +251,7 @@ class Parser:
             message.spans = decoded.spans
             dissector.details = {}
         if decoded.name == dissector.closing and self.closing is None:
-            self.closing = decoded.name, 1 - side if decoded.kind == "response" else side
+            self.closing = decoded.name, 1 - side if decoded.kind == "response" else side, order
         if fault is not None:
             self.limit_hits += type(fault) is Limited
             for tally in self.tallies:

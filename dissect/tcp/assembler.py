@@ -15,7 +15,7 @@ What is believed, where packets contradict each other:
 - Bytes that a length claims beyond the end of the frame on the wire do not exist, unless the next segment of the sender begins, or an
   acknowledgement ends, right behind them: then the capture was cut with both of its lengths.
 - The sequence number of a RST belongs to no byte. One outside of what the receiver may take is ignored, as the receiver does; so is one
-  whose receiver goes on to acknowledge bytes sent behind it.
+  behind which its receiver, or the side that it seems to come from, acknowledges bytes that were sent later.
 
 Positions inside a `ByteStream` count from an arbitrary point of the circle of sequence numbers, so that a byte stream whose
 beginning was not captured can still move its start down until its first bytes are released; `origin` is position 0 of the outside.
@@ -23,19 +23,20 @@ beginning was not captured can still move its start down until its first bytes a
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from streamdump.model import CLAIMS, END, UNTIMED, Mark, Options, Segment, SideData, StreamGap
+from streamdump.model import CLAIMS, END, UNTIMED, Close, Mark, Options, Segment, SideData, StreamGap
 from streamdump.tcp.checksum import is_right
 from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
-from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, SENT_OFTEN, LateData, Reset, SentAgain, Silence
+from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, RESETS_KEPT, SENT_OFTEN, LateData, Reset, SentAgain, Silence
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 _ANY = FIN | SYN | RST | ACK | UNTIMED
@@ -68,9 +69,6 @@ DAMAGED_KEPT = 8
 TTLS_KEPT = 8
 """So many different TTLs of each side are remembered."""
 
-RESETS_KEPT = 8
-"""So many RSTs that were ignored are named."""
-
 NOTES_KEPT = 256
 """Notes that may wait for the bytes they belong to; more are only counted."""
 
@@ -81,7 +79,6 @@ Items = list[SideData | StreamGap]
 
 Piece = tuple[int, bytes | None, int, int, int, int, int]
 """Waiting bytes: (end, data or None where the snap length cut them, order, number, file, time_ns, clock when they came)."""
-
 
 REPEATED_KEPT = 8
 """So many packets of each side that brought nothing new are named."""
@@ -459,8 +456,9 @@ class ByteStream:
         """The packet that brought the byte at a position first, and when, where that is still known."""
         if at >= self.next and self.waiting is not None:
             return self.waiting.first_sent(at)
-        position = at - self.origin
-        found = next((one for one in reversed(self.recent or ()) if one.position <= position), None)
+        position, recent = at - self.origin, self.recent or ()
+        place = bisect_right(recent, position, key=_position) - 1
+        found = recent[place] if place >= 0 else None
         return None if found is None or position >= found.position + len(found.data) else (found.number, found.time_ns)
 
     def gap(self, end: int, reason: Literal["lost", "cut"], mark: Mark) -> None:
@@ -508,12 +506,16 @@ class ByteStream:
 
     def compare(self, at: int, data: bytes, order: int) -> None:
         """Note where bytes that were released already are sent again and differ."""
-        base = self.next - self.kept
-        low = max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK, base)
+        low = max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK, self.next - self.kept)
         start, end = max(at, low), min(at + len(data), self.next)
-        if start >= end:
+        recent = self.recent
+        if recent is None or start >= end:
             return
-        kept, again = b"".join([one.data for one in self.recent or ()])[start - base : end - base], data[start - at : end - at]
+        first = bisect_right(recent, start - self.origin, key=_position) - 1
+        last = bisect_left(recent, end - self.origin, key=_position)
+        place = start - self.origin - recent[first].position
+        kept = b"".join([one.data for one in islice(recent, first, last)])[place : place + end - start]
+        again = data[start - at : end - at]
         if kept != again:
             self.count.conflicts += 1
             position, places = _difference(start, kept, again)
@@ -598,15 +600,22 @@ class ConversationCounts:
     def conflicts(self) -> int:
         return self.sides[0].conflicts + self.sides[1].conflicts
 
-    def how(self, client: int | None, close: tuple[str, int] | None = None) -> str:
-        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"; `close`: the
-        protocol's own message that announced the end, and its side, which decide: "Close by client"."""
+    def announced(self, close: Close | None) -> Close | None:
+        """The protocol's own message that announced the end, unless the other side had ended the connection before."""
+        end = self.end
+        return None if close is not None and end is not None and end.side != close[1] and end.order < close[2] else close
+
+    def how(self, client: int | None, close: Close | None = None) -> str:
+        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"; `close`: what
+        announced the end, which decides: "Close by client"."""
+        close = self.announced(close)
         if close is not None:
-            name, side = close
+            name, side, _ = close
             who = self.endpoints[side] if client is None else "client" if side == client else "server"
             return f"{name} by {who}{self._left_open}"
         if self.end is None:
-            silent = self.from_start and not self.sides[1].packets and self.open and self.ended != "open"
+            silent = self.from_start and not self.sides[1].packets and not any(self.stream_bytes)
+            silent = silent and self.open and self.ended != "open"
             return "no answer" if silent else self.ended
         side = self.end.side
         who = self.endpoints[side] if client is None else "client" if side == client else "server"
@@ -875,6 +884,8 @@ class TcpStream(ConversationCounts):
                 return
             seq = (seq + 1) & MASK
         elif flags & ACK:
+            if self.reset and not flags & RST:
+                self._revoke(other, segment.ack)
             self._acknowledge(other, own, seq, segment.ack)
         if flags & RST:
             self._reset(own, other, segment, mark)
@@ -998,8 +1009,6 @@ class TcpStream(ConversationCounts):
             self._accept(stream, at)
         if stream.claim is not None:
             self._confirm(stream, at)
-        if self.reset:
-            self._revoke(stream, at)
         if at > stream.next:
             if stream.fin is not None and at > stream.fin:
                 if at != stream.fin + 1:
@@ -1034,7 +1043,7 @@ class TcpStream(ConversationCounts):
         unknown = not segment.flags & ACK or other.position(segment.ack) < other.sent
         if silence is not None and (silence.side == own.side or silence.others != own.count.packets - 1 or not unknown):
             silence = None
-        reset = Reset(own.side, mark[1], mark[3], segment.ttl, own.ttls, max(own.top, at), silence)
+        reset = Reset(own.side, mark[1], mark[3], segment.ttl, own.ttls, max(own.top, at), other.top, silence)
         if other.late is not None:
             other.late = other.late._replace(refused=True)
         if not self.reset:
@@ -1046,15 +1055,19 @@ class TcpStream(ConversationCounts):
             self.open = False
         self._note_end(own, "RST", mark, reset)
 
-    def _revoke(self, stream: ByteStream, acked: int) -> None:
-        """Ignore the RST of one side where the other still acknowledges what came behind it."""
+    def _revoke(self, stream: ByteStream, ack: int) -> None:
+        """Ignore a RST where what was sent behind it is acknowledged: by its receiver, or by the side that seems to have sent it."""
         reset = None if self.end is None else self.end.reset
-        if reset is not None and reset.side == stream.side and reset.top < acked <= stream.sent:
-            self.ignored = (*self.ignored, reset)[:RESETS_KEPT]
-            self.reset, self.open, self.ended, self.end = False, True, "open", None
-            if stream.fin is None:
-                stream.ended_ns = None
-                self.over &= ~(1 << stream.side)
+        if reset is None or not (reset.top if reset.side == stream.side else reset.beyond) < stream.position(ack) <= stream.sent:
+            return
+        if self.end is not None and self.end.how != "refused":
+            self.ignored = (*self.ignored, reset._replace(expected=True))[:RESETS_KEPT]
+        self.reset, self.open, self.ended, self.end = False, True, "open", None
+        self.streams[1 - reset.side].late = None
+        sender = self.streams[reset.side]
+        if sender.fin is None:
+            sender.ended_ns = None
+            self.over &= ~(1 << reset.side)
 
     def _note_end(self, own: ByteStream, how: Literal["FIN", "RST"], mark: Mark, reset: Reset | None = None) -> None:
         """Note that a side ended it, and who was the first."""
@@ -1267,6 +1280,7 @@ class LengthOnly(TcpStream):
 
 
 _side = attrgetter("side")
+_position = attrgetter("position")
 
 NOTHING: Items = []
 """What most segments release that carry no bytes; nobody adds to it."""

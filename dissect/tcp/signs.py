@@ -15,6 +15,9 @@ NOTICED_NS = 100_000_000
 
 PACKETS_KEPT = 8
 
+RESETS_KEPT = 8
+"""So many RSTs that were ignored are named."""
+
 
 class Silence(NamedTuple):
     """A time without a packet: from when, until when, which side ended it with which packet, and how many the other side had sent."""
@@ -27,7 +30,7 @@ class Silence(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """A RST: its packet, whether its TTL is none of those of the sender's other packets, and the furthest position of its sender."""
+    """A RST: its packet, its TTL and those of its sender's other packets, and the furthest positions of its sender and its receiver."""
 
     side: int
     number: int
@@ -35,8 +38,11 @@ class Reset(NamedTuple):
     ttl: int
     others: tuple[int, ...]
     top: int
+    beyond: int
     silence: Silence | None = None
     """It answers the first packet after this, and shows that its sender does not know the connection."""
+    expected: bool = False
+    """Its receiver might have taken it, but goes on."""
 
     @property
     def injected(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.model import Finding, Message, Options, Packet, Record
+from streamdump.model import Ending, Finding, Message, Options, Packet, Record
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, worst_first
 from tests.diagnose.test_seastar import ask as seastar_ask
@@ -90,6 +90,36 @@ def test_rsts_outside_of_the_window_with_another_ttl(ahead: int) -> None:
     cause = "2 RSTs with the address of the server had no effect: the client does not expect their sequence numbers, and they did not come "
     behind = "from the server: the TTL is 254, that of the server's other packets 64"
     assert told(capture(one.goodbye())) == {"tcp.reset-ignored": ("warning", cause + behind)}
+
+
+@pytest.mark.parametrize("ahead", [0, 3_000])
+@pytest.mark.parametrize("side", [0, 1])
+def test_rst_within_the_window_behind_which_both_sides_go_on(side: int, ahead: int) -> None:
+    """The side that it seems to come from acknowledges what came later, as one that had reset the connection never does."""
+    one = Connection().ready().segment(side, flags=RST, ttl=33, ahead=ahead).wait(2 * SECOND)
+    for _ in range(3):
+        one.segment(1 - side, b"\0\0\0\4\0\x17\0\1").segment(side).wait(2 * SECOND)
+    name, other = ("client", "server")[side], ("server", "client")[side]
+    cause = f"a RST with the address of the {name} had no effect: the {other} goes on behind it, and it did not come from the {name}: "
+    data = capture(one)
+    assert told(data) == {"tcp.reset-ignored": ("warning", f"{cause}the TTL is 33, that of the {name}'s other packets 64")}
+    _, (outcome,), records = diagnosed(data)
+    assert outcome.ended == "open at end of capture"
+    assert not [each for each in records if type(each) is Ending]
+
+
+def test_rst_that_acknowledges_more_is_no_sign_of_life() -> None:
+    one = rabbit_request(Connection().ready().reset(1)).reset(1)
+    assert diagnosed(capture(one))[1][0].ended == "server resets"
+
+
+def test_flood_of_rsts_is_not_counted() -> None:
+    one = Connection().ready()
+    for place in range(40):
+        one.segment(1, flags=RST, ahead=100_000 * (place + 1))
+    severity, cause = told(capture(one))["tcp.reset-ignored"]
+    assert cause == "8 RSTs or more with the address of the server had no effect: the client does not expect their sequence numbers"
+    assert severity == "note"
 
 
 def test_length_of_ip_that_is_damaged() -> None:
@@ -180,6 +210,23 @@ def test_close_behind_the_end_is_no_use_of_it() -> None:
     one = Connection().ready().segment(1, flags=FIN | ACK).segment(0).wait(SECOND // 2)
     one.client(rabbit.CLOSE, closing_code=1, closing_reason="OK").segment(1, flags=RST)
     assert "tcp.sent-after-end" not in told(capture(one))
+
+
+def test_close_long_behind_the_end_of_the_server_ends_nothing() -> None:
+    one = Connection().ready().segment(1, flags=FIN | ACK).segment(0).wait(30 * SECOND)
+    one.client(rabbit.CLOSE, closing_code=1, closing_reason="OK").segment(1, flags=RST)
+    findings, (outcome,), _ = diagnosed(capture(one))
+    assert outcome.ended == "server closes"
+    assert [each.rule for each in worst_first(findings)] == ["tcp.sent-after-end", "rabbitmq-stream.closed-by-server"]
+
+
+def test_request_that_a_half_closed_connection_acknowledges() -> None:
+    """As a proxy does whose server has gone: the answer cannot come, though the request was received."""
+    one = rabbit_request(Connection().ready().segment(1, flags=FIN | ACK).segment(0).wait(5 * SECOND)).segment(1)
+    findings = told(capture(one.segment(0, flags=FIN | ACK).segment(1)))
+    cause = "the server closed the connection 1 ms after the answer to Open, and the client sends Create on it 5 s later"
+    assert findings["tcp.sent-after-end"] == ("error", cause)
+    assert "rabbitmq-stream.open-requests" not in findings
 
 
 def test_late_request_where_the_end_was_reported_before() -> None:

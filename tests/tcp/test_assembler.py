@@ -14,6 +14,7 @@ from streamdump.capture.link import RAW, LinkParser
 from streamdump.model import CLAIMS, END, Options, Packet
 from streamdump.tcp.checksum import is_right
 from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
+from tests.support.work import steps
 
 SECOND = 1_000_000_000
 
@@ -752,6 +753,17 @@ def test_single_bytes_out_of_order_do_not_cost_their_square(step: int) -> None:
 
     # Four times as many; their square would be sixteen times as much.
     assert min(cost(8_000) for _ in range(2)) < 10 * max(cost(2_000) for _ in range(2))
+
+
+def test_what_is_sent_again_is_compared_with_its_own_place_alone() -> None:
+    """Not with all that is kept, which may be thousands of pieces."""
+
+    def work(count: int) -> int:
+        sent = [a(at, b"x" * 8) for at in range(1000, 1000 + 8 * count, 8)]
+        found = made([*handshake(), *sent, *sent])
+        return steps(lambda: run(found))
+
+    assert work(800) < 5 * work(200)
 
 
 def test_who_said_that_no_more_will_follow() -> None:
