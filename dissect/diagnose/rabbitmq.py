@@ -598,8 +598,8 @@ def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]
     return [
         FindingDraft(
             f"{one.dropped:,} of {one.sent:,} messages of publisher {one.ident} (reference {quoted(one.reference)}, stream "
-            f"{quoted(one.stream)}) are confirmed and not stored, from id {one.first[0]} on: the server has ids up to {one.first[1]} of "
-            "this reference",
+            f"{quoted(one.stream)}) {'is' if one.dropped == 1 else 'are'} confirmed and not stored, "
+            f"from id {one.first[0]} on: the server has ids up to {one.first[1]} of this reference",
             one.first[2] + numbers(one.confirmed),
             one.first[3] + packets(one.confirmed),
         )
