@@ -90,18 +90,22 @@ def _quoted(data: bytes) -> bytes | None:
 
 
 def dns_answer(data: bytes) -> DnsAnswer | None:
-    """The answer in an IP packet that carries UDP; None where it is none for the addresses of one name, or was cut."""
+    """The answer in an IP packet that carries UDP; None where it is none for the addresses of one name, was cut, or only says that
+    there is no address of IPv6, as of most names."""
     if data[0] >> 4 == 4 and int.from_bytes(data[6:8], "big") & 0x3FFF:
         return None
     start = ((data[0] & 15) * 4 if data[0] >> 4 == 4 else 40) + 8
     body = data[start:]
-    if data[start - 8 : start - 6] != _DNS or len(body) < 12 or not body[2] & 0x80 or body[4:6] != b"\0\1":
+    if data[start - 8 : start - 6] != _DNS or len(body) < 12 or body[2] & 0x82 != 0x80 or body[4:6] != b"\0\1":
         return None
     labels, at = _name(body, 12)
     failure = RCODES.get(body[3] & 15)
-    if not labels or int.from_bytes(body[at : at + 2], "big") not in (A, AAAA) or len(body) < at + 4 or failure is None:
+    kind = int.from_bytes(body[at : at + 2], "big")
+    if not labels or kind not in (A, AAAA) or len(body) < at + 4 or failure is None:
         return None
     addresses = _addresses(body, at + 4) if not body[3] & 15 else []
+    if kind == AAAA and failure == RCODES[0] and not addresses:
+        return None
     return DnsAnswer(".".join(labels).lower(), tuple(addresses), None if addresses else failure)
 
 

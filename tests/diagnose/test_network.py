@@ -137,11 +137,11 @@ def test_what_is_quoted_of_others_says_nothing() -> None:
 NAME = "rabbit-0.mq.svc"
 
 
-def dns(name: str, code: int = 3, addresses: tuple[bytes, ...] = (), kind: int = 1, sport: int = 53) -> bytes:
-    """An answer of DNS as a frame."""
+def dns(name: str, code: int = 3, addresses: tuple[bytes, ...] = (), kind: int = 1, sport: int = 53, more: int = 0) -> bytes:
+    """An answer of DNS as a frame; `more`: flags, as 2 for one that was cut."""
     question = b"".join(bytes((len(one),)) + one.encode() for one in name.split(".")) + b"\0" + struct.pack(">HH", kind, 1)
     records = b"".join(struct.pack(">HHHIH", 0xC00C, kind, 1, 60, len(one)) + one for one in addresses)
-    body = struct.pack(">HHHHHH", 7, 0x8180 | code, 1, len(addresses), 0, 0) + question + records
+    body = struct.pack(">HHHHHH", 7, 0x8180 | more << 8 | code, 1, len(addresses), 0, 0) + question + records
     return ethernet(ip4(struct.pack(">HHHH", sport, 33_333, 8 + len(body), 0xBAD) + body, protocol=17, src=ROUTER, dst=A))
 
 
@@ -159,7 +159,10 @@ def sent_to(name: str) -> Connection:
         ([dns(NAME)], "NXDOMAIN"),
         ([dns(NAME), dns(f"{NAME}.default.svc.cluster.local"), dns(NAME)], "NXDOMAIN, 2 times"),
         ([dns(NAME.upper(), 2)], "SERVFAIL"),
-        ([dns(NAME, 0), dns(NAME, 0, kind=28)], "no address, 2 times"),
+        ([dns(NAME, 0), dns(NAME, 0, kind=28)], "no address"),
+        ([dns(NAME, 0, kind=28)], None),
+        ([dns(NAME, 0, kind=28), dns(NAME, 3, kind=28)], "NXDOMAIN"),
+        ([dns(NAME, 0, more=2)], None),
         ([dns(NAME), dns(f"{NAME}.default.svc.cluster.local", 0, (B,))], None),
         ([dns(NAME, 0, (B,)), dns(NAME, 0, kind=28)], None),
         ([dns("another.mq.svc")], None),
