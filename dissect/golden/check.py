@@ -15,9 +15,9 @@ from streamdump.capture.files import NAMES, named_as_capture, open_capture
 from streamdump.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
 from streamdump.golden.compare import GOLDEN_FILE, OLD_CAPTURE, Difference, differences
 from streamdump.golden.model import Transcript
-from streamdump.golden.normalise import Normaliser
+from streamdump.golden.normalise import LINES, Normaliser
 from streamdump.golden.settings import CheckSettings
-from streamdump.golden.text import LINES, GoldenError, parsed, written
+from streamdump.golden.text import GoldenError, parsed, written
 from streamdump.golden.untrusted_files import Unfit, read_text, readable
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options, Record

@@ -30,8 +30,11 @@ PATH, BARE = 320, 1_000
 """Characters that the path to an object has in the paths of what is in it, and without numbers in what rules are looked up by; names
 in documents of users may be long, and each stands before all that it holds."""
 
-FIELDS = 500_000
-"""Fields, and runs of numbers, that a golden file may have: it may come from anybody."""
+LINES, FIELDS = 100_000, 500_000
+"""Lines that a golden file may have, and fields and runs of numbers: it may come from anybody."""
+
+MESSAGES = 500_000
+"""Messages and gaps of a capture that are kept, as most may be of flows, which take few lines."""
 
 NAMES = 32 << 20
 """Characters that the paths of all fields may have together."""
@@ -102,7 +105,7 @@ class Normaliser:
         """Responses with the numbers of their requests, which may have been captured later."""
         self._answered: dict[int, tuple[int, str]] = {}
         """By the number of a response: its request, and how it answers, as far as the response does not say so itself."""
-        self._fields = self._characters = 0
+        self._lines = self._fields = self._characters = 0
 
     def take(self, records: Iterable[Record]) -> None:
         """Keep what is compared of these records."""
@@ -112,8 +115,20 @@ class Normaliser:
                     self._answered[record.response] = record.request, record.outcome
                 elif record.reason != "timeout":
                     self._ended[record.request] = record.outcome
-            elif isinstance(record, Message | Gap):
+            elif isinstance(record, Message | Gap) and self._has_room(record):
                 self._records.append(record)
+
+    def _has_room(self, record: Message | Gap) -> bool:
+        """Whether a record is kept, which counts; those that `restrict` leaves out are not where there are too many."""
+        if isinstance(record, Message):
+            rules = rules_of(record.protocol)
+            self._lines += record.name not in rules.flows and (self.heartbeats or record.name not in rules.heartbeats)
+        if self._lines <= LINES and len(self._records) < MESSAGES:
+            return True
+        if "handshake" in self.only:
+            return isinstance(record, Message) and record.name in rules.handshake
+        most = f"{LINES:,} lines" if self._lines > LINES else f"{MESSAGES:,} messages"
+        raise CaptureError(f"says more than the {most} that are compared; --only handshake takes less", self.name)
 
     def finish(self, rows: Sequence[ConversationRow]) -> Transcript:
         """All of it; `rows` are the conversations of the capture."""

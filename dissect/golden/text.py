@@ -20,7 +20,7 @@ from typing import Any
 
 from streamdump.errors import StreamdumpError
 from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
-from streamdump.golden.normalise import FIELDS, IdNames, rules_of
+from streamdump.golden.normalise import FIELDS, LINES, IdNames, rules_of
 from streamdump.golden.ranges import Run, merged, ranges
 from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, mapped, quoted, read, read_path, shown, text_of
 
@@ -42,9 +42,6 @@ KINDS: dict[str, tuple[str, str | None]] = {
 """The kind of a message and its outcome, by the word behind its name."""
 
 REASONS = ("lost", "cut", "skipped")
-
-LINES = 100_000
-"""Lines that a file may have: it may come from anybody."""
 
 ECHOED = 120
 """Characters that are told of what cannot be read."""
