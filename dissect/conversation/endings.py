@@ -142,7 +142,8 @@ def _ending(conversation: Conversation) -> list[Event]:
     source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
     sender = SENDERS[client][side]
     close = tcp.announced(conversation.close)
-    by_server = SENDERS[client][side if close is None else close[1]] == "server"
+    foreign = close is None and end is not None and end.injected
+    by_server = not foreign and SENDERS[client][side if close is None else close[1]] == "server"
     if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:
         run.counters.broken_off += 1
         run.broken_off[tcp.index] = conversation.step

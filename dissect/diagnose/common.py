@@ -1055,7 +1055,7 @@ def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | F
         accepted, count = seen.accepted.get(one.server or "", 0), one.conversations
         what = f"{count:,} of {count + accepted:,} connections to {one.server} {'has' if count == 1 else 'have'} no answer"
         if accepted:
-            yield one.evidence(f"{what}; it accepts the other{'' if accepted == 1 else 's'}"), one
+            yield one.evidence(f"{what}; it accepted the other{'' if accepted == 1 else 's'}"), one
 
 
 def _copied(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:

@@ -96,6 +96,12 @@ class End(NamedTuple):
     time_ns: int
     reset: Reset | None = None
     """The RST."""
+
+    @property
+    def injected(self) -> bool:
+        """Whether it is a RST that neither side sent."""
+        return self.reset is not None and self.reset.injected
+
     answers: bool = False
     """It acknowledges a FIN of the other side that was not captured."""
 
@@ -619,6 +625,8 @@ class ConversationCounts:
             return "no answer" if silent else self.ended
         side = self.end.side
         who = self.endpoints[side] if client is None else "client" if side == client else "server"
+        if self.end.injected:
+            who = "a device between the two"
         how = self.end.how if self.end.how != "refused" or not any(self.stream_bytes) else "RST"
         return f"{how} by {who}{self._left_open}"
 

@@ -421,7 +421,7 @@ def test_one_of_ten_connections_that_is_not_accepted() -> None:
     findings = diagnosed(REPORTS / "backlog_one_of_ten.pcap")[0]
     assert [(one.rule, one.severity, one.conversation, one.cause) for one in findings] == [
         ("tcp.unanswered", "error", 4, "4 SYNs in 7 s have no answer: 10.0.0.2:5552 does not accept this connection"),
-        ("tcp.not-all-accepted", "warning", None, "1 of 10 connections to 10.0.0.2:5552 has no answer; it accepts the others"),
+        ("tcp.not-all-accepted", "warning", None, "1 of 10 connections to 10.0.0.2:5552 has no answer; it accepted the others"),
     ]
 
 
@@ -435,7 +435,7 @@ def test_nothing_accepts_connections_where_none_was_accepted(accepted: str) -> N
         expected = "nothing at 192.0.2.2:5552 accepts connections: 4 connections of 4 clients have no answer"
         assert told == {"tcp.turns-everybody-away": [expected]}
     else:
-        assert told == {"tcp.not-all-accepted": ["4 of 5 connections to 192.0.2.2:5552 have no answer; it accepts the other"]}
+        assert told == {"tcp.not-all-accepted": ["4 of 5 connections to 192.0.2.2:5552 have no answer; it accepted the other"]}
 
 
 def test_a_client_that_tries_again_and_gets_in() -> None:

@@ -44,6 +44,10 @@ def test_rst_of_a_middlebox_behind_silence() -> None:
         )
     ]
     assert outcomes[0].ended == "a device between the two resets"
+    inspector = Inspector([open_capture(str(REPORTS / "idle_rst_middlebox.pcap"))], finite=True)
+    assert [one.sender for one in inspector.records() if type(one) is Ending] == ["server"], "the address of the RST"
+    assert [row.ended for row in inspector.rows()] == ["RST by a device between the two"]
+    assert not inspector.counters.by_server
 
 
 def test_burst_of_rsts() -> None:
