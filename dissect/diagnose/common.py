@@ -352,13 +352,23 @@ def _lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     return FindingDraft(cause, (), key="lost") if closed.ours and lost else None
 
 
+_DIFFERS = (
+    "One of the copies is damaged, and the first one was read: look at the note on the next message, and at the frames on both sides."
+)
+
+
 def _retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     count = closed.retransmitted
     if any(closed.signs.unacknowledged):
         return None
     what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
     cause = f"{what} bytes that were there already: the network loses some, or the capture has them twice"
-    return FindingDraft(cause, (), closed.repeated, key="again") if closed.ours and count else None
+    advice = None
+    if closed.conflicts:
+        others = "1 brings" if closed.conflicts == 1 else f"{closed.conflicts:,} bring"
+        cause += f"; {others} other bytes than those that came first"
+        advice = _DIFFERS
+    return FindingDraft(cause, (), closed.repeated, advice=advice, key="again") if closed.ours and count else None
 
 
 def _wrong_checksum(context: ConversationContext, closed: Closed) -> list[FindingDraft]:

@@ -75,6 +75,7 @@ def closed_of(
         _signs(tcp, client),
         (tcp.streams[0].syn, tcp.streams[1].syn),
         (tcp.streams[0].ttls, tcp.streams[1].ttls),
+        tcp.conflicts,
         tcp.untimed,
     )
 

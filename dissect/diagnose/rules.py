@@ -232,6 +232,8 @@ class Closed(msgspec.Struct):
     """By side the sequence number of its SYN."""
     ttls: tuple[tuple[int, ...], ...] = ()
     """By side those of its packets."""
+    conflicts: int = 0
+    """The segments that brought other bytes where there were some already."""
     untimed: bool = False
     """Packets of it have no time: its times stand still, and nothing in it seems to last."""
 

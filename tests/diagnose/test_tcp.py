@@ -12,7 +12,7 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Ending, Finding, Message, Options, Packet, Record
 from streamdump.protocols.rabbitmq import layouts as rabbit
-from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, worst_first
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, worst_first
 from tests.diagnose.test_seastar import ask as seastar_ask
 from tests.diagnose.test_seastar import greeting, reply
 from tests.protocols.test_iggy import OK, PING
@@ -339,3 +339,16 @@ def test_damaged_segment_is_sent_again() -> None:
     assert [(each.rule, each.severity, each.cause) for each in findings] == [("tcp.damaged", "note", cause)]
     assert (outcomes[0].messages, outcomes[0].ended) == (20, "Close by client")
     assert not [each for each in records if isinstance(each, Message) and (each.fault or each.notes)]
+
+
+def test_copies_that_differ_are_of_concern() -> None:
+    """Where checksums do not decide, as they are offloaded."""
+    one = rabbit_request(Connection().ready())
+    packet = one.packets[-1]
+    one.packets.append(packet._replace(data=packet.data[:-1] + b"?", time_ns=one.now))
+    (again,) = [each for each in diagnosed(capture(one.wait(2 * MS).server(rabbit.CREATE_RESPONSE)))[0] if each.rule == "tcp.retransmitted"]
+    assert again.cause == (
+        "1 segment brings bytes that were there already: the network loses some, or the capture has them twice; 1 brings other bytes than "
+        "those that came first"
+    )
+    assert again.advice is not None and again.advice.startswith("One of the copies is damaged, and the first one was read")
