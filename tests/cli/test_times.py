@@ -12,6 +12,7 @@ import pytest
 import streamdump
 from streamdump.cli.app import main
 from streamdump.model import Message
+from tests.support.rewrite import packets
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURE = GOLDEN / "rabbitmq-stream" / "publishers_310.pcap"
@@ -42,16 +43,17 @@ def test_t_dd_is_the_time_since_the_line_before(capsys: pytest.CaptureFixture[st
     assert shown == [f"{ns // 10**9}.{ns % 10**9 // 1000:06d}" for ns in passed]
 
 
-def test_relative_counts_from_the_first_record_and_delta_from_the_message_before_in_the_conversation(
+def test_relative_counts_from_the_first_packet_and_delta_from_the_message_before_in_the_conversation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     records = list(streamdump.read(TWO))
     assert len({one.conversation for one in records}) == 2
+    begin_ns = packets(TWO)[0].time_ns
     last: dict[int | None, int] = {}
     wanted = []
     for one in records:
         before = last.get(one.conversation)
-        wanted.append(f"{one.number}\t{one.time_ns - records[0].time_ns}\t{'' if before is None else one.time_ns - before}")
+        wanted.append(f"{one.number}\t{one.time_ns - begin_ns}\t{'' if before is None else one.time_ns - before}")
         if isinstance(one, Message):
             last[one.conversation] = one.time_ns
     columns = ["-T", "fields", "-e", "number", "-e", "relative", "-e", "delta"]

@@ -58,7 +58,7 @@ def in_pairing(patch: pytest.MonkeyPatch) -> None:
 
 
 def in_reassembly(patch: pytest.MonkeyPatch) -> None:
-    plant(patch, TcpStream, "feed", lambda self, segment, side: segment.number == 40)
+    plant(patch, TcpStream, "follow", lambda self, segment, side: segment.number == 40)
 
 
 def in_cutting(patch: pytest.MonkeyPatch) -> None:
@@ -90,8 +90,8 @@ def test_each_failure_is_told_once_whatever_the_lots_are(monkeypatch: pytest.Mon
     found: list[Report] = []
     dissect = flows.dissect
 
-    def watched(*given: Any) -> Any:
-        for results in dissect(*given):
+    def watched(*given: Any, **named: Any) -> Any:
+        for results in dissect(*given, **named):
             found.extend(results.reports)
             yield results
 
@@ -144,9 +144,9 @@ def test_the_driver_tells_and_ends_with_code_5(tmp_path: Path, java_home: str) -
     check(tmp_path / "out", list(Inspector([open_capture(SOME)]).records()))
 
 
-def failed(out: Path, java_home: str, *more: str, environ: dict[str, str] | None = None) -> str:
+def failed(out: Path, java_home: str, *more: str, master: str = "local[1]", environ: dict[str, str] | None = None) -> str:
     """What a run says whose tasks fail, up to where its log is; the log is there, and gone behind this."""
-    call = [sys.executable, "-m", "streamdump", "pipeline", str(SOME), "--out", str(out), "--master", "local[1]", "--memory", "1G"]
+    call = [sys.executable, "-m", "streamdump", "pipeline", str(SOME), "--out", str(out), "--master", master, "--memory", "1G"]
     environ = environ or {**os.environ, "JAVA_HOME": java_home}
     done = subprocess.run([*call, *more], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == ExitCode.USAGE, done.stderr
@@ -171,7 +171,7 @@ def test_a_worker_without_streamdump_is_told(tmp_path: Path, java_home: str) -> 
 
 def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(tmp_path: Path, java_home: str) -> None:
     environ = environment(tmp_path / "planted", java_home, KILLS)
-    said = failed(tmp_path / "out", java_home, *map(str, OTHERS[1:]), "--split", "20K", "--master", "local[2]", environ=environ)
+    said = failed(tmp_path / "out", java_home, *map(str, OTHERS[1:]), "--split", "20K", master="local[2]", environ=environ)
     assert said.startswith("the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; ")
     assert re.search("; (1 part is|[0-9]+ parts are) done and kept in /.out.partial: --resume goes on with (it|them)$", said)
 
