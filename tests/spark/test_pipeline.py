@@ -80,7 +80,7 @@ def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected
     assert packets.columns == SCHEMA.names
     messages = streamdump.spark.messages(packets, parts=3)
     plan = messages._jdf.queryExecution().toString()
-    assert "Sort" not in plan[plan.index("== Physical Plan ==") :], "rows are sorted in blocks"
+    assert "Sort [" not in plan[plan.index("== Physical Plan ==") :], "rows are sorted in blocks"
     rows = [row.asDict(recursive=True) for row in messages.collect()]
     assert told("messages", rows) == expected["messages"]
 
