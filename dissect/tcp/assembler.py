@@ -34,7 +34,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from streamdump.model import CLAIMS, END, UNTIMED, Close, Mark, Options, Segment, SideData, StreamGap
-from streamdump.tcp.checksum import is_right
+from streamdump.tcp.checksum import is_checkable, is_right
 from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
 from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, RESETS_KEPT, SENT_OFTEN, LateData, Reset, SentAgain, Silence
 
@@ -1311,7 +1311,7 @@ def _expire(tcp: TcpStream, stream: ByteStream) -> None:
 def _is_damaged(own: ByteStream, other: ByteStream, segment: Segment) -> bool:
     """Whether the receiver drops a segment, as its checksum is wrong and most others of its sender are right."""
     syn = segment.flags & SYN
-    if own.unchecked or segment.flags & RST or not (segment.wire or syn):
+    if own.unchecked or segment.flags & RST or not (segment.wire or syn) or not is_checkable(segment):
         return False
     if is_right(segment):
         own.right += 1

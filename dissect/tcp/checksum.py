@@ -13,12 +13,17 @@ IPV4_ENDS = 16
 """The `ends` of a segment are no longer than this with addresses of IPv4, whatever follows them."""
 
 
+def is_checkable(segment: Segment) -> bool:
+    """Return whether the checksum of a segment shows anything: all of it was captured, as it was sent."""
+    return segment.wire == len(segment.data) <= LARGEST
+
+
 def is_right(segment: Segment) -> bool:
-    """Whether the checksum of a segment is right, or nobody can tell."""
+    """Return whether the checksum of a segment is right, or shows nothing."""
     buffer, at, data = segment.buffer, segment.addresses, segment.data
     if not buffer:
         return not segment.damaged
-    if len(data) > LARGEST or len(data) < segment.wire:
+    if not is_checkable(segment):
         return True
     start = at + (8 if len(segment.ends) < IPV4_ENDS else 32)
     size = (buffer[start + 12] >> 2 & 0x3C) + len(data)

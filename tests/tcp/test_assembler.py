@@ -273,6 +273,14 @@ def test_sender_whose_checksums_are_computed_later() -> None:
     assert story.items[0][-1][3:5] == (42, 42)
 
 
+def test_checksum_of_a_segment_that_was_cut_shows_nothing() -> None:
+    begin = handshake()
+    begin[0] = begin[0]._replace(damaged=True)
+    cut = [a(1000 + 9 * at, b"x" * 4, wire=9) for at in range(4)]
+    story = one([*begin, *cut, a(1036, b"y", damaged=True), a(1036, b"z")])
+    assert (story.items[0][-1][2:5], story.conversation.stream_bytes) == ((b"y", 7, 7), [37, 0])
+
+
 def test_second_copy_that_is_damaged() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1006, b"world"), a(1006, b"wXrld", damaged=True), a(1011, b"!")])
     assert (story.bytes(0), story.notes[0]) == (b"hello world!", [])
