@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from streamdump.layers.proxy import BEGIN_1, BEGIN_2
 from streamdump.model import Options, SideData, StreamGap, Verdict
 from streamdump.protocols import PORTS, PROTOCOLS, server_ports
 from streamdump.protocols.protocol import DetectionView, Protocol, SideView
@@ -381,7 +382,7 @@ def neighbour(data: bytes, from_start: bool) -> str | None:
     """The protocol that the first bytes of one side tell, or None."""
     if _tls(data):
         return "TLS"
-    if data[:6] == b"PROXY " or data[:12] == b"\r\n\r\n\0\r\nQUIT\n":
+    if data.startswith((BEGIN_1, BEGIN_2)):
         return "PROXY (damaged)"
     if data[:4] == b"SSH-":
         return "SSH"

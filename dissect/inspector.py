@@ -145,9 +145,7 @@ class Inspector:
 
     def _parts(self, batch: list[Packet]) -> Iterator[list[Record]]:
         """The records that these packets complete, some at a time."""
-        self.asked.clear()
-        self.run.broken_off.clear()
-        self.run.unacknowledged.clear()
+        self._forget_handed_out()
         self._note_times(batch)
         self.keys.poll(self.counters.packets)
         parse, feed, counters = self.link.segment, self.table.feed, self.counters
@@ -237,9 +235,7 @@ class Inspector:
         if now_ns - self._aged_ns < AGE_NS:
             return []
         self._aged_ns = now_ns
-        self.asked.clear()
-        self.run.broken_off.clear()
-        self.run.unacknowledged.clear()
+        self._forget_handed_out()
         self.keys.poll(self.counters.packets)
         self.run.ends_ns[EVERY] = now_ns
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
@@ -264,9 +260,7 @@ class Inspector:
         old = [self._read_ns.pop(slot) for slot in [*self._read_ns] if slot <= before]
         if not old:
             return []
-        self.asked.clear()
-        self.run.broken_off.clear()
-        self.run.unacknowledged.clear()
+        self._forget_handed_out()
         return self._hand_out(self.table.age(max(old) + patience_ns(self.options), self.counters.packets))
 
     def complain(self) -> None:
@@ -296,6 +290,11 @@ class Inspector:
                 self.errors.append(error)
         else:
             yield from merge(self.inputs, self.errors, self.batch_rows)
+
+    def _forget_handed_out(self) -> None:
+        """Forget what is known of the records that were handed out last."""
+        self.asked.clear()
+        self.run.forget_emitted()
 
     def _hand_out(self, emitted: list[Event]) -> list[Record]:
         every: list[Any] = [one.record for one in emitted]

@@ -54,8 +54,7 @@ class Session:
         run = self.run
         named: dict[int, Linked] = {id(record): (record, asked.record, response) for record, asked, response in run.links}
         run.links.clear()
-        run.broken_off.clear()
-        run.unacknowledged.clear()
+        run.forget_emitted()
         run.large.clear()
         return [named.get(id(one.record)) or (one.record, None, None) for one in emitted]
 

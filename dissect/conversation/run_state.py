@@ -125,6 +125,11 @@ class SharedState(msgspec.Struct):
             for whose, name, value in kept:
                 setattr(whose, name, value)
 
+    def forget_emitted(self) -> None:
+        """Forget what is known of the conversations that ended with the last records."""
+        self.broken_off.clear()
+        self.unacknowledged.clear()
+
     def end_ns(self, file: int) -> int:
         """When the capture ended to which a packet of this file belongs; 0 if that is not known."""
         return self.ends_ns.get(file, self.ends_ns.get(EVERY, 0))

@@ -28,6 +28,7 @@ from streamdump.diagnose.rules import (
     Family,
     FindingDraft,
     Rule,
+    asked_ns,
     is_address,
     last_before,
     later_text,
@@ -166,7 +167,7 @@ def set_late_aside(context: ConversationContext, closed: Closed) -> None:
         context.parted, context.goodbye = None, False
     for src, late in zip(closed.endpoints, closed.signs.late, strict=True):
         if late is not None:
-            context.unanswered = [one for one in context.unanswered if one.src != src or _asked_ns(one) < late.time_ns]
+            context.unanswered = [one for one in context.unanswered if one.src != src or asked_ns(one) < late.time_ns]
 
 
 def _sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
@@ -187,11 +188,6 @@ def _sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraf
         severity = NOTE if first is not None and first.kind == "one_way" else WARNING if side == closed.server or first is None else ERROR
         found.append(FindingDraft(cause, numbers(first), (late.number,), severity, key=side))
     return found
-
-
-def _asked_ns(exchange: Exchange) -> int:
-    """When a request was sent that has no answer."""
-    return exchange.time_ns - (exchange.waited_ns or 0)
 
 
 def _never_acknowledged(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
@@ -659,7 +655,7 @@ def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDr
         owed = context.family.owed(context)
     else:
         found = [one for one in context.unanswered if one.src == context.client and one.reason in ("closed", "capture ended", "timeout")]
-        owed = [(one.request, one.time_ns - (one.waited_ns or 0)) for one in found]
+        owed = [(one.request, asked_ns(one)) for one in found]
     owed = [(number, since_ns) for number, since_ns in owed if closed.until_ns - since_ns >= PATIENCE_NS]
     if owed and not closed.lacking:
         number, since_ns = min(owed, key=lambda one: one[1])

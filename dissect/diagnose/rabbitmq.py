@@ -33,6 +33,7 @@ from streamdump.diagnose.rules import (
     Now,
     Refusal,
     Rule,
+    asked_ns,
     fact,
     is_address,
     is_here,
@@ -565,7 +566,7 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
         return None
     there = [one for one in found if one.reason not in (LOST, SKIPPED)]
     missing, found = not there, there or found
-    ended, waited = closed.by is not None, max(0, closed.until_ns - found[0].time_ns + (found[0].waited_ns or 0))
+    ended, waited = closed.by is not None, max(0, closed.until_ns - asked_ns(found[0]))
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
     severity = NOTE if closed.lacking or (not ended and waited < HUNGRY_NS) else WARNING
     advice = None

@@ -620,6 +620,11 @@ def span_text(ns: int) -> str:
     return f"{ns / 1000:.3g} us"
 
 
+def asked_ns(exchange: Exchange) -> int:
+    """When a request was sent that has no answer."""
+    return exchange.time_ns - (exchange.waited_ns or 0)
+
+
 def later_text(ns: int) -> str:
     """How much later something was, at the end of a sentence; nothing if it was at the same time."""
     return f", {span_text(ns)} later" if ns > 0 else ""
