@@ -22,6 +22,10 @@ for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
     os.unsetenv(name)
 
+for name in ("CI", "GITHUB_WORKSPACE"):
+    # Commands refuse more there; tests of that set them
+    os.environ.pop(name, None)
+
 # Where containers set it, each of the very many processes that tests start would compile all modules anew, three times its own work
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

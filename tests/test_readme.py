@@ -162,7 +162,6 @@ def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
     """On a small capture under the names they use. A live one on an interface that is not there, what takes Spark or a terminal as far
     as its options."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI", raising=False)
     (tmp_path / "captures").symlink_to(ROOT / "captures")
     (tmp_path / "tests").mkdir()
     (tmp_path / "keys.log").write_text("# none yet\n")
@@ -240,7 +239,6 @@ def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> N
     (tmp_path / "tests" / "login.py").write_text(CLIENT.format(root=str(ROOT)))
     environment = {**os.environ, "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "USER": "root"}
     environment |= {"PIP_NO_INDEX": "1", "PIP_DRY_RUN": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GITHUB_WORKSPACE": str(tmp_path)}
-    environment.pop("CI", None)
 
     def run(step: str, capture: str) -> subprocess.CompletedProcess[str]:
         info = {"SAYS": str(ROOT / "captures" / "golden" / "rabbitmq-stream" / f"{capture}.pcap")}
@@ -282,7 +280,6 @@ def test_the_difference_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.
     shown = re.search(r"```\n(tests/login.pcap: 1 difference.*?)```", README, re.S)
     assert shown is not None
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI", raising=False)
     Path("tests").mkdir()
     shutil.copy(ROOT / "captures" / "golden" / "rabbitmq-stream" / "create_delete_310.pcap", "tests/login.pcap")
     assert main(["check", "tests", "--update"]) == 0

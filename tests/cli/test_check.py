@@ -27,12 +27,6 @@ REFUSED = GOLDEN / "rabbitmq-stream" / "vhost_failure_405.pcap"
 OTHER = GOLDEN / "iggy" / "py080-errors.pcap"
 
 
-@pytest.fixture(autouse=True)
-def outside_of_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two captures, one of them in a folder of its own, with their golden files."""

@@ -39,7 +39,6 @@ def test_login(streamdump):
 
 @pytest.fixture
 def login(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.delenv("CI", raising=False)
     pytester.makeini("[pytest]\naddopts = -p no:cacheprovider")
     pytester.makepyfile(TEST)
     shutil.copy(HANDSHAKE, pytester.path / "login.pcap")
@@ -229,7 +228,6 @@ def test_where_nobody_may_capture_tests_are_skipped_but_fail_in_ci(
                 raise AssertionError
         """
     )
-    monkeypatch.delenv("CI", raising=False)
     result = login.runpytest_inprocess("-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines([f"SKIPPED * nothing can be captured here: {why}"])
