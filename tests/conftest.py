@@ -1,4 +1,4 @@
-"""Shared settings: random tests are repeatable by default; `HYPOTHESIS_PROFILE=large` spends more.
+"""Shared settings: random tests are repeatable by default; `HYPOTHESIS_PROFILE=full`, as in CI, and `large` spend more.
 
 A bug ends a test loudly instead of costing one conversation: the barrier is off, in other processes too, unless a test asks for it.
 A wrong table ends it when it is made.
@@ -34,7 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As under nohup or behind a shell's &; the processes that tests interrupt would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("default", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+for profile, examples in (("default", 20), ("full", 60)):
+    settings.register_profile(profile, derandomize=True, deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("large", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -18,17 +18,13 @@ from streamdump.model import ConversationRow, Message, Options, SideData, Stream
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.protocol import DetectionView, Protocol
 from tests.bench.hostile import MANY
+from tests.support.captures import CAPTURES, capture_name, every_family
 from tests.support.neighbours import NEIGHBOURS, Capture, Maker, conversations, verdict
 from tests.support.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
 ROOT = Path(__file__).parents[1] / "captures"
-GOLDEN = sorted((ROOT / "golden").rglob("*.pcap*"))
 OTHERS = sorted((ROOT / "samples" / "others").glob("*.pcap"))
 DEFAULT_PORTS = sorted({port for protocol in PROTOCOLS for port in protocol.ports})
-
-
-def name(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
 
 
 def rows(found: list[Packet]) -> list[ConversationRow]:
@@ -38,13 +34,16 @@ def rows(found: list[Packet]) -> list[ConversationRow]:
     return inspector.rows()
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=name)
-def test_no_conversation_is_given_a_wrong_protocol(path: Path) -> None:
-    found = with_ports(packets(path), random_ports(1))
-    chance = random.Random(str(path.name))
-    for start in (0, chance.randrange(1, max(2, len(found)))):
-        said = {row.protocol for row in rows(found[start:]) if row.protocol is not None}
-        assert all(one.startswith(path.parent.name) for one in said)
+@pytest.mark.sweep
+@every_family(CAPTURES)
+def test_no_conversation_is_given_a_wrong_protocol(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            found = with_ports(packets(path), random_ports(1))
+            chance = random.Random(str(path.name))
+            for start in (0, chance.randrange(1, max(2, len(found)))):
+                said = {row.protocol for row in rows(found[start:]) if row.protocol is not None}
+                assert all(one.startswith(path.parent.name) for one in said)
 
 
 def test_a_side_that_sends_little_goes_on_where_detection_begins_anew() -> None:
@@ -117,7 +116,7 @@ def said_of(found: list[Packet]) -> list[Message]:
     return [one for one in Inspector([open_capture(capture(found))]).records() if isinstance(one, Message)]
 
 
-@pytest.mark.parametrize("path", OTHERS, ids=name)
+@pytest.mark.parametrize("path", OTHERS, ids=capture_name)
 def test_nothing_is_claimed_of_other_protocols(path: Path) -> None:
     own = packets(path)
     port = server_port(own)

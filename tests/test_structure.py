@@ -64,23 +64,25 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_one_way(path: Path) -> None:
-    module = name_of(path)
-    for name in imported(ast.parse(path.read_text())):
-        assert name.split(".")[0] not in ("dissect", "cli"), f"{module} imports {name}"
-        if name.startswith("streamdump.") and module != "streamdump":
-            assert unit_of(name) == unit_of(module) or row_of(name) < row_of(module), f"{module} imports {name}"
+def test_imports_go_one_way(subtests: pytest.Subtests) -> None:
+    for path in modules():
+        with subtests.test(str(path.relative_to(ROOT))):
+            module = name_of(path)
+            for name in imported(ast.parse(path.read_text())):
+                assert name.split(".")[0] not in ("dissect", "cli"), f"{module} imports {name}"
+                if name.startswith("streamdump.") and module != "streamdump":
+                    assert unit_of(name) == unit_of(module) or row_of(name) < row_of(module), f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    late = LATE - {"rich", "textual"} if name_of(path).startswith(BROWSE) else LATE
-    for node in top:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        assert not {name.split(".")[0] for name in names} & late
+def test_heavy_packages_are_imported_where_they_are_used(subtests: pytest.Subtests) -> None:
+    for path in modules():
+        with subtests.test(str(path.relative_to(ROOT))):
+            tree = ast.parse(path.read_text())
+            top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+            late = LATE - {"rich", "textual"} if name_of(path).startswith(BROWSE) else LATE
+            for node in top:
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                assert not {name.split(".")[0] for name in names} & late
 
 
 def test_the_terminal_interface_is_imported_by_its_command_alone_and_only_when_that_runs() -> None:
@@ -92,16 +94,17 @@ def test_the_terminal_interface_is_imported_by_its_command_alone_and_only_when_t
             assert not any(one.startswith(BROWSE) for one in imported(top)), module
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_text_files_are_in_utf_8_whatever_the_locale_says(path: Path) -> None:
-    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(call, ast.Call):
-            continue
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
-        modes = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        text = name in ("read_text", "write_text") and isinstance(call.func, ast.Attribute)
-        text |= name in ("open", "fdopen") and any(set(mode) <= set("rwax+") for mode in modes)
-        assert not text or "encoding" in {one.arg for one in call.keywords}, f"{path.name}:{call.lineno}"
+def test_text_files_are_in_utf_8_whatever_the_locale_says(subtests: pytest.Subtests) -> None:
+    for path in modules():
+        with subtests.test(str(path.relative_to(ROOT))):
+            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(call, ast.Call):
+                    continue
+                name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+                modes = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+                text = name in ("read_text", "write_text") and isinstance(call.func, ast.Attribute)
+                text |= name in ("open", "fdopen") and any(set(mode) <= set("rwax+") for mode in modes)
+                assert not text or "encoding" in {one.arg for one in call.keywords}, f"{path.name}:{call.lineno}"
 
 
 def test_no_class_has_more_methods_than_can_be_kept_in_mind() -> None:

@@ -20,7 +20,6 @@ from tests.support.peers import capturing, may_capture, records
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.slow,
     pytest.mark.skipif(not may_capture(), reason="may not capture"),
 ]
 

@@ -12,6 +12,7 @@ import pytest
 
 from streamdump.capture.link import LinkParser
 from streamdump.errors import CaptureError
+from tests.support.captures import GOLDEN, capture_name, every_family
 from tests.support.frames import (
     A6,
     ACK,
@@ -425,11 +426,11 @@ def test_orders_go_on_from_batch_to_batch() -> None:
     assert [one.order for one in parsed(parser, batches[0], 100) + parsed(parser, batches[1], 102)] == [100, 101, 102, 103]
 
 
-CAPTURES = [path for path in (Path(__file__).parents[2] / "captures").rglob("*.pcap*") if path.suffix in (".pcap", ".pcapng")]
+CAPTURES = sorted(path for path in GOLDEN.parent.rglob("*.pcap*") if path.suffix in (".pcap", ".pcapng"))
 
 
 def by_dpkt(path: Path) -> Iterator[tuple[int, int, int, int, int, bytes]]:
-    """The segments of a capture of Ethernet as dpkt alone reads them."""
+    """Return the segments of a capture of Ethernet as dpkt reads them, which knows no other link type."""
     with path.open("rb") as file:
         for number, (_, data) in enumerate(dpkt.pcap.UniversalReader(file), 1):
             packet = dpkt.ethernet.Ethernet(data).data
@@ -439,20 +440,21 @@ def by_dpkt(path: Path) -> Iterator[tuple[int, int, int, int, int, bytes]]:
                 yield number, segment.sport, segment.seq, segment.ack, segment.flags, segment.data
 
 
-@pytest.mark.parametrize("path", sorted(CAPTURES), ids=lambda path: path.name)
-def test_dpkt_reads_the_same_segments_of_real_captures(path: Path) -> None:
-    opened = reader(path.read_bytes())
-    parser = LinkParser()
-    rows = []
-    links = set()
-    with contextlib.suppress(CaptureError):
-        for batch in opened:
-            rows += parsed(parser, batch)
-            links.update(one.link for one in batch)
-    if links != {1}:
-        pytest.skip("another link type than Ethernet")
-    if parser.counters.untimed:
-        pytest.skip("dpkt reads no Simple Packet Blocks")
-    found = [(row.number, int.from_bytes(row.ends[-4:-2], "big"), row.seq, row.ack, row.flags & 0xFF, row.data) for row in rows]
-    assert found == list(by_dpkt(path))[: len(found)]
-    assert found
+@every_family(CAPTURES)
+def test_dpkt_reads_the_same_segments_of_real_captures(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            opened = reader(path.read_bytes())
+            parser = LinkParser()
+            rows = []
+            links = set()
+            with contextlib.suppress(CaptureError):
+                for batch in opened:
+                    rows += parsed(parser, batch)
+                    links.update(one.link for one in batch)
+            # Nor does it read Simple Packet Blocks, which have no time
+            if links != {1} or parser.counters.untimed:
+                continue
+            found = [(row.number, int.from_bytes(row.ends[-4:-2], "big"), row.seq, row.ack, row.flags & 0xFF, row.data) for row in rows]
+            assert found == list(by_dpkt(path))[: len(found)]
+            assert found

@@ -90,6 +90,7 @@ ASKED = {
 """What each shell runs to complete words, behind the script that `--install-completion` writes."""
 
 
+@pytest.mark.witness
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_shells_themselves(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:

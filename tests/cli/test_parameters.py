@@ -65,19 +65,16 @@ def _everything(*, options: Annotated[Options, Members(*SETTINGS)]) -> int:
     raise AssertionError(options)
 
 
-SINGLE = [
-    (name, parameter.opts[0])
-    for name in (READ, *COMMANDS)
-    for parameter in command_of((READ, *COMMANDS)).commands[name].params
-    if parameter.param_type_name == "option" and not parameter.is_flag and not parameter.multiple
-]
-
-
-@pytest.mark.parametrize(("name", "option"), SINGLE, ids=" ".join)
-def test_an_option_that_has_one_value_is_given_once(name: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = [*([] if name == READ else [name]), option, "1", "no-such.pcap", *(["out.pcap"] if name == "scrub" else []), option, "1"]
-    assert main(argv) == ExitCode.USAGE
-    assert capsys.readouterr().err == f"streamdump: {option} may be given only once\n"
+@pytest.mark.parametrize("name", (READ, *COMMANDS))
+def test_an_option_that_has_one_value_is_given_once(name: str, subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
+    parameters = command_of((READ, *COMMANDS)).commands[name].params
+    options = [one.opts[0] for one in parameters if one.param_type_name == "option" and not one.is_flag and not one.multiple]
+    assert options
+    for option in options:
+        with subtests.test(option):
+            argv = [*([] if name == READ else [name]), option, "1", "no-such.pcap", *(["out.pcap"] if name == "scrub" else []), option, "1"]
+            assert main(argv) == ExitCode.USAGE
+            assert capsys.readouterr().err == f"streamdump: {option} may be given only once\n"
 
 
 def test_of_several_filters_all_hold(capsys: pytest.CaptureFixture[str]) -> None:

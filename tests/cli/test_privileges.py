@@ -13,12 +13,12 @@ import pytest
 
 from streamdump.tls.keys import KeyLog
 from tests.capture.test_live import PING, PONG, pings, run
-from tests.support.peers import Pair, capturing, free_port, needs_capture
+from tests.support.peers import Pair, capturing, free_port, may_capture
 from tests.support.waiting import until
 
 NOBODY = 65_534
 
-pytestmark = [needs_capture, pytest.mark.skipif(os.geteuid() != 0, reason="root alone has something to give up")]
+pytestmark = [pytest.mark.live, pytest.mark.skipif(not may_capture() or os.geteuid() != 0, reason="root alone has something to give up")]
 
 
 @pytest.fixture

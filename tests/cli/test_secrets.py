@@ -16,12 +16,12 @@ from streamdump.cli.live import ways_out
 from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.protocols import PROTOCOLS
+from tests.support.captures import CAPTURES, capture_name, every_family
 from tests.support.frames import pcap
 from tests.support.logins import IGGY, MEWBASE, RABBITMQ, Login
 from tests.support.pages import everything
 from tests.support.secrets import SERVER, conversation
 
-CAPTURES = sorted(path for path in (Path(__file__).parents[2] / "captures" / "golden").rglob("*.pcap*") if path.suffix != ".jsonl")
 NAMES = [protocol.name for protocol in PROTOCOLS]
 WITH_LOGIN = [protocol.name for protocol in PROTOCOLS if protocol.login is not None]
 LOGINS = [login for login in (*RABBITMQ, *IGGY, *MEWBASE) if "_user " not in f"{login.name} " and "change" not in login.name]
@@ -77,14 +77,17 @@ def test_families_with_a_login_are_known() -> None:
     assert {"rabbitmq-stream", "rabbitmq-stream-draft", "iggy", "mewbase"} <= set(WITH_LOGIN)
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_a_right_protocol_is_not_doubted(path: Path) -> None:
-    inspector = Inspector([open_capture(str(path))], Options())
-    list(inspector.records())
-    spoken = {(int(row.endpoints[1].rpartition(":")[2]), row.protocol, None) for row in inspector.rows() if row.protocol}
-    again = Inspector([open_capture(str(path))], Options(decode_as=tuple(spoken)))
-    list(again.records())
-    assert again.run.suspected is None
+@pytest.mark.sweep
+@every_family(CAPTURES)
+def test_a_right_protocol_is_not_doubted(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            inspector = Inspector([open_capture(str(path))], Options())
+            list(inspector.records())
+            spoken = {(int(row.endpoints[1].rpartition(":")[2]), row.protocol, None) for row in inspector.rows() if row.protocol}
+            again = Inspector([open_capture(str(path))], Options(decode_as=tuple(spoken)))
+            list(again.records())
+            assert again.run.suspected is None
 
 
 def test_a_login_in_pieces_and_behind_other_bytes(tmp_path: Path) -> None:

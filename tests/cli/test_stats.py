@@ -19,8 +19,8 @@ from streamdump.cli.app import main
 from streamdump.render.schema import schema
 from streamdump.stats import GROUPS, INTERVALS, OTHERS, Stats
 from tests.render.records import START, message
+from tests.support.captures import GOLDEN, capture_name, every_family
 
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CREDIT = GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap"
 DELIVERED = GOLDEN / "rabbitmq-stream" / "deliver_v2_405.pcap"
 SMALL = sorted(path for path in GOLDEN.glob("*/*.pcap*") if path.stat().st_size < 60_000)
@@ -32,33 +32,35 @@ def said(capsys: pytest.CaptureFixture[str], *argv: object) -> list[dict[str, An
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.parametrize("path", SMALL, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_it_counts_what_the_records_say(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    records = said(capsys, "--json", path)
-    found = said(capsys, "stats", "--json", "--interval", "0.5", path)
-    for one in found:
-        VALID.validate(one)
-    messages = [one for one in records if one["record"] == "message"]
-    gaps = [one for one in records if one["record"] == "gap"]
-    (total,) = [one for one in found if one["record"] == "total"]
-    assert total["messages"] == len(messages)
-    assert total["message_bytes"] == sum(one["size"] for one in messages)
-    assert total["refused"] == sum(one["outcome"] == "refused" for one in messages)
-    assert total["faults"] == sum(one["fault"] is not None for one in messages)
-    assert (total["gaps"], total["gap_bytes"]) == (len(gaps), sum(one["size"] or 0 for one in gaps))
-    counts = Counter((one["protocol"], one["name"], one["kind"], one["sender"]) for one in messages)
-    told = {(one["protocol"], one["name"], one["kind"], one["sender"]): one["count"] for one in found if one["record"] == "command"}
-    assert told == counts
-    cells = [one for one in found if one["record"] == "count"]
-    assert sum(one["messages"] for one in cells) == len(messages)
-    assert sum((Counter(one["commands"]) for one in cells), Counter()) == Counter(one["name"] for one in messages)
-    assert [one["time_ns"] for one in cells] == [cells[0]["time_ns"] + at * 500_000_000 for at in range(len(cells))]
-    published = sum(len(one["fields"].get("published_messages", ())) for one in messages if one["name"] == "Publish")
-    streams = [one for one in found if one["record"] == "stream"]
-    if not any("num_records" in entry for one in messages for entry in one["fields"].get("published_messages", ())):
-        assert sum(one["published"] for one in streams if one["protocol"].startswith("rabbitmq")) == published
-    assert sum(one["published"] for one in streams) == sum(one["published"] for one in cells)
-    assert sum(one["delivered"] for one in streams) == sum(one["delivered"] for one in cells)
+@every_family(SMALL)
+def test_it_counts_what_the_records_say(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            records = said(capsys, "--json", path)
+            found = said(capsys, "stats", "--json", "--interval", "0.5", path)
+            for one in found:
+                VALID.validate(one)
+            messages = [one for one in records if one["record"] == "message"]
+            gaps = [one for one in records if one["record"] == "gap"]
+            (total,) = [one for one in found if one["record"] == "total"]
+            assert total["messages"] == len(messages)
+            assert total["message_bytes"] == sum(one["size"] for one in messages)
+            assert total["refused"] == sum(one["outcome"] == "refused" for one in messages)
+            assert total["faults"] == sum(one["fault"] is not None for one in messages)
+            assert (total["gaps"], total["gap_bytes"]) == (len(gaps), sum(one["size"] or 0 for one in gaps))
+            counts = Counter((one["protocol"], one["name"], one["kind"], one["sender"]) for one in messages)
+            told = {(one["protocol"], one["name"], one["kind"], one["sender"]): one["count"] for one in found if one["record"] == "command"}
+            assert told == counts
+            cells = [one for one in found if one["record"] == "count"]
+            assert sum(one["messages"] for one in cells) == len(messages)
+            assert sum((Counter(one["commands"]) for one in cells), Counter()) == Counter(one["name"] for one in messages)
+            assert [one["time_ns"] for one in cells] == [cells[0]["time_ns"] + at * 500_000_000 for at in range(len(cells))]
+            published = sum(len(one["fields"].get("published_messages", ())) for one in messages if one["name"] == "Publish")
+            streams = [one for one in found if one["record"] == "stream"]
+            if not any("num_records" in entry for one in messages for entry in one["fields"].get("published_messages", ())):
+                assert sum(one["published"] for one in streams if one["protocol"].startswith("rabbitmq")) == published
+            assert sum(one["published"] for one in streams) == sum(one["published"] for one in cells)
+            assert sum(one["delivered"] for one in streams) == sum(one["delivered"] for one in cells)
 
 
 def test_files_are_those_of_the_packets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
 def test_t_d_is_the_time_since_the_packet_before_as_in_tshark(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["tshark", "-r", str(TWO), "-T", "fields", "-e", "frame.number", "-e", "frame.time_delta"]

@@ -33,6 +33,7 @@ def test_there_are_enough_tasks() -> None:
     assert all(len(task) == 3 for task in TASKS)
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("tshark") is None or shutil.which("jq") is None, reason="needs tshark and jq")
 @pytest.mark.parametrize(("task", "theirs", "ours"), TASKS, ids=[task[0] for task in TASKS])
 def test_both_columns_print_the_same(task: str, theirs: str, ours: str, tmp_path: Path) -> None:

@@ -24,12 +24,11 @@ from streamdump.render.schema import schema
 from streamdump.render.terminal import width
 from tests.diagnose.talks import capture as talk
 from tests.diagnose.test_tcp import sent_again
+from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 from tests.support.frames import Packet, ethernet, ip4, pcap, tcp
 from tests.support.terminal import on_terminal
 from tests.support.waiting import PATIENCE, until, waits_for_more
 
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path.suffix != ".jsonl")
 STREAM = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -70,37 +69,47 @@ def test_text_and_json_are_asked_for_in_three_ways(capsys: pytest.CaptureFixture
     assert shown(capsys, STREAM)[0] == shown(capsys, "-T", "text", STREAM)[0]
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_json_fits_the_schema(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check = jsonschema.Draft202012Validator(schema())
-    for argv in (["--json", "--exchanges"], ["conversations", "--json"]):
-        main([*argv, str(path)])
-        # the validator is slow, and messages of one name look alike
-        seen: set[tuple[Any, ...]] = set()
-        for record in records(capsys.readouterr().out):
-            shape = tuple(record[key] is None for key in record), record.get("name"), record["record"]
-            if shape not in seen:
-                check.validate(record)
-            seen.add(shape)
+@pytest.mark.sweep
+@every_family(CAPTURES)
+def test_json_fits_the_schema(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            check = jsonschema.Draft202012Validator(schema())
+            for argv in (["--json", "--exchanges"], ["conversations", "--json"]):
+                main([*argv, str(path)])
+                # the validator is slow, and messages of one name look alike
+                seen: set[tuple[Any, ...]] = set()
+                for record in records(capsys.readouterr().out):
+                    shape = tuple(record[key] is None for key in record), record.get("name"), record["record"]
+                    if shape not in seen:
+                        check.validate(record)
+                    seen.add(shape)
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
+@pytest.mark.sweep
+@every_family(CAPTURES)
 def test_secrets_are_in_no_form_of_output(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    paths: list[Path],
+    subtests: pytest.Subtests,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    # the name of a capture may tell what its password is
-    Path("x").write_bytes(path.read_bytes())
-    secrets = _secrets(capsys)
-    if not secrets:
-        return
-    forms = [[], ["-V", "-x"], ["conversations"], ["conversations", "--json"]]
-    forms += [["--json", "--exchanges", "--bytes", form] for form in ("hex", "base64", "text", "omit")]
-    for form in forms:
-        main([*form, "x"])
-        text = "".join(capsys.readouterr()).lower()
-        for secret in secrets:
-            assert secret not in text, form
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            monkeypatch.chdir(tmp_path)
+            # the name of a capture may tell what its password is
+            Path("x").write_bytes(path.read_bytes())
+            secrets = _secrets(capsys)
+            if not secrets:
+                continue
+            forms = [[], ["-V", "-x"], ["conversations"], ["conversations", "--json"]]
+            forms += [["--json", "--exchanges", "--bytes", form] for form in ("hex", "base64", "text", "omit")]
+            for form in forms:
+                main([*form, "x"])
+                text = "".join(capsys.readouterr()).lower()
+                for secret in secrets:
+                    assert secret not in text, form
 
 
 def _secrets(capsys: pytest.CaptureFixture[str]) -> set[str]:
@@ -133,12 +142,14 @@ def _compare(hidden: Any, plain: Any, found: set[bytes]) -> None:
         found.add(bytes.fromhex(plain) if is_hex else plain.encode())
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_every_view_takes_every_capture(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["-V", "-x", "--exchanges", "--color", "always", "--show-secrets"], ["-t", "ad"], ["conversations"]):
-        assert main([*argv, str(path)]) in (ExitCode.DONE, ExitCode.UNREADABLE)
-        text = CODES.sub("", capsys.readouterr().out)
-        assert all(line.isprintable() for line in text.split("\n"))
+@every_family(CAPTURES)
+def test_every_view_takes_every_capture(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            for argv in (["-V", "-x", "--exchanges", "--color", "always", "--show-secrets"], ["-t", "ad"], ["conversations"]):
+                assert main([*argv, str(path)]) in (ExitCode.DONE, ExitCode.UNREADABLE)
+                text = CODES.sub("", capsys.readouterr().out)
+                assert all(line.isprintable() for line in text.split("\n"))
 
 
 def test_tree_covers_every_byte_of_a_frame(capsys: pytest.CaptureFixture[str]) -> None:

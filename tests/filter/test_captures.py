@@ -15,8 +15,7 @@ from streamdump.cli.app import main
 from streamdump.errors import CaptureError
 from streamdump.filter import compile_filter
 from streamdump.model import Record
-
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+from tests.support.captures import GOLDEN
 
 ASKED: tuple[tuple[str, str, str, int], ...] = (
     (
@@ -493,6 +492,7 @@ def test_a_filter_finds_what_is_there(capture: str, expression: str, program: st
     assert len(rest) == len(records(capture)) - count
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
 @every_question
 def test_jq_finds_the_same(

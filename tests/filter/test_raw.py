@@ -13,8 +13,8 @@ from streamdump.cli.app import main
 from streamdump.errors import CaptureError, UsageError
 from streamdump.filter import compile_columns, compile_filter
 from streamdump.model import Message
+from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 LOGIN = GOLDEN / "rabbitmq-stream" / "publishers_310.pcap"
 PACKED = GOLDEN / "rabbitmq-stream" / "subbatch_compressed_405.pcap"
 
@@ -54,25 +54,26 @@ def test_no_filter_finds_what_the_output_hides() -> None:
     assert len(found(LOGIN, "sasl_opaque_data contains guest", show_secrets=True)) == 1
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*/*.pcap")), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_is_searched_is_what_a_dump_shows(path: Path) -> None:
-    if path.stat().st_size > 100_000:
-        pytest.skip("a large one tells no more")
-    asked = compile_filter("raw contains '<<<'")
-    records = []
-    with suppress(CaptureError):
-        records += streamdump.read(path, detail=True)
-    for record in records:
-        if isinstance(record, Message) and any(span.secret and span.length for span in record.spans or ()):
-            for name, data in (record.raw or {}).items():
-                for span in record.spans or ():
-                    if span.secret and span.leaf and span.buffer == name and span.length > 2:
-                        data = data[: span.offset] + b"<" * span.length + data[span.offset + span.length :]
-                        changed = {**(record.raw or {}), name: data[: len((record.raw or {})[name])]}
-                        record.raw, kept = changed, record.raw
-                        assert not asked.keeps(record), f"{record.name}: {span.name}"
-                        record.raw = kept
-                        break
+@pytest.mark.sweep
+@every_family([path for path in CAPTURES if path.stat().st_size <= 100_000])
+def test_what_is_searched_is_what_a_dump_shows(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            asked = compile_filter("raw contains '<<<'")
+            records = []
+            with suppress(CaptureError):
+                records += streamdump.read(path, detail=True)
+            for record in records:
+                if isinstance(record, Message) and any(span.secret and span.length for span in record.spans or ()):
+                    for name, data in (record.raw or {}).items():
+                        for span in record.spans or ():
+                            if span.secret and span.leaf and span.buffer == name and span.length > 2:
+                                data = data[: span.offset] + b"<" * span.length + data[span.offset + span.length :]
+                                changed = {**(record.raw or {}), name: data[: len((record.raw or {})[name])]}
+                                record.raw, kept = changed, record.raw
+                                assert not asked.keeps(record), f"{record.name}: {span.name}"
+                                record.raw = kept
+                                break
 
 
 def test_text_is_found_in_a_value_of_bytes() -> None:

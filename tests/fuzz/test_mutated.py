@@ -16,7 +16,7 @@ CASES = 150
 DEEP = 3
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 def test_damaged_bytes(target: str) -> None:
     begin = seeds(target)

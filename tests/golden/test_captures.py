@@ -15,10 +15,9 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Gap, Message, Options, Record
+from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 MISSING = object()
-CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*"))
 
 
 def jsonl(path: Path) -> Path:
@@ -93,56 +92,60 @@ def _text(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def name(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
+@every_family(CAPTURES)
+def test_messages_and_gaps_are_the_byte_stream(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            said, inspector = records(path)
+            sizes: dict[tuple[int, str], int] = defaultdict(int)
+            reach: dict[tuple[int, str], int] = defaultdict(int)
+            for record in sorted(
+                (one for one in said if isinstance(one, Message | Gap)), key=lambda one: (one.conversation, one.src, one.position)
+            ):
+                side = (record.conversation, record.src)
+                if isinstance(record, Gap) and record.in_frame:
+                    continue
+                assert record.position == reach[side], f"gap or overlap before {record.position} of {side}"
+                sizes[side] += record.size
+                reach[side] += record.size
+            for row in inspector.rows():
+                if row.protocol is None:
+                    continue
+                # Inside of TLS, it is what was decrypted
+                said_in_all = row.facts.get("tls_plain_bytes", row.bytes)
+                for side in (0, 1):
+                    assert sizes[row.conversation, row.endpoints[side]] == said_in_all[side]
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=name)
-def test_messages_and_gaps_are_the_byte_stream(path: Path) -> None:
-    said, inspector = records(path)
-    sizes: dict[tuple[int, str], int] = defaultdict(int)
-    reach: dict[tuple[int, str], int] = defaultdict(int)
-    for record in sorted(
-        (one for one in said if isinstance(one, Message | Gap)), key=lambda one: (one.conversation, one.src, one.position)
-    ):
-        side = (record.conversation, record.src)
-        if isinstance(record, Gap) and record.in_frame:
-            continue
-        assert record.position == reach[side], f"gap or overlap before {record.position} of {side}"
-        sizes[side] += record.size
-        reach[side] += record.size
-    for row in inspector.rows():
-        if row.protocol is None:
-            continue
-        # Inside of TLS, it is what was decrypted
-        said_in_all = row.facts.get("tls_plain_bytes", row.bytes)
-        for side in (0, 1):
-            assert sizes[row.conversation, row.endpoints[side]] == said_in_all[side]
+@every_family(CAPTURES)
+def test_batches_never_show(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            whole = lines(path)
+            for rows in (1, 7):
+                assert lines(path, rows) == whole
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=name)
-def test_batches_never_show(path: Path) -> None:
-    whole = lines(path)
-    for rows in (1, 7):
-        assert lines(path, rows) == whole
+@every_family(CAPTURES)
+def test_rows_are_the_same_however_conversations_are_kept_that_carry_nothing(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            whole = rows_of(path)
+            for rows in (7, None):
+                assert rows_of(path, rows, finite=True) == whole
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=name)
-def test_rows_are_the_same_however_conversations_are_kept_that_carry_nothing(path: Path) -> None:
-    whole = rows_of(path)
-    for rows in (7, None):
-        assert rows_of(path, rows, finite=True) == whole
-
-
-@pytest.mark.parametrize("path", [path for path in CAPTURES if jsonl(path).exists()], ids=name)
-def test_golden(path: Path, request: pytest.FixtureRequest) -> None:
-    said = lines(path)
-    golden = jsonl(path)
-    if request.config.getoption("--update-golden"):
-        golden.write_bytes(said)
-    found = differences(golden.read_text().splitlines(), said.decode().splitlines())
-    if found:
-        pytest.fail("\n".join([f"{name(path)} differs from {golden.name}:", *found, ACCEPT]), pytrace=False)
+@every_family([path for path in CAPTURES if jsonl(path).exists()])
+def test_golden(paths: list[Path], subtests: pytest.Subtests, request: pytest.FixtureRequest) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            said = lines(path)
+            golden = jsonl(path)
+            if request.config.getoption("--update-golden"):
+                golden.write_bytes(said)
+            found = differences(golden.read_text().splitlines(), said.decode().splitlines())
+            if found:
+                pytest.fail("\n".join([f"{capture_name(path)} differs from {golden.name}:", *found, ACCEPT]), pytrace=False)
 
 
 def test_a_golden_test_that_fails_names_the_keys_that_differ() -> None:

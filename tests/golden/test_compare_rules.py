@@ -13,6 +13,7 @@ from streamdump.golden.check import capture_source, check, golden_of
 from streamdump.golden.settings import CheckSettings
 from streamdump.model import Options
 from tests.golden.rebuild import GOLDEN, compared
+from tests.support.captures import CAPTURES, capture_name, every_family
 
 EXPECTED = GOLDEN.parent / "check"
 FILES = sorted(EXPECTED.rglob("*.golden"))
@@ -50,29 +51,32 @@ SAME = {
 """Copies whose packets were repeated, swapped, cut otherwise or written in another form, and what they are copies of."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name.removesuffix('.golden')}")
-def test_a_capture_says_what_its_golden_file_says(path: Path, request: pytest.FixtureRequest) -> None:
-    capture = GOLDEN / path.relative_to(EXPECTED).with_name(path.name.removesuffix(".golden"))
-    if request.config.getoption("--update-golden"):
-        check(str(capture), path, capture_source(capture, Options()), CheckSettings(), update=True)
-    checked = check(str(capture), path, capture_source(capture, Options()), CheckSettings())
-    assert [one.text for one in checked.differences] == []
-    assert checked.outcome == "same"
+@every_family(FILES)
+def test_a_capture_says_what_its_golden_file_says(paths: list[Path], subtests: pytest.Subtests, request: pytest.FixtureRequest) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            capture = GOLDEN / path.relative_to(EXPECTED).with_name(path.name.removesuffix(".golden"))
+            if request.config.getoption("--update-golden"):
+                check(str(capture), path, capture_source(capture, Options()), CheckSettings(), update=True)
+            checked = check(str(capture), path, capture_source(capture, Options()), CheckSettings())
+            assert [one.text for one in checked.differences] == []
+            assert checked.outcome == "same"
 
 
 def test_there_are_golden_files() -> None:
     assert len(FILES) > 100
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.rglob("*.pcap*")), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_capture_without_exact_output_has_a_golden_file(path: Path, request: pytest.FixtureRequest) -> None:
-    case = path.parent / path.name.split(".")[0]
-    copies = {f"{family}/{copy}" for family, pairs in SAME.items() for copy in pairs}
-    exact = case.with_suffix(".jsonl").exists() or str(case.relative_to(GOLDEN)) in copies
-    golden = EXPECTED / golden_of(path.relative_to(GOLDEN))
-    if not exact and path.stat().st_size < 10_000 and golden not in FILES:
-        assert request.config.getoption("--update-golden"), f"{path}: neither exact output nor a golden file"
-        check(str(path), golden, capture_source(path, Options()), CheckSettings(), update=True)
+def test_a_capture_without_exact_output_has_a_golden_file(subtests: pytest.Subtests, request: pytest.FixtureRequest) -> None:
+    for path in CAPTURES:
+        with subtests.test(capture_name(path)):
+            case = path.parent / path.name.split(".")[0]
+            copies = {f"{family}/{copy}" for family, pairs in SAME.items() for copy in pairs}
+            exact = case.with_suffix(".jsonl").exists() or str(case.relative_to(GOLDEN)) in copies
+            golden = EXPECTED / golden_of(path.relative_to(GOLDEN))
+            if not exact and path.stat().st_size < 10_000 and golden not in FILES:
+                assert request.config.getoption("--update-golden"), f"{path}: neither exact output nor a golden file"
+                check(str(path), golden, capture_source(path, Options()), CheckSettings(), update=True)
 
 
 def _bytes(family: str, case: str) -> bytes:

@@ -18,22 +18,27 @@ from streamdump.golden.text import parsed, written
 from streamdump.protocols.rabbitmq import layouts
 from tests.diagnose.talks import MS, Connection, capture
 from tests.golden.rebuild import GOLDEN, Frame, compared, disguised, frames, frames_of, rebuilt, said
+from tests.support import captures
+from tests.support.captures import capture_name, every_family
 
 # The keys of TLS are in no packet, so they do not stay when packets are written anew
-CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if not path.name.startswith("tls_keys"))
+CAPTURES = [path for path in captures.CAPTURES if not path.name.startswith("tls_keys")]
 RABBIT = "rabbitmq-stream"
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_other_endpoints_numbers_and_times_make_no_difference(path: Path) -> None:
-    try:
-        first = said(io.BytesIO(path.read_bytes()))
-    except CaptureError:
-        return
-    text = written(first)
-    golden = parsed(text, "golden")
-    assert written(golden) == text
-    assert [one.text for one in differences(golden, said(disguised(path)), CheckSettings())] == []
+@pytest.mark.sweep
+@every_family(CAPTURES)
+def test_other_endpoints_numbers_and_times_make_no_difference(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            try:
+                first = said(io.BytesIO(path.read_bytes()))
+            except CaptureError:
+                continue
+            text = written(first)
+            golden = parsed(text, "golden")
+            assert written(golden) == text
+            assert [one.text for one in differences(golden, said(disguised(path)), CheckSettings())] == []
 
 
 def test_servers_that_are_named_in_texts_of_any_conversation_are_called_by_their_role() -> None:

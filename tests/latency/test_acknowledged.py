@@ -139,6 +139,7 @@ CAPTURES = (
 )
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
 @pytest.mark.parametrize("name", CAPTURES)
 def test_acknowledgements_are_those_that_tshark_finds(name: str) -> None:

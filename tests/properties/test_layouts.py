@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import unpack_from
 from typing import Any
 
@@ -207,10 +207,10 @@ def protocol_tables() -> list[tuple[str, Any]]:
     ]
 
 
-def layouts() -> list[Any]:
-    """The tables above and those of the protocols."""
-    found = [pytest.param(table, id=f"table {table.name}") for table in TABLES]
-    return [*found, *(pytest.param(table, id=name) for name, table in protocol_tables() if isinstance(table, Layout))]
+FAMILIES: dict[str, dict[str, Layout]] = {"table": {table.name: table for table in TABLES}}
+for _name, _table in protocol_tables():
+    if isinstance(_table, Layout):
+        FAMILIES.setdefault(_name.split()[0], {})[_name] = _table
 
 
 def other_tables() -> list[Any]:
@@ -218,35 +218,39 @@ def other_tables() -> list[Any]:
     return [pytest.param(table, id=name) for name, table in protocol_tables() if not isinstance(table, Layout)]
 
 
-SOME = settings(max_examples=max(6, settings.default.max_examples // 8)) if settings.default else settings()
+SOME = settings(max_examples=max(3, settings.default.max_examples // 8)) if settings.default else settings()
 """There are hundreds of layouts, and every cut of every frame is looked at."""
 
-every_layout = pytest.mark.parametrize("layout", layouts())
 
-
-@every_layout
 @given(data=st.data())
 @SOME
-def test_round_trip_and_truncations(layout: Layout, data: st.DataObject) -> None:
+def round_trip_and_truncations(layout: Layout, data: st.DataObject) -> None:
     check_truncations(layout, check_round_trip(layout, data.draw(values_for(layout))))
 
 
-@every_layout
 @given(data=st.data(), places=st.lists(st.tuples(st.integers(0, 999), st.integers(0, 255)), min_size=1, max_size=4))
 @SOME
-def test_damage(layout: Layout, data: st.DataObject, places: Sequence[tuple[int, int]]) -> None:
+def damage(layout: Layout, data: st.DataObject, places: Sequence[tuple[int, int]]) -> None:
     values = data.draw(values_for(layout))
     if data.draw(st.booleans()):
         values["trailing"] = data.draw(st.binary(min_size=1, max_size=9))
     check_damage(layout, check_round_trip(layout, {name: one for name, one in values.items() if name != "trailing"}), places)
 
 
-@every_layout
 @given(noise=st.binary(max_size=80) | st.binary(max_size=80).map(lambda one: one.replace(b"\xff", b"\0")))
 @SOME
-def test_noise(layout: Layout, noise: bytes) -> None:
+def agreement_on_noise(layout: Layout, noise: bytes) -> None:
     check_agreement(layout, noise, 0, len(noise))
     check_agreement(layout, b"\xff" + noise + noise, 1, 1 + len(noise))
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("check", [round_trip_and_truncations, damage, agreement_on_noise], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layouts(family: str, check: Callable[[Layout], None], subtests: pytest.Subtests) -> None:
+    for name, layout in FAMILIES[family].items():
+        with subtests.test(name):
+            check(layout)
 
 
 @pytest.mark.parametrize("table", other_tables())

@@ -1,9 +1,7 @@
-"""A planted secret is in nothing that a command writes or prints: statistics, differences, golden files, pages, exports, tables."""
+"""A planted secret is in nothing that a command writes or prints: statistics, differences, golden files, pages, exports."""
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,27 +16,14 @@ from streamdump.cli.exits import ExitCode
 from streamdump.cli.run import FileRun
 from streamdump.model import Options
 from streamdump.render.clock import Clock
-from tests.spark.comparing import tables_of
-from tests.spark.here import go
-from tests.support.frames import pcap
-from tests.support.logins import IGGY, MEWBASE, RABBITMQ, SECRET, damaged
-from tests.support.secrets import conversation, found
+from tests.support.logins import SECRET, login_captures
+from tests.support.secrets import found
 from tests.support.waiting import until
-
-DAMAGED = 1
-"""Damaged captures of each login; test_secrets.py damages them in more ways."""
 
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Each login as it is, and damaged."""
-    folder = tmp_path_factory.mktemp("logins")
-    for at, login in enumerate((*RABBITMQ, *IGGY, *MEWBASE)):
-        (folder / f"{at:02}.pcap").write_bytes(pcap(conversation(login.sent, login.port)))
-        for seed in range(DAMAGED):
-            packets = damaged(random.Random(f"file {login.name} {seed}"), login, 2)
-            (folder / f"{at:02}-{seed}.pcap").write_bytes(pcap(packets))
-    return sorted(folder.iterdir())
+    return login_captures(tmp_path_factory.mktemp("logins"))
 
 
 Told = Callable[..., str]
@@ -116,17 +101,4 @@ def test_exports_of_browse(captures: list[Path], tmp_path: Path) -> None:
             for line in range(len(place)):
                 said[f"{path.stem}-{at} below {line}"] = "\n".join([place.value(line, 400), *place.asks(line)])
         reader.stop()
-        assert found(SECRET, said) == [], path
-
-
-def test_tables(captures: list[Path], tmp_path: Path) -> None:
-    def plain(value: Any) -> str:
-        return value.hex() if isinstance(value, bytes) else str(value)
-
-    # All have the same addresses, so that each is read alone
-    for path in captures[::2]:
-        go([path], tmp_path / path.stem, findings=True)
-        tables = tables_of(tmp_path / path.stem)
-        assert tables["conversations"]
-        said = {name: "\n".join(json.dumps(row, default=plain) for row in rows) for name, rows in tables.items()}
         assert found(SECRET, said) == [], path

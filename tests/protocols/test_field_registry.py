@@ -15,9 +15,8 @@ from streamdump.errors import CaptureError
 from streamdump.model import Message
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.field_registry import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, RegisteredField, declared
+from tests.support.captures import CAPTURES, capture_name, every_family
 
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-CAPTURES = sorted(path for path in GOLDEN.rglob("*") if ".pcap" in path.name)
 KINDS = {str: WORDS, int: INT, float: FLOAT, bool: BOOL}
 
 FREE = {("mewbase", "frame.errCode", str), ("mewbase", "frame.rID", float)}
@@ -52,15 +51,17 @@ def undeclared(value: Any, found: RegisteredField, path: str = "") -> Iterator[t
         yield path, type(value)
 
 
-@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
-def test_every_field_of_a_capture_is_declared(capture: Path) -> None:
-    wrong = set()
-    # One is cut off on purpose
-    with suppress(CaptureError):
-        for record in streamdump.read(capture):
-            if isinstance(record, Message):
-                wrong |= {(record.protocol, *one) for one in undeclared(record.fields, found_in(record.protocol))}
-    assert wrong <= FREE
+@every_family(CAPTURES)
+def test_every_field_of_a_capture_is_declared(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for capture in paths:
+        with subtests.test(capture_name(capture)):
+            wrong = set()
+            # One is cut off on purpose
+            with suppress(CaptureError):
+                for record in streamdump.read(capture):
+                    if isinstance(record, Message):
+                        wrong |= {(record.protocol, *one) for one in undeclared(record.fields, found_in(record.protocol))}
+            assert wrong <= FREE
 
 
 def test_tables_of_parts_are_found_by_the_words_that_refer_to_them() -> None:

@@ -31,6 +31,7 @@ from streamdump.protocols.iggy.statuses import ambiguous, statuses
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.records import ANSWER, ASK, NONE, Event, Frame
+from tests.support.captures import capture_name, every_family
 from tests.support.rewrite import Packet, capture, packets, random_ports, with_ports
 from tests.support.segments import Segment, captured
 from tests.support.work import steps
@@ -189,42 +190,43 @@ def test_the_readme_names_every_capture() -> None:
     assert sorted(row[0] for row in README) == [path.name for path in CAPTURES]
 
 
-@pytest.mark.parametrize(
-    ("file", "layout", "asks", "answers", "commands"), README, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_a_capture_says_what_its_readme_tells(file: str, layout: str, asks: int, answers: int, commands: int) -> None:
-    records, rows = read(file)
-    said = messages(records)
-    requests = [one for one in said if one.kind == "request"]
-    paired = [one for one in said if one.kind == "response" and one.outcome is not None]
-    if file == "seed-lossy.pcap":
-        assert len(paired) >= answers
-    else:
-        assert len(paired) == answers
-    assert (len(requests), len({one.name for one in requests})) == (asks, commands)
-    for one in said:
-        assert one.fault is None or (file, one.name) in MALFORMED
-    for row in rows:
-        if row.protocol is None:
-            assert file == "node080-tls.pcap" or not any(row.bytes)
-        else:
-            assert layout in ((row.layout,) if row.layout else row.candidates)
-            assert row.client is not None
-            assert row.client.split(":")[-1] != "8090"
+def test_a_capture_says_what_its_readme_tells(subtests: pytest.Subtests) -> None:
+    for file, layout, asks, answers, commands in README:
+        with subtests.test(file):
+            records, rows = read(file)
+            said = messages(records)
+            requests = [one for one in said if one.kind == "request"]
+            paired = [one for one in said if one.kind == "response" and one.outcome is not None]
+            if file == "seed-lossy.pcap":
+                assert len(paired) >= answers
+            else:
+                assert len(paired) == answers
+            assert (len(requests), len({one.name for one in requests})) == (asks, commands)
+            for one in said:
+                assert one.fault is None or (file, one.name) in MALFORMED
+            for row in rows:
+                if row.protocol is None:
+                    assert file == "node080-tls.pcap" or not any(row.bytes)
+                else:
+                    assert layout in ((row.layout,) if row.layout else row.candidates)
+                    assert row.client is not None
+                    assert row.client.split(":")[-1] != "8090"
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
-def test_no_secret_of_a_capture_is_shown(path: Path) -> None:
+@every_family(CAPTURES)
+def test_no_secret_of_a_capture_is_shown(paths: list[Path], subtests: pytest.Subtests) -> None:
     """Passwords and tokens as they stand in the frames of a run that reveals them."""
-    shown = read(path.name, show_secrets=True)[0]
-    secrets: set[str] = set()
-    for one in messages(shown):
-        secrets |= {one.fields[key] for key in ("password", "current_password", "new_password", "token") if key in one.fields}
-    hidden = msgspec.json.encode(read(path.name)[0]).decode()
-    for secret in secrets - {"iggy"}:
-        assert secret not in hidden
-        assert secret.encode().hex() not in hidden
-    assert '"password":"iggy"' not in hidden
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            shown = read(path.name, show_secrets=True)[0]
+            secrets: set[str] = set()
+            for one in messages(shown):
+                secrets |= {one.fields[key] for key in ("password", "current_password", "new_password", "token") if key in one.fields}
+            hidden = msgspec.json.encode(read(path.name)[0]).decode()
+            for secret in secrets - {"iggy"}:
+                assert secret not in hidden
+                assert secret.encode().hex() not in hidden
+            assert '"password":"iggy"' not in hidden
 
 
 def test_a_login_is_hidden_in_hex_dumps_too() -> None:

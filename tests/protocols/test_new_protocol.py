@@ -109,12 +109,12 @@ def test_its_code_is_as_all_code_is(copy: Path) -> None:
     run(copy, "-m", "ruff", "format", "--no-cache", "--check", "dissect/protocols")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_its_types_are_told(copy: Path) -> None:
     run(copy, "-m", "mypy", "--cache-dir", str(copy / ".mypy_cache"), "-p", "streamdump.protocols.lantern")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_holds_for_every_protocol_holds_for_it(copy: Path) -> None:
     said = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *GENERIC, "-k", "lantern or talk")
     passed = re.search(r"^(\d+) passed", said, re.M)

@@ -153,41 +153,43 @@ def entries_of(said: dict[str, Any]) -> list[dict[str, Any]]:
 # As captured
 
 
-@pytest.mark.parametrize("expected", FRAMES, ids=lambda one: f"{'draft ' if one.draft else ''}{one.name} {one.kind} by {one.sender}")
-def test_a_frame_as_captured(expected: Frame) -> None:
-    dissector = draft() if expected.draft else current()
-    if expected.draft and expected.hex[8:12] == "0002" and expected.name == "Unsubscribe":
-        decode("0000000c 0005 0000 00000008 00000001", CLIENT, dissector)
-    elif expected.draft and (expected.name, expected.kind) == ("Subscribe", "response"):
-        asked = next(one for one in FRAMES if one.draft and (one.name, one.kind) == ("Subscribe", "request"))
-        decode(asked.hex, CLIENT, dissector)
-    said = decode(expected.hex, SERVER if expected.sender == "server" else CLIENT, dissector)
-    head = struct.unpack(">IHH", bytes.fromhex(expected.hex[:16]))
-    assert said["fields"] == {"size": head[0], "key": head[1], "version": head[2], **expected.fields}
-    assert list(said["fields"]) == ["size", "key", "version", *expected.fields]
-    assert (said["name"], said["kind"], said["id"], said["notes"], said["fault"]) == (
-        expected.name,
-        expected.kind,
-        expected.id,
-        expected.notes,
-        None,
-    )
+def test_a_frame_as_captured(subtests: pytest.Subtests) -> None:
+    for expected in FRAMES:
+        with subtests.test(f"{'draft ' if expected.draft else ''}{expected.name} {expected.kind} by {expected.sender}"):
+            dissector = draft() if expected.draft else current()
+            if expected.draft and expected.hex[8:12] == "0002" and expected.name == "Unsubscribe":
+                decode("0000000c 0005 0000 00000008 00000001", CLIENT, dissector)
+            elif expected.draft and (expected.name, expected.kind) == ("Subscribe", "response"):
+                asked = next(one for one in FRAMES if one.draft and (one.name, one.kind) == ("Subscribe", "request"))
+                decode(asked.hex, CLIENT, dissector)
+            said = decode(expected.hex, SERVER if expected.sender == "server" else CLIENT, dissector)
+            head = struct.unpack(">IHH", bytes.fromhex(expected.hex[:16]))
+            assert said["fields"] == {"size": head[0], "key": head[1], "version": head[2], **expected.fields}
+            assert list(said["fields"]) == ["size", "key", "version", *expected.fields]
+            assert (said["name"], said["kind"], said["id"], said["notes"], said["fault"]) == (
+                expected.name,
+                expected.kind,
+                expected.id,
+                expected.notes,
+                None,
+            )
 
 
-@pytest.mark.parametrize("expected", FRAMES, ids=lambda one: f"{'draft ' if one.draft else ''}{one.name} {one.kind} by {one.sender}")
-def test_details_say_the_same_and_tile_the_frame(expected: Frame) -> None:
-    side = SERVER if expected.sender == "server" else CLIENT
-    fast = decode(expected.hex, side, draft() if expected.draft else current())
-    slow = decode(expected.hex, side, draft(detail=True) if expected.draft else current(detail=True))
-    spans = slow.pop("spans")
-    fast.pop("spans")
-    assert slow == fast
-    at = 0
-    for span in spans:
-        if span.leaf and span.buffer == "frame":
-            assert span.offset == at
-            at += span.length
-    assert at == len(bytes.fromhex(expected.hex))
+def test_details_say_the_same_and_tile_the_frame(subtests: pytest.Subtests) -> None:
+    for expected in FRAMES:
+        with subtests.test(f"{'draft ' if expected.draft else ''}{expected.name} {expected.kind} by {expected.sender}"):
+            side = SERVER if expected.sender == "server" else CLIENT
+            fast = decode(expected.hex, side, draft() if expected.draft else current())
+            slow = decode(expected.hex, side, draft(detail=True) if expected.draft else current(detail=True))
+            spans = slow.pop("spans")
+            fast.pop("spans")
+            assert slow == fast
+            at = 0
+            for span in spans:
+                if span.leaf and span.buffer == "frame":
+                    assert span.offset == at
+                    at += span.length
+            assert at == len(bytes.fromhex(expected.hex))
 
 
 def test_every_layout_was_captured() -> None:

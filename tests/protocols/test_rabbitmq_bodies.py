@@ -11,18 +11,21 @@ from streamdump.inspector import Inspector
 from streamdump.model import Message, Options, Record
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.summary import Lines
+from tests.support.captures import capture_name, every_family
 
 CAPTURES = sorted((Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream").glob("*.pcap"))
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
-def test_lines_need_no_bodies(path: Path) -> None:
-    info = {protocol.name: protocol.info for protocol in PROTOCOLS}
-    texts = []
-    for bodies in (True, False):
-        inspector, lines = Inspector([open_capture(path)], Options(bodies=bodies)), Lines(info)
-        texts.append([lines.text(_of_frames(batch)) for batch in inspector.batches()])
-    assert texts[0] == texts[1]
+@every_family(CAPTURES)
+def test_lines_need_no_bodies(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            info = {protocol.name: protocol.info for protocol in PROTOCOLS}
+            texts = []
+            for bodies in (True, False):
+                inspector, lines = Inspector([open_capture(path)], Options(bodies=bodies)), Lines(info)
+                texts.append([lines.text(_of_frames(batch)) for batch in inspector.batches()])
+            assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("name", ["publish_amqp_sections_436", "subbatch_compressed_405", "amqp091_to_stream_405"])

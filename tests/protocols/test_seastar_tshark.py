@@ -22,6 +22,7 @@ def test_a_plain_reader_agrees(path: Path) -> None:
     )
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 @pytest.mark.parametrize("name", ["new_client_old_server.pcap", "exceptions.pcap", "lz4.pcap"])
 def test_tshark_shows_no_more(name: str) -> None:

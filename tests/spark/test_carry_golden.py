@@ -11,9 +11,7 @@ import pytest
 
 from streamdump.protocols.seastar.verbs import Verbs
 from tests.spark.lots import FOREVER, at_once, in_lots, packets
-
-GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-CAPTURES = sorted(GOLDEN.glob("*/*.pcap*"))
+from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 
 SHORT = 25
 """Captures of so few packets are cut after each of them."""
@@ -26,10 +24,12 @@ def places(count: int, number: int = 8) -> list[int]:
     return sorted(random.Random(count).sample(range(1, count), number))
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_golden_captures(path: Path) -> None:
-    cuts = places(packets([path]).num_rows)
-    assert in_lots([path], cuts) == at_once([path])
+@every_family(CAPTURES)
+def test_golden_captures(paths: list[Path], subtests: pytest.Subtests) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            cuts = places(packets([path]).num_rows)
+            assert in_lots([path], cuts) == at_once([path])
 
 
 def test_answers_that_come_in_trouble_only() -> None:

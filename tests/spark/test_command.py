@@ -529,7 +529,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, java_home: str) -> Iterato
         made.end()
 
 
-@pytest.mark.slow
 def test_a_driver_on_a_cluster_that_is_killed_goes_on(tmp_path: Path, java_home: str, cluster: tuple[Cluster, str]) -> None:
     out = tmp_path / "out"
     files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
@@ -551,7 +550,6 @@ def test_a_driver_on_a_cluster_that_is_killed_goes_on(tmp_path: Path, java_home:
         assert told(table, pyarrow.parquet.read_table(out / table).to_pylist()) == lines
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("no_session")
 def test_a_cluster_that_loses_a_worker_says_the_same(
     tmp_path: Path, java_home: str, cluster: tuple[Cluster, str], monkeypatch: pytest.MonkeyPatch

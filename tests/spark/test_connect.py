@@ -15,7 +15,7 @@ from tests.spark.captures import generated, records, rotated
 from tests.spark.comparing import plain, told
 from tests.support.waiting import PATIENCE
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("grpc_status") is None, reason="pyspark[connect] is not installed")]
+pytestmark = pytest.mark.skipif(find_spec("grpc_status") is None, reason="pyspark[connect] is not installed")
 
 NOTEBOOK = """
 import sys, msgspec

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import bson as pymongo
 
-from tests.support.frames import START_NS, A, Packet
+from tests.support.frames import START_NS, A, Packet, pcap
 from tests.support.secrets import CLIENT, SERVER, Lost, Sent, conversation
 
 SECRET = b"Zq7#kV9!xW2$mP4&"
@@ -345,3 +346,11 @@ def damaged(random: Random, login: Login, times: int) -> list[Packet]:
 def _pieces(one: Sent | Lost, size: int) -> Sequence[Sent | Lost]:
     side, data = one
     return [(side, data[at : at + size]) for at in range(0, len(data), size)] if isinstance(data, bytes) else [one]
+
+
+def login_captures(folder: Path) -> list[Path]:
+    """Write a capture of each login, and one of it damaged."""
+    for at, login in enumerate((*RABBITMQ, *IGGY, *MEWBASE)):
+        (folder / f"{at:02}.pcap").write_bytes(pcap(conversation(login.sent, login.port)))
+        (folder / f"{at:02}-0.pcap").write_bytes(pcap(damaged(Random(f"file {login.name} 0"), login, 2)))
+    return sorted(folder.glob("*.pcap"))

@@ -31,7 +31,10 @@ def may_capture() -> bool:
     return True
 
 
-needs_capture = pytest.mark.skipif(not may_capture(), reason="capturing needs Linux and the capability CAP_NET_RAW")
+def needs_capture(test: Any) -> Any:
+    """Mark a test that captures from an interface, and skip it where that is not allowed."""
+    skip = pytest.mark.skipif(not may_capture(), reason="capturing needs Linux and the capability CAP_NET_RAW")
+    return pytest.mark.live(skip(test))
 
 
 def said(path: Path) -> list[tuple[int, bytes]]:

@@ -43,6 +43,7 @@ def followed(path: Path, index: int) -> dict[str, bytes]:
     return {nodes[0]: bytes.fromhex(one), nodes[1]: bytes.fromhex(two)}
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 @pytest.mark.parametrize("name", CAPTURES)
 def test_same_bytes_as_tshark(name: str) -> None:

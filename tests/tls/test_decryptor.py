@@ -663,6 +663,7 @@ def check_openssl(sent: list[Said], keys: bytes, wanted: bytes) -> dict[str, Any
     return read(capture, keys).facts
 
 
+@pytest.mark.witness
 @needs_openssl
 def test_key_updates_of_either_side() -> None:
     with OpenSSL(["-tls1_3", "-rev"]) as openssl:
@@ -683,6 +684,7 @@ def singly(sent: list[Said]) -> list[Said]:
     return found
 
 
+@pytest.mark.witness
 @needs_openssl
 def test_a_key_update_that_was_lost() -> None:
     with OpenSSL(["-tls1_3", "-rev"]) as openssl:
@@ -693,6 +695,7 @@ def test_a_key_update_that_was_lost() -> None:
     assert text(sides[CLIENT]).replace(b"<None>", b"") == b"one\ntwo\nthree\n"
 
 
+@pytest.mark.witness
 @needs_openssl
 def test_renegotiation() -> None:
     with OpenSSL(["-tls1_2", "-client_renegotiation", "-rev"]) as openssl:
@@ -702,6 +705,7 @@ def test_renegotiation() -> None:
     assert keys.count(b"CLIENT_RANDOM") == 3
 
 
+@pytest.mark.witness
 @needs_openssl
 def test_early_data_taken_and_not_taken(tmp_path: Path) -> None:
     session, early = tmp_path / "session", tmp_path / "early"

@@ -13,7 +13,7 @@ from tests.support.peers import GOLDEN, said
 from tests.tls.peers import CLIENT, SERVER, OpenSSL, Said, Wire, talk
 from tests.tls.reading import opened, read, text
 
-pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+pytestmark = [pytest.mark.witness, pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")]
 
 CASES = [
     ("rabbitmq-stream/js_publish_consume_405.pcap", "1.2", ""),
@@ -54,6 +54,7 @@ def test_the_same_bytes_as_tshark(name: str, version: str, suite: str, tmp_path:
     check(one.sent, one.keys, tmp_path)
 
 
+@pytest.mark.witness
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_key_updates_and_renegotiation(tmp_path: Path) -> None:
     with OpenSSL(["-tls1_3", "-rev"]) as openssl:

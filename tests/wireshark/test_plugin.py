@@ -45,6 +45,7 @@ from streamdump.protocols.dissector import Dissector
 from streamdump.wireshark import generate, plugin_protocols, prefix
 from tests.bench.sweep import KINDS, variants
 from tests.fuzz.mutate import mutated
+from tests.support.captures import capture_name, every_family
 from tests.support.encoder import encode
 from tests.support.frames import pcap
 from tests.support.logins import IGGY, RABBITMQ, SECRET, Login, damaged, flipped
@@ -52,7 +53,7 @@ from tests.support.rewrite import Packet, capture, packets, server_port, tcp_off
 from tests.support.secrets import conversation, found
 from tests.wireshark.comparing import DIFFERENCES, GOLDEN, PREFIXES, captures, compare, equal, frames, leaves, tshark, written
 
-pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+pytestmark = [pytest.mark.witness, pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")]
 
 FOLDER = Path(__file__).parents[2] / "dissect" / "wireshark"
 OTHERS = Path(__file__).parents[2] / "captures" / "samples" / "others"
@@ -69,11 +70,13 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("plugin"))
 
 
-@pytest.mark.parametrize("path", captures(), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_tshark_shows_what_json_prints(path: Path, script: Path) -> None:
-    known = json.loads(DIFFERENCES.read_text())["differences"].get(f"{path.parent.name}/{path.name}", {})
-    compared = compare(script, path)
-    assert dict(compared.differ) == known, compared.examples
+@every_family(captures())
+def test_tshark_shows_what_json_prints(paths: list[Path], subtests: pytest.Subtests, script: Path) -> None:
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            known = json.loads(DIFFERENCES.read_text())["differences"].get(f"{path.parent.name}/{path.name}", {})
+            compared = compare(script, path)
+            assert dict(compared.differ) == known, compared.examples
 
 
 def test_hardly_anything_differs() -> None:
