@@ -1,8 +1,12 @@
-"""The order of the modules: imports go one way."""
+"""The order of the modules: imports go one way. Other rules of the code, and that CI runs every test."""
 
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
+from collections import defaultdict
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -113,3 +117,16 @@ def test_no_class_has_more_methods_than_can_be_kept_in_mind() -> None:
             if isinstance(node, ast.ClassDef):
                 methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]
                 assert len(methods) <= 25, f"{path.name}: {node.name}"
+
+
+def test_ci_runs_every_test() -> None:
+    """Whatever marks a test has, the mark expression of one run in `.ci/run` selects it; none of these runs is of a folder alone."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    marks = [line.partition(":")[0] for line in settings["markers"]]
+    runs = re.findall(r" -m pytest (.*)", (ROOT / ".ci" / "run").read_text())
+    assert not any("tests" in run for run in runs)
+    short, *others = re.findall(r" -m (?:'(.+?)'|(\w+))", " ".join((settings["addopts"], *(f" {run}" for run in runs))))
+    assert len(others) == len(runs) == 2
+    for chosen in product((False, True), repeat=len(marks)):
+        names = defaultdict(bool, zip(marks, chosen, strict=True))
+        assert any(eval(quoted or word, {}, names) for quoted, word in (short, *others)), [name for name in marks if names[name]]

@@ -67,8 +67,11 @@ def test_there_are_golden_files() -> None:
     assert len(FILES) > 100
 
 
-def test_a_capture_without_exact_output_has_a_golden_file(subtests: pytest.Subtests, request: pytest.FixtureRequest) -> None:
-    for path in CAPTURES:
+@every_family(CAPTURES)
+def test_a_capture_without_exact_output_has_a_golden_file(
+    paths: list[Path], subtests: pytest.Subtests, request: pytest.FixtureRequest
+) -> None:
+    for path in paths:
         with subtests.test(capture_name(path)):
             case = path.parent / path.name.split(".")[0]
             copies = {f"{family}/{copy}" for family, pairs in SAME.items() for copy in pairs}
