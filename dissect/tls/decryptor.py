@@ -64,7 +64,7 @@ class TlsDecryptor(RecordReader):
             if not self.begun:
                 return items
         for item in items:
-            self.flows[item.side].queue.append(item)
+            self.flows[item.side].put(item)
         return self._drain()
 
     def give_up(self, current: int) -> None:

@@ -60,8 +60,51 @@ class SealedGap(msgspec.Struct):
 
 
 class RecordBuffer:
-    """One side. Positions count the sealed byte stream, but for `plain`, which counts what comes out."""
+    """One side. Positions count the sealed byte stream, except `plain`, which counts the decrypted bytes."""
 
+    __slots__ = (
+        "alerts",
+        "at",
+        "base",
+        "blocked",
+        "certain_at",
+        "crossed",
+        "current",
+        "data",
+        "deaf",
+        "entered",
+        "epoch",
+        "failed",
+        "floor",
+        "handshake",
+        "held",
+        "index",
+        "jumbled",
+        "limited",
+        "lost",
+        "marks",
+        "missing",
+        "notes",
+        "opened",
+        "opened_bytes",
+        "opener",
+        "openers",
+        "out",
+        "passing",
+        "plain",
+        "queue",
+        "round",
+        "secret",
+        "seq",
+        "side",
+        "skipped",
+        "spent",
+        "starts",
+        "stopped",
+        "stopped_at",
+        "told",
+        "weighed",
+    )
     DERIVED = ("opener", "secret", "openers")
     """Keys are looked up again where this goes on."""
 
@@ -80,8 +123,8 @@ class RecordBuffer:
         self.index = 0
         self.jumbled = False
         self.notes: list[tuple[int, str]] = []
-        self.queue: deque[SideData | StreamGap] = deque()
-        """What comes behind the bytes at hand."""
+        self.queue: deque[SideData | StreamGap] | None = None
+        """The bytes and gaps behind `data`. A deque takes 760 bytes even if it is empty, and most connections never wait."""
         self.floor = 0
         """Nothing is certain before this packet."""
         self.current = 0
@@ -168,8 +211,15 @@ class RecordBuffer:
             return bisect_left(starts, position, index + 1) - 1
         return index
 
+    def put(self, item: SideData | StreamGap) -> None:
+        """Queue the next bytes or gap."""
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.append(item)
+
     def rest(self) -> None:
-        """Keep no bytes that are done with until the next ones come."""
+        """Release the bytes that were read and the empty queue."""
+        self.queue = self.queue or None
         if self.data and self.at == len(self.data):
             self.base += self.at
             self.data, self.at = b"", 0
@@ -206,7 +256,7 @@ class RecordBuffer:
             for place, end in enumerate(ends, self.index):
                 self._weigh(end - max(self.starts[place], self.position) if self.starts else 0, self.certain_at[place : place + 1], limit)
             self.weighed = 1
-        while self.weighed <= len(self.queue):
+        while self.queue and self.weighed <= len(self.queue):
             item = self.queue[self.weighed - 1]
             self.weighed += 1
             self._weigh(0 if isinstance(item, StreamGap) else len(item.data), [self.current], limit)

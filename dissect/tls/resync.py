@@ -66,7 +66,7 @@ def seek(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap) -> None:
     data, base = flow.data, flow.base
     at = lost.scan - base
     # Nothing follows directly on the bytes at hand
-    final = stage.final or (bool(flow.queue) and isinstance(flow.queue[0], StreamGap))
+    final = stage.final or bool(flow.queue and isinstance(flow.queue[0], StreamGap))
     while True:
         if not lost.framed:
             match = _RECORD.search(data, at)

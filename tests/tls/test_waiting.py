@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.tls.decryptor import TlsDecryptor
 from streamdump.tls.manager import TlsManager
+from tests.bench.hostile import tls_connections
 from tests.support.frames import enhanced, interface, section
 from tests.tls.peers import CLIENT, SERVER, START_NS, Wire, secrets_block, talk
 from tests.tls.reading import BATCHES, once
@@ -154,3 +157,20 @@ def test_a_pipe_does_not_wait_for_keys_of_connections_that_ended_long_ago(monkey
         assert shown == [None] * 40
         assert max(counts.values()) == most
         assert {row.name for row in inspector.rows()} == {"TLS"}
+
+
+def test_an_open_connection_takes_little_memory() -> None:
+    """`tracked_limit` bounds their number, and so this bounds what all of them take."""
+    made = tls_connections(150_000, "none")
+    sizes = []
+    for _ in range(2):
+        inspector = Inspector([open_capture(io.BytesIO(made.file), name="capture")], Options(), finite=True)
+        batches = inspector.batches(len(made.file))
+        tracemalloc.start()
+        next(batches)
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    # The second run does not count what is loaded once
+    assert made.conversations > 500
+    assert sizes[1] < 13_000 * made.conversations
