@@ -9,13 +9,21 @@ from pathlib import Path
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Gap, Message, Options
-from tests.fuzz.targets import LINKS, PORTS, program
-from tests.support.rewrite import packets
+from streamdump.tls.keys import LABELS, logged
+from tests.fuzz.targets import KEYS, LINKS, PORTS, program
+from tests.support.rewrite import packets, tcp_offset
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
 LARGEST = 6_000
 """Bytes of the longest seed: longer ones are slow and say the same."""
+
+
+SETTINGS = [
+    b'[check]\nonly = "handshake"\nheartbeats = true\nignore = ["fields.chunk.timestamp", "size"]\nkeep = ["offset"]\n',
+    b'[check.mask]\ntype = ["token"]\ntext = { uuid = "[0-9a-f]{8}-[0-9a-f-]{27}" }\n[check.max_latency]\nOpen = "50ms"\n',
+    b'[check.mask.pattern]\nreference = "w-[0-9]+"\n[check.iggy]\nignore = ["checksum"]\n[check.iggy.poll_messages]\nkeep = ["count"]\n',
+]
 
 
 @cache
@@ -59,6 +67,14 @@ def seeds(target: str) -> list[bytes]:
         found = [one for some in talks().values() for one in some[:20]]
     elif target == "files":
         found = [path.read_bytes() for path in small]
+    elif target == "tls":
+        found = _sealed()
+    elif target == "key-logs":
+        found = [b"".join(logged(open_capture(KEYS))), b"# none\n", f"{LABELS[0]} {'0a' * 32} {'1b' * 48}\r\n".encode() * 2]
+    elif target == "goldens":
+        found = [path.read_bytes() for path in sorted(CAPTURES.rglob("*.golden")) if path.stat().st_size <= LARGEST]
+    elif target == "settings":
+        found = SETTINGS
     elif target == "links":
         found = [_links(path) for path in small]
     elif target == "tcp":
@@ -98,3 +114,16 @@ def _tcp(path: Path) -> bytes:
         parts.append(struct.pack("<BBHHIBx", side, 16, places[side] & 0xFFFF, places[1 - side] & 0xFFFF, 1000, len(data)) + data)
         places[side] += len(data)
     return b"".join(parts)
+
+
+def _sealed() -> list[bytes]:
+    """What the two sides of each connection of TLS sent."""
+    sent: dict[frozenset[int], list[tuple[int, bytes]]] = {}
+    for packet in packets(KEYS):
+        at = tcp_offset(packet)
+        if at is not None:
+            ports = struct.unpack_from(">HH", packet.raw, at)
+            data = packet.raw[at + (packet.raw[at + 12] >> 4) * 4 :]
+            if data:
+                sent.setdefault(frozenset(ports), []).append((int(ports[0] < ports[1]), data))
+    return [program(one) for one in sent.values()]

@@ -1,7 +1,7 @@
 """What is fuzzed: each target turns bytes into a capture, reads it in every way, and fails where that shows a bug.
 
-What must hold of any bytes: nothing is raised but `CaptureError`, every byte of a byte stream is in a message or a gap once, the records
-are valid, batches do not change them, the work is bounded in the bytes, and no secret is told.
+What must hold for any bytes: only `CaptureError` is raised, every byte of a byte stream is in one message or gap, the records are valid,
+batches do not change them, the bytes bound the work, and no secret is shown. Golden files, settings and key logs are targets too.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import struct
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -19,7 +21,11 @@ import msgspec
 
 from streamdump.capture.files import open_capture
 from streamdump.cli.run import account
-from streamdump.errors import CaptureError
+from streamdump.errors import CaptureError, UsageError
+from streamdump.golden.check import read_golden
+from streamdump.golden.compare import differences
+from streamdump.golden.settings import CheckSettings, read_settings
+from streamdump.golden.text import GoldenError, parsed, written
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.protocols import PROTOCOLS
@@ -29,6 +35,7 @@ from streamdump.render.jsonl import encode
 from streamdump.render.schema import schema
 from streamdump.render.summary import Lines
 from streamdump.render.tree import tree
+from streamdump.tls.keys import LABELS, KeyLog
 from tests.support.frames import ACK, ETHERNET, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.support.logins import RABBITMQ, SECRET
 from tests.support.planting import Result, adds_up
@@ -37,6 +44,8 @@ from tests.support.secrets import found, texts
 
 PORTS = {protocol.name: protocol.ports[0] for protocol in PROTOCOLS}
 SAYS = {protocol.name: protocol.info for protocol in PROTOCOLS}
+KEYS = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "tls_keys_310.pcapng"
+TLS_PORT = 5551
 LINKS = (ETHERNET, 0, 108, 9, 50, 113, 276, 12, 14, 101, 228, 229)
 
 CALLS, CALLS_A_BYTE = 120_000, 150
@@ -254,6 +263,56 @@ def documents(data: bytes, deep: bool = True) -> None:
     look(conversation(*segments(program([(0, document), (1, document)])), port), deep, decode_as=((port, "mewbase", None),))
 
 
+def tls(data: bytes, deep: bool = True) -> None:
+    """Records of TLS, with the keys of the capture that the seeds are from."""
+    look(conversation(*segments(data), TLS_PORT), deep, keylog=(str(KEYS),))
+
+
+@contextmanager
+def limited(data: bytes, deep: bool, name: str) -> Iterator[Path]:
+    """A file of these bytes; if `deep`, the work that is done with it is counted."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(data)
+        with counted(CALLS + CALLS_A_BYTE * len(data)) if deep else nullcontext():
+            yield path
+
+
+def settings(data: bytes, deep: bool = True) -> None:
+    """The settings of `check`, which are read as config.toml is."""
+    with limited(data, deep, "streamdump.toml") as path, suppress(UsageError):
+        read_settings(path)
+
+
+def goldens(data: bytes, deep: bool = True) -> None:
+    """A golden file is read, compared with itself and with its first half, and written as it was read."""
+    with limited(data, deep, "any.golden") as path, suppress(GoldenError):
+        golden = read_golden(path)
+        assert golden is not None
+        assert differences(golden, golden, CheckSettings()) == []
+        text = written(golden)
+        assert written(parsed(text.encode("utf-8", "backslashreplace").decode(), "again")) == text
+        path.write_bytes(data[: len(data) // 2])
+        half = read_golden(path)
+        assert half is not None
+        differences(golden, half, CheckSettings())
+
+
+def key_logs(data: bytes, deep: bool = True) -> None:
+    """A key log says the same read as a file and taken line by line."""
+    with limited(data, deep, "keys.log") as path:
+        log, other = KeyLog((str(path),)), KeyLog()
+        sessions = log._loaded_sessions()
+        if not log.troubles and not data.startswith((b"\xef\xbb\xbf", b"\x0a\x0d\x0d\x0a")):
+            for line in data.splitlines(keepends=True):
+                other.add(line)
+            assert sessions == other._loaded_sessions()
+        for session in sessions:
+            assert log.lines(session)
+            for label in LABELS:
+                log.find(session, label)
+
+
 TARGETS: dict[str, Callable[..., None]] = {
     "files": files,
     "links": links,
@@ -261,6 +320,10 @@ TARGETS: dict[str, Callable[..., None]] = {
     "entries": entries,
     "documents": documents,
     "logins": logins,
+    "tls": tls,
+    "settings": settings,
+    "goldens": goldens,
+    "key-logs": key_logs,
     "detect": talk(None, 9999),
     **{name: talk(name, port) for name, port in PORTS.items()},
 }

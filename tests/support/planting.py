@@ -118,7 +118,7 @@ def sizes(records: list[Record]) -> dict[tuple[int, str], int]:
     found: dict[tuple[int, str], int] = {}
     for record in records:
         if isinstance(record, Message) or (isinstance(record, Gap) and not record.in_frame):
-            found[record.conversation, record.src] = found.get((record.conversation, record.src), 0) + record.size
+            found[record.conversation, record.src] = found.get((record.conversation, record.src), 0) + (record.size or 0)
     return found
 
 
@@ -139,7 +139,7 @@ def adds_up(result: Result) -> None:
     """Fails unless every byte is in a message or a gap once, and the counts are those of the records."""
     found = sizes(result.records)
     for row in result.rows:
-        expected = row.bytes if row.protocol is not None else (0, 0)
+        expected = tuple(row.facts.get("tls_plain_bytes", row.bytes)) if row.protocol is not None else (0, 0)
         assert tuple(found.get((row.conversation, endpoint), 0) for endpoint in row.endpoints) == expected
         messages, gaps = result.of(row.conversation, Message), result.of(row.conversation, Gap)
         unanswered = [one for one in result.of(row.conversation, Exchange) if one.outcome == "unanswered"]
