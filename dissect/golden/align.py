@@ -128,7 +128,8 @@ def out_of_order(places: Sequence[int]) -> list[int]:
     tails: list[int] = []
     before: list[int] = []
     for index, place in enumerate(places):
-        low = bisect_left(tails, place, key=places.__getitem__)
+        rises = not tails or places[tails[-1]] < place
+        low = len(tails) if rises else bisect_left(tails, place, key=places.__getitem__)
         before.append(tails[low - 1] if low else -1)
         tails[low : low + 1] = [index]
     kept: set[int] = set()

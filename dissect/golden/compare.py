@@ -16,7 +16,7 @@ from streamdump.golden.normalise import COMPARE_RULES
 from streamdump.golden.ranges import ranges, without
 from streamdump.golden.settings import CheckSettings, duration_text
 from streamdump.golden.text import ENDS, fields_text, head
-from streamdump.golden.values import Alias, Placeholder, ValueSet, cut, mapped, same, shown, text_of
+from streamdump.golden.values import SIMPLE, Alias, Placeholder, ValueSet, cut, mapped, same, shown, text_of
 
 AROUND = 2
 """Lines shown before and behind a difference."""
@@ -122,16 +122,19 @@ class _Same:
     def changed(
         self, golden: Mapping[str, Any], got: Mapping[str, Any], labels: Mapping[str, str], other: Mapping[str, str]
     ) -> list[Change]:
-        named = {path: self.named(value) for path, value in got.items()}
+        differing = [path for path, value in golden.items() if path not in got or not self._is_same(value, got[path])]
         return [
             Change(
                 path,
                 _text(path, golden[path], labels) if path in golden else None,
-                _text(path, named[path], other) if path in named else None,
+                _text(path, self.named(got[path]), other) if path in got else None,
             )
-            for path in dict.fromkeys((*golden, *named))
-            if path not in golden or path not in named or not same(golden[path], named[path])
+            for path in (*differing, *(path for path in got if path not in golden))
         ]
+
+    def _is_same(self, golden: Any, got: Any) -> bool:
+        kind = type(got)
+        return type(golden) is kind and bool(golden == got) if kind in SIMPLE else same(golden, self.named(got))
 
 
 def _aliases(golden: Any, got: Any) -> Iterator[tuple[Alias, Alias]]:
@@ -153,16 +156,16 @@ class _Keys:
 
     def _own(self, line: Line) -> Hashable:
         """By all that it says."""
-        return hash((line.name, line.kind, line.outcome, _told(line.fields)))
+        return hash((line.name, line.kind, line.outcome, _content(line.fields)))
 
     def _whole(self, line: Line) -> Hashable:
         """By all that it says, and its responses."""
-        return hash((self.own(line), *map(self.own, line.responses)))
+        return hash((self.own(line), *map(self.own, line.responses))) if line.responses else self.own(line)
 
     @staticmethod
     def content(line: Line) -> Hashable:
         """By what it says itself; notes depend on where it stands."""
-        return line.name, line.kind, line.outcome, _told({path: value for path, value in line.fields.items() if path != NOTES})
+        return line.name, line.kind, line.outcome, _content({path: value for path, value in line.fields.items() if path != NOTES})
 
     @staticmethod
     def outcome(line: Line) -> Hashable:
@@ -176,7 +179,7 @@ class _Keys:
         """By all that a conversation says."""
         lanes = tuple(sorted((lane, tuple(map(self.whole, lines))) for lane, lines in _by_lane(conversation).items()))
         flows = tuple(
-            (_flow(flow), _told(flow.fields), tuple(shown(item) if flow.form == "set" else _told(item) for item in flow.items))
+            (_flow(flow), _content(flow.fields), tuple(item if flow.form == "set" else _content(item) for item in flow.items))
             for flow in sorted(conversation.flows, key=_flow)
         )
         return conversation.protocol, conversation.layout, hash(lanes), hash(flows)
@@ -186,8 +189,8 @@ def _flow(flow: Total) -> tuple[int, str, str]:
     return flow.side, flow.name, flow.by
 
 
-def _told(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((path, _plain(value)) for path, value in fields.items()))
+def _content(fields: Mapping[str, Any]) -> Hashable:
+    return frozenset([(path, type(one), one if type(one) in SIMPLE else _plain(one)) for path, one in fields.items()])
 
 
 def _plain(value: Any) -> str:
@@ -225,10 +228,9 @@ class _Pair:
         for golden, got in [*self.lines, *self.moved]:
             if len(golden.responses) == len(got.responses) == 1:
                 self.lines.append((golden.responses[0], got.responses[0]))
-                continue
-            pairs, lost, new = divided(golden.responses, got.responses, keys.levels, self.effort)
-            self.lines += pairs
-            if golden.responses and got.responses:
+            elif golden.responses and got.responses:
+                pairs, lost, new = divided(golden.responses, got.responses, keys.levels, self.effort)
+                self.lines += pairs
                 self.missing += lost
                 self.extra += new
         self.missing += _not_implied(missing, extra)
@@ -253,7 +255,8 @@ class _Pair:
         yield from zip(self.golden.ends, self.got.ends, strict=True)
         pairs: list[tuple[Line | Total, Line | Total]] = [*self.lines, *self.moved, *self.flows]
         for golden, got in pairs:
-            yield from ((value, got.fields[path]) for path, value in golden.fields.items() if path in got.fields)
+            named = ((path, value) for path, value in golden.fields.items() if type(value) not in SIMPLE)
+            yield from ((value, got.fields[path]) for path, value in named if path in got.fields)
 
 
 def _end_of(way: list[int], at: int) -> int:
@@ -490,7 +493,7 @@ class _Teller:
             yield self._told("field", golden, text, [Change("items", then, now)], packet, golden.at, [f"  - {then}", f"  + {now}"])
 
     def _items(self, golden: Total, got: Total) -> Iterator[Difference]:
-        one, other = ([_told(item) for item in flow.items] for flow in (golden, got))
+        one, other = ([_content(item) for item in flow.items] for flow in (golden, got))
         runs = [run for run in between(common(one, other, self.pair.effort), range(len(one)), range(len(other))) if any(run)]
         new = {tuple(other[at] for at in theirs): theirs for mine, theirs in runs if not mine}
         moved = {mine: new.pop(said) for mine, theirs in runs if not theirs and (said := tuple(one[at] for at in mine)) in new}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from streamdump.golden.values import Alias
 
@@ -18,8 +19,7 @@ NOTES, FAULT = "@notes", "@fault"
 """The fields that hold what is odd about a message, and what of it could not be read."""
 
 
-@dataclass(slots=True, eq=False)
-class Line:
+class Line(msgspec.Struct, eq=False):
     """One message or gap. `fields` by path."""
 
     side: int
@@ -27,11 +27,11 @@ class Line:
     kind: str
     outcome: str | None
     """Of a response how it answers; of a request that it was "unanswered" or "superseded"; of a gap its reason."""
-    fields: dict[str, Any] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, Any] = {}
+    labels: dict[str, str] = {}
     """What values mean, by path; not compared."""
     request: Line | None = None
-    responses: list[Line] = field(default_factory=list)
+    responses: list[Line] = []
     lane: str = ""
     """Lines of one side and lane have an order."""
     packet: int | None = None
@@ -40,30 +40,28 @@ class Line:
     """Its line in the golden file."""
 
 
-@dataclass(slots=True, eq=False)
-class Total:
+class Total(msgspec.Struct, eq=False):
     """What messages of one name carry together."""
 
     side: int
     name: str
     by: str
     form: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    items: list[Any] = field(default_factory=list)
+    fields: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    items: list[Any] = []
     """Fields by path, or merged runs of integers where `form` is "set"."""
-    packets: list[int | None] = field(default_factory=list)
+    packets: list[int | None] = []
     """Where each item is, as far as that is known."""
-    numbers: dict[int, int | None] = field(default_factory=dict)
+    numbers: dict[int, int | None] = {}
     """The packet of each integer of a set, where that is known of a capture."""
     packet: int | None = None
     at: int | None = None
-    ats: list[int] = field(default_factory=list)
+    ats: list[int] = []
     """The lines of its items in the golden file."""
 
 
-@dataclass(slots=True, eq=False)
-class GoldenConversation:
+class GoldenConversation(msgspec.Struct, eq=False):
     """One conversation, its lines in the order of the capture or of the file."""
 
     protocol: str
@@ -72,8 +70,8 @@ class GoldenConversation:
     """Whether it is known which side is the client; else side 0 began."""
     ends: tuple[Alias, Alias]
     """Of the client and the server, or of the first and the second to speak."""
-    lines: list[Line] = field(default_factory=list)
-    flows: list[Total] = field(default_factory=list)
+    lines: list[Line] = []
+    flows: list[Total] = []
     at: int | None = None
     packet: int | None = None
 
@@ -87,12 +85,11 @@ class GoldenConversation:
         yield from self.flows
 
 
-@dataclass(slots=True, eq=False)
-class Transcript:
+class Transcript(msgspec.Struct, eq=False):
     """What a capture says, or what a golden file says it should."""
 
-    conversations: list[GoldenConversation] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)
+    conversations: list[GoldenConversation] = []
+    unread: list[str] = []
     """What the conversations in TLS are of which nothing could be read; not compared."""
     only: frozenset[str] = frozenset()
     """ "handshake", "names", or both: what of the capture is there at all."""
@@ -102,17 +99,13 @@ class Transcript:
 def ordered(lines: Sequence[Line]) -> list[Line]:
     """The lines of both sides in an order that their own orders and the pairs make certain: a line of the server stands as soon as it
     can, and a response never before its request."""
-    queues = [deque(one for one in lines if one.side == side) for side in (SERVER, CLIENT)]
+    client, server = (deque([one for one in lines if one.side == side]) for side in (CLIENT, SERVER))
     order: dict[Line, None] = {}
-    while any(queues):
-        left = [queue for queue in queues if queue]
-        queue = next((queue for queue in left if _can_stand(queue[0], order)), left[-1])
-        order[queue.popleft()] = None
+    while client or server:
+        request = server[0].request if server else None
+        ready = server and (order if request is None else request in order)
+        order[(server if ready or not client else client).popleft()] = None
     return list(order)
-
-
-def _can_stand(line: Line, before: Mapping[Line, None]) -> bool:
-    return (bool(before) or line.side == CLIENT) and (line.request is None or line.request in before)
 
 
 def unpair(lines: Sequence[Line]) -> None:

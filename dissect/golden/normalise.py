@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streamdump.errors import CaptureError
-from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, unpair
+from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered, unpair
 from streamdump.golden.ranges import merged
 from streamdump.golden.rules import FieldRule, FieldRules, reduced
 from streamdump.golden.settings import CheckSettings
-from streamdump.golden.values import Alias, Placeholder, ValueSet, digest, identity, key, mapped, shortened, shown
+from streamdump.golden.values import SIMPLE, Alias, Placeholder, ValueSet, digest, identity, key, mapped, shortened, shown
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Record
 from streamdump.patterns import encodable
 from streamdump.protocols import PROTOCOLS
@@ -39,7 +39,8 @@ MESSAGES = 500_000
 NAMES = 32 << 20
 """Characters that the paths of all fields may have together."""
 
-_NESTED = dict, list
+_PLAIN = frozenset((int, bool, float, type(None)))
+"""Types of values that are kept as they are where no rule speaks of them."""
 _NONE = (None, "", 0, "0")
 """What says that there is no id, address or port."""
 
@@ -120,7 +121,7 @@ class Normaliser:
 
     def _has_room(self, record: Message | Gap) -> bool:
         """Whether a record is kept, which counts; those that `restrict` leaves out are not where there are too many."""
-        if isinstance(record, Message):
+        if type(record) is Message:
             rules = rules_of(record.protocol)
             self._lines += record.name not in rules.flows and (self.heartbeats or record.name not in rules.heartbeats)
         if self._lines <= LINES and len(self._records) < MESSAGES:
@@ -168,6 +169,7 @@ class Normaliser:
             restrict(place.conversation, self.only, self.heartbeats)
             if place.conversation.lines or place.conversation.flows:
                 said.conversations.append(place.conversation)
+        _renumber(said)
         return said
 
     def rules(self, protocol: str) -> FieldRules:
@@ -226,8 +228,9 @@ class Normaliser:
         number, outcome = record.request, record.outcome
         if number is None:
             number, outcome = self._answered.get(record.number, (None, outcome))
-        table = next((one for one in compare_rules.flows.get(record.name, ()) if one.kind == record.kind), None)
-        if table is not None and outcome != "refused" and record.fault is None:
+        tables = compare_rules.flows.get(record.name)
+        table = tables and next((one for one in tables if one.kind == record.kind), None)
+        if table and outcome != "refused" and record.fault is None:
             if record.kind == "request":
                 asked[record.number] = record
             self._flow(place, side, record, table, rules, asked.get(number) if number is not None else None)
@@ -246,7 +249,7 @@ class Normaliser:
         conversation.lines.append(line)
 
     def _odd(self, rules: FieldRules, record: Message, fields: dict[str, Any]) -> None:
-        notes = [self._said(note) for note in record.notes if note not in CHANCE]
+        notes = record.notes and [self._said(note) for note in record.notes if note not in CHANCE]
         if notes and rules.of(record.name, "notes") is None:
             fields[NOTES] = notes
         if record.fault is not None and rules.of(record.name, "fault") is None:
@@ -261,7 +264,7 @@ class Normaliser:
         flow = place.flow(side, record.name, by, table, record.packets[1])
         prefix = table.content[0] if table.content else ""
         fields: dict[str, Any] = {}
-        self._fill(_Into(place, rules, record.name, fields, flow.labels), record.fields, left_out=frozenset(table.content))
+        self._fill(_Into(place, rules, record.name, fields, flow.labels, left_out=table.content), record.fields)
         self._odd(rules, record, fields)
         place.several(flow, fields)
         if table.items is None or rules.of(record.name, prefix) is not None:
@@ -271,7 +274,7 @@ class Normaliser:
                 flow.numbers[item] = record.packets[1]
                 continue
             inner: dict[str, Any] = {}
-            self._fill(_Into(place, rules, record.name, inner, flow.labels), item, bare=prefix)
+            self._fill(_Into(place, rules, record.name, inner, flow.labels), item, pattern=prefix)
             self._count(inner, kept=not self.only)
             flow.items.append(inner)
             flow.packets.append(record.packets[1])
@@ -288,11 +291,38 @@ class Normaliser:
             most = f"{FIELDS:,} fields, or {NAMES >> 20} MiB of their names,"
             raise CaptureError(f"says more than the {most} that are compared; --only handshake takes less", self.name)
 
-    def _fill(self, into: _Into, value: Any, path: str = "", bare: str = "", left_out: frozenset[str] = frozenset()) -> None:
-        """Put the fields of `value` where they belong, by path; `bare` is the path without numbers."""
-        if len(into.fields) > FIELDS:
-            raise CaptureError(f"has a {into.name} of more than {FIELDS:,} fields", self.name)
-        rule = into.rules.of(into.name, bare) if bare else None
+    def _excess(self, message: str) -> CaptureError:
+        return CaptureError(f"has a {message} of more than {FIELDS:,} fields, or {NAMES >> 20} MiB of their names", self.name)
+
+    def _fill(self, into: _Into, members: dict[str, Any], path: str = "", pattern: str = "", keyed: bool = False) -> None:
+        """Put the fields of an object where they belong, by path; `pattern` is the path without numbers."""
+        fields, left_out = into.fields, into.left_out
+        if not members and path:
+            fields[path] = {}
+        if len(path) > PATH or len(pattern) > BARE:
+            path, pattern = _abridged(path, PATH), _abridged(pattern, BARE)
+        if len(fields) + len(members) > FIELDS or len(path) * len(members) > NAMES:
+            raise self._excess(into.name)
+        steps = into.rules.steps(into.name, pattern, keyed)
+        for member, value in members.items():
+            labelled, part, inner, rule = steps[member]
+            if labelled is not None and labelled in members:
+                if type(value) is str:
+                    into.labels[path + key(labelled, not path)] = value
+            elif inner not in left_out:
+                inside = path + part if path else part.removeprefix(".")
+                kind = type(value)
+                if rule is not None or kind is list:
+                    self._put(into, value, inside, inner, rule)
+                elif kind in _PLAIN:
+                    fields[inside] = value
+                elif isinstance(value, dict):
+                    self._fill(into, value, inside, inner)
+                else:
+                    fields[inside] = self._leaf(into.place, None, value)
+
+    def _put(self, into: _Into, value: Any, path: str, pattern: str, rule: FieldRule | None) -> None:
+        """Put what a field holds where it belongs."""
         if rule is not None and rule.what in ("drop", "paired", "type"):
             if rule.what == "type":
                 into.fields[path] = reduced(rule, value)
@@ -303,31 +333,19 @@ class Normaliser:
                     into.fields[path] = Placeholder("used before")
                 used.add(said)
         elif isinstance(value, dict):
-            if not value and path:
-                into.fields[path] = {}
-            path, bare = _abridged(path, PATH), _abridged(bare, BARE)
-            for member, one in value.items():
-                if member.endswith("_label") and member[:-6] in value:
-                    if isinstance(one, str):
-                        into.labels[path + key(member[:-6], not path)] = one
-                    continue
-                part = key(member, not bare)
-                inner = bare + part
-                if inner not in left_out:
-                    self._fill(into, one, path + (key(member, not path) if path == "" else part), inner, left_out)
-        elif not isinstance(value, list):
+            self._fill(into, value, path, pattern)
+        elif type(value) is not list:
             into.fields[path] = self._leaf(into.place, rule, value)
-        elif not any(isinstance(one, _NESTED) for one in value):
+        elif not any(isinstance(one, dict | list) for one in value):
             into.fields[path] = shortened([self._leaf(into.place, rule, one) for one in value])
-        elif _is_map(value):
-            path, bare = _abridged(path, PATH), _abridged(bare, BARE)
-            for entry in value:
-                part = f"[{shown(entry['key'])}]"
-                self._fill(into, entry["value"], path + part, bare + part)
+        elif (entries := _entries(value)) is not None:
+            self._fill(into, entries, path, pattern, True)
         else:
             path = _abridged(path, PATH)
+            if len(into.fields) + len(value) > FIELDS or len(path) * len(value) > NAMES:
+                raise self._excess(into.name)
             for index, one in enumerate(value):
-                self._fill(into, one, f"{path}[{index}]", bare)
+                self._put(into, one, f"{path}[{index}]", pattern, rule)
 
     def _leaf(self, place: _Place, rule: FieldRule | None, value: Any) -> Any:
         if rule is not None:
@@ -336,12 +354,14 @@ class Normaliser:
                     return value
                 return self._names.alias(rule.with_ or rule.what, str(value) if rule.what == "port" else value)
             value = reduced(rule, value)
-        if isinstance(value, str):
-            if _REDACTED.fullmatch(value):
+        if type(value) is str:
+            if value[:1] == "<" and _REDACTED.fullmatch(value):
                 return Placeholder("redacted")
             if ":" in value:
                 value = self._named(place, value)
-        return shortened(self._masked(value))
+            if self._texts:
+                value = self._masked(value)
+        return value if type(value) in _PLAIN else shortened(value)
 
     def _named(self, place: _Place, text: str) -> Any:
         """Text with the endpoints in it called by their roles."""
@@ -369,6 +389,7 @@ class _Into(NamedTuple):
     fields: dict[str, Any]
     labels: dict[str, str]
     line: Line | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class _Place:
@@ -401,6 +422,24 @@ class _Place:
             if flow.form == "set":
                 flow.items = merged((number, number) for number in flow.numbers)
         self.conversation.flows = sorted(self._flows.values(), key=lambda one: (one.side, one.name, one.by))
+
+
+def _renumber(said: Transcript) -> None:
+    """Number aliases by where they stand in a golden file."""
+    names = IdNames()
+
+    def named(value: Any) -> Any:
+        return names.alias(value.kind, value) if type(value) is Alias else value
+
+    for conversation in said.conversations:
+        conversation.ends = named(conversation.ends[0]), named(conversation.ends[1])
+        parts: list[Line | Total] = [*ordered(conversation.lines), *conversation.flows]
+        for part in parts:
+            items = part.items if isinstance(part, Total) and part.form != "set" else ()
+            for fields in (part.fields, *items):
+                for path, value in fields.items():
+                    if type(value) not in SIMPLE:
+                        fields[path] = mapped(value, named)
 
 
 def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats: bool) -> None:
@@ -437,11 +476,12 @@ def _abridged(path: str, most: int) -> str:
     return path if len(path) <= most else f'["{digest(path.encode("utf-8", "surrogatepass"), "bytes of path").text}"]'
 
 
-def _is_map(value: list[Any]) -> bool:
-    """Whether a list is one of keys and values, without a key twice."""
+def _entries(value: list[Any]) -> dict[str, Any] | None:
+    """A list of keys and values, without a key twice, as an object; None if it is another list."""
     if not all(isinstance(one, dict) and len(one) == 2 and isinstance(one.get("key"), str) and "value" in one for one in value):
-        return False
-    return len({one["key"] for one in value}) == len(value)
+        return None
+    found = {one["key"]: one["value"] for one in value}
+    return found if len(found) == len(value) else None
 
 
 def _prefix(protocol: str, name: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from streamdump.golden.settings import ByMessage, CheckSettings
-from streamdump.golden.values import Alias, Placeholder
+from streamdump.golden.values import Alias, Placeholder, key, shown
 from streamdump.patterns import encodable, linear
 from streamdump.protocols.compare_rules import CompareRules
 
@@ -19,9 +19,10 @@ _SPEAKING = re.compile(r"(?:^|_)(?:timestamp|checksum|crc|crc32)(?:_|$)|^(?:size
 
 KINDS: Mapping[type, str] = {bool: "boolean", int: "number", float: "number", str: "text", bytes: "bytes", list: "list", type(None): "null"}
 
-REMEMBERED = 65_536
+REMEMBERED, OBJECTS = 16_384, 256
 LONGEST = 200
-"""Fields whose rules are remembered, and characters of each; names in documents of users may be without end."""
+"""Fields whose rules are remembered, the objects and members of each, and characters of a path; names in documents of users may be
+without end."""
 
 
 class FieldRule(NamedTuple):
@@ -29,6 +30,18 @@ class FieldRule(NamedTuple):
 
     what: What
     with_: Any = None
+
+
+class Step(NamedTuple):
+    """From an object to a member of it."""
+
+    labelled: str | None
+    """The member whose value this one may name."""
+    part: str
+    """What a path has more."""
+    pattern: str
+    """The path of the member without the numbers of lists."""
+    rule: FieldRule | None
 
 
 class FieldRules:
@@ -41,6 +54,8 @@ class FieldRules:
         self.settings = settings
         self._used = used
         self._remembered = lru_cache(REMEMBERED)(self._look)
+        self.steps = lru_cache(OBJECTS)(partial(_Steps, self))
+        """Gives the steps from objects at a path, without the numbers of lists, of messages of a name."""
         self._own = _Table()
         self._user = _Table()
         self._kept = _Table()
@@ -89,6 +104,22 @@ class FieldRules:
                     self._used.add(said)
                 return rule
         return FieldRule("drop") if not self.known and _SPEAKING.search(last(path)) else None
+
+
+class _Steps(dict[str, Step]):
+    """The steps from an object to its members; `keyed`: it is a list of keys and values."""
+
+    def __init__(self, rules: FieldRules, name: str, pattern: str, keyed: bool) -> None:
+        self._rules, self._name, self._pattern, self._keyed = rules, name, pattern, keyed
+
+    def __missing__(self, member: str) -> Step:
+        labelled = member[:-6] if member.endswith("_label") and not self._keyed else None
+        part = f"[{shown(member)}]" if self._keyed else key(member, False)
+        path = self._pattern + part if self._pattern else part.removeprefix(".")
+        step = Step(labelled, part, path, self._rules.of(self._name, path))
+        if len(self) < OBJECTS and len(path) <= LONGEST:
+            self[member] = step
+        return step
 
 
 class _Table:

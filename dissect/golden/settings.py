@@ -93,12 +93,17 @@ class CheckSettings:
         """The patterns that are replaced in every text, by the word that comes instead."""
         return {word: linear(pattern) for word, pattern in self.always.mask.text.items()}
 
+    def _all(self) -> list[ByMessage]:
+        return [self.always, *(own for by_name in self.protocols.values() for own in by_name.values())]
+
+    @property
+    def limits_latency(self) -> bool:
+        """Whether any response may take too long."""
+        return any(own.max_latency for own in self._all())
+
     def said(self) -> set[str]:
-        """Every field that something was said of."""
-        found: set[str] = set()
-        for own in (self.always, *(one for by_name in self.protocols.values() for one in by_name.values())):
-            found |= {*own.ignore, *own.keep, *own.mask.type, *own.mask.pattern}
-        return found
+        """Return every field that the settings name."""
+        return {field for own in self._all() for field in (*own.ignore, *own.keep, *own.mask.type, *own.mask.pattern)}
 
 
 def settings_for(capture: Path, kept: dict[Path, CheckSettings] | None = None) -> CheckSettings:

@@ -20,9 +20,9 @@ from typing import Any
 
 from streamdump.errors import StreamdumpError
 from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
-from streamdump.golden.normalise import FIELDS, LINES, IdNames, rules_of
+from streamdump.golden.normalise import FIELDS, LINES, rules_of
 from streamdump.golden.ranges import Run, merged, ranges
-from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, mapped, quoted, read, read_path, shown, text_of
+from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, quoted, read, read_path, shown, text_of
 
 VERSION = 1
 FIRST = "streamdump golden"
@@ -69,31 +69,30 @@ def written(said: Transcript) -> str:
         lines.append(f"only {' '.join(sorted(said.only))}")
     if said.heartbeats:
         lines.append("with heartbeats")
-    names = IdNames()
     for conversation in said.conversations:
         lines.append("")
-        lines += _conversation(conversation, names)
+        lines += _conversation(conversation)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _conversation(conversation: GoldenConversation, names: IdNames) -> Iterator[str]:
-    one, other = (names.alias(end.kind, end) for end in conversation.ends)
+def _conversation(conversation: GoldenConversation) -> Iterator[str]:
+    one, other = conversation.ends
     arrow = ">" if conversation.roles else "-"
     layout = f" layout={conversation.layout}" if conversation.layout else ""
     yield f"conversation {one.kind} {one.number} {arrow} {other.kind} {other.number} {conversation.protocol}{layout}"
     asked = (_Asked(), _Asked())
     for line in ordered(conversation.lines):
         reference = asked[1 - line.side].reference(line) if line.kind == "response" else ""
-        yield from _wrapped(f"  {head(line)}{reference}", line.fields, line.labels, names)
+        yield from _wrapped(f"  {head(line)}{reference}", line.fields, line.labels)
         if line.kind == "request":
             asked[line.side].add(line)
     for flow in conversation.flows:
-        yield from _wrapped(f"  {head(flow)}", flow.fields, flow.labels, names)
+        yield from _wrapped(f"  {head(flow)}", flow.fields, flow.labels)
         if flow.form == "set" and flow.items:
             yield f"    = {ranges(flow.items)}"
         elif flow.form != "set":
             for item in flow.items:
-                yield from _wrapped("    +", item, flow.labels, names)
+                yield from _wrapped("    +", item, flow.labels)
 
 
 def head(part: Line | Total) -> str:
@@ -114,25 +113,23 @@ def head(part: Line | Total) -> str:
 def fields_text(fields: Iterable[tuple[str, Any]], labels: Mapping[str, str]) -> Iterator[str]:
     """Each field as `path=value`, with what the value means behind it."""
     for path, value in fields:
-        for one in value.values if isinstance(value, ValueSet) else (value,):
-            label = labels.get(path) if isinstance(one, int) and not isinstance(value, ValueSet) else None
-            yield f"{path}={shown(one)}" + ("" if label is None else f":{quoted(label)}")
+        if type(value) is ValueSet:
+            yield from (f"{path}={shown(one)}" for one in value.values)
+        elif labels and path in labels and isinstance(value, int):
+            yield f"{path}={shown(value)}:{quoted(labels[path])}"
+        else:
+            yield f"{path}={shown(value)}"
 
 
-def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], names: IdNames) -> Iterator[str]:
-    def named(value: Any) -> Any:
-        """A value with aliases numbered by where they stand in the file."""
-        return names.alias(value.kind, value) if isinstance(value, Alias) else value
-
-    told = list(fields_text(((path, mapped(value, named)) for path, value in fields.items()), labels))
-    whole = "  ".join([start, *told])
-    if len(whole) <= WIDE or len(told) < 2:
-        yield whole
+def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[str]:
+    texts = list(fields_text(fields.items(), labels))
+    if len(texts) < 2 or sum(map(len, texts)) + 2 * len(texts) + len(start) <= WIDE:
+        yield "  ".join([start, *texts])
         return
     indent = " " * (len(start) - len(start.lstrip()) + 4)
     group = ""
     rows: list[str] = []
-    for one in told:
+    for one in texts:
         # what belongs to one object stands in one line
         owner = _owner(one)
         if owner and owner == group and len(rows[-1]) + len(one) + 4 <= WIDE:
@@ -146,7 +143,7 @@ def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], n
 
 def _owner(field: str) -> str:
     """The object that a field belongs to, "" where that is the message."""
-    path = field.partition("=")[0]
+    path = field[: field.index("=")]
     if "[" not in path:
         return path.rpartition(".")[0]
     stop = path.find("]") + 1
@@ -342,7 +339,9 @@ class _Reader:
     def _numbers(self, text: str) -> list[Run]:
         runs: list[Run] = []
         for run in text.split(", "):
-            self._count()
+            self._values += 1
+            if self._values > FIELDS:
+                raise self._excess()
             found = _RUN.fullmatch(run)
             first, last = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
             if first > last:
@@ -350,10 +349,8 @@ class _Reader:
             runs.append((first, last))
         return merged(runs)
 
-    def _count(self) -> None:
-        self._values += 1
-        if self._values > FIELDS:
-            raise self.wrong(f"more than {FIELDS:,} values")
+    def _excess(self) -> GoldenError:
+        return self.wrong(f"more than {FIELDS:,} values")
 
     def _name(self, text: str, at: int) -> tuple[str, int]:
         if text[at : at + 1] == '"':
@@ -365,12 +362,14 @@ class _Reader:
         return found[0], found.end()
 
     def _fields(self, text: str, at: int, fields: dict[str, Any], labels: dict[str, str]) -> None:
-        while True:
-            while text[at : at + 1] == " ":
+        size = len(text)
+        while at < size:
+            if text[at] == " ":
                 at += 1
-            if at >= len(text):
-                return
-            self._count()
+                continue
+            self._values += 1
+            if self._values > FIELDS:
+                raise self._excess()
             stop = read_path(text, at)
             if text[stop : stop + 1] != "=":
                 raise Unreadable(stop, "a field without a value")

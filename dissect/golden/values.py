@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from hashlib import sha256
-from json import JSONDecoder, JSONEncoder, dumps
+from json import JSONDecoder, dumps
+from json.encoder import encode_basestring as _text
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -15,15 +16,17 @@ LONG = 120
 _DIGEST = 16
 """Hexadecimal digits of a digest: enough to tell values apart, too few to be taken for a secret."""
 
-_decode = JSONDecoder().raw_decode
-_text = JSONEncoder(ensure_ascii=False).encode
+_scan = JSONDecoder().scan_once  # type: ignore[attr-defined]
 _ALIAS = re.compile(r"([a-z]+) ([0-9]{1,18})")
 _PLAIN = re.compile(r"[A-Za-z_$][\w$-]*")
-_PART = re.compile(r"[^\s=.\[\"]+")
+_PATH = re.compile(r'(?:\.?[^\s=.\["]+|\.|\["(?:[^"\\]|\\.)*+"\]|\[[^"\]][^\]]*\]){1,1000}+')
+"""A path of at most 1,000 parts."""
 
 DEEP = 100
-PARTS = 1_000
-"""Lists and objects in each other, and parts of a path: no message has as many."""
+"""Lists and objects in each other: no message has as many."""
+
+SIMPLE = frozenset((int, bool, float, str, bytes, type(None)))
+"""Types of values that hold no others."""
 
 
 class Alias(NamedTuple):
@@ -81,9 +84,9 @@ def identity(value: Any) -> Hashable:
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """A value in which `function` was called for all that is in its lists and sets, or for itself."""
-    if isinstance(value, list):
+    if type(value) is list:
         return [mapped(one, function) for one in value]
-    if isinstance(value, ValueSet):
+    if type(value) is ValueSet:
         return ValueSet(tuple(mapped(one, function) for one in value.values))
     return function(value)
 
@@ -93,30 +96,30 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 def shown(value: Any) -> str:
     """A value as a golden file has it, in one line."""
-    match value:
-        case bytes():
-            text = value.decode("ascii", "replace")
-            return f"b{dumps(text)}" if text.isascii() and text.isprintable() else f"x{dumps(value.hex())}"
-        case Alias(kind=kind, number=number):
-            return f"<{kind} {number}>"
-        case Placeholder(text=text):
-            return f"<{text}>"
-        case list():
-            return f"[{', '.join(map(shown, value))}]"
-        case dict():
-            return f"{{{', '.join(f'{dumps(name)}: {shown(one)}' for name, one in value.items())}}}"
-        case str():
-            return quoted(value)
-        case None:
-            return "null"
-        case int() if not isinstance(value, bool):
-            return str(value)
-    return dumps(value, allow_nan=False)
+    return _SHOWN[type(value)](value)
 
 
 def quoted(text: str) -> str:
     """Text in double quotes, in which nothing is left that a terminal or an editor would act on."""
     return text_of(_text(text))
+
+
+def _bytes(value: bytes) -> str:
+    text = value.decode("ascii", "replace")
+    return f"b{_text(text)}" if text.isascii() and text.isprintable() else f'x"{value.hex()}"'
+
+
+_SHOWN: dict[type, Callable[[Any], str]] = {
+    str: quoted,
+    int: str,
+    bytes: _bytes,
+    type(None): lambda _: "null",
+    Alias: lambda value: f"<{value.kind} {value.number}>",
+    Placeholder: lambda value: f"<{value.text}>",
+    list: lambda value: f"[{', '.join(map(shown, value))}]",
+    dict: lambda value: f"{{{', '.join(f'{dumps(name)}: {shown(one)}' for name, one in value.items())}}}",
+    **dict.fromkeys((bool, float), lambda value: dumps(value, allow_nan=False)),
+}
 
 
 def text_of(text: str) -> str:
@@ -152,6 +155,8 @@ def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
     if depth > DEEP:
         raise Unreadable(at, "a value in too many others")
     first = text[at : at + 1]
+    if first == '"' or first.isdigit():
+        return _json(text, at)
     match first:
         case "<":
             stop = text.find(">", at)
@@ -196,34 +201,19 @@ def _items(text: str, at: int, depth: int, end: str) -> tuple[list[tuple[str, An
 
 def _json(text: str, at: int) -> tuple[Any, int]:
     try:
-        value, stop = _decode(text, at)
-    except (ValueError, RecursionError) as wrong:
+        value, stop = _scan(text, at)
+    except (StopIteration, ValueError, RecursionError) as wrong:
         raise Unreadable(at, "no value") from wrong
-    if isinstance(value, float) and not isfinite(value):
+    if type(value) is float and not isfinite(value):
         raise Unreadable(at, "no number that JSON has")
     return value, stop
 
 
 def read_path(text: str, at: int) -> int:
     """Where the path that begins at `at` ends."""
-    start = at
-    parts = 0
-    while at < len(text):
-        parts += text[at] in "[."
-        if parts > PARTS:
-            raise Unreadable(at, "a path of too many parts")
-        if text[at] == "[":
-            stop = text.find("]", at) if text[at + 1 : at + 2] != '"' else _json(text, at + 1)[1]
-            if stop < 0 or text[stop : stop + 1] != "]":
-                raise Unreadable(at, "a [ without its ]")
-            at = stop + 1
-        elif text[at] == ".":
-            at += 1
-        else:
-            found = _PART.match(text, at)
-            if found is None:
-                break
-            at = found.end()
-    if at == start:
+    found = _PATH.match(text, at)
+    if found is None:
         raise Unreadable(at, "no name of a field")
-    return at
+    if text[found.end() : found.end() + 1] in ("[", "."):
+        raise Unreadable(found.end(), "a [ without its ]" if text[found.end()] == "[" else "a path of too many parts")
+    return found.end()

@@ -231,3 +231,14 @@ def test_usual_patterns_are_small() -> None:
     identity, email = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", r"(?i)[\w.+-]+@[\w.-]+"
     for pattern in (identity, email, r"\p{L}[\p{N}_-]*", r"\d{4}-\d\d-\d\dT[\d:.]+Z"):
         assert linear(pattern, INSTRUCTIONS).programsize < INSTRUCTIONS
+
+
+def test_a_capture_that_is_as_its_golden_file_says_costs_what_writing_the_file_does(tmp_path: Path) -> None:
+    capture = tmp_path / "a.pcap"
+    capture.write_bytes((CAPTURES / "js_publish_consume_405.pcap").read_bytes())
+
+    def run(*options: str) -> int:
+        return steps(lambda: main(["check", *options, str(capture)]))
+
+    run("--update")
+    assert run() < 1.02 * run("--update")
