@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from streamdump.model import VALUES, Fault, Limited, Span, make_span
+from streamdump.model import VALUES, Fault, Limited, Span
 from streamdump.quota import Spans, ValueQuota
 
 NESTING_LIMIT: Final = 200
@@ -98,6 +98,7 @@ def _document(data: bytes, at: int, last: int, depth: int, named: bool, spans: l
     meaning."""
     document: dict[str | int, Any] = {}
     count = 0
+    name: Any
     value: Any
     while at < last:
         begin = at
@@ -134,10 +135,9 @@ def _document(data: bytes, at: int, last: int, depth: int, named: bool, spans: l
             if stop < at + 5 or stop > last or data[stop - 1] or depth >= NESTING_LIMIT:
                 raise Unusual
             if spans is not None:
-                group = make_span(
-                    Span, (name if named else f"[{name}]", begin - origin, stop - begin, None, depth, False, None, False, "frame")
-                )
-                spans += (group, Span("length", begin - origin, at + 4 - begin, stop - at, depth + 1))
+                called = name if named else f"[{name}]"
+                spans.append(Span(called, begin - origin, stop - begin, None, depth, False))
+                spans.append(Span("length", begin - origin, at + 4 - begin, stop - at, depth + 1))
             document[name] = _document(data, at + 4, stop - 1, depth + 1, kind == 0x03, spans, origin)
             count += 1
             at = stop
@@ -153,11 +153,11 @@ def _document(data: bytes, at: int, last: int, depth: int, named: bool, spans: l
         count += 1
         if spans is not None:
             called = name if named else f"[{name}]"
-            spans.append(make_span(Span, (called, begin - origin, at - begin, value, depth, True, None, False, "frame")))
+            spans.append(Span(called, begin - origin, at - begin, value, depth))
     if at != last or len(document) != count:
         raise Unusual
     if spans is not None:
-        spans.append(make_span(Span, ("end", last - origin, 1, 0, depth, True, None, False, "frame")))
+        spans.append(Span("end", last - origin, 1, 0, depth))
     return document if named else [*document.values()]
 
 
@@ -375,13 +375,13 @@ class _Walker:
     def add(self, name: str, start: int, end: int, value: Any, depth: int, secret: bool = False) -> None:
         self.made += 1
         if self.wanted:
-            self.spans.append(make_span(Span, (name, start - self.origin, end - start, value, depth, True, None, secret, "frame")))
+            self.spans.append(Span(name, start - self.origin, end - start, value, depth, True, None, secret))
 
     def enclose(self, index: int, name: str, start: int, end: int, depth: int) -> None:
         """Put a group span in front of those made since `index`."""
         self.made += 1
         if self.wanted:
-            self.spans.insert(index, make_span(Span, (name, start - self.origin, end - start, None, depth, False, None, False, "frame")))
+            self.spans.insert(index, Span(name, start - self.origin, end - start, None, depth, False))
 
     def enough(self, at: int, count: int, bound: int, what: str, field: str) -> bool:
         """Whether `count` bytes from `at` lie before `bound` and were captured."""

@@ -61,7 +61,7 @@ class Limited(Fault, gc=False):
     """A fault that is none of the bytes: a limit of ours ended the reading. Counted among the limits reached."""
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, gc=False):
     """One field and the byte range it came from.
 
     Leaf spans (those with `length` and no children) tile their buffer without gap or overlap. A span of a group
@@ -77,10 +77,6 @@ class Span(NamedTuple):
     label: str | None = None
     secret: bool = False
     buffer: str = "frame"
-
-
-make_span = tuple.__new__
-"""`make_span(Span, (name, ...))`: past the named tuple's own constructor, which costs more than the rest of the work on a field."""
 
 
 class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=True, gc=False):

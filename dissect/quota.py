@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex
 
-from streamdump.model import Span, make_span
+from streamdump.model import Span
 
 MOST_SPANS = 1 << 18
 """Fields of a frame that are shown one by one with their bytes."""
@@ -113,7 +113,7 @@ class Spans(list[Span]):
                 self.append(span)
 
     def put(self, name: str, at: int, length: int, value: Any, depth: int, leaf: bool = True, label: str | None = None) -> None:
-        self.append(make_span(Span, (name, at - self.start, length, value, depth, leaf, label, False, self.buffer)))
+        self.append(Span(name, at - self.start, length, value, depth, leaf, label, False, self.buffer))
 
     def insert(self, index: SupportsIndex, span: Span) -> None:
         if len(self) < MOST_SPANS:
@@ -122,13 +122,12 @@ class Spans(list[Span]):
     def end_at(self, index: int, length: int, label: str | None = None) -> None:
         """The length of the span at `index`, now that it is known, and a label, if it is one of those that are kept."""
         if index < len(self):
-            name, offset, _, value, depth, leaf, _, secret, buffer = self[index]
-            self[index] = make_span(Span, (name, offset, length, value, depth, leaf, label, secret, buffer))
+            self[index].length, self[index].label = length, label
 
     def hide(self, index: int) -> None:
         """The span at `index` is a secret; of those that are not kept only that there is one is remembered."""
         if index < len(self):
-            self[index] = self[index]._replace(secret=True)
+            self[index].secret = True
         else:
             self.beyond = {buffer: (start, end, True) for buffer, (start, end, _) in self.beyond.items()}
 

@@ -39,7 +39,7 @@ from streamdump.layout.types import (
 )
 from streamdump.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
 from streamdump.layout.walk_state import WalkState
-from streamdump.model import Fault, Limited, Span, make_span
+from streamdump.model import Fault, Limited, Span
 
 
 class Walked(NamedTuple):
@@ -205,7 +205,7 @@ class Walker(WalkState):
             scope[name] = bare
             if labels is not None:
                 label = into[f"{name}_label"] = labels.get(bare)
-            spans.append(make_span(Span, (name, first + offset, size, value, depth, True, label, False, buffer)))
+            spans.append(Span(name, first + offset, size, value, depth, True, label, False, buffer))
         self.spans.append_all(spans)
 
     def _choice(self, choice: Choice, field: Field | None, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
@@ -268,7 +268,8 @@ class Walker(WalkState):
                 self.partial = None
             raise
         finally:
-            self.spans[first:] = [span._replace(secret=True) for span in self.spans[first:]]
+            for span in self.spans[first:]:
+                span.secret = True
         if show:
             return value, at, bare
         if isinstance(kind, Text | Blob):

@@ -7,7 +7,7 @@ from typing import Any
 from streamdump.errors import Malformed, OverLimit
 from streamdump.layout.types import Style
 from streamdump.layout.values import RENDER, redacted, sized
-from streamdump.model import VALUES, Span, make_span
+from streamdump.model import VALUES, Span
 from streamdump.quota import Spans, ValueQuota
 
 NOTES_KEPT = 64
@@ -62,7 +62,7 @@ class WalkState:
     def span(
         self, name: str, at: int, stop: int, value: Any, depth: int, label: str | None = None, secret: bool = False, leaf: bool = True
     ) -> None:
-        self.spans.append(make_span(Span, (name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer)))
+        self.spans.append(Span(name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer))
 
     def open(self, name: str, at: int, depth: int) -> None:
         """Begin the span of an object or array; what follows with a greater depth lies in it until `close`."""
@@ -73,8 +73,8 @@ class WalkState:
         """End the span opened last."""
         index = self.opened.pop()
         if index < len(self.spans):
-            name, offset, _, value, depth, leaf, label, secret, buffer = self.spans[index]
-            self.spans[index] = make_span(Span, (name, offset, stop - self.start - offset, value, depth, leaf, label, secret, buffer))
+            span = self.spans[index]
+            span.length = stop - self.start - span.offset
 
     def malformed(self, at: int, reason: str, *names: str) -> Malformed:
         """To be raised: the field named by `names` below the present one, such as "entries[2]", "body", is damaged at `at`."""
@@ -137,7 +137,7 @@ class WalkState:
                 self.spans.pop()
             else:
                 span = self.spans[index]
-                self.spans[index] = span._replace(length=covered - span.offset)
+                span.length = covered - span.offset
         at = self.start + covered
         if at < self.end:
             value = redacted(self.end - at) if self.secret and not self.style.show_secrets else self.render(self.buf[at : self.end])

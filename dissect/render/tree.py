@@ -131,22 +131,23 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
     lines: list[str] = []
     add, where_of, length_of, behind_of = lines.append, _WHERE, _LENGTH, _BEHIND
     make_column = _column if len(spans) <= REMEMBERED else _column.__wrapped__
-    column = make_column(tuple([span[0] for span in spans]), tuple([span[4] for span in spans]))
+    column = make_column(tuple([span.name for span in spans]), tuple([span.depth for span in spans]))
     shown = "frame"
     data = raw.get(shown, b"")
     text: Any
-    for (name, offset, length, value, _, leaf, label, secret, buffer), called in zip(spans, column, strict=True):
-        if buffer != shown:
-            shown, data = buffer, raw.get(buffer, b"")
-            add(f"    {visible(buffer)}  {len(data):,} bytes")
+    for span, called in zip(spans, column, strict=True):
+        offset, length, value, label = span.offset, span.length, span.value, span.label
+        if span.buffer != shown:
+            shown, data = span.buffer, raw.get(span.buffer, b"")
+            add(f"    {visible(shown)}  {len(data):,} bytes")
         known = offset < 4_096 and length < 1_000
         where = where_of[offset] + length_of[length] if known else f"{f'    [{offset:04x}+{length}]':<15} "
-        if not leaf:
+        if not span.leaf:
             add(f"{where}{_NO_OCTETS}{called}".rstrip())
             continue
         taken = data[offset : offset + length] if length <= RAW else data[offset : offset + RAW]
         kind = type(value)
-        if secret and not show_secrets:
+        if span.secret and not show_secrets:
             octets = " ".join(["**"] * len(taken))
             text = value if kind is str and value.startswith("<redacted ") else f"<redacted {length} bytes>"
         else:
@@ -156,7 +157,7 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
             elif kind is str:
                 text = _quoted_or_digits(value, data[offset : offset + length])
             else:
-                text = "" if value is None and name in _NO_FIELDS else _text(value)
+                text = "" if value is None and span.name in _NO_FIELDS else _text(value)
             if label:
                 text = f"{text}  {visible(label)}"
         behind = behind_of[length] if len(taken) == length else f"{_GAP[len(octets) :]} +  "

@@ -671,7 +671,7 @@ def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) ->
                 setattr(one, name, poisoned(getattr(one, name)))
         if isinstance(one, Message):
             one.fields = poisoned(one.fields)
-            one.spans = [span._replace(name=poisoned(span.name), value=poisoned(span.value)) for span in one.spans or []]
+            one.spans = [msgspec.structs.replace(span, name=poisoned(span.name), value=poisoned(span.value)) for span in one.spans or []]
         return one
 
     found = Reader.full

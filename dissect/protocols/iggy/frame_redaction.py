@@ -102,14 +102,12 @@ def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool 
     if not names:
         return walked
     sizes: dict[str, list[int]] = {name: [] for name in names}
-    spans: list[Span] = []
     for span in walked.spans:
         if span.leaf and span.name in names and not span.secret:
             size = _size(span, data, start)
             sizes[span.name].append(size)
-            span = span._replace(value=redacted(size), secret=True)
-        spans.append(span)
-    return walked._replace(fields=_without(walked.fields, sizes), spans=spans)
+            span.value, span.secret = redacted(size), True
+    return walked._replace(fields=_without(walked.fields, sizes))
 
 
 def is_known(value: Any) -> bool:

@@ -327,7 +327,9 @@ class MewbaseDissector(Dissector):
             if failed and "errCode" in body and type(fields.get("frame")) is dict:
                 fields["frame"] = labelled(body)
                 label = fields["frame"]["errCode_label"]
-                spans = spans and [span._replace(label=label) if span.name == "errCode" and span.depth == 1 else span for span in spans]
+                for span in spans or ():
+                    if span.name == "errCode" and span.depth == 1:
+                        span.label = label
             ident, role, key, notes = self._response(side, name, body, found, rid, fault, notes)
             if role != NONE:
                 outcome = "refused" if failed else "answered"
@@ -509,12 +511,10 @@ def _envelope_spans(name: str, inner: int, size: int) -> list[Span]:
 
 def _spans(walked: WalkedDocument, hide: bool) -> list[Span]:
     """The spans, those of unread bytes marked where there may be secrets in them."""
-    if not hide:
-        return walked.spans
-    return [
-        span._replace(secret=True, value=redacted(span.length)) if span.leaf and span.name in ("undecoded", "trailing") else span
-        for span in walked.spans
-    ]
+    for span in walked.spans if hide else ():
+        if span.leaf and span.name in ("undecoded", "trailing"):
+            span.secret, span.value = True, redacted(span.length)
+    return walked.spans
 
 
 PROTOCOLS: Final = (

@@ -53,7 +53,7 @@ def read_login(frame: GuardedFrame, style: Style, of_client: bool) -> None:
         if mechanism is not None:
             at = next(index for index, span in enumerate(spans) if span.name == "mechanism")
             fields["mechanism"] = redacted(spans[at].length - 2)
-            spans[at] = spans[at]._replace(value=fields["mechanism"], secret=True)
+            spans[at].value, spans[at].secret = fields["mechanism"], True
         if frame.fault is not None:
             # What it says of lengths may be of other bytes
             frame.fault.reason = frame.missing or "cannot be read"
@@ -61,7 +61,7 @@ def read_login(frame: GuardedFrame, style: Style, of_client: bool) -> None:
         at = next(index for index, span in enumerate(spans) if span.name == "sasl_opaque_data")
         begin = frame.start + spans[at].offset + 4
         name = fields["sasl_username"] = username(mechanism, frame.data[begin : begin + spans[at].length - 4])
-        spans[at + 1] = spans[at + 1]._replace(value=name)
+        spans[at + 1].value = name
 
 
 def is_chunk(frame: GuardedFrame, language: Language) -> bool:
@@ -103,10 +103,10 @@ def hide(frame: GuardedFrame, style: Style, trusted: bool, spread: bool) -> None
 
 def hide_rest(frame: GuardedFrame) -> None:
     """Hide what could not be read where a password is expected; but not what a snap length left of a field."""
-    fault, spans = frame.fault, frame.spans
+    fault = frame.fault
     cut = frame.missing is not None and fault is not None and fault.field != "trailing"
-    for index, span in enumerate(spans):
+    for span in frame.spans:
         if span.leaf and (span.name == "trailing" or (span.name == "undecoded" and not cut)):
-            spans[index] = span._replace(value=redacted(span.length), secret=True)
+            span.value, span.secret = redacted(span.length), True
             if span.name in frame.fields:
                 frame.fields[span.name] = redacted(span.length)

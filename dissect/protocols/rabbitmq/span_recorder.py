@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamdump.errors import Malformed, OverLimit
-from streamdump.model import Span, make_span
+from streamdump.model import Span
 from streamdump.quota import Spans
 
 NOTES_KEPT = 64
@@ -44,13 +44,13 @@ class SpanRecorder:
 
     def span(self, name: str, at: int, length: int, value: Any, depth: int, label: str | None = None) -> None:
         if self.spans is not None:
-            self.spans.append(make_span(Span, (name, at - self.start, length, value, depth, True, label, False, self.buffer)))
+            self.spans.append(Span(name, at - self.start, length, value, depth, True, label, False, self.buffer))
 
     def open(self, name: str, at: int, depth: int) -> None:
         """A span around those that follow, until `close` says where it ends."""
         if self.spans is not None:
             self.opened.append((len(self.spans), at))
-            self.spans.append(make_span(Span, (name, at - self.start, 0, None, depth, False, None, False, self.buffer)))
+            self.spans.append(Span(name, at - self.start, 0, None, depth, False, None, False, self.buffer))
 
     def close(self, end: int, label: str | None = None) -> None:
         if self.spans is not None:
@@ -75,7 +75,7 @@ class SpanRecorder:
         for index, _ in self.opened:
             if index < len(spans):
                 span = spans[index]
-                spans[index] = span._replace(length=max(0, covered[span.buffer] - span.offset))
+                span.length = max(0, covered[span.buffer] - span.offset)
         self.opened.clear()
         for name, data in self.buffers.items():
             end = covered[name]

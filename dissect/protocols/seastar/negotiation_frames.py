@@ -153,7 +153,9 @@ def _in_force(server: Offer, client: Offer | None) -> dict[str, Any]:
 def _told(spans: list[Span], layouts: Sequence[str], negotiated: dict[str, Any] | None, size: int) -> list[Span]:
     """The spans with ids as people know them, and with what is in force behind the records that tell it."""
     ids = ("connection_id", "stream_parent")
-    spans = [span._replace(label=connection_text(span.value)) if span.name in ids and type(span.value) is int else span for span in spans]
+    for span in spans:
+        if span.name in ids and type(span.value) is int:
+            span.label = connection_text(span.value)
     if negotiated is not None:
         declined = negotiated["declined"]
         text = " or ".join(layouts) + (f"; declines {', '.join(declined)}" if declined else "")
