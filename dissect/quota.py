@@ -104,14 +104,6 @@ class Spans(list[Span]):
             start, _, secret = self.beyond.get(span.buffer, (span.offset, 0, False))
             self.beyond[span.buffer] = start, span.offset + span.length, secret or span.secret
 
-    def append_all(self, spans: list[Span]) -> None:
-        """Those of fields that are read at once."""
-        if len(self) + len(spans) <= MOST_SPANS:
-            self.extend(spans)
-        else:
-            for span in spans:
-                self.append(span)
-
     def put(self, name: str, at: int, length: int, value: Any, depth: int, leaf: bool = True, label: str | None = None) -> None:
         self.append(Span(name, at - self.start, length, value, depth, leaf, label, False, self.buffer))
 

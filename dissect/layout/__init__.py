@@ -8,6 +8,7 @@ from typing import Any
 
 from streamdump.layout.docs import PartTable, describe, rows
 from streamdump.layout.generate import decoder, reader
+from streamdump.layout.spans import walk_often
 from streamdump.layout.types import (
     Array,
     Bits,
@@ -117,6 +118,7 @@ __all__ = [
     "u128",
     "u128le",
     "walk",
+    "walk_often",
 ]
 
 

@@ -63,7 +63,7 @@ def decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[st
     if made is None:
         made = _decoders.get((layout.fields, style))
         if made is None:
-            made = _decoders[layout.fields, style] = _compile(source(layout, style), f"{layout.name} {layout.kind}")
+            made = _decoders[layout.fields, style] = compiled(source(layout, style), f"{layout.name} {layout.kind}")
         layout.decoders[style] = made
     return made
 
@@ -72,13 +72,13 @@ def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict
     """`read(buf, at, end)`: the object at `at` and where it ends, for parts written by hand."""
     made = group.readers.get(style)
     if made is None:
-        made = group.readers[style] = _compile(_part_source(group, style), "group")
+        made = group.readers[style] = compiled(_part_source(group, style), "group")
     return made
 
 
 def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
     """The source of the decoder and the names it uses."""
-    maker = _Maker(style)
+    maker = Maker(style)
     least = facts(layout.fields).element
     if least:
         # What may have more values than are made is left to the walk, which counts them
@@ -96,7 +96,7 @@ def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
 
 
 def _part_source(group: Group, style: Style) -> tuple[str, dict[str, Any]]:
-    maker = _Maker(style)
+    maker = Maker(style)
     value = maker.object(group.fields)
     maker.settle()
     maker.refuse("at > end")
@@ -104,7 +104,7 @@ def _part_source(group: Group, style: Style) -> tuple[str, dict[str, Any]]:
     return maker.source(), maker.names
 
 
-def _compile(made: tuple[str, dict[str, Any]], what: str) -> Callable[[bytes, int, int], Any]:
+def compiled(made: tuple[str, dict[str, Any]], what: str) -> Callable[..., Any]:
     text, names = made
     code = _codes.get(text)
     if code is None:
@@ -113,7 +113,7 @@ def _compile(made: tuple[str, dict[str, Any]], what: str) -> Callable[[bytes, in
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
         code = _codes[text] = compile(text, file, "exec")
     exec(code, names)
-    function: Callable[[bytes, int, int], Any] = names["decode"]
+    function: Callable[..., Any] = names["decode"]
     return function
 
 
@@ -176,9 +176,11 @@ class _Function:
         """Adjacent fixed fields not yet read."""
         self.order = ""
         """Their byte order, once one has any."""
+        self.left = ""
+        """What `leave` returned last."""
 
-    def source(self) -> str:
-        return "\n".join(["def decode(buf, at, end):", *self.lines, ""])
+    def source(self, parameters: str = "buf, at, end") -> str:
+        return "\n".join([f"def decode({parameters}):", *self.lines, ""])
 
     def emit(self, *lines: str) -> None:
         self.flush()
@@ -208,6 +210,13 @@ class _Function:
         if self.ahead:
             self.emit(f"at += {self.ahead}")
             self.ahead = 0
+
+    def leave(self) -> str:
+        """Keep where reading has come to in a variable, as `at` is to be set to what follows from it."""
+        self.left = self.variable("a")
+        self.emit(f"{self.left} = {self.where()}")
+        self.ahead = 0
+        return self.left
 
     def variable(self, letter: str = "v") -> str:
         return f"{letter}{next(self.serial)}"
@@ -247,7 +256,7 @@ class _Function:
         return bare
 
 
-class _Maker(_Function):
+class Maker(_Function):
     """Writes what reads the fields of a layout."""
 
     def __init__(self, style: Style) -> None:
@@ -369,8 +378,7 @@ class _Maker(_Function):
             case Text() | Blob():
                 return self.prefixed(kind, hidden=False)
             case Rest() | RestText():
-                start = self.variable("a")
-                self.emit(f"{start} = {self.where()}")
+                start = self.leave()
                 self.refuse(f"{start} > {self.end}")
                 value = self.variable()
                 taken = f"buf[{start}:{self.end}]"
@@ -427,9 +435,7 @@ class _Maker(_Function):
     def prefixed(self, kind: Text | Blob, hidden: bool) -> tuple[str, str]:
         size, signed = self.length(kind.length)
         value = self.variable()
-        start = self.variable("a")
-        self.emit(f"{start} = {self.where()}")
-        self.ahead = 0
+        start = self.leave()
         taken = f"buf[{start}:at]"
         shown = f"{taken}.decode()" if isinstance(kind, Text) else self.rendered(taken)
         if hidden:
@@ -471,7 +477,7 @@ class _Maker(_Function):
     def flat(self, item: Type) -> tuple[str, list[_Fixed], int] | None:
         """For an item of fixed size and one byte order: expression, run and size."""
         orders: set[str] = set()
-        if not _is_flat(item, orders) or len(orders) > 1:
+        if not is_flat(item, orders) or len(orders) > 1:
             return None
         self.flush()
         ahead = self.ahead
@@ -586,7 +592,7 @@ def _is_branched(kind: Group) -> bool:
     return any(len(choice.alternatives) >= BRANCHES for choice in choices) and is_closed(kind)
 
 
-def _is_flat(kind: Type, orders: set[str]) -> bool:
+def is_flat(kind: Type, orders: set[str]) -> bool:
     """Whether `kind` is a run of fixed fields and nothing else; adds its byte orders to `orders`."""
     match kind:
         case Number() | Bits(number=Number()):
@@ -597,6 +603,6 @@ def _is_flat(kind: Type, orders: set[str]) -> bool:
         case Fixed() | FixedText():
             return True
         case Group(fields=fields):
-            return all(isinstance(entry, Field) and not entry.secret and _is_flat(entry.type, orders) for entry in fields)
+            return all(isinstance(entry, Field) and not entry.secret and is_flat(entry.type, orders) for entry in fields)
         case _:
             return False

@@ -265,6 +265,8 @@ class Layout:
         self.info = info
         self.secret = facts(fields).secret
         self.decoders: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
+        self.walked = 0
+        """How many of its frames were read with their spans."""
 
     def __repr__(self) -> str:
         return f"<Layout {self.name} {self.kind}>"

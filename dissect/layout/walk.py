@@ -5,9 +5,7 @@ The last word on a frame: what `walk` reads without a fault or a note, the decod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
-from itertools import groupby
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from streamdump.layout.types import (
     Labels,
     Layout,
     Number,
+    Optional,
     Repeat,
     Rest,
     RestText,
@@ -52,56 +51,6 @@ class Walked(NamedTuple):
 
 
 PLAIN = Style()
-
-Show = Callable[["Walker", Any], Any]
-
-
-class Run(NamedTuple):
-    """Adjacent fields of fixed size, which are read at once where there is room for them; what needs more than that is no part of one."""
-
-    fields: tuple[Field, ...]
-    size: int
-    unpack: Callable[[bytes, int], tuple[Any, ...]]
-    parts: list[tuple[str, int, int, Show | None, Labels | None]]
-    """By field: its name, where it is and its size, how its value is shown if in another form, its labels."""
-
-
-@cache
-def steps_of(entries: tuple[Entry, ...]) -> list[Run | Entry]:
-    """The entries of an object with as many of them as possible in runs."""
-    steps: list[Run | Entry] = []
-    for fixed, found in groupby(entries, _is_fixed):
-        ones = list(found)
-        steps += _runs(ones) if fixed else ones
-    return steps
-
-
-def _is_fixed(entry: Entry) -> bool:
-    return isinstance(entry, Field) and isinstance(entry.type, Number | Fixed | FixedText) and not entry.secret and not entry.closed
-
-
-def _runs(fields: list[Any]) -> Iterator[Run]:
-    """A run for each byte order: one that has none goes with those before it."""
-    order, run = "", list[Field]()
-    for field in fields:
-        own = field.type.order if isinstance(field.type, Number) and field.type.size > 1 and field.type.code != "16s" else ""
-        if own and order not in ("", own):
-            yield _run(order, run)
-            run = []
-        order = own or order
-        run.append(field)
-    yield _run(order, run)
-
-
-def _run(order: str, fields: list[Field]) -> Run:
-    parts = []
-    codes, at = order or ">", 0
-    for name, kind, labels in [(field.name, field.type, field.labels) for field in fields]:
-        assert isinstance(kind, Number | Fixed | FixedText)
-        codes += f"{kind.size}s" if not isinstance(kind, Number) else "B" if kind is boolean else kind.code
-        parts.append((name, at, kind.size, _show(kind), labels))
-        at += kind.size
-    return Run(tuple(fields), at, Struct(codes).unpack_from, parts)
 
 
 def walk(
@@ -172,41 +121,19 @@ class Walker(WalkState):
         return value, at
 
     def _entries(self, entries: tuple[Entry, ...], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
-        for entry in steps_of(entries):
+        for entry in entries:
             match entry:
-                case Run() if entry.size <= end - at:
-                    self._take_run(entry, at, depth, into)
-                    at += entry.size
-                case Run():
-                    for field in entry.fields:
-                        at = self._field(field, field.type, at, end, depth, into)
                 case Field(type=Choice() as kind):
                     at = self._choice(kind, entry, at, end, depth, into)
                 case Field():
                     at = self._field(entry, entry.type, at, end, depth, into)
                 case Choice():
                     at = self._choice(entry, None, at, end, depth, into)
-                case _ if at < end:
+                case Optional() if at < end:
                     at = self._entries(entry.fields, at, end, depth, into)
-                case _ if self.missing is not None and end == self.end:
+                case Optional() if self.missing is not None and end == self.end:
                     raise self.malformed(at, self.missing, *_first_name(entry.fields))
         return at
-
-    def _take_run(self, run: Run, at: int, depth: int, into: dict[str, Any]) -> None:
-        buffer, first, scope = self.buffer, at - self.start, self.scopes[-1]
-        spans: list[Span] = []
-        for (name, offset, size, show, labels), bare in zip(run.parts, run.unpack(self.buf, at), strict=True):
-            value, label = bare, None
-            if show is not None:
-                self.path.append(name)
-                value = show(self, bare)
-                self.path.pop()
-            into[name] = value
-            scope[name] = bare
-            if labels is not None:
-                label = into[f"{name}_label"] = labels.get(bare)
-            spans.append(Span(name, first + offset, size, value, depth, True, label, False, buffer))
-        self.spans.append_all(spans)
 
     def _choice(self, choice: Choice, field: Field | None, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
         branch = choice.alternatives.get(self._reference(choice.discriminator), choice.otherwise)
@@ -286,9 +213,12 @@ class Walker(WalkState):
 
     def _one_number(self, kind: Number, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         bare = value = self._number(kind, at, end)
-        show = _show(kind)
-        if show is not None:
-            value = show(self, bare)
+        if kind is boolean:
+            value = self._boolean(bare)
+        elif kind.floating:
+            value = bare if bare - bare == 0 else not_finite(bare)
+        elif kind.code == "16s":
+            value = str(int.from_bytes(bare, "big" if kind.order == ">" else "little"))
         stop = at + kind.size
         self.span(name, at, stop, value, depth, None if labels is None else labels.get(bare))
         return value, stop, bare
@@ -473,25 +403,6 @@ class Walker(WalkState):
 
 
 _UNPACK: dict[Number, Callable[[bytes, int], tuple[Any, ...]]] = {}
-
-
-@cache
-def _show(kind: Number | Fixed | FixedText) -> Show | None:
-    """What makes of a value that was read the one that is shown; None where they are the same."""
-    match kind:
-        case FixedText():
-            return Walker._text
-        case Fixed():
-            return lambda walker, data: walker.render(data)
-        case Number(code="?"):
-            return Walker._boolean
-        case Number(floating=True):
-            return lambda walker, value: value if value - value == 0 else not_finite(value)
-        case Number(code="16s", order=">"):
-            return lambda walker, data: str(int.from_bytes(data, "big"))
-        case Number(code="16s"):
-            return lambda walker, data: str(int.from_bytes(data, "little"))
-    return None
 
 
 _BY_TYPE: dict[type, Callable[..., Read]] = {

@@ -38,6 +38,7 @@ from streamdump.layout import (
     rows,
     walk,
 )
+from streamdump.layout.spans import span_reader
 from streamdump.layout.types import parts_of
 from streamdump.model import Limited
 from tests.support.encoder import encode
@@ -214,7 +215,7 @@ def _numbers(kind: Number) -> st.SearchStrategy[Any]:
 
 
 def check_agreement(layout: Layout, buf: bytes, start: int, end: int, styles: Sequence[Style] = STYLES) -> Walked:
-    """Decoder and walk say the same of buf[start:end], whatever it is; returns the walk in the first style."""
+    """Decoder, walk and the reader of spans say the same of buf[start:end], whatever it is; returns the walk in the first style."""
     first: Walked | None = None
     for style in styles:
         walked = walk(layout, buf, start, end, style)
@@ -229,8 +230,16 @@ def check_agreement(layout: Layout, buf: bytes, start: int, end: int, styles: Se
             assert _order(fields) == _order(walked.fields)
             assert all("left over" in note for note in walked.notes), walked.notes
             assert bool(walked.notes) == ("trailing" in fields)
+        try:
+            found = span_reader(layout, style)(buf, start, end, "frame")
+        except UNREADABLE:
+            assert walked.fault is not None or walked.notes or _hides_objects(layout, style), (walked, style)
+        else:
+            assert not walked.notes
+            assert found == (walked.fields, walked.spans)
+            assert _order(found[0]) == _order(walked.fields)
         if style.bytes_as != "raw":
-            json.dumps([walked.fields, walked.spans, walked.notes], allow_nan=False)
+            json.dumps([walked.fields, [span.value for span in walked.spans], walked.notes], allow_nan=False)
         if walked.fault is not None:
             assert 0 <= walked.fault.offset <= end - start
             assert walked.fault.field
@@ -339,7 +348,7 @@ def check_secrets(layout: Layout, frame: bytes) -> None:
     for style in (Style("text"), Style("hex")):
         for missing in (None, "9 bytes lost"):
             walked = walk(layout, frame, 0, len(frame), style, missing)
-            said = json.dumps([walked.fields, walked.spans, walked.notes, str(walked.fault)])
+            said = json.dumps([walked.fields, str(walked.spans), walked.notes, str(walked.fault)])
             assert MARK not in said
             assert MARK.encode().hex() not in said
             flagged = bytearray(frame)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from streamdump.layout import Array, Entry, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
 from streamdump.layout.generate import decoder
+from streamdump.layout.spans import walk_often
 from streamdump.layout.types import has_secret, minimum
 from streamdump.layout.values import UNREADABLE
 from streamdump.layout.walk import Walked, walk
@@ -237,7 +238,7 @@ class CommandTable:
         """The walk of the form that fits best: the one that reads furthest, as a reply that may be empty is not for that left over."""
         best: tuple[int, int, int, Layout, Walked] | None = None
         for layout in self.layouts:
-            walked = walk(layout, data, start, end, style, missing)
+            walked = walk_often(layout, data, start, end, style, missing)
             fault, over = walked.fault, "trailing" in walked.fields
             if fault is not None and not (over and missing is not None):
                 # a form that goes on where bytes are missing is as it should be, one that ended before is not

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from streamdump.errors import Malformed
-from streamdump.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk
+from streamdump.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk, walk_often
 from streamdump.layout.values import RENDER
 from streamdump.model import Fault, Head, Limited, Span
 from streamdump.protocols.dissector import Dissector
@@ -309,7 +309,7 @@ class StreamDissector(Dissector):
             if fields is not None:
                 frame.fields = fields
             else:
-                frame.fields, frame.spans, frame.notes, frame.fault = walk(layout, data, start, end, self.style, missing)
+                frame.fields, frame.spans, frame.notes, frame.fault = walk_often(layout, data, start, end, self.style, missing)
         if "mechanism" in frame.fields:
             read_login(frame, self.style, frame.side == self.client)
         if frame.odd is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, ClassVar
 
-from streamdump.layout import Layout, Style, read, walk
+from streamdump.layout import Layout, Style, read, walk_often
 from streamdump.layout.values import RENDER
 from streamdump.model import Fault, Options, Span
 from streamdump.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Decoded
@@ -51,7 +51,7 @@ class PlainFrames:
         if missing is None and not detail:
             fields, notes, fault = read(layout, data, start, end, self.style, buffer)
             return layout, fields, [*self.notes, *notes], fault, None
-        fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing, buffer)
+        fields, spans, notes, fault = walk_often(layout, data, start, end, self.style, missing, buffer)
         return layout, fields, [*self.notes, *notes], fault, spans if detail else None
 
     def layout(self, data: bytes, start: int, end: int) -> Layout:

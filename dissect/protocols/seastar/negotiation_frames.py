@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from streamdump.layout import Style, read, walk
+from streamdump.layout import Style, read, walk_often
 from streamdump.layout.walk_state import NOTES_KEPT
 from streamdump.model import SideData, Span
 from streamdump.protocols.buffer import ReceiveBuffer
@@ -114,7 +114,7 @@ def greeting(
     if damage is None and not detail:
         fields, notes, fault = read(layouts.NEGOTIATION, data, start, end, style)
     else:
-        fields, told, notes, fault = walk(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason)
+        fields, told, notes, fault = walk_often(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason)
     seen: set[int] = set()
     for record in fields.get("features", ()):
         number = record.get("number")
