@@ -110,11 +110,10 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         yield f"    {palette.bad}{'':<{3 * shown + 11}} !  {fault_text(message)}{palette.reset}"
 
 
-_GAP = " " * (3 * RAW - 1)
 _WHERE = [f"    [{offset:04x}+" for offset in range(4_096)]
 _LENGTH = [f"{length}]".ljust(6) for length in range(1_000)]
-_BEHIND = [f"{_GAP}    ", *[f"{_GAP[3 * length - 1 :]}    " for length in range(1, RAW + 1)]]
-"""What follows the digits of so many bytes, none of which are left out."""
+_BEHIND = [" " * (len(_NO_OCTETS) - 3 * length) for length in range(RAW + 1)]
+"""What follows the digits and blanks of so many bytes, none of which are left out."""
 
 
 @lru_cache(1_024)
@@ -132,46 +131,52 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
     add, where_of, length_of, behind_of = lines.append, _WHERE, _LENGTH, _BEHIND
     make_column = _column if len(spans) <= REMEMBERED else _column.__wrapped__
     column = make_column(tuple([span.name for span in spans]), tuple([span.depth for span in spans]))
-    shown = "frame"
-    data = raw.get(shown, b"")
+    shown, data, digits, end = "", b"", "", 0
     text: Any
     for span, called in zip(spans, column, strict=True):
-        offset, length, value, label = span.offset, span.length, span.value, span.label
+        offset, length = span.offset, span.length
         if span.buffer != shown:
+            if shown or span.buffer != "frame":
+                add(f"    {visible(span.buffer)}  {len(raw.get(span.buffer, b'')):,} bytes")
             shown, data = span.buffer, raw.get(span.buffer, b"")
-            add(f"    {visible(shown)}  {len(data):,} bytes")
+            end = len(data)
+            # Of a last long field the first bytes do
+            digits = data[: spans[-1].offset + RAW if spans[-1].buffer == shown else end].hex(" ") + " "
         known = offset < 4_096 and length < 1_000
         where = where_of[offset] + length_of[length] if known else f"{f'    [{offset:04x}+{length}]':<15} "
         if not span.leaf:
             add(f"{where}{_NO_OCTETS}{called}".rstrip())
             continue
-        taken = data[offset : offset + length] if length <= RAW else data[offset : offset + RAW]
+        octets = digits[3 * offset : 3 * (offset + length)] if length <= RAW else digits[3 * offset : 3 * (offset + RAW)]
+        behind = behind_of[length] if length <= RAW and offset + length <= end else "+  ".rjust(len(_NO_OCTETS) - len(octets))
+        value, label = span.value, span.label
         kind = type(value)
         if span.secret and not show_secrets:
-            octets = " ".join(["**"] * len(taken))
+            octets = "** " * (len(octets) // 3)
             text = value if kind is str and value.startswith("<redacted ") else f"<redacted {length} bytes>"
         else:
-            octets = taken.hex(" ")
             if kind is int:
+                if not label:
+                    add(f"{where}{octets}{behind}{called}{value}")
+                    continue
                 text = value
             elif kind is str:
-                text = _quoted_or_digits(value, data[offset : offset + length])
+                text = _quoted_or_digits(value, data, offset, offset + length)
             else:
                 text = "" if value is None and span.name in _NO_FIELDS else _text(value)
             if label:
                 text = f"{text}  {visible(label)}"
-        behind = behind_of[length] if len(taken) == length else f"{_GAP[len(octets) :]} +  "
-        line = f"{where}{octets}{behind}{called}{text}"
-        # What is quoted or a number ends in no blank
-        add(line if kind is int and not label else line.rstrip())
+        add(f"{where}{octets}{behind}{called}{text}".rstrip())
     return lines
 
 
-def _quoted_or_digits(value: str, data: bytes) -> str:
-    """A text; if it is the hex digits that its bytes end with, with the text that they are where most of it can be printed."""
+def _quoted_or_digits(value: str, data: bytes, start: int, end: int) -> str:
+    """A text; if it is the hex digits that its bytes, `data[start:end]`, end with, with the text that they are where most of it can be
+    printed."""
     # Most texts need not be compared with the digits
-    if not (value and data and _LAST_DIGIT[data[-1]] == value[-1]):
+    if not value or start >= end or (end <= len(data) and _LAST_DIGIT[data[end - 1]] != value[-1]):
         return f"'{value}'" if value.isprintable() else f"'{visible(value)}'"
+    data = data[start:end]
     data = data[-((len(value) + 1) // 2) :]
     if not data.hex().endswith(value):
         return f"'{visible(value)}'"
@@ -214,7 +219,7 @@ def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
     if value is None and (bad or span.name in _NO_FIELDS):
         return ""
     # Hex digits that repeat the bytes are bytes; text of so many characters would have taken as many bytes.
-    text = _quoted_or_digits(value, data[span.offset : span.offset + span.length]) if isinstance(value, str) else _text(value)
+    text = _quoted_or_digits(value, data, span.offset, span.offset + span.length) if isinstance(value, str) else _text(value)
     return f"{text}  {visible(span.label)}" if span.label else text
 
 
