@@ -202,11 +202,11 @@ class Inspector:
         if protocol == UDP:
             answer = dns_answer(data)
             if answer is not None:
-                self.diagnoser.network.answer(answer, packet.number)
+                self.diagnoser.overview.network.answer(answer, packet.number)
             return
         error = icmp_error(data)
         if error is not None:
-            self.diagnoser.network.error(error, network, (order, packet.number, packet.file, packet.time_ns))
+            self.diagnoser.overview.network.error(error, network, (order, packet.number, packet.file, packet.time_ns))
 
     def finish(self, now_ns: int | None = None) -> list[Record]:
         """What is left at the end of the capture; `now_ns`: of an interface, when that is."""
@@ -226,7 +226,7 @@ class Inspector:
             yield self._hand_out(emitted[at : at + LAST])
         if self.diagnoser is not None:
             yield self._hand_out(self.table.unused(self.diagnoser.ports()))
-            self.diagnoser.end_ns = max([self.diagnoser.end_ns, *self.run.ends_ns.values()])
+            self.diagnoser.overview.end_ns = max([self.diagnoser.overview.end_ns, *self.run.ends_ns.values()])
             yield self.diagnoser.finish()
 
     def age(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None = None) -> list[Record]:

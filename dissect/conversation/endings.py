@@ -117,7 +117,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         begun,
         (neighbour(begun[0], whole), neighbour(begun[1], whole)),
         conversation.proxy_header,
-        () if run.diagnoser is None else run.diagnoser.network.of(tcp, run.options.separate),
+        () if run.diagnoser is None else run.diagnoser.overview.network.of(tcp, run.options.separate),
         before,
     )
     return Event(end.order, end.rank, end.position, closed, NONE, None, end.time_ns)

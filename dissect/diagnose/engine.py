@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
-from streamdump.diagnose.common import ACCEPTED_KEPT, ACROSS, COMMON, FIRST, PLAIN, SENT_LATE, Failed, Overview, set_late_aside
-from streamdump.diagnose.copies import Copies, Opened
-from streamdump.diagnose.network import NetworkEvidence
+from streamdump.diagnose.across import ACROSS, ACROSS_KEPT, Failed, Overview, Seen
+from streamdump.diagnose.common import COMMON, FIRST, PLAIN
+from streamdump.diagnose.copies import Opened
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
+    CLOSED_BEFORE,
     ERROR,
     EVIDENCE,
     EXCHANGE,
@@ -25,7 +26,7 @@ from streamdump.diagnose.rules import (
     GAP,
     LIVE,
     NOTE,
-    REFUSED,
+    REFUSED_ADVICE,
     SEVERITIES,
     UNANSWERED_KEPT,
     WARNING,
@@ -38,10 +39,11 @@ from streamdump.diagnose.rules import (
     Rule,
     numbers,
     packets,
+    traits,
     untimed,
     without_numbers,
-    without_times,
 )
+from streamdump.diagnose.tcp import set_late_aside
 from streamdump.errors import Report, describe_exception
 from streamdump.model import Exchange, Finding, Gap, Message, Record, Severity
 from streamdump.protocols.records import rfc3339
@@ -51,9 +53,6 @@ PENDING = 16
 
 RETRY_NS = 10_000_000_000
 """A client that asks again what it cannot do without does so by then."""
-
-ACROSS_KEPT = 4_096
-"""So many different troubles are counted over all conversations."""
 
 PLACES_KEPT = 256
 """So many places that clients are sent to are looked for."""
@@ -78,6 +77,36 @@ class Outcome(msgspec.Struct):
     rule: str | None
 
 
+class RuleTable:
+    """The rules of a family, by what they look at and need."""
+
+    def __init__(self, family: Family) -> None:
+        self._rules = (*FIRST, *family.rules, *COMMON)
+        self._named = {name for rule in self._rules for name in ((rule.on,) if isinstance(rule.on, str) else rule.on)}
+        self._chosen: dict[tuple[str, int], tuple[Rule, ...]] = {}
+
+    def of(self, on: str, has: int = 0) -> tuple[Rule, ...]:
+        """Return the rules to ask about a record, in their order; `has`: what holds of it that they may need."""
+        return self._choose(on, has) if on in self._named else ()
+
+    def of_message(self, message: Message) -> tuple[Rule, ...]:
+        """Return those about a message: by its name, and about any."""
+        return self._choose(message.name if message.name in self._named else ANY, traits(message))
+
+    def _choose(self, on: str, has: int) -> tuple[Rule, ...]:
+        found = self._chosen.get((on, has))
+        if found is None:
+            fit = [rule for rule in self._rules if rule.needs & ~has == 0]
+            mine = [rule for rule in fit if on == rule.on or (on in rule.on and not isinstance(rule.on, str))]
+            # Nothing but a message has a name of its own
+            more = [rule for rule in fit if rule.on == ANY] if on not in _RECORDS else []
+            found = self._chosen[on, has] = (*mine, *more)
+        return found
+
+
+_RECORDS = (ANY, GAP, EXCHANGE, CLOSED, CLOSED_BEFORE, LIVE)
+
+
 class Diagnoser:
     """Finds what went wrong in the conversations of one run. Told of every record in its order, and of the end of every conversation."""
 
@@ -85,24 +114,14 @@ class Diagnoser:
         self.summaries: dict[int, Outcome] = {}
         """Of conversations that ended, until somebody takes them away."""
         self.reports: list[Report] = []
+        self.overview = Overview()
         self._talks: dict[int, ConversationContext] = {}
         self._numbers = 0
-        self.end_ns = 0
-        """When the capture ended, for rules over several conversations."""
-        self._failed: dict[tuple[Hashable, ...], Failed] = {}
-        self._later: dict[tuple[Hashable, ...], Failed] = {}
-        self._active: dict[str, None] = {}
-        self._accepted: dict[str, int] = {}
-        self.network = NetworkEvidence()
-        """What ICMP and DNS say; nobody but an inspector sees their packets."""
-        self.copies = Copies()
-        self._sent: dict[tuple[str, ...], Finding] = {}
-        self._dialled: dict[str, None] = {}
-        self._spoken: dict[str, tuple[str | None, int]] = {}
-        """By endpoint of a server, the protocol that somebody speaks with it, and its port."""
+        self._spoken: dict[str, str] = {}
+        """By endpoint of a server, the protocol that somebody speaks with it."""
         self._ports: set[int] = set()
         self._families = {name: family for family in FAMILIES for name in family.protocols}
-        self._rules = {family: _by_record(family) for family in {PLAIN, *FAMILIES}}
+        self._rules = {family: RuleTable(family) for family in (PLAIN, *FAMILIES)}
         self._shared: dict[Family, dict[Hashable, Any]] = {family: {} for family in self._rules}
 
     def begin(self, conversation: int, protocol: str, whole: bool) -> None:
@@ -134,7 +153,7 @@ class Diagnoser:
         out: list[Record] = []
         for context in self._talks.values():
             self._release(context, out)
-            rules = () if context.over else self._rules[context.family].get(LIVE, ())
+            rules = () if context.over else self._rules[context.family].of(LIVE)
             self._ask(context, rules, Now(now_ns, context.client or "", context.server or ""), out)
         return out
 
@@ -145,20 +164,9 @@ class Diagnoser:
     def finish(self) -> list[Record]:
         """What all conversations together tell."""
         out: list[Record] = []
-        seen = Overview(
-            list(self._failed.values()),
-            self._sent,
-            self._dialled,
-            list(self._later.values()),
-            self._active,
-            self._accepted,
-            self.network,
-            self.copies,
-            self.end_ns,
-        )
         for rule in ACROSS:
             try:
-                for told, one in rule.tell(seen):
+                for told, one in rule.tell(self.overview):
                     name = rule.name if "." in rule.name else f"{one.protocol}.{rule.name}"
                     client, server = (one.client, one.server) if isinstance(one, Failed) else (one.dst, one.src)
                     time_ns = one.last_ns if isinstance(one, Failed) else one.time_ns
@@ -171,34 +179,11 @@ class Diagnoser:
 
     def seen(self) -> tuple[Any, ...]:
         """What `finish` goes by, as plain data."""
-        failed = [[msgspec.structs.asdict(one) for one in kept.values()] for kept in (self._failed, self._later)]
-        sent = [(places, msgspec.structs.asdict(one)) for places, one in self._sent.items()]
-        return *failed, sent, list(self._dialled), list(self._active), self._accepted, self.copies.seen(), self.end_ns
+        return self.overview.seen()
 
     def learn(self, seen: Sequence[Any]) -> None:
         """Take what another one has seen, of other conversations."""
-        *failed, sent, dialled, active, accepted, copies, end_ns = seen
-        for kept, more in zip((self._failed, self._later), failed, strict=True):
-            for one in more:
-                found = Failed(**one | {"places": tuple(one["places"])})
-                what = (found.rule, found.alike, found.server)
-                if what in kept:
-                    kept[what].merge(found)
-                elif len(kept) < ACROSS_KEPT:
-                    kept[what] = found
-        for places, one in sent:
-            self._sent.setdefault(tuple(places), Finding(**one))
-        self._dialled |= dict.fromkeys(dialled)
-        self._active |= dict.fromkeys(active)
-        for server, count in accepted.items():
-            self._accept(server, count)
-        self.copies.learn(copies)
-        self.end_ns = max(self.end_ns, end_ns)
-
-    def _accept(self, server: str, count: int) -> None:
-        """Count connections that a server accepted."""
-        if server in self._accepted or len(self._accepted) < ACCEPTED_KEPT:
-            self._accepted[server] = self._accepted.get(server, 0) + count
+        self.overview.learn(seen)
 
     def forget(self, conversations: Iterable[int]) -> None:
         """These have left for good, and nobody will ask about them."""
@@ -215,8 +200,10 @@ class Diagnoser:
     def _talk(self, conversation: int, protocol: str | None) -> ConversationContext:
         context = self._talks.get(conversation)
         if context is None:
-            family = PLAIN if protocol is None else self._families.get(protocol, PLAIN)
-            context = self._talks[conversation] = ConversationContext(conversation, protocol or "tcp", family, self._shared[family])
+            family = self._families.get(protocol or "", PLAIN)
+            shared, ready = self._shared[family], not family.steps
+            context = ConversationContext(conversation, protocol or "tcp", family, family.state(), shared, ready)
+            self._talks[conversation] = context
         return context
 
     def _message(self, message: Message, out: list[Record]) -> None:
@@ -227,8 +214,7 @@ class Diagnoser:
         if context.pending:
             self._settle(context, message, out)
         context.see(message)
-        rules = self._rules[context.family]
-        self._ask(context, (*rules.get(message.name, ()), *rules.get(ANY, ())), message, out)
+        self._ask(context, self._rules[context.family].of_message(message), message, out)
         if message.outcome == "refused" and message.number not in context.told:
             self._refused(context, message, out)
         if context.family.follow is not None:
@@ -241,41 +227,43 @@ class Diagnoser:
             return
         if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:
             context.unanswered.append(record)
-        self._ask(context, self._rules[context.family].get(kind, ()), record, out)
+        self._ask(context, self._rules[context.family].of(kind), record, out)
 
     def _closed(self, closed: Closed, out: list[Record]) -> None:
         context = self._talk(closed.conversation, closed.verdict.protocol)
+        rules = self._rules[context.family]
         if closed.ahead is None:
             self._talks.pop(closed.conversation, None)
         if context.over:
-            self._ask(context, (SENT_LATE,), closed, out)
+            self._ask(context, rules.of(CLOSED_BEFORE, closed.traits(context)), closed, out)
             return
         for message, reason in closed.ahead or ():
             self._other(_left(message, reason, closed), EXCHANGE, out)
         context.over = True
+        overview, server = self.overview, closed.endpoints[closed.server]
         if closed.verdict.protocol is not None and closed.client is not None and len(self._spoken) < ACROSS_KEPT:
-            self._spoken.setdefault(closed.endpoints[closed.server], (closed.verdict.protocol, closed.ports[closed.server]))
+            self._spoken.setdefault(server, closed.verdict.protocol)
             self._ports.add(closed.ports[closed.server])
         elif closed.verdict.protocol is None and closed.expected is None:
-            closed.expected = self._spoken.get(closed.endpoints[closed.server], (None, 0))[0]
-        self.end_ns = max(self.end_ns, closed.end_ns)
+            closed.expected = self._spoken.get(server)
+        overview.end_ns = max(overview.end_ns, closed.end_ns)
         if closed.client is not None:
-            context.client, context.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
+            context.client, context.server = closed.endpoints[closed.client], server
         else:
             context.client, context.server = context.client or closed.endpoints[0], context.server or closed.endpoints[1]
-        if len(self._dialled) < ACROSS_KEPT:
-            self._dialled[context.server] = None
+        if len(overview.dialled) < ACROSS_KEPT:
+            overview.dialled[context.server] = None
         if closed.packets[closed.server] and not closed.refused:
-            self._accept(context.server, 1)
-        _note_opened(self.copies, context, closed)
-        if context.active and len(self._active) < ACROSS_KEPT:
-            self._active[context.client.rpartition(":")[0]] = None
+            overview.accept(context.server, 1)
+        self._note_opened(context, closed)
+        if context.active and len(overview.active) < ACROSS_KEPT:
+            overview.active[context.client.rpartition(":")[0]] = None
         for message, request, refusal in context.pending:
             self._tell_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
         context.pending.clear()
         self._release(context, out)
         set_late_aside(context, closed)
-        self._ask(context, self._rules[context.family].get(CLOSED, ()), closed, out)
+        self._ask(context, rules.of(CLOSED, closed.traits(context)), closed, out)
         if closed.verdict.protocol is None and closed.expected is None and context.worst is None:
             return
         if len(self.summaries) >= SUMMARIES_KEPT:
@@ -284,8 +272,8 @@ class Diagnoser:
         self.summaries[closed.conversation] = Outcome(
             closed.conversation,
             closed.first[3],
-            context.client or closed.endpoints[0],
-            context.server or closed.endpoints[1],
+            context.client,
+            context.server,
             closed.client is not None,
             closed.verdict.protocol,
             closed.verdict.name,
@@ -295,6 +283,15 @@ class Diagnoser:
             None if worst is None else worst.severity,
             None if worst is None else worst.rule,
         )
+
+    def _note_opened(self, context: ConversationContext, closed: Closed) -> None:
+        """Note a connection whose beginning was captured, as others may be copies of it."""
+        client, server = closed.numbers
+        if client is None or server is None or not closed.ours or not any(closed.bytes):
+            return
+        content = tuple(context.content) if any(context.messages) else closed.bytes
+        head = (*closed.endpoints, closed.verdict.protocol or "tcp", closed.first[3], closed.first[1])
+        self.overview.copies.add((client, server), Opened(*head, closed.ttls, content))
 
     def _ask(self, context: ConversationContext, rules: Iterable[Rule], record: Any, out: list[Record]) -> None:
         for rule in rules:
@@ -314,6 +311,7 @@ class Diagnoser:
         name = name if "." in name else f"{context.protocol}.{name}"
         severity = told.severity or rule.severity
         message = record if type(record) is Message else None
+        closed = record if type(record) is Closed else None
         if message is not None and severity != NOTE:
             context.told.add(message.number)
         key = (name, told.cause if told.key is None else told.key)
@@ -329,43 +327,28 @@ class Diagnoser:
             request = None if message is None else context.request_of(message)
             messages = numbers(request, message) if message is not None else (record.request,) if type(record) is Exchange else ()
         if marks is None:
-            shown = {one.number: one for one in (*context.asked.values(), *context.last, message) if one is not None}
-            marks = packets(*map(shown.get, messages))
-            if type(record) is Closed:
-                marks = tuple(dict.fromkeys((*marks, record.last[1])))
-        if type(record) is Closed:
-            time_ns = record.until_ns
-            src, dst, sender = context.client or "", context.server or "", None
-        else:
-            time_ns, src, dst, sender = record.time_ns, record.src, record.dst, getattr(record, "sender", None)
-        timed = not record.untimed if type(record) is Closed else time_ns != 0
+            shown = context.remembered() if messages else {}
+            marks = packets(*[message if message is not None and one == message.number else shown.get(one) for one in messages])
+            marks = marks if closed is None else tuple(dict.fromkeys((*marks, closed.last[1])))
+        time_ns = record.time_ns if closed is None else closed.until_ns
         # The end of the capture is no time at which the trouble came
-        came_ns = min(time_ns, record.last[3]) if type(record) is Closed else time_ns
-        finding = Finding(
-            1,
-            0,
-            rfc3339(time_ns),
-            time_ns,
-            context.conversation,
-            src,
-            dst,
-            sender,
-            None if context.protocol == "tcp" else context.protocol,
-            name,
-            severity,
-            told.cause if timed else untimed(told.cause),
-            told.advice or rule.advice,
-            list(messages[:EVIDENCE]),
-            list(marks[:EVIDENCE]),
-        )
+        came_ns = told.at_ns if told.at_ns is not None else time_ns if closed is None else min(time_ns, closed.last[3])
+        timed = time_ns != 0 if closed is None else not closed.untimed
+        seen = Seen(name, severity, told.cause if timed else untimed(told.cause), came_ns, messages, marks)
         if told.later:
-            self._count(context, finding, told, came_ns if told.at_ns is None else told.at_ns, self._later)
+            self.overview.add(context, told, seen)
             return
+        src, dst, sender = context.client or "", context.server or "", None
+        if closed is None:
+            src, dst, sender = record.src, record.dst, getattr(record, "sender", None)
+        protocol = None if context.protocol == "tcp" else context.protocol
+        head = (1, 0, rfc3339(time_ns), time_ns, context.conversation, src, dst, sender, protocol, name, severity)
+        finding = Finding(*head, seen.cause, told.advice or rule.advice, list(messages[:EVIDENCE]), list(marks[:EVIDENCE]))
         context.found[key] = [1, finding, False]
         if told.alike:
             context.held[key] = told
         else:
-            self._report_finding(context, finding, told, came_ns, out)
+            self._report_finding(context, finding, told, seen, out)
 
     def _release(self, context: ConversationContext, out: list[Record]) -> None:
         """Report what waited for its count."""
@@ -375,33 +358,23 @@ class Diagnoser:
                 times = "twice" if count == 2 else f"{count:,} times"
                 finding.cause += f"; {times} on this connection{', with different numbers' if differ else ''}"
                 found[0] = 1
-            self._report_finding(context, finding, told, finding.time_ns, out)
+            seen = Seen(finding.rule, finding.severity, finding.cause, finding.time_ns, finding.messages, finding.packets)
+            self._report_finding(context, finding, told, seen, out)
         context.held.clear()
 
-    def _report_finding(self, context: ConversationContext, finding: Finding, told: FindingDraft, came_ns: int, out: list[Record]) -> None:
+    def _report_finding(self, context: ConversationContext, finding: Finding, told: FindingDraft, seen: Seen, out: list[Record]) -> None:
         self._add(out, finding)
-        if told.places and len(self._sent) < PLACES_KEPT:
-            self._sent.setdefault(told.places, finding)
+        if told.places and len(self.overview.sent) < PLACES_KEPT:
+            self.overview.sent.setdefault(told.places, finding)
         if context.worst is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(context.worst.severity):
             context.worst = finding
         if finding.severity != NOTE:
-            self._count(context, finding, told, came_ns, self._failed)
+            self.overview.add(context, told, seen)
 
     def _add(self, out: list[Record], finding: Finding) -> None:
         self._numbers += 1
         finding.number = self._numbers
         out.append(finding)
-
-    def _count(
-        self, context: ConversationContext, finding: Finding, told: FindingDraft, came_ns: int, kept: dict[tuple[Hashable, ...], Failed]
-    ) -> None:
-        """Remember a trouble, as others may have it, too."""
-        what = (finding.rule, told.alike or without_times(finding.cause), context.server)
-        if what not in kept and len(kept) < ACROSS_KEPT:
-            head = (finding.rule, finding.severity, finding.cause, what[1])
-            kept[what] = Failed(*head, context.protocol, context.client, context.server, told.places)
-        if what in kept:
-            kept[what].add(context, finding, came_ns)
 
     # Refusals: how bad one is shows in what comes behind it
 
@@ -475,17 +448,7 @@ class Diagnoser:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
 
 
-_REFUSAL = Rule("refused", WARNING, (), lambda context, message: None, REFUSED)
-
-
-def _note_opened(copies: Copies, context: ConversationContext, closed: Closed) -> None:
-    """Note a connection whose beginning was captured, as others may be copies of it."""
-    client, server = closed.numbers
-    if client is None or server is None or not closed.ours or not any(closed.bytes):
-        return
-    content = tuple(context.content) if any(context.messages) else closed.bytes
-    head = (*closed.endpoints, closed.verdict.protocol or "tcp", closed.first[3], closed.first[1])
-    copies.add((client, server), Opened(*head, closed.ttls, content))
+_REFUSAL = Rule("refused", WARNING, (), lambda context, message: None, REFUSED_ADVICE)
 
 
 def _left(message: Message, reason: str, closed: Closed) -> Exchange:
@@ -522,14 +485,6 @@ def _reason(message: Message, request: Message | None) -> str:
         if fields.get(name):
             return str(fields[name])[:200]
     return labels[0][1] if labels else "no reason given"
-
-
-def _by_record(family: Family) -> dict[str, tuple[Rule, ...]]:
-    found: dict[str, list[Rule]] = {}
-    for rule in (*FIRST, *family.rules, *COMMON):
-        for name in (rule.on,) if isinstance(rule.on, str) else rule.on:
-            found.setdefault(name, []).append(rule)
-    return {name: tuple(rules) for name, rules in found.items()}
 
 
 def _reached(context: ConversationContext, closed: Closed) -> str:

@@ -14,16 +14,18 @@ import msgspec
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
+    ENDED,
     ERROR,
     LEFT_NS,
     NOT_DIALLED,
     NOTE,
+    NOTED,
+    OPEN,
     WARNING,
     Closed,
     ConversationContext,
     Family,
     FindingDraft,
-    Message,
     Refusal,
     Rule,
     fact,
@@ -37,6 +39,7 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
+from streamdump.model import Message
 from streamdump.protocols.iggy.frames import HEADER
 from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, in_words
 
@@ -590,14 +593,18 @@ RULES: tuple[Rule, ...] = (
         CLOSED,
         _malformed,
         "Look at the message with -V -x, and use another release of the client: this one writes what servers do not read.",
+        ENDED | OPEN,
     ),
-    Rule("closed-by-server", NOTE, CLOSED, _ended, "Look in the log of the server: somebody closed the connection, or it was stopped."),
+    Rule(
+        "closed-by-server", NOTE, CLOSED, _ended, "Look in the log of the server: somebody closed the connection, or it was stopped.", ENDED
+    ),
     Rule(
         "checksum",
         ERROR,
         ANY,
         noted("checksum.*computed|computed.*checksum", "{name} of the {who}: {note}", "{name}"),
         "Look whether the message is damaged where it is stored, too, or only on the way.",
+        NOTED,
     ),
     Rule("not-found", NOTE, tuple(sorted(FINDS)), _absent, "Create it first, or check the name, if it should be there."),
     Rule(
@@ -630,6 +637,7 @@ RULES: tuple[Rule, ...] = (
         ANY,
         noted("^the pairing is unsure", "which response answers which request is not sure: frames were missed, and only their order tells"),
         "Capture without loss: in this framing no number ties a response to its request.",
+        NOTED,
     ),
 )
 

@@ -15,19 +15,21 @@ from streamdump.bson import Special
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
+    ENDED,
     ERROR,
     GAP,
     NOTE,
+    NOTED,
+    OPEN,
     PATIENCE_NS,
-    REFUSED,
+    REFUSED_ADVICE,
+    SPOKEN,
     WARNING,
     Closed,
     ConversationContext,
     Family,
     FindingDraft,
-    Gap,
     HandshakeStep,
-    Message,
     Refusal,
     Rule,
     last_before,
@@ -39,6 +41,7 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
+from streamdump.model import Gap, Message
 from streamdump.protocols.mewbase.dissector import REST_NOTE
 
 TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")
@@ -468,9 +471,16 @@ _BSON = "Look at the message with -V -x: a frame is a BSON document with type an
 RULES: tuple[Rule, ...] = (
     Rule("no-connect", ERROR, ANY, _no_connect, "Let the client send CONNECT first, and wait for its RESPONSE."),
     Rule("version", WARNING, "CONNECT", _version, f'Let the client state version "{LATEST}".'),
-    Rule("old-unsubscribe", NOTE, CLOSED, _old_end, "Nothing need be done, unless the client goes on to use the connection."),
-    Rule("closes-over", ERROR, CLOSED, _closes_over, "Look at the message with -V, and let the client write what the server expects."),
-    Rule("deaf", ERROR, CLOSED, _deaf, "Connect anew: a server that could not take a frame apart reads all wrongly from there on."),
+    Rule("old-unsubscribe", NOTE, CLOSED, _old_end, "Nothing need be done, unless the client goes on to use the connection.", OPEN),
+    Rule(
+        "closes-over",
+        ERROR,
+        CLOSED,
+        _closes_over,
+        "Look at the message with -V, and let the client write what the server expects.",
+        ENDED | OPEN,
+    ),
+    Rule("deaf", ERROR, CLOSED, _deaf, "Connect anew: a server that could not take a frame apart reads all wrongly from there on.", OPEN),
     Rule("impossible-length", WARNING, CLOSED, _impossible, _BSON),
     Rule(
         "unknown-type",
@@ -478,9 +488,12 @@ RULES: tuple[Rule, ...] = (
         ANY,
         noted("drop (it|this) without an answer", "{name}: {note}", "{name}"),
         "Use the names that servers know: streamdump protocols mewbase lists them.",
+        NOTED,
     ),
-    Rule("missing-field", WARNING, ANY, _missing_field, "Let the client write this field: servers close over most that are missing."),
-    Rule("length", NOTE, ANY, noted(re.escape(REST_NOTE), "{name} of the {who}: {note}", "{who}"), _BSON),
+    Rule(
+        "missing-field", WARNING, ANY, _missing_field, "Let the client write this field: servers close over most that are missing.", NOTED
+    ),
+    Rule("length", NOTE, ANY, noted(re.escape(REST_NOTE), "{name} of the {who}: {note}", "{who}"), _BSON, NOTED),
     Rule("skipped-bytes", WARNING, GAP, _skipped, _BSON),
     Rule("positions", WARNING, "RECEV", _backwards, "Let the consumer pass over positions that it has had."),
     Rule(
@@ -492,13 +505,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("unacknowledged", WARNING, CLOSED, _unacknowledged, "Let the client send ACKEV for each RECEV: the server stops at a limit."),
     Rule("transaction", WARNING, TRANSACTIONS, _begun_twice, "Let the client end each transaction before it begins another."),
-    Rule("transaction", WARNING, CLOSED, _not_ended, "Let the client commit or abort before it leaves."),
+    Rule("transaction", WARNING, CLOSED, _not_ended, "Let the client commit or abort before it leaves.", ENDED),
     Rule(
         "query-unfinished",
         WARNING,
         CLOSED,
         _unfinished,
         "Do not wait for a last result alone: none comes where the query filters out the last document.",
+        ENDED,
     ),
     Rule(
         "closed-by-server",
@@ -506,6 +520,7 @@ RULES: tuple[Rule, ...] = (
         CLOSED,
         _ended,
         "Look in the log of the server: somebody closed the connection, or it was stopped.",
+        ENDED | SPOKEN,
     ),
 )
 
@@ -516,7 +531,7 @@ FAMILY = Family(
     protocols=("mewbase",),
     rules=RULES,
     others=(
-        ("connect-refused", REFUSED),
+        ("connect-refused", REFUSED_ADVICE),
         ("version-refused", _VERSION),
         ("authentication-failed", ADVICE["authentication failed"]),
         ("idle", _PING),

@@ -15,21 +15,23 @@ from streamdump.diagnose.rules import (
     ANY,
     ASKED_SIZE,
     CLOSED,
+    ENDED,
     ERROR,
     EXCHANGE,
     LEFT_NS,
     LIVE,
     NOT_DIALLED,
     NOTE,
+    NOTED,
+    OPEN,
     PATIENCE_NS,
+    REFUSED,
     WARNING,
     Closed,
     ConversationContext,
-    Exchange,
     Family,
     FindingDraft,
     HandshakeStep,
-    Message,
     Now,
     Refusal,
     Rule,
@@ -46,6 +48,7 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
+from streamdump.model import Exchange, Message
 from streamdump.protocols.records import LOST, SKIPPED
 
 BEFORE_TUNE = 8_192
@@ -379,6 +382,8 @@ def _size(message: Message) -> int:
 
 
 def _too_large(context: ConversationContext, message: Message) -> FindingDraft | None:
+    if message.fault is None and message.size - 4 <= context.memo.frame_max:
+        return None
     limit, size = _limit(context), _size(message)
     if size <= limit:
         return None
@@ -521,7 +526,7 @@ def _too_long(context: ConversationContext, last: Message, now_ns: int) -> bool:
 
 def _null(message: Message) -> str | None:
     """What a message of the client has that must not be null."""
-    if message.sender == "server" or message.fault is not None:
+    if message.sender == "server" or message.fault is not None or None not in message.fields.values():
         return None
     name = next((name.replace("_", " ") for name in TEXTS if message.fields.get(name, "") is None), None)
     return None if name is None else f"the {name} of {message.name} is null, which servers take for a damaged frame"
@@ -1312,18 +1317,32 @@ RULES: tuple[Rule, ...] = (
         CLOSED,
         _skipped,
         "Let the client begin with PeerProperties, then SaslHandshake, SaslAuthenticate, Tune, Open.",
+        ENDED,
     ),
-    Rule("argument-not-valid", ERROR, CLOSED, _arguments, "Let the client write this argument as a decimal number of bytes."),
+    Rule("argument-not-valid", ERROR, CLOSED, _arguments, "Let the client write this argument as a decimal number of bytes.", ENDED | OPEN),
     Rule(
-        "frame-too-large", ERROR, CLOSED, _too_large_end, "Send smaller batches, or raise stream.frame_max at the server and at the client."
+        "frame-too-large",
+        ERROR,
+        CLOSED,
+        _too_large_end,
+        "Send smaller batches, or raise stream.frame_max at the server and at the client.",
+        ENDED,
     ),
-    Rule("login-cut-off", ERROR, CLOSED, _cut_off, "Look in the log of the server for the reason, and choose another mechanism."),
+    Rule(
+        "login-cut-off",
+        ERROR,
+        CLOSED,
+        _cut_off,
+        "Look in the log of the server for the reason, and choose another mechanism.",
+        ENDED | OPEN,
+    ),
     Rule(
         "authentication-refused",
         ERROR,
         "SaslAuthenticate",
         _refused("^authentication failure$", _authentication),
         "Check user and password at the client: rabbitmqctl authenticate_user tells whether the server takes them.",
+        REFUSED,
     ),
     Rule(
         "loopback-only-user",
@@ -1331,6 +1350,7 @@ RULES: tuple[Rule, ...] = (
         "SaslAuthenticate",
         _refused("loopback", _loopback),
         "Create a user of your own; loopback_users in the server's configuration lists those that may log in locally only.",
+        REFUSED,
     ),
     Rule(
         "mechanism-refused",
@@ -1338,6 +1358,7 @@ RULES: tuple[Rule, ...] = (
         "SaslAuthenticate",
         _refused("mechanism not", _mechanism),
         "Choose one of the mechanisms that the server offers, or enable this one (auth_mechanisms).",
+        REFUSED,
     ),
     Rule(
         "renewal-refused",
@@ -1345,14 +1366,16 @@ RULES: tuple[Rule, ...] = (
         "SaslAuthenticate",
         _refused("cannot change", _renewal),
         "Renew it with the mechanism and the user that the connection began with, or open another connection.",
+        REFUSED,
     ),
-    Rule("sasl-error", ERROR, "SaslAuthenticate", _refused("", _sasl), "Look at how the client makes the data of this mechanism."),
+    Rule("sasl-error", ERROR, "SaslAuthenticate", _refused("", _sasl), "Look at how the client makes the data of this mechanism.", REFUSED),
     Rule(
         "virtual-host-refused",
         ERROR,
         "Open",
         _vhost,
         "Check the name; rabbitmqctl list_vhosts and list_permissions -p VHOST show what there is.",
+        REFUSED,
     ),
     Rule(
         "frame-max-raised",
@@ -1390,8 +1413,9 @@ RULES: tuple[Rule, ...] = (
         ("DeclarePublisher", "Subscribe"),
         _id_in_use,
         "Delete the publisher or subscription first, or take another id; both have one byte, so 256 are all there are.",
+        REFUSED,
     ),
-    Rule("refused", NOTE, "DeletePublisher", _never_there, ADVICE["publisher does not exist"]),
+    Rule("refused", NOTE, "DeletePublisher", _never_there, ADVICE["publisher does not exist"], REFUSED),
     Rule(
         "publish-error",
         WARNING,
@@ -1405,6 +1429,7 @@ RULES: tuple[Rule, ...] = (
         CLOSED,
         _confirms,
         "Publish these again on the next connection: with a publisher reference the server drops what it has already.",
+        OPEN,
     ),
     Rule(
         "confirmed-and-lost",
@@ -1437,6 +1462,7 @@ RULES: tuple[Rule, ...] = (
         "Deliver",
         noted("^checksum of the chunk", "a chunk is damaged: the {note}"),
         "Look whether the chunk is damaged on the disk of the server, too, or only on the way.",
+        NOTED,
     ),
     Rule(
         "sub-batch",
@@ -1444,13 +1470,14 @@ RULES: tuple[Rule, ...] = (
         ("Deliver", "Publish"),
         noted("^sub-batch", "a sub-batch of {name} cannot be unpacked: {note}", "{note}"),
         "Look at how the publisher packs its batches.",
+        NOTED,
     ),
     Rule(
         "offsets", WARNING, "Deliver", _offsets, "Compare with what the stream retains, and let the consumer pass over what it has already."
     ),
-    Rule("stream-not-available", WARNING, ANY, _not_available, ADVICE["stream not available"]),
+    Rule("stream-not-available", WARNING, ANY, _not_available, ADVICE["stream not available"], REFUSED),
     Rule("no-leader", WARNING, "Metadata", _metadata, ADVICE["stream not available"]),
-    Rule("gave-up", ERROR, CLOSED, _gave_up, ADVICE["stream does not exist"]),
+    Rule("gave-up", ERROR, CLOSED, _gave_up, ADVICE["stream does not exist"], ENDED),
     Rule("refused", WARNING, "Metadata", _metadata_refused, "Check the names of the streams and the permissions of the user."),
     Rule(
         "stream-changed",
@@ -1483,7 +1510,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("advertised-not-dialled", WARNING, CLOSED, _stranded, NOT_DIALLED),
     Rule("never-at-the-leader", NOTE, "Metadata", _leader_facts, NOT_DIALLED),
-    Rule("never-at-the-leader", NOTE, CLOSED, _landed_facts, NOT_DIALLED),
+    Rule("never-at-the-leader", NOTE, CLOSED, _landed_facts, NOT_DIALLED, ENDED),
     Rule("redelivered", NOTE, ("Unsubscribe", "MetadataUpdate", CLOSED), _delivered_facts, ADVICE["no offset"]),
     Rule(
         "advertised-elsewhere",

@@ -24,6 +24,20 @@ ANY, GAP, EXCHANGE, CLOSED, LIVE = "any message", "gap", "exchange", "closed", "
 """What a rule may look at beside messages by name: a `Gap`, an `Exchange` (a request that got no response), the end (`Closed`), and of an
 interface what time it is (`Now`)."""
 
+CLOSED_BEFORE = "closed before"
+"""The end (`Closed`) of a conversation whose end was reported while one side went on."""
+
+OURS, SPOKEN, ENDED, SYN, SILENT, OPEN, TLS, SIGNS, LACKING, PROXY = (1 << bit for bit in range(10))
+"""What a rule about the end of a conversation may need: that it is one of our protocols', or on its port; that there are messages; that one
+side ended it; its SYN; that it carried no byte; requests without a response; TLS; what reassembly or ICMP saw of the network; that bytes
+are missing; a PROXY header."""
+
+REFUSED, FAULTY, NOTED, SLOW, REQUEST = (1 << bit for bit in range(5))
+"""What a rule about messages may need: a refused response, a fault, notes, a late response, a request."""
+
+SLOW_NS = 1_000_000_000
+"""A response that takes longer is reported."""
+
 ASKED_KEPT, ASKED_SIZE = 64, 2_048
 """So many open requests of a conversation are remembered with their fields, and of those no longer than this."""
 
@@ -46,8 +60,10 @@ NOT_DIALLED = (
 LEFT_NS = 60_000_000_000
 """A client that cannot go where it is sent leaves by then."""
 
-REFUSED = "Look at the request that is named as evidence, and at what it asks for."
+REFUSED_ADVICE = "Look at the request that is named as evidence, and at what it asks for."
 """What to do about a refusal of which nothing more is known."""
+
+SILENT_ADVICE = "Look in the log of the side that stays silent for the time of the last packet that is named."
 
 Begun = tuple[bytes, bytes]
 """The first bytes of both sides."""
@@ -94,7 +110,8 @@ class Rule(NamedTuple):
 
     `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages it looks at, or
     `ANY`, `GAP`, `EXCHANGE`, `CLOSED`, `LIVE`. `tell` gets the conversation and the record, and returns the cause: one sentence without a
-    full stop, a `FindingDraft` that says more, several of these, or None. `advice` is one sentence, too.
+    full stop, a `FindingDraft` that says more, several of these, or None. `advice` is one sentence, too. `needs`: the rule is asked only
+    where all of this holds.
     """
 
     name: str
@@ -102,6 +119,7 @@ class Rule(NamedTuple):
     on: str | tuple[str, ...]
     tell: Callable[[ConversationContext, Any], str | FindingDraft | list[Any] | None]
     advice: str
+    needs: int = 0
 
 
 class HandshakeStep(NamedTuple):
@@ -139,7 +157,7 @@ def _nothing() -> None:
     return None
 
 
-class Family(msgspec.Struct, frozen=True):
+class Family(msgspec.Struct, frozen=True, eq=False):
     """What is known of the trouble with one or several protocols: the table of a file here.
 
     `steps` of the handshake in their order; without any every conversation is ready at once. `state` makes what is remembered of a
@@ -175,6 +193,25 @@ class Family(msgspec.Struct, frozen=True):
     """The requests of the client that should have been answered, and when they were sent, where not all are owed an answer."""
     reached: Callable[[ConversationContext, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
+    steps_by_message: dict[tuple[str, str], int] = {}
+    """By name and kind of its message the index of each step."""
+
+    def __post_init__(self) -> None:
+        self.steps_by_message.update(((step.name, step.kind), at) for at, step in enumerate(self.steps))
+
+
+NO_SIGNS = Signs()
+
+
+def traits(message: Message) -> int:
+    """What holds of a message that rules may need."""
+    return (
+        REFUSED * (message.outcome == "refused")
+        | FAULTY * (message.fault is not None)
+        | NOTED * bool(message.notes)
+        | SLOW * ((message.latency_ns or 0) >= SLOW_NS)
+        | REQUEST * (message.kind == "request")
+    )
 
 
 class Closed(msgspec.Struct):
@@ -226,7 +263,7 @@ class Closed(msgspec.Struct):
     """The errors that ICMP reports of its segments."""
     ahead: tuple[tuple[Message, str], ...] | None = None
     """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
-    signs: Signs = Signs()
+    signs: Signs = NO_SIGNS
     """What reassembly saw of the network, and of the order of the end."""
     numbers: tuple[int | None, int | None] = (None, None)
     """By side the sequence number of its SYN."""
@@ -316,6 +353,21 @@ class Closed(msgspec.Struct):
         """Whether nobody knows what came before the end, as packets are missing or were captured in another order."""
         return any(self.disordered) or self.lacking
 
+    def traits(self, context: ConversationContext) -> int:
+        """What holds that rules may need."""
+        return (
+            OURS * self.ours
+            | SPOKEN * any(context.messages)
+            | ENDED * self.ended
+            | SYN * self.syn
+            | SILENT * (not any(self.bytes))
+            | OPEN * bool(context.unanswered)
+            | TLS * (self.tls is not None)
+            | SIGNS * bool(self.signs != NO_SIGNS or self.icmp or self.retransmitted or any(self.stopped))
+            | LACKING * self.lacking
+            | PROXY * (self.proxy is not None)
+        )
+
     def who(self, side: int | None) -> str:
         """What a side is called."""
         if side is None:
@@ -329,110 +381,70 @@ class Closed(msgspec.Struct):
         return "the client" if side == self.client else "the server"
 
 
-class ConversationContext:
+class ConversationContext(msgspec.Struct, gc=False):
     """What is remembered of one conversation: little, however long it gets."""
 
-    __slots__ = (
-        "aborted",
-        "active",
-        "answered_ns",
-        "answers",
-        "asked",
-        "begun",
-        "client",
-        "content",
-        "conversation",
-        "dismissed",
-        "family",
-        "found",
-        "goodbye",
-        "held",
-        "ids",
-        "last",
-        "last_ns",
-        "lossy",
-        "memo",
-        "messages",
-        "orphans",
-        "over",
-        "parted",
-        "pending",
-        "protocol",
-        "ready",
-        "refusals",
-        "server",
-        "shared",
-        "step",
-        "tail",
-        "told",
-        "unanswered",
-        "untold",
-        "whole",
-        "worst",
-    )
-
-    def __init__(self, conversation: int, protocol: str, family: Family, shared: dict[Hashable, Any]) -> None:
-        self.conversation = conversation
-        self.protocol = protocol
-        self.family = family
-        self.memo = family.state()
-        self.shared = shared
-        """What the family keeps of servers, whichever conversation told it; bounded by whoever puts it there."""
-        self.client: str | None = None
-        self.server: str | None = None
-        self.messages = [0, 0]
-        """Of the client, of the server."""
-        self.content = [0, 0]
-        """What stands for the first of these."""
-        self.whole = False
-        """The beginning was captured."""
-        self.begun = False
-        """And the first message was one that a connection begins with."""
-        self.ready = not family.steps
-        self.step = -1
-        """The furthest step, as an index into the family's."""
-        self.asked: dict[int, Message] = {}
-        """Requests that are open, by number; and the number of each by who asked, name and id."""
-        self.ids: dict[tuple[str | None, str, int | str], int] = {}
-        self.last: list[Message | None] = [None, None]
-        """The last message of the client, and of the server (heartbeats and the like included)."""
-        self.answers: list[str | None] = [None, None]
-        """What the request is called that each of them answers, where it is a response."""
-        self.last_ns: int | None = None
-        self.answered_ns: int | None = None
-        """When the server sent an answer, or anything else but heartbeats and its goodbye, last."""
-        self.active = False
-        """The client does what it came for."""
-        self.over = False
-        """Its end was told, though one side goes on."""
-        self.refusals: dict[str, int] = {}
-        """By request and code how many were refused."""
-        self.untold = 0
-        """Those of them that no finding names, as one says the same."""
-        self.parted: Message | None = None
-        """The goodbye that was said."""
-        self.goodbye = False
-        """One was said, or answered though it was not captured."""
-        self.dismissed = False
-        """One was answered: nobody owes an answer to another."""
-        self.unanswered: list[Exchange] = []
-        self.orphans: dict[tuple[str, int | str], Message] | None = {}
-        """By who had asked, and id: responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
-        self.lossy = False
-        """Messages are missing: bytes were lost, or skipped, and not only cut off by the snap length."""
-        self.pending: list[tuple[Message, Message | None, Refusal]] = []
-        """Refusals of which the next message tells how bad they are."""
-        self.found: dict[tuple[str, Hashable], list[Any]] = {}
-        """By rule and key how often it came, and the finding."""
-        self.held: dict[tuple[str, Hashable], FindingDraft] = {}
-        """By rule and key those of them that are reported with their count, when the conversation ends."""
-        self.aborted: Message | None = None
-        """A message of which only a part was sent, as the connection ended."""
-        self.tail: Gap | None = None
-        """A few bytes that are no frame, unless they are the last ones, and begin one."""
-        self.told: set[int] = set()
-        """Messages that findings of an error or warning are about: no other rule need speak of them."""
-        self.worst: Finding | None = None
+    conversation: int
+    protocol: str
+    family: Family
+    memo: Any
+    shared: dict[Hashable, Any]
+    """What the family keeps of servers, whichever conversation told it; bounded by whoever puts it there."""
+    ready: bool
+    client: str | None = None
+    server: str | None = None
+    messages: list[int] = msgspec.field(default_factory=[0, 0].copy)
+    """Of the client, of the server."""
+    content: list[int] = msgspec.field(default_factory=[0, 0].copy)
+    """What stands for the first of these."""
+    whole: bool = False
+    """The beginning was captured."""
+    begun: bool = False
+    """And the first message was one that a connection begins with."""
+    step: int = -1
+    """The furthest step, as an index into the family's."""
+    asked: dict[int, Message] = {}
+    """Requests that are open, by number; and the number of each by who asked, name and id."""
+    ids: dict[tuple[str | None, str, int | str], int] = {}
+    last: list[Message | None] = msgspec.field(default_factory=lambda: [None, None])
+    """The last message of the client, and of the server (heartbeats and the like included)."""
+    answers: list[str | None] = msgspec.field(default_factory=lambda: [None, None])
+    """What the request is called that each of them answers, where it is a response."""
+    last_ns: int | None = None
+    answered_ns: int | None = None
+    """When the server sent an answer, or anything else but heartbeats and its goodbye, last."""
+    active: bool = False
+    """The client does what it came for."""
+    over: bool = False
+    """Its end was told, though one side goes on."""
+    refusals: dict[str, int] = {}
+    """By request and code how many were refused."""
+    untold: int = 0
+    """Those of them that no finding names, as one says the same."""
+    parted: Message | None = None
+    """The goodbye that was said."""
+    goodbye: bool = False
+    """One was said, or answered though it was not captured."""
+    dismissed: bool = False
+    """One was answered: nobody owes an answer to another."""
+    unanswered: list[Exchange] = []
+    orphans: dict[tuple[str, int | str], Message] | None = {}
+    """By who had asked, and id: responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
+    lossy: bool = False
+    """Messages are missing: bytes were lost, or skipped, and not only cut off by the snap length."""
+    pending: list[tuple[Message, Message | None, Refusal]] = []
+    """Refusals of which the next message tells how bad they are."""
+    found: dict[tuple[str, Hashable], list[Any]] = {}
+    """By rule and key how often it came, and the finding."""
+    held: dict[tuple[str, Hashable], FindingDraft] = {}
+    """By rule and key those of them that are reported with their count, when the conversation ends."""
+    aborted: Message | None = None
+    """A message of which only a part was sent, as the connection ended."""
+    tail: Gap | None = None
+    """A few bytes that are no frame, unless they are the last ones, and begin one."""
+    told: set[int] = set()
+    """Messages that findings of an error or warning are about: no other rule need speak of them."""
+    worst: Finding | None = None
 
     @property
     def failed(self) -> bool:
@@ -470,12 +482,12 @@ class ConversationContext:
         if self.client is None and message.sender is not None:
             self.client, self.server = (message.dst, message.src) if side else (message.src, message.dst)
         self.messages[side] += 1
-        if self.messages[side] <= MESSAGES_COMPARED:
+        if self.whole and self.messages[side] <= MESSAGES_COMPARED:
             self.content[side] = content_of(self.content[side], message)
-        for at, step in enumerate(self.family.steps):
-            if step.name == message.name and step.kind == message.kind and message.outcome != "refused":
-                if step.unless is not None and step.unless(message):
-                    continue
+        at = self.family.steps_by_message.get((message.name, message.kind))
+        if at is not None and message.outcome != "refused":
+            step = self.family.steps[at]
+            if step.unless is None or not step.unless(message):
                 if first:
                     self.begun = self.whole and message.position == 0
                 if at > self.step and (self.begun or self.step >= 0):
@@ -674,48 +686,3 @@ def noted(pattern: str, cause: str, key: str | None = None) -> Callable[[Convers
         return None if note is None else FindingDraft(cause.format(**words), key=key and key.format(**words))
 
     return tell
-
-
-__all__ = [
-    "ANY",
-    "CLOSED",
-    "ERROR",
-    "EXCHANGE",
-    "GAP",
-    "LEFT_NS",
-    "LIVE",
-    "NOTE",
-    "NOT_DIALLED",
-    "PATIENCE_NS",
-    "REFUSED",
-    "SEVERITIES",
-    "WARNING",
-    "Closed",
-    "ConversationContext",
-    "Exchange",
-    "Family",
-    "FindingDraft",
-    "Gap",
-    "HandshakeStep",
-    "Message",
-    "Now",
-    "Refusal",
-    "Rule",
-    "fact",
-    "is_address",
-    "is_here",
-    "label_of",
-    "last_before",
-    "later_text",
-    "noted",
-    "numbers",
-    "packets",
-    "quoted",
-    "said",
-    "since",
-    "some",
-    "span_text",
-    "untimed",
-    "without_numbers",
-    "without_times",
-]

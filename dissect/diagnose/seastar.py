@@ -14,18 +14,19 @@ import msgspec
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
+    ENDED,
     ERROR,
     EXCHANGE,
     NOTE,
+    NOTED,
     PATIENCE_NS,
+    SPOKEN,
     WARNING,
     Closed,
     ConversationContext,
-    Exchange,
     Family,
     FindingDraft,
     HandshakeStep,
-    Message,
     Refusal,
     Rule,
     last_before,
@@ -37,6 +38,7 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
+from streamdump.model import Exchange, Message
 from streamdump.protocols.seastar.frame_chains import LONGEST_HEADER
 from streamdump.protocols.seastar.info import connection_text, worked
 from streamdump.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
@@ -346,11 +348,14 @@ RULES: tuple[Rule, ...] = (
         CLOSED,
         _negotiation_failed,
         "Look at what the client sends first: servers close without a word over it.",
+        ENDED,
     ),
     Rule("declined", WARNING, "Negotiation", _declined, "If the feature is wanted, upgrade the server or configure it there."),
     Rule("deadline-passed", WARNING, ANY, _overdue, _TIME),
     Rule("deadline-passed", WARNING, EXCHANGE, _unanswered, _TIME),
-    Rule("late-reply", WARNING, ("Response", "Exception"), _late, "Look at what keeps the server busy, or let the client wait longer."),
+    Rule(
+        "late-reply", WARNING, ("Response", "Exception"), _late, "Look at what keeps the server busy, or let the client wait longer.", NOTED
+    ),
     Rule("not-positive-id", NOTE, "Request", _not_positive, "Let the client count up from 1: exceptions have the opposite of the id."),
     Rule(
         "compression-unread",
@@ -358,6 +363,7 @@ RULES: tuple[Rule, ...] = (
         "Compressed",
         noted("^compression .*cannot be opened", "what is said cannot be read: {note}", "{note}"),
         "Capture with compression off, or with LZ4, to see the calls.",
+        NOTED,
     ),
     Rule(
         "dropped-calls",
@@ -367,13 +373,14 @@ RULES: tuple[Rule, ...] = (
         "Look in the log of the side that ends the connection for the time of the last packet that is named.",
     ),
     Rule("handler-time", NOTE, CLOSED, _times, "streamdump latency --by verb shows all calls; this one spent its time in the handler."),
-    Rule("stream-without-end", WARNING, CLOSED, _no_end, "Let both sides close the stream first: what was sent last may be lost."),
+    Rule("stream-without-end", WARNING, CLOSED, _no_end, "Let both sides close the stream first: what was sent last may be lost.", ENDED),
     Rule(
         "closed-by-server",
         NOTE,
         CLOSED,
         _closed_by_server,
         "Look in the log of the server: somebody closed the connection, or it was stopped.",
+        ENDED | SPOKEN,
     ),
 )
 

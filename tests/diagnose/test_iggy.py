@@ -88,6 +88,11 @@ def evicted(why: int) -> Connection:
 
 
 CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
+    "a login that fails for a reason of no group": (
+        lambda: Connection(dport=8090).open().ask(LOGIN_L6).tell(response(status=1)).fin(0),
+        "iggy.login-refused",
+        "error",
+    ),
     "a classic client, and the server just closes": (
         lambda: Connection(dport=8090).open().ask(PING).fin(1),
         "iggy.version-mismatch",

@@ -110,6 +110,11 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "mewbase.no-connect",
         "error",
     ),
+    "a CONNECT that is refused for another reason": (
+        lambda: Connection(dport=7451).open().ask(CONNECT).tell(frame("RESPONSE", ok=False, errCode=99, errMsg="server error")).fin(1),
+        "mewbase.connect-refused",
+        "error",
+    ),
     "CONNECT first": (lambda: ready().fin(0), "mewbase.no-connect", None),
     "a version that is no number": (lambda: connecting("one"), "mewbase.version", "warning"),
     "a version that is no text": (lambda: connecting(3), "mewbase.version", "warning"),

@@ -173,8 +173,9 @@ def test_a_header_before_a_good_conversation(header: str, way: str) -> None:
     assert row.evidence[-1] == f"behind a PROXY header (version {(raw[:1] == b'P' and 1) or 2})"
     assert row.facts["handshake"] == "ready" and row.client == "192.0.2.1:40000"
     accounted(found, row)
-    damaged = [f"the PROXY header (version {(raw[:1] == b'P' and 1) or 2}) of the client is damaged: {facts.get('proxy_damaged')}"]
-    assert [one.cause for one in diagnosed(capture)[0] if one.rule.startswith("tcp.")] == (damaged if "proxy_damaged" in facts else [])
+    cause = f"the PROXY header (version {(raw[:1] == b'P' and 1) or 2}) of the client is damaged: {facts.get('proxy_damaged')}"
+    damaged = [("tcp.proxy-header-damaged", cause)] if "proxy_damaged" in facts else []
+    assert [(one.rule, one.cause) for one in diagnosed(capture)[0] if one.rule.startswith("tcp.")] == damaged
 
 
 @pytest.mark.parametrize("raw", [V1, v2(0x21, SIX, NAME, sums=True)], ids=["1", "2"])

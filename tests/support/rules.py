@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import NamedTuple
 
-from streamdump.diagnose.common import ACROSS, COMMON, FIRST
+from streamdump.diagnose.across import ACROSS
+from streamdump.diagnose.common import COMMON, FIRST
 from streamdump.diagnose.registry import FAMILIES
-from streamdump.diagnose.rules import ERROR, REFUSED, SEVERITIES, WARNING
+from streamdump.diagnose.rules import ERROR, REFUSED_ADVICE, SEVERITIES, WARNING
 from streamdump.model import Finding
 from tests.diagnose.talks import capture, diagnosed
 from tests.support.pages import ROOT
@@ -39,9 +40,7 @@ TOLD = {
     "192.0.2.2:5552 refuses the connection: it answers the SYN with RST",
     "rabbitmq-stream.sub-batch": "a sub-batch of Publish cannot be unpacked: sub-batch unpacks to 90 bytes, 100 declared",
     "iggy.stream-deleted": "192.0.2.7:50000 deleted the topic 1/1 9 s before 192.0.2.1:40000 wanted to consume from it",
-    "iggy.login-refused": 'the server does not let user "iggy" in: feature unavailable',
     "mewbase.impossible-length": "servers answer nothing behind a frame of the client that states a length of 2 bytes, which no frame has",
-    "mewbase.connect-refused": "CONNECT is refused: server error, which ends the handshake",
 }
 """Causes of rules that neither a capture nor a table of cases shows."""
 
@@ -93,7 +92,7 @@ def row(name: str, severity: str | None, advice: str, every: list[Shown]) -> str
 def tables() -> Iterator[str]:
     """A section for the rules of each family, after those of all protocols."""
     seen = examples()
-    every = [("refused", WARNING, REFUSED), *((one.name, one.severity, one.advice) for one in (*FIRST, *COMMON, *ACROSS))]
+    every = [("refused", WARNING, REFUSED_ADVICE), *((one.name, one.severity, one.advice) for one in (*FIRST, *COMMON, *ACROSS))]
     families = [("All protocols", "", EVERY, every)]
     for family in FAMILIES:
         name = family.protocols[0]

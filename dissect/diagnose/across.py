@@ -1,0 +1,490 @@
+"""What only several conversations together show: the same errors, retries, where clients are sent, streams that others deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streamdump.diagnose.copies import Copies, causes
+from streamdump.diagnose.network import NetworkEvidence
+from streamdump.diagnose.rules import (
+    ERROR,
+    EVIDENCE,
+    NOT_DIALLED,
+    NOTE,
+    PATIENCE_NS,
+    WARNING,
+    ConversationContext,
+    FindingDraft,
+    is_address,
+    quoted,
+    some,
+    span_text,
+    without_times,
+)
+from streamdump.model import Finding, Severity
+
+
+class Seen(NamedTuple):
+    """What one conversation shows: a rule, its severity and cause, when it came, and the evidence."""
+
+    rule: str
+    severity: Severity
+    cause: str
+    time_ns: int
+    messages: Sequence[int]
+    packets: Sequence[int]
+
+
+class Failed(msgspec.Struct):
+    """One trouble with one server, which came in one or several conversations."""
+
+    rule: str
+    severity: Severity
+    cause: str
+    alike: str
+    """The cause without its numbers, by which it is the same."""
+    protocol: str
+    client: str | None
+    server: str | None
+    places: tuple[str, ...] = ()
+    conversations: int = 0
+    latest: int = -1
+    first_ns: int = 0
+    last_ns: int = 0
+    hosts: dict[str, int] = msgspec.field(default_factory=dict)
+    messages: list[int] = msgspec.field(default_factory=list)
+    packets: list[int] = msgspec.field(default_factory=list)
+
+    def add(self, context: ConversationContext, seen: Seen) -> None:
+        """The trouble came once more."""
+        if context.conversation != self.latest:
+            self.conversations += 1
+            self.latest = context.conversation
+            self._note({(context.client or "").rpartition(":")[0]: 1})
+        if not self.first_ns or seen.time_ns < self.first_ns:
+            self.first_ns, self.cause = seen.time_ns, seen.cause
+        self.last_ns = max(self.last_ns, seen.time_ns)
+        if len(self.messages) < EVIDENCE:
+            self.messages += seen.messages[:EVIDENCE][-1:]
+        if len(self.packets) < EVIDENCE:
+            self.packets += seen.packets[:EVIDENCE][-1:]
+
+    def merge(self, other: Failed) -> None:
+        """All that was seen of it elsewhere, in other conversations."""
+        self.conversations += other.conversations
+        self.first_ns, self.cause = min((self.first_ns, self.cause), (other.first_ns, other.cause))
+        self.last_ns = max(self.last_ns, other.last_ns)
+        self._note(other.hosts)
+        self.messages = [*self.messages, *other.messages][:EVIDENCE]
+        self.packets = [*self.packets, *other.packets][:EVIDENCE]
+
+    def _note(self, hosts: dict[str, int]) -> None:
+        for host, count in hosts.items():
+            if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
+                self.hosts[host] = self.hosts.get(host, 0) + count
+
+    def evidence(self, cause: str) -> FindingDraft:
+        return FindingDraft(cause, tuple(self.messages), tuple(self.packets))
+
+
+class Overview:
+    """What several conversations tell, and what ICMP and DNS say beside them."""
+
+    def __init__(self) -> None:
+        self.network = NetworkEvidence()
+        self.copies = Copies()
+        """Which connections may be copies of others."""
+        self.end_ns = 0
+        """When the last of all packets came."""
+        self._failed: dict[tuple[Hashable, ...], Failed] = {}
+        self._facts: dict[tuple[Hashable, ...], Failed] = {}
+        self.sent: dict[tuple[str, ...], Finding] = {}
+        """The findings that send clients to other endpoints, by these."""
+        self.dialled: dict[str, None] = {}
+        """The endpoints that somebody connected to."""
+        self.active: dict[str, None] = {}
+        """The hosts that do what they came for."""
+        self.accepted: dict[str, int] = {}
+        """By endpoint how many connections were accepted there."""
+
+    @property
+    def failed(self) -> list[Failed]:
+        """All errors and warnings."""
+        return list(self._failed.values())
+
+    def accepts(self, server: str | None) -> bool:
+        """Whether a server accepted a connection, or may have."""
+        return server in self.accepted or len(self.accepted) >= ACCEPTED_KEPT
+
+    def facts(self, rule: str) -> list[Failed]:
+        """Return the facts of a kind (`fact`), the first before the others."""
+        found = [one for one in self._facts.values() if one.rule.partition(".")[2] == rule]
+        return sorted(found, key=lambda one: (one.first_ns, one.client or ""))
+
+    def accept(self, server: str, count: int) -> None:
+        """Count connections that a server accepted."""
+        if server in self.accepted or len(self.accepted) < ACCEPTED_KEPT:
+            self.accepted[server] = self.accepted.get(server, 0) + count
+
+    def add(self, context: ConversationContext, draft: FindingDraft, seen: Seen) -> None:
+        """Count a fact, or what went wrong, as other conversations may have it, too."""
+        kept = self._facts if draft.later else self._failed
+        key = (seen.rule, draft.alike or without_times(seen.cause), context.server)
+        found = kept.get(key)
+        if found is None and len(kept) < ACROSS_KEPT:
+            found = kept[key] = Failed(
+                seen.rule, seen.severity, seen.cause, key[1], context.protocol, context.client, context.server, draft.places
+            )
+        if found is not None:
+            found.add(context, seen)
+
+    def seen(self) -> tuple[Any, ...]:
+        """All of it but ICMP and DNS, as plain data."""
+        failed = [[msgspec.structs.asdict(one) for one in kept.values()] for kept in (self._failed, self._facts)]
+        sent = [(places, msgspec.structs.asdict(one)) for places, one in self.sent.items()]
+        return *failed, sent, list(self.dialled), list(self.active), self.accepted, self.copies.seen(), self.end_ns
+
+    def learn(self, seen: Sequence[Any]) -> None:
+        """Take what another one has seen, of other conversations."""
+        *failed, sent, dialled, active, accepted, copies, end_ns = seen
+        for kept, more in zip((self._failed, self._facts), failed, strict=True):
+            for one in more:
+                found = Failed(**one | {"places": tuple(one["places"])})
+                key = (found.rule, found.alike, found.server)
+                if key in kept:
+                    kept[key].merge(found)
+                elif len(kept) < ACROSS_KEPT:
+                    kept[key] = found
+        for places, one in sent:
+            self.sent.setdefault(tuple(places), Finding(**one))
+        self.dialled |= dict.fromkeys(dialled)
+        self.active |= dict.fromkeys(active)
+        for server, count in accepted.items():
+            self.accept(server, count)
+        self.copies.learn(copies)
+        self.end_ns = max(self.end_ns, end_ns)
+
+
+class Across(NamedTuple):
+    """A rule about several conversations: returns each finding with one that it takes client, server and protocol from."""
+
+    name: str
+    severity: Severity
+    tell: Callable[[Overview], Iterator[tuple[FindingDraft, Failed | Finding]]]
+    advice: str
+
+
+ACROSS_KEPT = 4_096
+"""So many different troubles are counted over all conversations."""
+
+HOSTS_KEPT = 16
+"""So many clients are told apart that have the same trouble."""
+
+SAME = 3
+"""So many times make a habit."""
+
+LOST_NS, SOON_NS = 10_000_000_000, 5_000_000_000
+"""A client that lost its stream should have found it again by then; and a server reports a loss, and a client tries again, by then."""
+
+ACCEPTED_KEPT = 4_096
+"""So many endpoints that accepted connections are remembered."""
+
+_NOT_ACCEPTED = ("tcp.refused", "tcp.unanswered")
+_TCP_ENDS = (*_NOT_ACCEPTED, "tcp.accepted-only", "tcp.reset-in-handshake")
+
+
+def _by_server(seen: Overview, rules: tuple[str, ...]) -> list[Failed]:
+    """The troubles of these rules, those with one server together: causes name how many SYNs there were, and when."""
+    found: dict[tuple[str, str | None], Failed] = {}
+    for one in seen.failed:
+        if one.rule in rules and (one.rule, one.server) in found:
+            found[one.rule, one.server].merge(one)
+        elif one.rule in rules:
+            found[one.rule, one.server] = msgspec.structs.replace(one, hosts={**one.hosts})
+    return list(found.values())
+
+
+def _everybody(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    for one in _by_server(seen, _TCP_ENDS):
+        if one.conversations < SAME or len(one.hosts) == 1 or (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
+            continue
+        of = f"{one.conversations:,} connections of {len(one.hosts)} clients{' or more' if len(one.hosts) == HOSTS_KEPT else ''}"
+        if one.rule == "tcp.unanswered":
+            yield one.evidence(f"nothing at {one.server} accepts connections: {of} have no answer"), one
+        else:
+            yield one.evidence(f"{one.server} turns everybody away: {of}"), one
+
+
+def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    for one in _by_server(seen, ("tcp.unanswered",)):
+        accepted, count = seen.accepted.get(one.server or "", 0), one.conversations
+        what = f"{count:,} of {count + accepted:,} connections to {one.server} {'has' if count == 1 else 'have'} no answer"
+        if accepted:
+            yield one.evidence(f"{what}; it accepted the other{'' if accepted == 1 else 's'}"), one
+
+
+def _copied(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    for cause, marks, one in causes(seen.copies.found()):
+        where = Failed("tcp.captured-twice", NOTE, cause, cause, one.protocol, one.client, one.server, last_ns=one.time_ns)
+        yield FindingDraft(cause, packets=marks), where
+
+
+def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    for one in seen.failed:
+        host = next((host for host, times in one.hosts.items() if times >= SAME), None)
+        if one.severity == ERROR and host is not None and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
+            each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
+            often = f", one every {span_text(each)}" if each else ""
+            cause = (
+                f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}{often}, and each time the same: {one.cause}"
+            )
+            yield one.evidence(cause), one
+
+
+def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    for one in seen.failed:
+        looped = one.severity == ERROR and max(one.hosts.values(), default=0) >= SAME
+        if one.conversations >= SAME and not looped and one.rule not in _TCP_ENDS and not one.rule.endswith(".again-and-again"):
+            yield one.evidence(f"the same in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
+
+
+def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """Clients are sent where nobody answers."""
+    for places, finding in seen.sent.items():
+        for one in seen.failed:
+            if one.server in places and one.rule in _TCP_ENDS and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
+                cause = f"clients are sent to {one.server}, where they do not get through: {one.cause}"
+                yield FindingDraft(cause, (*finding.messages, *one.messages), (*finding.packets, *one.packets)), finding
+                break
+
+
+def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """Clients are sent elsewhere and go nowhere. Whoever only opened a connection and left does that often, if this is why."""
+    explained = {one.server for _, one in _never_leader(seen) if isinstance(one, Failed)}
+    for one in seen.facts("advertised-not-dialled"):
+        if one.server in explained or any(seen.network.unresolved(place.rpartition(":")[0]) for place in one.places):
+            continue
+        lost = [host for host in one.hosts if host not in seen.active]
+        tries = one.conversations if one.last_ns - one.first_ns <= one.conversations * SOON_NS else 0
+        if lost and (one.severity != NOTE or tries >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
+            yield one.evidence(f"{some(lost)} {one.cause}, and no connection to there is in the capture"), one
+
+
+def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """Clients are sent to a name that has no address."""
+    told: list[tuple[tuple[str, ...], str | None, Failed | Finding]] = [(places, one.src, one) for places, one in seen.sent.items()]
+    told += [(one.places, one.server, one) for one in (*seen.facts("advertised-name"), *seen.facts("advertised-not-dialled"))]
+    done = set()
+    for place, server, one in [(place, server, one) for places, server, one in told for place in places]:
+        host = place.rpartition(":")[0]
+        answers = None if is_address(host) or host in done else seen.network.unresolved(host)
+        if answers is not None:
+            done.add(host)
+            often = f", {answers.times} times" if answers.times > 1 else ""
+            cause = f"{server} sends clients to {place}, and the name has no address: DNS answers {answers.failure}{often}"
+            yield (
+                FindingDraft(cause, tuple(one.messages), tuple(sorted((*one.packets[: EVIDENCE // 2], *answers.packets[: EVIDENCE // 2])))),
+                one,
+            )
+
+
+def _dialled(seen: Overview, one: Failed, place: str) -> bool:
+    """Whether somebody connected there: of a name nobody knows what it stands for."""
+    host, _, port = place.rpartition(":")
+    return place in seen.dialled if is_address(host) else any(each != one.server and each.endswith(f":{port}") for each in seen.dialled)
+
+
+def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A stream is deleted by one client and missed by another."""
+    deleted: dict[str, list[Failed]] = {}
+    for one in seen.facts("stream-deleted"):
+        deleted.setdefault(one.places[0], []).append(one)
+    every = sorted((one for one in seen.facts("stream-lost") if one.last_ns), key=lambda one: one.places[3] == "refused")
+    refused = {_whose(one): one for one in every if one.places[3] == "refused"}
+    then = {kind: {one.alike: one.last_ns for one in seen.facts(kind)} for kind in ("stream-used", "stream-unsure", "leader-named")}
+    reported: dict[str, str] = {}
+    for lost in every:
+        (stream, did, _, how), about = lost.places, _whose(lost)
+        by = next((one for one in _deletions(deleted, stream) if one.client != lost.client and _before(one, lost, how)), None)
+        if how == "refused" and by is not None and about not in reported:
+            wanted_ns = lost.first_ns if lost.first_ns >= by.last_ns else lost.last_ns
+            cause, severity = f"{by.client} deleted {by.cause} {span_text(wanted_ns - by.last_ns)} before {lost.client} {did} it", ERROR
+        elif how != "refused" and then["stream-used"].get(about, 0) <= lost.last_ns:
+            after = _after_loss(seen, lost, by is None, refused.get(about), then)
+            if after is None:
+                continue
+            what = (
+                f"{by.client} deleted {by.cause}"
+                if by
+                else f"the stream {quoted(stream)} was deleted or moved (no Delete is in the capture)"
+            )
+            cause, severity = (
+                f"{what} while {lost.client} {did} it; {after}",
+                ERROR if by and about not in then["stream-unsure"] else WARNING,
+            )
+        else:
+            continue
+        if cause not in reported.values():
+            known = [one for one in (by, lost) if one is not None]
+            evidence = tuple(number for one in known for number in one.messages), tuple(packet for one in known for packet in one.packets)
+            yield FindingDraft(cause, *evidence, severity), lost
+        reported[about] = cause
+
+
+def _whose(lost: Failed) -> str:
+    """A stream, and the host that lost it."""
+    return f"{lost.places[0]} {(lost.client or '').rpartition(':')[0]}"
+
+
+def _after_loss(seen: Overview, lost: Failed, unexplained: bool, refused: Failed | None, then: dict[str, dict[str, int]]) -> str | None:
+    """What a client did after it lost a stream; None where it did what it should, as far as the capture shows."""
+    about, waited = _whose(lost), seen.end_ns - lost.last_ns
+    if refused is not None and refused.last_ns > lost.last_ns:
+        return f"that client {refused.places[1]} it again and was refused"
+    # A client that looked the stream up may go on at a server that is not captured
+    if waited < LOST_NS or (unexplained and (about in then["stream-unsure"] or then["leader-named"].get(about, 0) > lost.last_ns)):
+        return None
+    if about in then["stream-unsure"]:
+        return "the capture lacks packets that would show whether that client came back"
+    return f"that client {lost.places[2]} again in the {span_text(waited)} until the capture ends"
+
+
+def _deletions(deleted: dict[str, list[Failed]], stream: str) -> Iterator[Failed]:
+    """What deleted a stream, or what it is in: the super stream of a partition, the stream of a topic of Iggy."""
+    yield from deleted.get(stream, ())
+    for separator in "-/":
+        for one in deleted.get(stream.rpartition(separator)[0], ()):
+            if one.places[1] == separator:
+                yield one
+
+
+def _before(deleted: Failed, lost: Failed, how: str) -> bool:
+    """Whether a stream was lost because it was deleted: the server reports this at once, to whoever uses it, and then to who asked."""
+    passed = lost.last_ns - deleted.last_ns
+    return passed >= 0 if how == "refused" else abs(passed) < SOON_NS
+
+
+def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A server that answered, and from some time on answers nobody."""
+    facts = seen.facts("server-stalled")
+    answered = {one.server: one.last_ns for one in facts if one.alike == "answered"}
+    waiting: dict[str | None, list[Failed]] = {server: [] for server in answered}
+    for one in facts:
+        if one.alike != "answered" and one.server in answered and one.first_ns > answered[one.server] - PATIENCE_NS:
+            waiting[one.server].append(one)
+    for server, found in waiting.items():
+        if len(found) < SAME or seen.end_ns - max(answered[server], found[0].first_ns) < PATIENCE_NS:
+            continue
+        clients = {(one.client or "").rpartition(":")[0] for one in found}
+        whose = f"{len(found):,} connections of {len(clients):,} clients" if len(clients) > 1 else f"{len(found):,} connections"
+        passed = span_text(seen.end_ns - found[0].first_ns)
+        cause = f"{server} answers nobody any more: requests of {whose} have no answer, the first was sent {passed} before the capture ends"
+        evidence = tuple(number for one in found for number in one.messages), tuple(packet for one in found for packet in one.packets)
+        yield FindingDraft(cause, *evidence), found[0]
+
+
+def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A client opens connections through a load balancer until one leads to the leader of its stream, which none does."""
+    landed: dict[tuple[str | None, str], list[Failed]] = {}
+    for one in seen.facts("landed"):
+        landed.setdefault((one.server, (one.client or "").rpartition(":")[0]), []).append(one)
+    for wanted in seen.facts("leader-named"):
+        (stream, leader), host = wanted.places, (wanted.client or "").rpartition(":")[0]
+        every = landed.get((wanted.server, host), [])
+        unused = [one for one in every if one.places[1] != "used" and one.last_ns >= wanted.first_ns]
+        # Those that asked for the leader are counted where every one did
+        left = [one for one in unused if one.places[1] == "left"] or unused
+        count = sum(one.conversations for one in left)
+        passed = max((one.last_ns for one in left), default=0) - min((one.first_ns for one in left), default=0)
+        if count < SAME or passed > count * SOON_NS or any(one.places[0] == leader for one in every) or _dialled(seen, wanted, leader):
+            # Whoever looks from time to time whether the server is there wants no leader
+            continue
+        led = some([f"{one.places[0]} ({one.conversations:,})" for one in left])
+        cause = f"{host} opened {count:,} connections to {wanted.server} and used none: they led to {led}, never to {leader}"
+        messages = [*wanted.messages, *(number for one in left for number in one.messages)]
+        marks = [*wanted.packets, *(packet for one in left for packet in one.packets)]
+        yield FindingDraft(f"{cause}, the leader of {quoted(stream)}", tuple(messages), tuple(marks)), wanted
+
+
+def _redelivered(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
+    """A single active consumer begins before the offset up to which the one before it got."""
+    groups: dict[tuple[str, ...], list[tuple[list[int], Failed]]] = {}
+    for one in seen.facts("offsets-delivered"):
+        groups.setdefault(one.places[:2], []).append((list(map(int, one.places[2:])), one))
+    for (stream, group), every in groups.items():
+        ended = sorted(every, key=lambda found: found[0][-1])
+        at, stored, before = 0, -1, None
+        for (first, last, _, began_ns, _), one in sorted(every, key=lambda found: found[0][-2]):
+            while at < len(ended) and ended[at][0][-1] <= began_ns:
+                before, stored, at = ended[at], max(stored, ended[at][0][2]), at + 1
+            if before is None or first > before[0][1]:
+                continue
+            (since, got, *_), prior = before
+            stale = first <= (stored if stored >= 0 else since)
+            again = f"offset {first:,}" if first == min(last, got) else f"offsets {first:,} to {min(last, got):,}"
+            although = f", although offset {stored:,} had been stored" if stale and stored >= 0 else ""
+            change = f"changed from {prior.client} to {one.client}, which"
+            if prior.client == one.client:
+                change = f"became active again at {one.client}, and"
+            cause = f"the single active consumer {quoted(group)} of {quoted(stream)} {change} gets {again} again{although}"
+            evidence = (*prior.messages, *one.messages), (*prior.packets, *one.packets)
+            yield FindingDraft(cause, *evidence, None if stale else NOTE), one
+
+
+ACROSS: tuple[Across, ...] = (
+    Across(
+        "server-stalled",
+        ERROR,
+        _stalled,
+        "Look at the server first (CPU, memory, disks, its log) for the time of the first packet that is named: all clients wait for it.",
+    ),
+    Across(
+        "stream-deleted",
+        ERROR,
+        _deleted,
+        "Find out why it was deleted, and create it again if it is needed; let clients look up a stream that they lost, and go on there.",
+    ),
+    Across(
+        "advertised-unreachable",
+        ERROR,
+        _unreachable,
+        "Let the server advertise a host and port that clients reach, and look whether a firewall is in the way.",
+    ),
+    Across(
+        "never-at-the-leader",
+        WARNING,
+        _never_leader,
+        "Look whether the load balancer has the leader among its targets and the leader is up, or let clients connect to it directly.",
+    ),
+    Across(
+        "advertised-unresolved",
+        WARNING,
+        _unresolved,
+        "Let the server advertise a name or an address that clients can resolve, or add the name to the DNS that they ask.",
+    ),
+    Across("advertised-not-dialled", WARNING, _never_dialled, NOT_DIALLED),
+    Across(
+        "tcp.not-all-accepted",
+        WARNING,
+        _not_all_accepted,
+        "Look whether the server accepts connections in time (its listen queue, its limits); the address is right.",
+    ),
+    Across(
+        "tcp.captured-twice",
+        NOTE,
+        _copied,
+        "Capture on one interface only, or leave one of the two out with -Y (by src, dst or conversation), where numbers or times count.",
+    ),
+    Across(
+        "redelivered",
+        WARNING,
+        _redelivered,
+        "Let a consumer that becomes active ask for the stored offset (QueryOffset), and answer ConsumerUpdate with the one after it.",
+    ),
+    Across("tcp.turns-everybody-away", ERROR, _everybody, "Look at the server first: no client gets through."),
+    Across("retry-loop", ERROR, _retries, "Mend the cause that is named, and let the client wait longer from one attempt to the next."),
+    Across("again-and-again", WARNING, _same, "Look at what these clients have in common: a configuration, a version, a stream."),
+)

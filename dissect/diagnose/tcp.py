@@ -1,0 +1,364 @@
+"""What reassembly shows of a connection: refused, reset, never used, another protocol than the port's; and what the capture lacks of it."""
+
+from __future__ import annotations
+
+from streamdump.capture.icmp_dns import TOO_BIG
+from streamdump.diagnose.amqp_greeting import said as in_amqp
+from streamdump.diagnose.network import Reported
+from streamdump.diagnose.rules import (
+    ERROR,
+    EVIDENCE,
+    NOTE,
+    PATIENCE_NS,
+    WARNING,
+    Closed,
+    ConversationContext,
+    FindingDraft,
+    asked_ns,
+    numbers,
+    packets,
+    said,
+    since,
+    span_text,
+)
+from streamdump.model import Severity
+from streamdump.tcp.signs import LATE_NS, RESETS_KEPT, Reset
+
+STALLED_NS = 1_000_000_000
+"""A side that takes nothing for so long holds up the other."""
+
+UNUSED_NS = 10_000_000_000
+"""A client that says nothing for so long after it connected does not wait for a moment only."""
+
+ICMP_ADVICE = "Look at the host that reports this: at its firewall, its routes, and whether what it names is up."
+_SMALLER = "Let this ICMP reach the sender, which then sends smaller packets, or set a smaller MTU at its interface."
+_NOTHING_BEHIND = "Check that a server runs behind this port: a proxy, or a published port of a container, accepts connections without one."
+
+
+def unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if closed.packets[1] or closed.how == "FIN":
+        # Nobody says FIN on a connection that was not taken
+        return None
+    tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
+    often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"
+    error = _reported(closed, 0)
+    if error is None and closed.until_ns - closed.first[3] < PATIENCE_NS:
+        # The answer may be on its way when the capture ends
+        return None
+    if error is None:
+        return FindingDraft(f"{often} no answer: {closed.endpoints[1]} does not accept this connection", key="unanswered")
+    marks = tuple(sorted({*error.packets[: EVIDENCE - 1], closed.last[1]}))
+    return FindingDraft(f"{often} no answer: {error.text}", (), marks, advice=ICMP_ADVICE, key="unanswered")
+
+
+def _reported(closed: Closed, side: int) -> Reported | None:
+    """What ICMP reports most of the segments of a side."""
+    return max((one for one in closed.icmp if one.side == side), key=lambda one: one.times, default=None)
+
+
+def icmp(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    """Errors that explain no other finding. A sender sends again in smaller packets where one was too big."""
+    found = []
+    for one in closed.icmp if closed.packets[1] and not context.failed else ():
+        if one.reason not in TOO_BIG and closed.signs.unacknowledged[one.side] is None:
+            often = f" ({one.times} times)" if one.times > 1 else ""
+            cause = f"of the segments of {closed.who(one.side)}, {one.text}{often}"
+            found.append(FindingDraft(cause, (), one.packets, NOTE if closed.how == "FIN" else WARNING, key=(one.side, one.reason)))
+    return found
+
+
+def refused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    cause = f"{closed.endpoints[1]} refuses the connection: it answers the SYN with RST"
+    return FindingDraft(cause, key="refused") if closed.refused else None
+
+
+def reset_in_handshake(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if closed.how != "RST" or context.failed or not closed.packets[1]:
+        return None
+    if context.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.shaking_hands:
+        return None
+    if closed.by == 0 and not any(closed.bytes):
+        return FindingDraft(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
+    last = context.last[0] or context.last[1]
+    place = f"behind {said(context, last)}" if last is not None else "at once"
+    cause = f"{closed.who(closed.by)} resets the connection {place}, before it could be used"
+    return FindingDraft(cause, numbers(last), key=(closed.by, place))
+
+
+def reset_injected(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    reset = closed.signs.reset
+    if reset is None or not reset.injected or reset.silence is not None:
+        return None
+    after, last = since(context, closed)
+    cause = f"the RST that ends the connection{after} did not come from {closed.name(reset.side)}: {_other_ttl(closed, reset)}"
+    severity = WARNING if context.ready else ERROR
+    return FindingDraft(cause, numbers(last), (*packets(last), reset.number), severity, key="injected")
+
+
+def _other_ttl(closed: Closed, reset: Reset) -> str:
+    """What shows that a RST is not its sender's."""
+    return f"the TTL is {reset.ttl}, that of {closed.name(reset.side)}'s other packets {' or '.join(map(str, reset.others))}"
+
+
+def forgotten(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    reset = closed.signs.reset
+    if reset is None or reset.silence is None:
+        return None
+    silence, sender = reset.silence, 1 - reset.side
+    first = context.sent_with(silence.number, closed.endpoints[sender])
+    passed = span_text(silence.until_ns - silence.since_ns)
+    if first is None:
+        what = f"the first packet of {closed.name(sender)} after {passed} of silence"
+    else:
+        what = f"{first.name} of {closed.name(sender)}, the first message after {passed} of silence,"
+    who = f"{closed.name(reset.side)}, or a device between the two,"
+    if reset.injected:
+        who = f"a device between the two ({_other_ttl(closed, reset)})"
+    cause = f"{what} is answered by RST: {who} no longer knew the connection"
+    return FindingDraft(cause, numbers(first), (silence.number, reset.number), key="forgotten")
+
+
+def set_late_aside(context: ConversationContext, closed: Closed) -> None:
+    """Forget that requests have no answer that were sent when the other side had ended the connection, and a goodbye that came too late."""
+    parted, by, ended_ns = context.parted, closed.by, closed.ended_ns
+    if parted is not None and by is not None and ended_ns is not None and parted.src != closed.endpoints[by] and parted.time_ns > ended_ns:
+        context.parted, context.goodbye = None, False
+    for src, late in zip(closed.endpoints, closed.signs.late, strict=True):
+        if late is not None:
+            context.unanswered = [one for one in context.unanswered if one.src != src or asked_ns(one) < late.time_ns]
+
+
+def sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side in (0, 1) if not context.failed else ():
+        late = closed.signs.late[side]
+        if late is None:
+            continue
+        first = context.sent_with(late.number, closed.endpoints[side])
+        name, passed = closed.name(side), late.time_ns - late.since_ns
+        if passed < LATE_NS and (first is None or first.name in context.family.goodbye):
+            # Of TLS or the protocol, whoever leaves says so all the same
+            continue
+        what = f"{late.size:,} bytes" if first is None else first.name
+        after = since(context, closed)[0] if closed.by == 1 - side else ""
+        how = "reset" if late.reset else "closed"
+        cause = f"{closed.who(1 - side)} {how} the connection{after}, and {name} sends {what} on it {span_text(passed)} later"
+        severity = NOTE if first is not None and first.kind == "one_way" else WARNING if side == closed.server or first is None else ERROR
+        found.append(FindingDraft(cause, numbers(first), (late.number,), severity, key=side))
+    return found
+
+
+def never_acknowledged(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side in (0, 1):
+        again = closed.signs.unacknowledged[side]
+        if again is None:
+            continue
+        first = context.sent_with(again.packets[0], closed.endpoints[side])
+        what = f"{first.name} of {closed.name(side)}" if first is not None else f"what {closed.name(side)} sends last"
+        silence = closed.signs.silence
+        if silence is not None and silence.number == again.packets[0]:
+            what += f", the first packet after {span_text(silence.until_ns - silence.since_ns)} of silence,"
+        cause = f"{what} was sent {again.times} times over {span_text(again.last_ns - again.first_ns)}, and never acknowledged"
+        marks, advice, error = again.packets, None, _reported(closed, side)
+        if error is not None:
+            cause += f": {error.text}"
+            marks = tuple(sorted((*marks[: EVIDENCE // 2], *error.packets[: EVIDENCE // 2])))
+            advice = _SMALLER if error.reason in TOO_BIG else ICMP_ADVICE
+        found.append(FindingDraft(cause, numbers(first), marks, advice=advice, key=side))
+    return found
+
+
+def reset_ignored(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side in (0, 1):
+        resets = [one for one in closed.signs.ignored if one.side == side]
+        for injected in (True, False):
+            some_of = [one for one in resets if one.injected == injected]
+            if not some_of:
+                continue
+            count, what, who, behind = "a RST", "its sequence number", "it", "it"
+            if len(some_of) > 1:
+                more = " or more" if len(closed.signs.ignored) == RESETS_KEPT else ""
+                count, what, who, behind = f"{len(some_of)} RSTs{more}", "their sequence numbers", "they", "them"
+            why = f"goes on behind {behind}" if any(one.expected for one in some_of) else f"does not expect {what}"
+            cause = f"{count} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} {why}"
+            if injected:
+                cause += f", and {who} did not come from {closed.name(side)}: {_other_ttl(closed, some_of[0])}"
+            marks = tuple(one.number for one in some_of)
+            found.append(FindingDraft(cause, (), marks, WARNING if injected else NOTE, key=(side, injected)))
+    return found
+
+
+def accepted_only(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """A server that accepts a connection and never sends a byte: a proxy without a server behind it, or one that has not started."""
+    asked, server = context.last[0], closed.server
+    if asked is None or not context.begun or not context.unanswered or not closed.complete or closed.bytes[server] or context.failed:
+        return None
+    place, passed = f"{closed.endpoints[server]} accepts the connection", max(0, closed.until_ns - asked.time_ns)
+    if closed.by == server:
+        cause = f"{place} and {closed.verb} it {span_text(passed)} after {said(context, asked)}, without having sent a byte"
+        return FindingDraft(cause, numbers(asked), packets(asked), advice=_NOTHING_BEHIND, key=closed.how)
+    if passed < PATIENCE_NS:
+        return None
+    if closed.by is None:
+        cause = f"{place} and has sent not one byte in the {span_text(passed)} from {said(context, asked)} until the capture ends"
+        return FindingDraft(cause, numbers(asked), packets(asked), WARNING, key="silent")
+    cause = f"{place} and sends not one byte in the {span_text(passed)} after {said(context, asked)}, until the client {closed.verb} it"
+    return FindingDraft(cause, numbers(asked), packets(asked), key="silent")
+
+
+def closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if closed.how != "FIN" or closed.by != closed.server or any(closed.lost):
+        return None
+    passed = span_text(closed.until_ns - closed.first[3])
+    return FindingDraft(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
+
+
+def unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    passed = closed.until_ns - closed.first[3]
+    if not all(closed.packets) or closed.by is not None or passed < UNUSED_NS:
+        return None
+    return FindingDraft(f"the client connected and has said nothing for {span_text(passed)} {closed.when}", (), key="silent")
+
+
+def proxy_unexpected(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    proxy, client = closed.proxy, closed.client
+    if proxy is None or client is None or closed.lacking or context.messages[1] or (closed.tls is not None and closed.tls.version):
+        return None
+    answered = closed.bytes[1 - client]
+    if (answered and not closed.ours) or (closed.by == client and closed.bytes[client] == len(proxy.raw)):
+        # Of other protocols an answer cannot be told; a balancer that only looks whether the server is there says nothing else
+        return None
+    what = f"an answer in {closed.verdict.protocol or closed.expected}" if answered else "an answer"
+    if closed.by == 1 - client:
+        cause = f"the server {closed.verb} the connection without {what}"
+    else:
+        waited = closed.until_ns - (closed.first[3] if context.last_ns is None else context.last_ns)
+        if waited < PATIENCE_NS:
+            return None
+        then = closed.when if closed.by is None else f"when the client {closed.verb} the connection"
+        cause = f"the server has not sent {what} for {span_text(waited)} {then}"
+    cause = f"the client begins with a {proxy.name}, and {cause}: the server probably expects no such header"
+    return FindingDraft(cause, numbers(context.last[0]), severity=WARNING if closed.by is None else ERROR, key="unexpected")
+
+
+def proxy_damaged(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    proxy = closed.proxy
+    if proxy is None or proxy.damaged is None:
+        return None
+    return FindingDraft(f"the {proxy.name} of the client is damaged: {proxy.damaged}", (), (closed.first[1],), key="damaged")
+
+
+def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    verdict, expected = closed.verdict, closed.expected
+    if verdict.protocol is None:
+        if verdict.name is None or verdict.name.startswith("TLS"):
+            return None
+        return FindingDraft(
+            f"{closed.port}, but what comes is {verdict.name}{_in_amqp(closed)}",
+            (),
+            severity=_doubtful(closed),
+            key=verdict.name,
+        )
+    if closed.troubles:
+        return None
+    known, size = closed.client is not None or not any(context.messages), closed.bytes[closed.server]
+    if known and not context.messages[1] and context.messages[0] and size and not closed.lost[closed.server]:
+        what = f"the {size} bytes that the server answers are {closed.foreign[closed.server] or 'something else'}"
+        return FindingDraft(f"the client speaks {verdict.protocol}, and {what}{_in_amqp(closed)}", numbers(context.last[0]))
+    for side, name in enumerate(closed.foreign) if not any(context.messages) else ():
+        if name is not None:
+            return FindingDraft(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected{_in_amqp(closed)}", (), key=name)
+    if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
+        return None
+    if context.messages[1] or not known:
+        return FindingDraft(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
+    return FindingDraft(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(context.last[0]))
+
+
+def _in_amqp(closed: Closed) -> str:
+    """What was said, where it is AMQP."""
+    amqp = any(begun.startswith(b"AMQP") for begun in closed.begun)
+    sides = [side for side in (0, 1) if amqp and closed.begun[side][:1] in (b"A", b"\1")]
+    return "".join(f"; {closed.who(side)} says {', '.join(in_amqp(closed.begun[side]))}" for side in sides)
+
+
+def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    verdict, sizes = closed.verdict, closed.sizes
+    if verdict.name is not None or not any(sizes) or closed.lacking or any(context.messages) or context.failed:
+        return None
+    sent = " and ".join(f"{size:,} byte{'' if size == 1 else 's'} of {closed.who(side)}" for side, size in enumerate(sizes) if size)
+    if verdict.protocol is not None:
+        severity = ERROR if closed.by == closed.server else WARNING
+        return FindingDraft(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
+    return FindingDraft(f"{closed.port}, but nobody knows what comes ({sent})", (), severity=_doubtful(closed), key="unknown")
+
+
+def _doubtful(closed: Closed) -> Severity | None:
+    """The severity of what only a port shows: a note where that may be the client's own."""
+    return NOTE if closed.client is None else None
+
+
+def lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side])
+    cause = f"{lost:,} bytes reached their receiver and are not in the capture: the capture has lost packets, not the network"
+    return FindingDraft(cause, (), key="lost") if lost else None
+
+
+_DIFFERS = (
+    "One of the copies is damaged, and the first one was read: look at the note on the next message, and at the frames on both sides."
+)
+
+
+def retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    count = closed.retransmitted
+    if any(closed.signs.unacknowledged):
+        return None
+    what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
+    cause = f"{what} bytes that were there already: the network loses some, or the capture has them twice"
+    advice = None
+    if closed.conflicts:
+        others = "1 brings" if closed.conflicts == 1 else f"{closed.conflicts:,} bring"
+        cause += f"; {others} other bytes than those that came first"
+        advice = _DIFFERS
+    return FindingDraft(cause, (), closed.repeated, advice=advice, key="again") if count else None
+
+
+def wrong_checksum(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    found = []
+    for side, count in enumerate(closed.signs.damaged):
+        name = closed.name(side)
+        what = f"{count:,} segments of {name} have wrong TCP checksums, and were"
+        if count == 1:
+            what = f"1 segment of {name} has a wrong TCP checksum, and was"
+        cause = f"{what} sent again: the network damages packets"
+        if count:
+            found.append(FindingDraft(cause, (), key=side))
+    return found
+
+
+def zero_window(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    sides = [(stopped[2], -side, stopped[0]) for side, stopped in enumerate(closed.stopped) if stopped is not None]
+    if not sides:
+        return None
+    longest, side, packet = max(sides)
+    cause = f"{closed.who(-side)} has no room for more (window 0) for {span_text(longest)}: it does not read what comes"
+    return FindingDraft(cause, (), (packet,), WARNING if longest >= STALLED_NS else NOTE, key=-side)
+
+
+def mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    cause = "the capture begins in the middle of the conversation: what was agreed before is not known"
+    return FindingDraft(cause, (), (closed.first[1],)) if closed.verdict.protocol is not None and not closed.syn else None
+
+
+def snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    cause = f"{sum(closed.cut):,} bytes are cut off by the snap length of the capture"
+    return FindingDraft(cause, ()) if any(closed.cut) else None
+
+
+def one_way(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    for side in (0, 1):
+        if not closed.packets[side] and closed.bytes[1 - side]:
+            return FindingDraft(f"no packet of {closed.who(side)} was captured, only those to it", ())
+    return None

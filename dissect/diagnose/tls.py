@@ -1,0 +1,150 @@
+"""TLS: what keeps a handshake from its end, a port that is not for it, and what cannot be read without keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamdump.diagnose.rules import (
+    ERROR,
+    NOTE,
+    PATIENCE_NS,
+    SILENT_ADVICE,
+    WARNING,
+    Closed,
+    ConversationContext,
+    FindingDraft,
+    numbers,
+    span_text,
+)
+
+TLS_PORTS = frozenset((5551, 7001))
+"""Where servers of our protocols speak TLS and nothing else, as they are installed."""
+
+HARMLESS = (None, 0, 90)
+"""Alerts that end TLS in order: those that nobody can read, close_notify and user_canceled."""
+
+_CERTIFICATE = (
+    "Give the client the certificate of the authority that issued the server's, and connect by a name that the server's has; "
+    "the log of the client says what it did not like."
+)
+_LOG = "Look in the log of the server for what it did not like."
+
+TROUBLES: tuple[tuple[str, str], ...] = (
+    ("tls.plain-peer", "Switch TLS on or off at one of the two, or go to the other port: that of TLS is not that of plain connections."),
+    ("tls.no-common-version", "Allow a version of TLS at the server that the client knows, or bring the client up to date."),
+    ("tls.no-common-cipher", "Allow a cipher suite at the server that the client offers, and look at the kind of key its certificate has."),
+    ("tls.unknown-authority", "Give the one who complains the certificate of the authority that issued the other's."),
+    ("tls.certificate-expired", "Renew the certificate, and look at the clocks of both."),
+    ("tls.another-name", "Connect by a name that the certificate has, or issue one with the name that clients use."),
+    ("tls.client-certificate-missing", "Configure a certificate and its key at the client, or let the server not ask for one."),
+)
+
+
+def trouble(name: str) -> Callable[[ConversationContext, Closed], FindingDraft | None]:
+    def tell(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+        cause = closed.troubles.get(name) if closed.ours or closed.tls_failed else None
+        if cause is None:
+            return None
+        # Whoever was not content has gone on all the same
+        works = closed.tls is not None and closed.tls.complete
+        return FindingDraft(cause, (), severity=ERROR if not works else WARNING if name == "tls.certificate-expired" else NOTE)
+
+    return tell
+
+
+def on_plain_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    tls = closed.tls
+    if not _unheard(closed) or closed.by in (None, tls.client):
+        return None
+    cause = f"the client begins with TLS, and the server {closed.verb} the connection without an answer: this is probably a plain port"
+    return FindingDraft(cause, (), key="plain port")
+
+
+def _unheard(closed: Closed) -> bool:
+    """Whether the server acknowledges the ClientHello, and answers nothing."""
+    tls = closed.tls
+    if tls is None or tls.last is None or tls.last[0] != tls.client or closed.troubles or tls.alerts or closed.lacking or closed.proxy:
+        return False
+    return tls.version is None and not closed.bytes[1 - tls.client] and closed.packets[1 - tls.client] > 1
+
+
+def no_answer(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if not _unheard(closed) or closed.by not in (None, closed.tls.client):
+        return None
+    waited = closed.until_ns - closed.tls.last[2]
+    if waited < PATIENCE_NS:
+        return None
+    then = closed.when if closed.by is None else f"when the client {closed.verb} the connection"
+    cause = f"the server has not answered the ClientHello for {span_text(waited)} {then}: perhaps this is a plain port"
+    return FindingDraft(cause, (), severity=WARNING if closed.by is None else ERROR, key="no answer")
+
+
+def plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    port = closed.ports[closed.server]
+    plain = (
+        closed.client is not None
+        and closed.tls is None
+        and port in TLS_PORTS
+        and closed.sizes[1 - closed.server]
+        and not closed.sizes[closed.server]
+    )
+    cause = f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing"
+    return FindingDraft(cause, numbers(context.last[0])) if plain else None
+
+
+def alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    tls = closed.tls
+    if tls is None or closed.troubles or context.failed:
+        return None
+    alert = next((alert for alert in tls.alerts if alert.fatal and alert.number not in HARMLESS), None)
+    if alert is None:
+        return None
+    who = "client" if alert.side == tls.client else "server"
+    after = "" if tls.last is None else f" after {_latest(tls)}"
+    cause = f"the {who} ends TLS{after}: {alert.name.replace('_', ' ')}"
+    return FindingDraft(cause, (), (alert.packet[1],), key=(who, alert.number))
+
+
+def _latest(tls: Any) -> str:
+    """The last message of a handshake, and whose it is."""
+    return f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
+
+
+def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    tls = closed.tls
+    if tls is None or context.failed or tls.last is None or tls.plain_peer is not None or closed.lacking:
+        return None
+    if tls.sealed_alert is not None:
+        return _sealed_alert(closed, *tls.sealed_alert)
+    if not closed.shaking_hands:
+        return None
+    if closed.by is None:
+        waited = closed.until_ns - tls.last[2]
+        cause = f"TLS is not agreed on: nothing follows {_latest(tls)} for {span_text(waited)} {closed.when}"
+        return (
+            FindingDraft(cause, (), severity=WARNING, advice=SILENT_ADVICE, key="open") if waited >= PATIENCE_NS and tls.version else None
+        )
+    if tls.unanswered and closed.by == tls.client and not tls.resumed and tls.last[2] <= closed.until_ns:
+        cause = f"the client {closed.verb} the connection silently once it has the server's certificate: it does not accept it"
+        return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
+    cause = f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {_latest(tls)}"
+    return FindingDraft(cause, (), key=(closed.by, _latest(tls)))
+
+
+def _sealed_alert(closed: Closed, side: int, time_ns: int) -> FindingDraft | None:
+    """A sealed alert in place of what follows in a handshake."""
+    if side == closed.tls.client:
+        cause = "the client ends TLS with a sealed alert once it has the server's certificate: it does not accept it"
+        return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
+    if closed.ended_ns is not None and closed.ended_ns < time_ns:
+        # It answers the end of the other side
+        return None
+    cause = "the server ends TLS with a sealed alert once the client has finished: perhaps it requires a certificate of the client"
+    return FindingDraft(cause, (), severity=WARNING, advice=_LOG, key="sealed alert")
+
+
+def unread(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    unread = closed.expected is not None and closed.verdict.protocol is None and closed.tls is not None
+    told = FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
+    return told if unread and not (closed.troubles or closed.shaking_hands or closed.tls.sealed_alert) else None
