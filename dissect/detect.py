@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -53,8 +53,8 @@ BEGINNING = 4_096
 NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in ("no bytes", "not enough bytes yet", "nothing fits"))
 """What is said of very many conversations, perhaps: one object for all of them."""
 
-FIRST_LOOK, FIRST_LOOKS_KEPT = 1_024, 1_024
-"""What comes of the first look at so few bytes, and of the last one if no more came, is kept for so many others with the same bytes."""
+EARLY_SIZE, EARLY_PACKETS, EARLY_KEPT = 1_024, 8, 1_024
+"""A look at so few bytes in so few packets is remembered for other conversations with the same bytes, and how many looks are kept."""
 
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
 
@@ -71,7 +71,8 @@ def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdic
     return None
 
 
-_first_looks: dict[tuple[Any, ...], tuple[Verdict | None, tuple[Protocol, ...]]] = {}
+_early_looks: dict[tuple[Any, ...], tuple[Verdict | None, int, tuple[Protocol, ...]]] = {}
+"""By what was looked at: the verdict, the effort it took, and the protocols that were asked."""
 
 
 class Suspicion(msgspec.Struct):
@@ -105,15 +106,6 @@ class Suspicion(msgspec.Struct):
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
-class _SkippedLook(NamedTuple):
-    """What a look would have been at; `left`: what it might have cost; `sides`: runs and segments of each."""
-
-    size: int
-    packets: int
-    left: int
-    sides: tuple[Any, ...]
-
-
 class _Seen(msgspec.Struct):
     """The bytes of a conversation put together, once there are enough to be looked at, and what they told so far."""
 
@@ -121,16 +113,11 @@ class _Seen(msgspec.Struct):
     segments: tuple[list[int], list[int]] = msgspec.field(default_factory=lambda: ([], []))
     breaks: list[tuple[int, int]] = []
     """Side and position of gaps of which nobody knows how many bytes they have: what is behind them does not continue."""
-    packets: int = 0
-    looks: int = 0
-    next: int = 0
     work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
     known: dict[Any, Any] = {}
     latest: tuple[int, bool] = (-1, False)
     """How many bytes the last look was at, and whether from a SYN on: of these `verdicts` are, by protocol."""
     verdicts: dict[str, Verdict | None] = {}
-    skipped: _SkippedLook | None = None
-    """The first look, if it was not made, as others with the same bytes told what comes of it."""
     behind: _Seen | None = None
     """What the bytes behind a loss in the first frames told."""
 
@@ -149,7 +136,22 @@ class _Seen(msgspec.Struct):
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
-    __slots__ = ("_seen", "again", "cost", "from_start", "items", "limit", "limited", "packets", "passed", "ports", "size")
+    __slots__ = (
+        "_seen",
+        "again",
+        "cost",
+        "effort",
+        "from_start",
+        "items",
+        "limit",
+        "limited",
+        "looks",
+        "next_size",
+        "packets",
+        "passed",
+        "ports",
+        "size",
+    )
 
     SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
     """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
@@ -161,7 +163,7 @@ class Detector:
         self.limit = limit
         self.items: list[SideData | StreamGap] = []
         self.packets = 0
-        """So many brought bytes before these were put together."""
+        """Packets that brought bytes."""
         self.size = 0
         self.cost = 0
         """About what all this takes."""
@@ -170,29 +172,31 @@ class Detector:
         """How often it may begin anew."""
         self.passed: dict[int, StreamGap] = {}
         """By side the bytes before that, of which nothing is looked at."""
+        self.looks = 0
+        self.next_size = 0
+        """The bytes at which the next look is due, once there are many packets."""
+        self.effort = 0
+        """What the looks would have cost that were remembered, before there was a `_seen`."""
         self._seen: _Seen | None = None
+        """Made for the first look that is not remembered."""
 
     def add(self, items: list[SideData | StreamGap]) -> Verdict | None:
-        """Take the bytes of a packet in; the verdict, or None while there is none."""
-        data = self._take(items)
+        """Return the verdict with the bytes of one more packet, None while there is none."""
+        brought = self._take(items)
+        self.packets += brought
         seen = self._seen
-        if seen is None:
-            self.packets += bool(data)
-            if self.size < min(LEAST, self.limit):
-                return None
-            seen = self._begin()
-        else:
+        if seen is not None:
             self._put(seen, items)
-            seen.packets += bool(data)
-        self.limited = self.size >= self.limit
-        if not data or (self.size < LEAST and not self.limited):
+        if not brought or self.size < min(LEAST, self.limit):
             return None
-        if not self.limited and (self.passed or seen.work_budget.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
+        self.limited = self.size >= self.limit
+        paid = seen is None or seen.work_budget.left > 0
+        if not self.limited and (self.passed or not paid or (self.packets > EVERY_PACKET and self.size < self.next_size)):
             # Where bytes before these told nothing, one look at as many has to do
             return None
-        seen.next = self.size + self.size // 4
-        verdict = self._weigh(seen, self.limited)
-        if _is_unknown(verdict) and self.limited and self.again and seen.work_budget.left > 0:
+        self.next_size = self.size + self.size // 4
+        verdict = self._weigh(self.limited)
+        if _is_unknown(verdict) and self.limited and self.again and (self._seen is None or self._seen.work_budget.left > 0):
             self._begin_anew()
             return None
         return verdict
@@ -201,15 +205,18 @@ class Detector:
         """All that was taken in; what came before it began anew is a gap of each side."""
         return [*self.passed.values(), *self.items]
 
-    def _take(self, items: list[SideData | StreamGap]) -> list[SideData]:
-        """Keep these; returns what brings bytes."""
+    def _take(self, items: list[SideData | StreamGap]) -> bool:
+        """Keep these; return whether one of them brings bytes."""
         self.items += items
-        data = [item for item in items if type(item) is SideData]
         if items and not self.cost:
             self.cost = self.OWN_COST
-        self.cost += sum([2 * len(item.data) + self.SEGMENT_COST for item in data])
-        self.size += sum([len(item.data) for item in data])
-        return data
+        brought = False
+        for item in items:
+            if type(item) is SideData:
+                brought, size = True, len(item.data)
+                self.size += size
+                self.cost += 2 * size + self.SEGMENT_COST
+        return brought
 
     def _begin_anew(self) -> None:
         """Pass by what a side sent that sent much: it may be the middle of a larger frame."""
@@ -223,24 +230,17 @@ class Detector:
             end = last.position + (len(last.data) if isinstance(last, SideData) else last.size or 0)
             begin = self.passed.get(side, mine[0]).position
             self.passed[side] = StreamGap(side, begin, end - begin, "skipped", last.order, last.number, last.file, last.time_ns)
-        self.again, self.items, self.size, self.cost = self.again - 1, [], 0, 0
         self._seen, self.limited = None, False
-        self.packets = len(self._take(kept))
+        self.again, self.items, self.size, self.cost = self.again - 1, [], 0, 0
+        self.looks = self.next_size = self.effort = 0
+        self._take(kept)
+        self.packets = sum([type(item) is SideData for item in kept])
 
     def finish(self) -> Verdict:
-        """The verdict when no byte will follow."""
-        seen = self._seen or self._begin()
-        verdict = self._weigh(seen, True)
+        """Return the verdict when no byte will follow."""
+        verdict = self._weigh(True)
         assert verdict is not None
         return verdict
-
-    def _begin(self) -> _Seen:
-        seen = self._seen = _Seen()
-        seen.work_budget.spend(-FIRST)
-        self.cost += self.SEEN_COST
-        self._put(seen, self.items)
-        seen.packets = self.packets
-        return seen
 
     @staticmethod
     def _put(seen: _Seen, items: list[SideData | StreamGap]) -> None:
@@ -251,44 +251,54 @@ class Detector:
             elif item.size is None:
                 seen.breaks.append((item.side, item.position))
 
-    def _weigh(self, seen: _Seen, final: bool) -> Verdict | None:
-        seen.looks += 1
-        again = final and seen.looks == 2 and seen.latest == (self.size, self.from_start)
-        if self.size > FIRST_LOOK or (seen.looks > 1 and not again):
-            return self._weigh_anew(seen, final)
-        # Clients that come again and again begin with the same bytes
-        runs = [tuple([(position, bytes(run)) for position, run in side]) for side in seen.runs]
-        sides = tuple(zip(runs, map(tuple, seen.segments), strict=True))
-        ports = [port if port in PORTS else 0 for port in self.ports]
-        key = (final, again, self.from_start, self.size, seen.packets, *ports, sides)
-        verdict, by = _first_looks.get(key, (None, None))
-        if by is not PROTOCOLS:
-            verdict = self._weigh_anew(seen, final)
-            if len(_first_looks) >= FIRST_LOOKS_KEPT:
-                _first_looks.clear()
-            _first_looks[key] = verdict, PROTOCOLS
-        elif verdict is None:
-            seen.skipped = _SkippedLook(self.size, seen.packets, seen.work_budget.left, sides)
-            seen.latest = self.size, self.from_start
+    def _weigh(self, final: bool) -> Verdict | None:
+        """Return the verdict on the bytes so far: a remembered one, as many clients begin with the same bytes, or that of a new look."""
+        self.looks += 1
+        if self.size > EARLY_SIZE or self.packets > EARLY_PACKETS or self.passed:
+            return self._look_now(final)
+        parts = tuple([(item.side, item.position, item.data if isinstance(item, SideData) else item.size) for item in self.items])
+        one, two = self.ports
+        key = (final, self.from_start, self.packets, one if one in PORTS else 0, two if two in PORTS else 0, parts)
+        remembered = _early_looks.get(key)
+        if remembered is not None and remembered[2] is PROTOCOLS:
+            verdict, effort, _ = remembered
+            if self._seen is None:
+                self.effort += effort
+            else:
+                self._seen.work_budget.spend(effort)
+            return verdict
+        work_budget = self._begin().work_budget
+        before = work_budget.left
+        verdict = self._look_now(final)
+        effort = before - work_budget.left
+        # Where little is left, a look may have ended early
+        if work_budget.left > effort:
+            if len(_early_looks) >= EARLY_KEPT:
+                _early_looks.clear()
+            _early_looks[key] = verdict, effort, PROTOCOLS
         return verdict
 
-    def _weigh_anew(self, seen: _Seen, final: bool) -> Verdict | None:
-        work_budget = seen.work_budget
-        if seen.skipped is not None:
-            # It found things out that the next look goes on from, with the effort that was left then
-            size, packets, left, skipped = seen.skipped
-            seen.skipped = None
-            since, work_budget.left = work_budget.left - left, left
-            self._look(seen, [SideView([*runs], self.from_start, [*segments]) for runs, segments in skipped], size, packets, False)
-            work_budget.left += since
-        all_runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
-        sides = [SideView(all_runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
-        return self._look(seen, sides, self.size, seen.packets, final)
+    def _begin(self) -> _Seen:
+        """Return the bytes put together."""
+        seen = self._seen
+        if seen is None:
+            seen = self._seen = _Seen()
+            self.cost += self.SEEN_COST
+            self._put(seen, self.items)
+            seen.work_budget.spend(self.effort - FIRST)
+        return seen
+
+    def _look_now(self, final: bool) -> Verdict | None:
+        """Return the verdict of a look at all bytes."""
+        seen = self._begin()
+        runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
+        sides = [SideView(runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
+        return self._look(seen, sides, self.size, self.packets, final)
 
     def _look(self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool) -> Verdict | None:
         """The verdict by so many bytes and packets; where it is open, and bytes were lost early, by what is behind them."""
         verdict = self._decide(*self._probe(seen, sides, size, packets, final), final)
-        if not (_is_unknown(verdict) if final else verdict is None and seen.looks <= EVERY_PACKET):
+        if not (_is_unknown(verdict) if final else verdict is None and self.looks <= EVERY_PACKET):
             return verdict
         behind = [_behind_loss(side) for side in sides]
         if behind == sides:

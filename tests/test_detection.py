@@ -12,7 +12,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
-from streamdump.detect import FIRST_LOOKS_KEPT, Detector, _first_looks, neighbour
+from streamdump.detect import EARLY_KEPT, Detector, _early_looks, neighbour
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, SideData, StreamGap, Verdict
 from streamdump.protocols import PROTOCOLS
@@ -326,41 +326,48 @@ def test_what_begins_with_the_same_bytes_is_weighed_once(monkeypatch: pytest.Mon
             before = len(looks)
             assert [told(data, server, syn, number) for number in range(1, 20)] == [first] * 19
             assert len(looks) == before
-            _first_looks.clear()
+            _early_looks.clear()
             assert told(data, server, syn, 20) == first
-    for number in range(3 * FIRST_LOOKS_KEPT):
+    for number in range(3 * EARLY_KEPT):
         told(number.to_bytes(8, "big"), 50_000, False, 0)
-    assert 0 < len(_first_looks) <= FIRST_LOOKS_KEPT
+    assert 0 < len(_early_looks) <= EARLY_KEPT
 
 
 @pytest.mark.parametrize("lost", [0, 10])
-def test_a_look_that_was_not_made_is_made_when_more_bytes_come(lost: int) -> None:
+def test_a_remembered_look_changes_no_verdict(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of the same bytes nor that of more bytes, which are looked at."""
     chance = random.Random(7)
     pieces = [*MANY.values(), *(chance.randbytes(20) for _ in range(20))]
     for case in ("rabbitmq-stream/handshake_close_405.pcap", "iggy/py080-basic.pcap", "mewbase/java-nov2016.pcap"):
         pieces += [
             packet.raw[(tcp_offset(packet) or 0) + skip :][:300] for packet in packets(ROOT / "golden" / case)[:40] for skip in (20, 32, 35)
         ]
-    owed = 0
+    looks = counted_probes(monkeypatch)
+
+    def told(piece: bytes, following: bytes, remember: bool) -> list[Verdict | None]:
+        detector = Detector((40_000, 50_000), lost > 0, 1 << 20)
+        reach, found = [lost, lost], list[Verdict | None]()
+        for order, (side, more) in enumerate([(0, piece), (1, bytes(3)), (0, following)]):
+            if not remember:
+                _early_looks.clear()
+            found.append(detector.add([said(side, reach[side], more, order)]))
+            reach[side] += len(more)
+            if found[-1] is not None:
+                return found
+        return [*found, detector.finish()]
+
+    made = spared = 0
     for piece in filter(None, pieces):
-        _first_looks.clear()
-        told = []
-        for _ in range(2):
-            detector = Detector((40_000, 50_000), lost > 0, 1 << 20)
-            reach, found, state = [lost, lost], [], []
-            for order, (side, more) in enumerate([(0, piece), (1, bytes(3)), (0, piece[::-1])]):
-                found.append(detector.add([said(side, reach[side], more, order)]))
-                reach[side] += len(more)
-                seen = detector._seen
-                owed += seen is not None and seen.skipped is not None
-                if found[-1] is not None:
-                    break
-                if seen is not None and seen.looks > 1:
-                    behind = seen.behind and (seen.behind.known, seen.behind.verdicts, seen.behind.latest)
-                    state.append((seen.work_budget.left, seen.known, seen.verdicts, seen.latest, behind))
-            told.append((found, state, detector.finish() if found[-1] is None else None))
-        assert told[0] == told[1]
-    assert owed > 50
+        for following in (piece[::-1], b"another", piece):
+            before = len(looks)
+            alone = told(piece, following, False)
+            made += len(looks) - before
+            _early_looks.clear()
+            told(piece, piece[::-1], True)
+            before = len(looks)
+            assert told(piece, following, True) == alone
+            spared += len(looks) - before
+    assert spared < made / 2
 
 
 def test_at_the_end_only_what_hinges_on_it_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
