@@ -92,6 +92,8 @@ class Suspicion(msgspec.Struct):
                 continue
             side, since = item.side, max(0, len(self.begun[item.side]) - LOGIN_REACH)
             begun = self.begun[side] = self.begun[side] + item.data[: LOGIN_WINDOW - len(self.begun[side])]
+            if len(begun) < LEAST:
+                continue
             for protocol in PROTOCOLS:
                 if protocol.login is not None and protocol.name != self.protocol:
                     match = protocol.login.search(begun, since)
@@ -238,7 +240,7 @@ class Detector:
 
     def finish(self) -> Verdict:
         """Return the verdict when no byte will follow."""
-        verdict = self._weigh(True)
+        verdict = self._weigh(True) if self.size or self.passed else NO_BYTES
         assert verdict is not None
         return verdict
 

@@ -38,8 +38,11 @@ class Moment(NamedTuple):
     order: int
     rank: int
     position: int
-    time: str
     time_ns: int
+
+    @property
+    def time(self) -> str:
+        return rfc3339(self.time_ns)
 
 
 BEHIND = 2
@@ -48,7 +51,7 @@ BEHIND = 2
 
 def behind(order: int = 0, position: int = 0, time_ns: int = 0) -> Moment:
     """Return the moment behind all that either side sent."""
-    return Moment(order, BEHIND, position, rfc3339(time_ns), time_ns)
+    return Moment(order, BEHIND, position, time_ns)
 
 
 KEYS = "keys"
@@ -746,12 +749,12 @@ def latency_of(asked: Event, response: Event) -> int | None:
 
 def _moment(one: Event) -> Moment:
     """When a record was certain, which tells how a request ended."""
-    return Moment(*PLACE(one), one.record.time, one.record.time_ns)
+    return Moment(*PLACE(one), one.record.time_ns)
 
 
 def _moment_of(asked: Event, time_ns: int) -> Moment:
     """A moment that tells of a request, at its place."""
-    return Moment(*PLACE(asked), rfc3339(time_ns), time_ns)
+    return Moment(*PLACE(asked), time_ns)
 
 
 def asked_since(pairer: Pairer, time_ns: int) -> list[int]:

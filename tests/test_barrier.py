@@ -296,7 +296,7 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
     # The client's own port tells its conversation from others with the same server
     monkeypatch.setattr(streamdump.conversation.conversation, "server_ports", lambda ports, client: ports)
     # So that it is asked, whatever others said
-    monkeypatch.setattr(streamdump.detect, "FIRST_LOOK", -1)
+    monkeypatch.setattr(streamdump.detect, "EARLY_SIZE", -1)
     monkeypatch.setattr(streamdump.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))
     result = in_all_batches()
     check(result, whole())

@@ -190,7 +190,9 @@ class Conversation:
     def go_on(self, items: Items, current: int, final: bool = False) -> list[Event]:
         """The records that these bytes make certain with the packet `current`; `final`: they wait for no keys."""
         tcp = self.tcp
-        emitted = self._read(items, current, final)
+        emitted: list[Event] = []
+        if items or self.tls.stage is not None or (self.proxy is not None and self.proxy.held):
+            emitted = self._read(items, current, final)
         if tcp.closed is not None and not self.done and not self.tls.waits:
             emitted += self._close(current)
         return emitted
@@ -232,9 +234,11 @@ class Conversation:
         if self.suspicion is not None:
             self._suspect(self.suspicion, items)
         parser, pairer = self.parser, self.pairer
+        if not items:
+            return []
         if self.run.diagnoser is not None:
             self.begun = _begun_with(self.begun, items)
-        if parser is None or pairer is None or not items:
+        if parser is None or pairer is None:
             return []
         parser.last = END if self.tcp.end is None else self.tcp.end.order
         return pairer.run(parser.take(items, current))
@@ -242,6 +246,8 @@ class Conversation:
     def _close(self, current: int) -> list[Event]:
         """The records that a conversation ends with."""
         self.done = True
+        if self.verdict is None and self.detector is None:
+            self._begin()
         emitted = [] if self.detector is None else self._parse(self._start(self.detector.finish()), current)
         parser, pairer, tcp = self.parser, self.pairer, self.tcp
         if parser is not None and pairer is not None:
@@ -421,10 +427,11 @@ def mark_of(segment: Segment) -> Mark:
 
 def _begun_with(begun: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]:
     """Return the first bytes of each side, which may tell what they are where they are no frames; of AMQP more."""
-    most = AMQP_KEPT if any(one.startswith(b"AMQP") for one in begun) else BEGIN_KEPT
-    if min(map(len, begun)) >= most:
+    one, two = begun
+    most = AMQP_KEPT if one.startswith(b"AMQP") or two.startswith(b"AMQP") else BEGIN_KEPT
+    if len(one) >= most and len(two) >= most:
         return begun
-    kept = [*begun]
+    kept = [one, two]
     for item in items:
         have = len(kept[item.side])
         if type(item) is SideData and item.position == have < most:

@@ -28,9 +28,10 @@ def of(conversation: Conversation) -> list[Event]:
     """How a conversation ended, and where findings are asked for, all else that is known at the end."""
     run, tcp = conversation.run, conversation.tcp
     emitted = _ending(conversation)
-    lost = {} if conversation.protocol is None else dict(zip(tcp.endpoints, never_acknowledged(tcp), strict=True))
-    run.unacknowledged |= {(tcp.index, sender): again for sender, again in lost.items() if again is not None}
-    run.counters.unacknowledged += any(lost.values())
+    if conversation.protocol is not None:
+        lost = {tcp.endpoints[side]: again for side, again in enumerate(never_acknowledged(tcp)) if again is not None}
+        run.unacknowledged |= {(tcp.index, sender): again for sender, again in lost.items()}
+        run.counters.unacknowledged += bool(lost)
     if is_unused(conversation):
         if tcp.end is not None and tcp.end.how == "refused":
             run.refused[tcp.ports[1]] += 1
@@ -84,8 +85,9 @@ def end_of(conversation: Conversation) -> Moment:
 
 def is_unused(conversation: Conversation) -> bool:
     """Whether it never carried a byte, and none of our protocols is expected on its ports."""
-    ports = known_ports(conversation.run.options)
-    return not any(conversation.tcp.stream_bytes) and ports.isdisjoint(ports_of(conversation))
+    if any(conversation.tcp.stream_bytes):
+        return False
+    return known_ports(conversation.run.options).isdisjoint(ports_of(conversation))
 
 
 def ports_of(conversation: Conversation) -> tuple[int, int]:
@@ -131,14 +133,15 @@ def _ending(conversation: Conversation) -> list[Event]:
     empty = not any(tcp.stream_bytes)
     if conversation.ahead or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
         return []
-    moment = end_of(conversation)
-    side, how, time_ns = client or 0, "forgotten", moment.time_ns
+    side, how = client or 0, "forgotten"
     if end is not None:
-        side, how, time_ns = end.side, end.how if empty or end.how != "refused" else "RST", end.time_ns
+        side, how = end.side, end.how if empty or end.how != "refused" else "RST"
     elif empty and not tcp.packets[1] and tcp.ended != REUSED:
         how = "no answer"
     elif tcp.ended not in UNANSWERED:
         return []
+    moment = end_of(conversation)
+    time_ns = moment.time_ns if end is None else end.time_ns
     source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
     sender = SENDERS[client][side]
     close = tcp.announced(conversation.close)

@@ -14,6 +14,7 @@ import msgspec
 from streamdump.model import SideData, StreamGap
 
 BEGIN_1, BEGIN_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
+BEGINNINGS = BEGIN_1[:1], BEGIN_2[:1]
 LARGEST_1, LARGEST_2 = 107, 1_024
 """Bytes of a header. One of version 2 may have more by its length field, but receivers take far fewer."""
 
@@ -73,6 +74,10 @@ class ProxyLayer(msgspec.Struct, gc=False):
     def feed(self, items: Items, last: bool) -> tuple[Items, bool]:
         """What these bytes are without a header, and whether it is certain that there is none; `last`: nothing follows."""
         header = self.header
+        if header is None and not self.held and items:
+            first = items[0]
+            if self.side in (None, first.side) and type(first) is SideData and not first.data.startswith(BEGINNINGS):
+                return items, True
         if header is not None:
             return [self._behind(item, header) for item in items], False
         out: Items = []

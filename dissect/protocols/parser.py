@@ -465,8 +465,15 @@ class Parser:
 
         Where looking costs more than bytes pay, not at the end of every segment.
         """
-        work_budget, starts = buffer.work_budget, buffer.starts
         stop = buffer.position + buffer.have
+        if buffer.have < self.dissector.header_size:
+            # No frame can be told from so few
+            if final and buffer.have:
+                if buffer.skip_from is None:
+                    buffer.skip_from = buffer.position
+                buffer.consume(buffer.have)
+            return
+        work_budget, starts = buffer.work_budget, buffer.starts
         place = max(buffer.position, buffer.scan)
         tried = buffer.tried
         count = len(starts)

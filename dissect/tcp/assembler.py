@@ -950,13 +950,12 @@ class TcpStream(ConversationCounts):
     def finish(self, current: int) -> None:
         """Release everything, with gaps between and behind: no more segments will come."""
         for stream, other in (self.streams, self.streams[::-1]):
-            self._accept(stream)
+            if stream.held:
+                self._accept(stream)
             while stream.waiting is not None:
                 self.give_up(stream)
             top = stream.top
-            if _is_no_byte(self, stream, other, stream.next):
-                top = stream.next
-            if top > stream.next:
+            if top > stream.next and not _is_no_byte(self, stream, other, stream.next):
                 stream.gap(top, "lost", self.last)
         self._end_at(current)
 
@@ -1378,6 +1377,8 @@ def _is_passed(stream: ByteStream, waiting: PendingPieces) -> bool:
 
 def never_acknowledged(tcp: TcpStream) -> tuple[SentAgain | None, SentAgain | None]:
     """Return by side the bytes that were sent often and never acknowledged, as far as the packets of the other side were captured."""
+    if tcp.streams[0].again is None and tcp.streams[1].again is None:
+        return None, None
     one, two = (
         stream.again if stream.again is not None and stream.again.times >= SENT_OFTEN and stream.again.position >= stream.acked else None
         for stream in tcp.streams
