@@ -89,7 +89,7 @@ class Inspector:
 
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
-            self.table.watchers.append(self.run.windows.look)
+            self.table.watchers.append(self.run.windows.feed)
             self.link.aside = self._aside
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
@@ -317,7 +317,7 @@ class Inspector:
         self.run.links.clear()
         self.run.lighten()
         if self.diagnoser is not None:
-            records = self.diagnoser.take(every)
+            records = self.diagnoser.feed(every)
             self.reports += self.diagnoser.reports
             self.diagnoser.reports.clear()
         return records

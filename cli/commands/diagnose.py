@@ -78,7 +78,7 @@ def diagnose(
         view = _View(run, json, html is not None, clock, left)
         if isinstance(run, LiveRun):
             run.leaving = view.leave
-        run.each(view.take)
+        run.each(view.feed)
         view.end()
         if html is not None and run.inspector.counters.packets:
             view.write(html, names or list(live.interfaces or ()))
@@ -89,7 +89,7 @@ def diagnose(
 
 
 def _diagrams() -> SequenceDiagrams:
-    """What nobody needs who wants no page."""
+    """Return the diagrams of a page; imported only where one is written."""
     from streamdump.protocols import PROTOCOLS
     from streamdump.render.html.sequence_diagrams import SequenceDiagrams
 
@@ -114,12 +114,12 @@ class _View:
         self.clock = Clock(clock)
         run.inspector.begins.append(self.clock.begin)
         self.left = left
-        """So many messages are enough."""
+        """Messages still to read, or None for all."""
         self.shown = {"error": 0, "warning": 0, "note": 0}
         self.conversations: set[int] = set()
 
-    def take(self, records: list[Record]) -> bool:
-        """Note, or show, the findings among these; whether that is enough."""
+    def feed(self, records: list[Record]) -> bool:
+        """Note, or show, the findings among these; return whether that is enough."""
         from streamdump.model import Finding
 
         if self.left is not None:
@@ -154,13 +154,13 @@ class _View:
                 write_text("".join(f"{line}\n" for line in [*lines, ""]))
 
     def leave(self, rows: list[ConversationRow]) -> None:
-        """These conversations are forgotten."""
+        """Drop what is known of these conversations."""
         gone = [row.conversation for row in rows]
         self.diagnoser.forget(gone)
         self.conversations.difference_update(gone)
 
     def end(self) -> None:
-        """Show what is known of the conversations, and of a capture the findings."""
+        """Show how the conversations went, and for a capture the findings."""
         summaries = self._summaries()
         if self.json:
             from streamdump.render.jsonl import encode
@@ -179,11 +179,11 @@ class _View:
             # Those of an interface were shown
             findings = Findings() if isinstance(self.run, LiveRun) else self.findings
             write_text(page(findings, summaries, columns(self.run.colour), self.palette, self.clock, self.run.files()))
-        told = [count(number, name) for name, number in self.shown.items() if number]
+        found = [count(number, name) for name, number in self.shown.items() if number]
         nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
         counters = self.run.inspector.counters
         if counters.packets:
-            say(f"found: {', '.join(told) or (nothing if counters.messages else 'nothing, as no message could be read')}")
+            say(f"found: {', '.join(found) or (nothing if counters.messages else 'nothing, as no message could be read')}")
 
     def write(self, path: str, names: list[str]) -> None:
         """Write the page, too."""

@@ -28,7 +28,7 @@ from streamdump.model import Finding, Severity
 
 
 class Seen(NamedTuple):
-    """What one conversation shows: a rule, its severity and cause, when it came, and the evidence."""
+    """What one conversation shows: a rule, its severity and cause, when it happened, and the evidence."""
 
     rule: str
     severity: Severity
@@ -39,13 +39,13 @@ class Seen(NamedTuple):
 
 
 class Failed(msgspec.Struct):
-    """One trouble with one server, which came in one or several conversations."""
+    """The same error, warning or fact about one server, in one or several conversations."""
 
     rule: str
     severity: Severity
     cause: str
     alike: str
-    """The cause without its numbers, by which it is the same."""
+    """The cause without numbers: equal for the same error."""
     protocol: str
     client: str | None
     server: str | None
@@ -59,7 +59,7 @@ class Failed(msgspec.Struct):
     packets: list[int] = msgspec.field(default_factory=list)
 
     def add(self, context: ConversationContext, seen: Seen) -> None:
-        """The trouble came once more."""
+        """Count one more occurrence."""
         if context.conversation != self.latest:
             self.conversations += 1
             self.latest = context.conversation
@@ -73,7 +73,7 @@ class Failed(msgspec.Struct):
             self.packets += seen.packets[:EVIDENCE][-1:]
 
     def merge(self, other: Failed) -> None:
-        """All that was seen of it elsewhere, in other conversations."""
+        """Add what another `Overview` counted, of other conversations."""
         self.conversations += other.conversations
         self.first_ns, self.cause = min((self.first_ns, self.cause), (other.first_ns, other.cause))
         self.last_ns = max(self.last_ns, other.last_ns)
@@ -91,7 +91,7 @@ class Failed(msgspec.Struct):
 
 
 class Overview:
-    """What several conversations tell, and what ICMP and DNS say beside them."""
+    """What is known of all conversations together, and from ICMP and DNS."""
 
     def __init__(self) -> None:
         self.network = NetworkEvidence()
@@ -104,9 +104,9 @@ class Overview:
         self.sent: dict[tuple[str, ...], Finding] = {}
         """The findings that send clients to other endpoints, by these."""
         self.dialled: dict[str, None] = {}
-        """The endpoints that somebody connected to."""
+        """The endpoints that clients connected to."""
         self.active: dict[str, None] = {}
-        """The hosts that do what they came for."""
+        """The hosts that publish or consume."""
         self.accepted: dict[str, int] = {}
         """By endpoint how many connections were accepted there."""
 
@@ -131,7 +131,7 @@ class Overview:
 
     def add(self, context: ConversationContext, draft: FindingDraft, seen: Seen) -> None:
         """Count a fact, or what went wrong, as other conversations may have it, too."""
-        kept = self._facts if draft.later else self._failed
+        kept = self._facts if draft.is_fact else self._failed
         key = (seen.rule, draft.alike or without_times(seen.cause), context.server)
         found = kept.get(key)
         if found is None and len(kept) < ACROSS_KEPT:
@@ -147,8 +147,8 @@ class Overview:
         sent = [(places, msgspec.structs.asdict(one)) for places, one in self.sent.items()]
         return *failed, sent, list(self.dialled), list(self.active), self.accepted, self.copies.seen(), self.end_ns
 
-    def learn(self, seen: Sequence[Any]) -> None:
-        """Take what another one has seen, of other conversations."""
+    def merge(self, seen: Sequence[Any]) -> None:
+        """Add what another `Overview` holds, of other conversations."""
         *failed, sent, dialled, active, accepted, copies, end_ns = seen
         for kept, more in zip((self._failed, self._facts), failed, strict=True):
             for one in more:
@@ -164,40 +164,40 @@ class Overview:
         self.active |= dict.fromkeys(active)
         for server, count in accepted.items():
             self.accept(server, count)
-        self.copies.learn(copies)
+        self.copies.merge(copies)
         self.end_ns = max(self.end_ns, end_ns)
 
 
 class Across(NamedTuple):
-    """A rule about several conversations: returns each finding with one that it takes client, server and protocol from."""
+    """A rule about several conversations. `check` yields each finding with the record that names its client, server and protocol."""
 
     name: str
     severity: Severity
-    tell: Callable[[Overview], Iterator[tuple[FindingDraft, Failed | Finding]]]
+    check: Callable[[Overview], Iterator[tuple[FindingDraft, Failed | Finding]]]
     advice: str
 
 
 ACROSS_KEPT = 4_096
-"""So many different troubles are counted over all conversations."""
+"""Errors, warnings and facts counted over all conversations, at most."""
 
 HOSTS_KEPT = 16
-"""So many clients are told apart that have the same trouble."""
+"""Clients counted for one error, at most."""
 
 SAME = 3
-"""So many times make a habit."""
+"""Occurrences that make a pattern."""
 
 LOST_NS, SOON_NS = 10_000_000_000, 5_000_000_000
 """A client that lost its stream should have found it again by then; and a server reports a loss, and a client tries again, by then."""
 
 ACCEPTED_KEPT = 4_096
-"""So many endpoints that accepted connections are remembered."""
+"""Endpoints that accepted connections, at most."""
 
 _NOT_ACCEPTED = ("tcp.refused", "tcp.unanswered")
 _TCP_ENDS = (*_NOT_ACCEPTED, "tcp.accepted-only", "tcp.reset-in-handshake")
 
 
 def _by_server(seen: Overview, rules: tuple[str, ...]) -> list[Failed]:
-    """The troubles of these rules, those with one server together: causes name how many SYNs there were, and when."""
+    """Return the findings of these rules, merged by server: their causes differ in the number and the times of SYNs."""
     found: dict[tuple[str, str | None], Failed] = {}
     for one in seen.failed:
         if one.rule in rules and (one.rule, one.server) in found:
@@ -252,7 +252,7 @@ def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
 
 
 def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
-    """Clients are sent where nobody answers."""
+    """Clients are sent to an endpoint that does not answer."""
     for places, finding in seen.sent.items():
         for one in seen.failed:
             if one.server in places and one.rule in _TCP_ENDS and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
@@ -262,7 +262,7 @@ def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
 
 
 def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
-    """Clients are sent elsewhere and go nowhere. Whoever only opened a connection and left does that often, if this is why."""
+    """Clients are sent to another endpoint and connect to none. One that only opened connections counts if it did so repeatedly."""
     explained = {one.server for _, one in _never_leader(seen) if isinstance(one, Failed)}
     for one in seen.facts("advertised-not-dialled"):
         if one.server in explained or any(seen.network.unresolved(place.rpartition(":")[0]) for place in one.places):
@@ -275,10 +275,10 @@ def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Find
 
 def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """Clients are sent to a name that has no address."""
-    told: list[tuple[tuple[str, ...], str | None, Failed | Finding]] = [(places, one.src, one) for places, one in seen.sent.items()]
-    told += [(one.places, one.server, one) for one in (*seen.facts("advertised-name"), *seen.facts("advertised-not-dialled"))]
+    sent: list[tuple[tuple[str, ...], str | None, Failed | Finding]] = [(places, one.src, one) for places, one in seen.sent.items()]
+    sent += [(one.places, one.server, one) for one in (*seen.facts("advertised-name"), *seen.facts("advertised-not-dialled"))]
     done = set()
-    for place, server, one in [(place, server, one) for places, server, one in told for place in places]:
+    for place, server, one in [(place, server, one) for places, server, one in sent for place in places]:
         host = place.rpartition(":")[0]
         answers = None if is_address(host) or host in done else seen.network.unresolved(host)
         if answers is not None:
@@ -292,7 +292,7 @@ def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding
 
 
 def _dialled(seen: Overview, one: Failed, place: str) -> bool:
-    """Whether somebody connected there: of a name nobody knows what it stands for."""
+    """Return whether a client connected there; a name matches any other server on its port."""
     host, _, port = place.rpartition(":")
     return place in seen.dialled if is_address(host) else any(each != one.server and each.endswith(f":{port}") for each in seen.dialled)
 
@@ -340,7 +340,7 @@ def _whose(lost: Failed) -> str:
 
 
 def _after_loss(seen: Overview, lost: Failed, unexplained: bool, refused: Failed | None, then: dict[str, dict[str, int]]) -> str | None:
-    """What a client did after it lost a stream; None where it did what it should, as far as the capture shows."""
+    """Return what a client did after it lost a stream; None if the capture shows nothing wrong."""
     about, waited = _whose(lost), seen.end_ns - lost.last_ns
     if refused is not None and refused.last_ns > lost.last_ns:
         return f"that client {refused.places[1]} it again and was refused"
@@ -362,13 +362,13 @@ def _deletions(deleted: dict[str, list[Failed]], stream: str) -> Iterator[Failed
 
 
 def _before(deleted: Failed, lost: Failed, how: str) -> bool:
-    """Whether a stream was lost because it was deleted: the server reports this at once, to whoever uses it, and then to who asked."""
+    """Return whether a stream was lost because it was deleted: the server reports this at once to its users, later to those that ask."""
     passed = lost.last_ns - deleted.last_ns
     return passed >= 0 if how == "refused" else abs(passed) < SOON_NS
 
 
 def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
-    """A server that answered, and from some time on answers nobody."""
+    """A server that stopped answering any connection."""
     facts = seen.facts("server-stalled")
     answered = {one.server: one.last_ns for one in facts if one.alike == "answered"}
     waiting: dict[str | None, list[Failed]] = {server: [] for server in answered}
@@ -387,7 +387,7 @@ def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
 
 
 def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
-    """A client opens connections through a load balancer until one leads to the leader of its stream, which none does."""
+    """A client opens connections through a load balancer, and none leads to the leader of its stream."""
     landed: dict[tuple[str | None, str], list[Failed]] = {}
     for one in seen.facts("landed"):
         landed.setdefault((one.server, (one.client or "").rpartition(":")[0]), []).append(one)

@@ -47,23 +47,23 @@ from streamdump.diagnose.rules import (
 from streamdump.model import Exchange, Gap, Limited, Message
 
 PLAIN = Family(())
-"""Conversations of no protocol that is known here."""
+"""For conversations of any other protocol."""
 
 OFTEN = 10
-"""What came so often on one connection is told once more at its end."""
+"""Occurrences on one connection after which they are reported once more, at its end."""
 
 LARGE = 1 << 20
 """Frames of this size are over limits that some servers have."""
 
 MISSING = ("lost", "cut", "skipped")
-"""How a fault says that bytes are missing, which is told of the capture and not of the message."""
+"""Words in a fault that say that bytes are missing: a defect of the capture, not of the message."""
 
 CUT_BY_CAPTURE, ABORTED = "bytes captured", "bytes sent"
-"""How a fault says that a frame was not ended: its sender did not say that it sends no more, or the connection ended."""
+"""How a fault names an incomplete frame: the capture ended, or the connection."""
 
 
 def _slow(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if message.outcome == "refused" or message.name in context.family.patient:
+    if message.outcome == "refused" or message.name in context.family.answers_late:
         return None
     return FindingDraft(f"{message.name} was answered after {span_text(message.latency_ns or 0)}", key=message.name)
 
@@ -73,8 +73,8 @@ def _orphans(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         return None
     found = list(context.orphans.values())
     names = some(dict.fromkeys(one.name for one in found))
-    told = f"a response ({names}) answers" if len(found) == 1 else f"{len(found)} responses ({names}) answer"
-    return FindingDraft(f"{told} no request that was captured", numbers(*found), packets(*found), key=names)
+    what = f"a response ({names}) answers" if len(found) == 1 else f"{len(found)} responses ({names}) answer"
+    return FindingDraft(f"{what} no request that was captured", numbers(*found), packets(*found), key=names)
 
 
 def _damaged(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -83,7 +83,7 @@ def _damaged(context: ConversationContext, message: Message) -> FindingDraft | N
         fault is None
         or isinstance(fault, Limited)
         or any(word in fault.reason for word in MISSING)
-        or not context.begun
+        or not context.opening_seen
         or context.orphans is None
     ):
         return None
@@ -101,9 +101,9 @@ def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
     known, context.orphans = context.orphans is not None, None
     context.lossy = context.lossy or gap.reason != "cut"
     # Behind bytes that the capture lacks nobody knows where a frame begins, or what answers what
-    if not known or gap.reason != "skipped" or not context.begun or not context.messages[gap.sender == "server"]:
+    if not known or gap.reason != "skipped" or not context.opening_seen or not context.messages[gap.sender == "server"]:
         return None
-    if gap.size is not None and gap.size < context.family.header:
+    if gap.size is not None and gap.size < context.family.least_header:
         context.tail = gap
         return None
     return _no_frame(gap)
@@ -160,7 +160,7 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _id_again(context: ConversationContext, message: Message) -> FindingDraft | None:
     before = context.ids.get((message.sender, message.name, message.id)) if message.kind == "request" and message.id is not None else None
-    return _used_again(message, (before, message.number)) if before is not None and not context.family.repeats else None
+    return _used_again(message, (before, message.number)) if before is not None and not context.family.reuses_ids else None
 
 
 def _duplicate(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
@@ -174,15 +174,15 @@ def _used_again(one: Message | Exchange, evidence: tuple[int, ...]) -> FindingDr
 
 def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
     why = {"timeout": "in time", "deadline passed": "before its deadline"}.get(exchange.reason or "")
-    told = FindingDraft(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
-    return told if why is not None and exchange.name not in context.family.counted else None
+    draft = FindingDraft(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
+    return draft if why is not None and exchange.name not in context.family.reported_apart else None
 
 
 def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
     """When the server sent anything last, and since when a request is open: of all its connections this shows whether it answers at all."""
     facts = []
     if context.answered_ns is not None:
-        facts.append(FindingDraft("", (), (), later=True, rule="server-stalled", alike="answered", at_ns=context.answered_ns))
+        facts.append(FindingDraft("", (), (), is_fact=True, rule="server-stalled", alike="answered", at_ns=context.answered_ns))
     if context.family.owed is not None:
         owed = context.family.owed(context)
     else:
@@ -192,7 +192,7 @@ def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDr
     if owed and not closed.lacking:
         number, since_ns = min(owed, key=lambda one: one[1])
         about = f"open {context.conversation}"
-        facts.append(FindingDraft("", (number,), later=True, rule="server-stalled", alike=about, at_ns=since_ns))
+        facts.append(FindingDraft("", (number,), is_fact=True, rule="server-stalled", alike=about, at_ns=since_ns))
     return facts
 
 
@@ -206,7 +206,7 @@ def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _refusals(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """What comes behind the first of several refusals that are one finding."""
-    if not context.untold:
+    if not context.unreported_refusals:
         return None
     every = some([f"{count:,} of {what}" for what, count in context.refusals.items()])
     cause = f"{sum(context.refusals.values()):,} requests are refused on this connection: {every}"
@@ -214,7 +214,7 @@ def _refusals(context: ConversationContext, closed: Closed) -> FindingDraft | No
 
 
 def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    aside = context.family.counted | (context.family.goodbye if context.dismissed else frozenset())
+    aside = context.family.reported_apart | (context.family.closing if context.close_answered else frozenset())
     cut = context.aborted.number if context.aborted is not None and closed.ended else None
     found = [
         one for one in context.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside and one.request != cut
@@ -229,8 +229,8 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
             return None
         waited = max(one.waited_ns or 0 for one in found)
         soon = waited < PATIENCE_NS or context.failed or closed.lacking
-        told = f"when the capture ends{later_text(waited)}" if soon else f"for {span_text(waited)} when the capture ends"
-        return FindingDraft(f"{what} {told}", asked, severity=NOTE if soon else WARNING, advice=SILENT_ADVICE, key=names)
+        when = f"when the capture ends{later_text(waited)}" if soon else f"for {span_text(waited)} when the capture ends"
+        return FindingDraft(f"{what} {when}", asked, severity=NOTE if soon else WARNING, advice=SILENT_ADVICE, key=names)
     after, _ = since(context, closed)
     if context.failed or not all(closed.packets):
         return None
@@ -241,29 +241,29 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
 
 
 def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not context.ready or closed.by != closed.server or context.goodbye or not context.messages[1] or not context.family.goodbye:
+    if not context.ready or closed.by != closed.server or context.close_seen or not context.messages[1] or not context.family.closing:
         return None
     if context.unanswered or context.failed or closed.injected:
         return None
     after, last = since(context, closed)
     # Of packets that were captured in another order nobody knows who was first
-    severity = NOTE if closed.muddled else WARNING
+    severity = NOTE if closed.order_unsure else WARNING
     cause = f"the server {closed.verb} the connection{after}, without a goodbye"
     return FindingDraft(cause, numbers(last), severity=severity, key=closed.how)
 
 
 def _no_goodbye(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not context.ready or closed.by is None or closed.by != closed.client or context.goodbye or not context.family.goodbye:
+    if not context.ready or closed.by is None or closed.by != closed.client or context.close_seen or not context.family.closing:
         return None
     if closed.injected:
         return None
     last = last_before(context, closed)
-    return FindingDraft(f"the client leaves without a goodbye ({some(sorted(context.family.goodbye))})", numbers(last), key="no goodbye")
+    return FindingDraft(f"the client leaves without a goodbye ({some(sorted(context.family.closing))})", numbers(last), key="no goodbye")
 
 
 def _stands_still(context: ConversationContext, closed: Closed) -> bool:
     """Whether the handshake was begun, and nothing explains why it was not ended."""
-    return context.missing() is not None and context.begun and not context.failed and not closed.lacking
+    return context.missing() is not None and context.opening_seen and not context.failed and not closed.lacking
 
 
 def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -364,7 +364,7 @@ COMMON: tuple[Rule, ...] = (
         tls.plain_on_tls_port,
         "Switch TLS on at the client, or connect to the port for plain connections.",
     ),
-    *[Rule(name, ERROR, CLOSED, tls.trouble(name), advice, TLS) for name, advice in tls.TROUBLES],
+    *[Rule(name, ERROR, CLOSED, tls.handshake_error(name), advice, TLS) for name, advice in tls.HANDSHAKE_ERRORS],
     Rule("tls.alert", ERROR, CLOSED, tls.alert, "Look in the log of the side that sent the alert for what it did not like.", TLS),
     Rule("tls.incomplete", ERROR, CLOSED, tls.incomplete, "Look in the log of the side that closed for what it did not like.", TLS),
     Rule("tcp.other-protocol", ERROR, CLOSED, tcp.other_protocol, "Check the port at the client: this one is for something else.", OURS),

@@ -11,7 +11,7 @@ import msgspec
 from streamdump.model import Message
 
 CONNECTIONS_KEPT, COPIES_KEPT = 4_096, 4
-"""So many connections are remembered by their sequence numbers. With more copies these were not drawn at random."""
+"""Connections remembered by their sequence numbers, and copies of each, at most. More copies mean that the numbers are not random."""
 
 MESSAGES_COMPARED, SIZE_COMPARED = 32, 2_048
 """The first messages of each side are compared, without the fields of larger ones."""
@@ -73,8 +73,8 @@ class Copies:
         """All of it, as plain data."""
         return [[*numbers, *one] for numbers, found in self._opened.items() for one in found]
 
-    def learn(self, seen: Iterable[Any]) -> None:
-        """Take what another one has seen."""
+    def merge(self, seen: Iterable[Any]) -> None:
+        """Add the connections of another `Copies`."""
         for *numbers, client, server, protocol, time_ns, packet, ttls, content in seen:
             one, two = numbers
             self.add((one, two), Opened(client, server, protocol, time_ns, packet, tuple(map(tuple, ttls)), tuple(content)))
@@ -87,7 +87,7 @@ def content_of(before: int, message: Message) -> int:
 
 
 def causes(groups: list[list[Opened]]) -> Iterator[tuple[str, tuple[int, ...], Opened]]:
-    """What is said of the copies, once: the cause, the packets that show it, and the last copy that it names."""
+    """Yield one finding about all copies: the cause, the packets that show it, and the last copy that it names."""
     if not groups:
         return
     first, *_, last = groups[0]

@@ -23,12 +23,12 @@ def closed_of(
     client: int | None,
     expected: str | None,
     tls: Any,
-    troubles: Mapping[str, str],
+    tls_errors: Mapping[str, str],
     stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None],
     failure: str | None,
     facts: Mapping[str, Any],
-    begun: tuple[bytes, bytes],
-    foreign: tuple[str | None, str | None],
+    first_bytes: tuple[bytes, bytes],
+    other_protocols: tuple[str | None, str | None],
     proxy: ProxyHeader | None,
     icmp: tuple[Reported, ...],
     ahead: tuple[tuple[Message, str], ...] | None,
@@ -36,10 +36,10 @@ def closed_of(
     """The end of a conversation."""
     one, two = tcp.sides
     how, by, ended_ns = _how(tcp)
-    goodbye = next((alert for alert in tls.alerts if alert.number == CLOSE_NOTIFY), None) if tls is not None else None
-    if how == "FIN" and goodbye is not None:
+    notify = next((alert for alert in tls.alerts if alert.number == CLOSE_NOTIFY), None) if tls is not None else None
+    if how == "FIN" and notify is not None:
         # Whoever says so in TLS ends it, and the other may be faster to end the connection below
-        by, ended_ns = goodbye.side, goodbye.packet[3]
+        by, ended_ns = notify.side, notify.packet[3]
     return Closed(
         tcp.index,
         tcp.endpoints,
@@ -62,13 +62,13 @@ def closed_of(
         tuple(sorted(one.repeated + two.repeated)),
         (one.out_of_order, two.out_of_order),
         tls,
-        troubles,
+        tls_errors,
         stopped,
         failure,
         tcp.end is not None and tcp.end.how == "refused",
         facts,
-        begun,
-        foreign,
+        first_bytes,
+        other_protocols,
         proxy,
         icmp,
         ahead,

@@ -1,7 +1,8 @@
-"""Looks at the records of a run in their order, and adds what the rules find.
+"""Checks the records of a run in their order against the rules, and adds the findings.
 
-A finding depends on the records of its own conversation only and stands behind the record that made it certain, so batches never show.
-What several conversations tell together comes at the end of the run.
+A finding depends on the records of its own conversation only, and follows the record that completes it, so that the size of batches does
+not matter.
+Findings about several conversations come at the end of the run.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from streamdump.model import Exchange, Finding, Gap, Message, Record, Severity
 from streamdump.protocols.records import rfc3339
 
 PENDING = 16
-"""So many refusals wait for what the client does next."""
+"""Refusals of a conversation that wait for the next message of the client, at most."""
 
 RETRY_NS = 10_000_000_000
 """A client that asks again what it cannot do without does so by then."""
 
 PLACES_KEPT = 256
-"""So many places that clients are sent to are looked for."""
+"""Endpoints that clients are sent to, at most."""
 
 SUMMARIES_KEPT = 100_000
 
@@ -78,7 +79,7 @@ class Outcome(msgspec.Struct):
 
 
 class RuleTable:
-    """The rules of a family, by what they look at and need."""
+    """The rules of a family, by the records they check and what they need."""
 
     def __init__(self, family: Family) -> None:
         self._rules = (*FIRST, *family.rules, *COMMON)
@@ -108,28 +109,28 @@ _RECORDS = (ANY, GAP, EXCHANGE, CLOSED, CLOSED_BEFORE, LIVE)
 
 
 class Diagnoser:
-    """Finds what went wrong in the conversations of one run. Told of every record in its order, and of the end of every conversation."""
+    """Finds what went wrong in the conversations of one run, from all records in their order and the end of each conversation."""
 
     def __init__(self) -> None:
         self.summaries: dict[int, Outcome] = {}
-        """Of conversations that ended, until somebody takes them away."""
+        """Of conversations that ended, until `forget` drops them."""
         self.reports: list[Report] = []
         self.overview = Overview()
-        self._talks: dict[int, ConversationContext] = {}
+        self._contexts: dict[int, ConversationContext] = {}
         self._numbers = 0
         self._spoken: dict[str, str] = {}
-        """By endpoint of a server, the protocol that somebody speaks with it."""
+        """By endpoint of a server, the protocol that one of its connections speaks."""
         self._ports: set[int] = set()
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: RuleTable(family) for family in (PLAIN, *FAMILIES)}
         self._shared: dict[Family, dict[Hashable, Any]] = {family: {} for family in self._rules}
 
-    def begin(self, conversation: int, protocol: str, whole: bool) -> None:
-        """A conversation speaks this protocol; `whole`: its beginning was captured."""
-        self._talk(conversation, protocol).whole = whole
+    def begin(self, conversation: int, protocol: str, from_start: bool) -> None:
+        """Note the protocol of a conversation; `from_start`: its beginning was captured."""
+        self._context_of(conversation, protocol).from_start = from_start
 
-    def take(self, records: Iterable[Any]) -> list[Record]:
-        """The records with the findings behind what made them certain, and without the ends of conversations."""
+    def feed(self, records: Iterable[Any]) -> list[Record]:
+        """Return the records, each followed by the findings that it completes, without the ends of conversations."""
         out: list[Record] = []
         for record in records:
             if type(record) is not Closed:
@@ -149,12 +150,12 @@ class Diagnoser:
         return out
 
     def age(self, now_ns: int) -> list[Record]:
-        """What goes wrong for as long as nothing comes: of an interface, where all packets up to `now_ns` were taken."""
+        """Return findings about silence, for an interface: all packets up to `now_ns` have been read."""
         out: list[Record] = []
-        for context in self._talks.values():
+        for context in self._contexts.values():
             self._release(context, out)
-            rules = () if context.over else self._rules[context.family].of(LIVE)
-            self._ask(context, rules, Now(now_ns, context.client or "", context.server or ""), out)
+            rules = () if context.end_reported else self._rules[context.family].of(LIVE)
+            self._apply(context, rules, Now(now_ns, context.client or "", context.server or ""), out)
         return out
 
     def ports(self) -> set[int]:
@@ -162,84 +163,84 @@ class Diagnoser:
         return self._ports
 
     def finish(self) -> list[Record]:
-        """What all conversations together tell."""
+        """Return the findings about several conversations."""
         out: list[Record] = []
         for rule in ACROSS:
             try:
-                for told, one in rule.tell(self.overview):
+                for draft, one in rule.check(self.overview):
                     name = rule.name if "." in rule.name else f"{one.protocol}.{rule.name}"
                     client, server = (one.client, one.server) if isinstance(one, Failed) else (one.dst, one.src)
                     time_ns = one.last_ns if isinstance(one, Failed) else one.time_ns
                     head = (1, 0, rfc3339(time_ns), time_ns, None, client or "", server or "", None, one.protocol, name)
-                    evidence = [list((each or ())[:EVIDENCE]) for each in (told.messages, told.packets)]
-                    self._add(out, Finding(*head, told.severity or rule.severity, told.cause, told.advice or rule.advice, *evidence))
+                    evidence = [list((each or ())[:EVIDENCE]) for each in (draft.messages, draft.packets)]
+                    self._add(out, Finding(*head, draft.severity or rule.severity, draft.cause, draft.advice or rule.advice, *evidence))
             except Exception as error:
                 self._report(describe_exception(error), None)
         return out
 
     def seen(self) -> tuple[Any, ...]:
-        """What `finish` goes by, as plain data."""
+        """Return the input of `finish` as plain data."""
         return self.overview.seen()
 
-    def learn(self, seen: Sequence[Any]) -> None:
+    def merge(self, seen: Sequence[Any]) -> None:
         """Take what another one has seen, of other conversations."""
-        self.overview.learn(seen)
+        self.overview.merge(seen)
 
     def forget(self, conversations: Iterable[int]) -> None:
-        """These have left for good, and nobody will ask about them."""
+        """Drop what is known of these conversations."""
         for one in conversations:
             self.summaries.pop(one, None)
-            self._talks.pop(one, None)
+            self._contexts.pop(one, None)
 
     def so_far(self) -> list[Outcome]:
-        """How the conversations went, by first packet."""
+        """Return the outcome of each conversation, by first packet."""
         return [self.summaries[one] for one in sorted(self.summaries)]
 
     # One conversation
 
-    def _talk(self, conversation: int, protocol: str | None) -> ConversationContext:
-        context = self._talks.get(conversation)
+    def _context_of(self, conversation: int, protocol: str | None) -> ConversationContext:
+        context = self._contexts.get(conversation)
         if context is None:
             family = self._families.get(protocol or "", PLAIN)
             shared, ready = self._shared[family], not family.steps
-            context = ConversationContext(conversation, protocol or "tcp", family, family.state(), shared, ready)
-            self._talks[conversation] = context
+            context = ConversationContext(conversation, protocol or "tcp", family, family.new_state(), shared, ready)
+            self._contexts[conversation] = context
         return context
 
     def _message(self, message: Message, out: list[Record]) -> None:
-        context = self._talk(message.conversation, message.protocol)
-        if context.over:
-            context.pass_on(message)
+        context = self._context_of(message.conversation, message.protocol)
+        if context.end_reported:
+            context.remember(message)
             return
         if context.pending:
             self._settle(context, message, out)
-        context.see(message)
-        self._ask(context, self._rules[context.family].of_message(message), message, out)
-        if message.outcome == "refused" and message.number not in context.told:
+        context.observe(message)
+        self._apply(context, self._rules[context.family].of_message(message), message, out)
+        if message.outcome == "refused" and message.number not in context.reported:
             self._refused(context, message, out)
         if context.family.follow is not None:
             context.family.follow(context, message)
-        context.pass_on(message)
+        context.remember(message)
 
     def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
-        context = self._talk(record.conversation, record.protocol)
-        if context.over:
+        context = self._context_of(record.conversation, record.protocol)
+        if context.end_reported:
             return
         if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:
             context.unanswered.append(record)
-        self._ask(context, self._rules[context.family].of(kind), record, out)
+        self._apply(context, self._rules[context.family].of(kind), record, out)
 
     def _closed(self, closed: Closed, out: list[Record]) -> None:
-        context = self._talk(closed.conversation, closed.verdict.protocol)
+        context = self._context_of(closed.conversation, closed.verdict.protocol)
         rules = self._rules[context.family]
         if closed.ahead is None:
-            self._talks.pop(closed.conversation, None)
-        if context.over:
-            self._ask(context, rules.of(CLOSED_BEFORE, closed.traits(context)), closed, out)
+            self._contexts.pop(closed.conversation, None)
+        if context.end_reported:
+            self._apply(context, rules.of(CLOSED_BEFORE, closed.traits(context)), closed, out)
             return
         for message, reason in closed.ahead or ():
             self._other(_left(message, reason, closed), EXCHANGE, out)
-        context.over = True
+        context.end_reported = True
         overview, server = self.overview, closed.endpoints[closed.server]
         if closed.verdict.protocol is not None and closed.client is not None and len(self._spoken) < ACROSS_KEPT:
             self._spoken.setdefault(server, closed.verdict.protocol)
@@ -259,11 +260,11 @@ class Diagnoser:
         if context.active and len(overview.active) < ACROSS_KEPT:
             overview.active[context.client.rpartition(":")[0]] = None
         for message, request, refusal in context.pending:
-            self._tell_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
+            self._report_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
         context.pending.clear()
         self._release(context, out)
         set_late_aside(context, closed)
-        self._ask(context, rules.of(CLOSED, closed.traits(context)), closed, out)
+        self._apply(context, rules.of(CLOSED, closed.traits(context)), closed, out)
         if closed.verdict.protocol is None and closed.expected is None and context.worst is None:
             return
         if len(self.summaries) >= SUMMARIES_KEPT:
@@ -293,36 +294,36 @@ class Diagnoser:
         head = (*closed.endpoints, closed.verdict.protocol or "tcp", closed.first[3], closed.first[1])
         self.overview.copies.add((client, server), Opened(*head, closed.ttls, content))
 
-    def _ask(self, context: ConversationContext, rules: Iterable[Rule], record: Any, out: list[Record]) -> None:
+    def _apply(self, context: ConversationContext, rules: Iterable[Rule], record: Any, out: list[Record]) -> None:
         for rule in rules:
             try:
-                told = rule.tell(context, record)
+                draft = rule.check(context, record)
             except Exception as error:
                 self._report(describe_exception(error), context.conversation)
                 continue
-            if told is None:
+            if draft is None:
                 continue
-            for one in told if isinstance(told, list) else (told,):
+            for one in draft if isinstance(draft, list) else (draft,):
                 if one is not None:
-                    self._tell(context, rule, one if isinstance(one, FindingDraft) else FindingDraft(one), record, out)
+                    self._report_draft(context, rule, one if isinstance(one, FindingDraft) else FindingDraft(one), record, out)
 
-    def _tell(self, context: ConversationContext, rule: Rule, told: FindingDraft, record: Any, out: list[Record]) -> None:
-        name = told.rule or rule.name
+    def _report_draft(self, context: ConversationContext, rule: Rule, draft: FindingDraft, record: Any, out: list[Record]) -> None:
+        name = draft.rule or rule.name
         name = name if "." in name else f"{context.protocol}.{name}"
-        severity = told.severity or rule.severity
+        severity = draft.severity or rule.severity
         message = record if type(record) is Message else None
         closed = record if type(record) is Closed else None
         if message is not None and severity != NOTE:
-            context.told.add(message.number)
-        key = (name, told.cause if told.key is None else told.key)
+            context.reported.add(message.number)
+        key = (name, draft.cause if draft.key is None else draft.key)
         before = context.found.get(key)
         if before is not None:
             before[0] += 1
-            before[2] = before[2] or told.cause != before[1].cause
+            before[2] = before[2] or draft.cause != before[1].cause
             return
         if len(context.found) >= FOUND_KEPT:
             return
-        messages, marks = told.messages, told.packets
+        messages, marks = draft.messages, draft.packets
         if messages is None:
             request = None if message is None else context.request_of(message)
             messages = numbers(request, message) if message is not None else (record.request,) if type(record) is Exchange else ()
@@ -332,44 +333,44 @@ class Diagnoser:
             marks = marks if closed is None else tuple(dict.fromkeys((*marks, closed.last[1])))
         time_ns = record.time_ns if closed is None else closed.until_ns
         # The end of the capture is no time at which the trouble came
-        came_ns = told.at_ns if told.at_ns is not None else time_ns if closed is None else min(time_ns, closed.last[3])
+        came_ns = draft.at_ns if draft.at_ns is not None else time_ns if closed is None else min(time_ns, closed.last[3])
         timed = time_ns != 0 if closed is None else not closed.untimed
-        seen = Seen(name, severity, told.cause if timed else untimed(told.cause), came_ns, messages, marks)
-        if told.later:
-            self.overview.add(context, told, seen)
+        seen = Seen(name, severity, draft.cause if timed else untimed(draft.cause), came_ns, messages, marks)
+        if draft.is_fact:
+            self.overview.add(context, draft, seen)
             return
         src, dst, sender = context.client or "", context.server or "", None
         if closed is None:
             src, dst, sender = record.src, record.dst, getattr(record, "sender", None)
         protocol = None if context.protocol == "tcp" else context.protocol
         head = (1, 0, rfc3339(time_ns), time_ns, context.conversation, src, dst, sender, protocol, name, severity)
-        finding = Finding(*head, seen.cause, told.advice or rule.advice, list(messages[:EVIDENCE]), list(marks[:EVIDENCE]))
+        finding = Finding(*head, seen.cause, draft.advice or rule.advice, list(messages[:EVIDENCE]), list(marks[:EVIDENCE]))
         context.found[key] = [1, finding, False]
-        if told.alike:
-            context.held[key] = told
+        if draft.alike:
+            context.held[key] = draft
         else:
-            self._report_finding(context, finding, told, seen, out)
+            self._report_finding(context, finding, draft, seen, out)
 
     def _release(self, context: ConversationContext, out: list[Record]) -> None:
-        """Report what waited for its count."""
-        for key, told in context.held.items():
+        """Report the findings that waited for their count."""
+        for key, draft in context.held.items():
             count, finding, differ = found = context.found[key]
             if count > 1:
                 times = "twice" if count == 2 else f"{count:,} times"
                 finding.cause += f"; {times} on this connection{', with different numbers' if differ else ''}"
                 found[0] = 1
             seen = Seen(finding.rule, finding.severity, finding.cause, finding.time_ns, finding.messages, finding.packets)
-            self._report_finding(context, finding, told, seen, out)
+            self._report_finding(context, finding, draft, seen, out)
         context.held.clear()
 
-    def _report_finding(self, context: ConversationContext, finding: Finding, told: FindingDraft, seen: Seen, out: list[Record]) -> None:
+    def _report_finding(self, context: ConversationContext, finding: Finding, draft: FindingDraft, seen: Seen, out: list[Record]) -> None:
         self._add(out, finding)
-        if told.places and len(self.overview.sent) < PLACES_KEPT:
-            self.overview.sent.setdefault(told.places, finding)
+        if draft.places and len(self.overview.sent) < PLACES_KEPT:
+            self.overview.sent.setdefault(draft.places, finding)
         if context.worst is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(context.worst.severity):
             context.worst = finding
         if finding.severity != NOTE:
-            self.overview.add(context, told, seen)
+            self.overview.add(context, draft, seen)
 
     def _add(self, out: list[Record], finding: Finding) -> None:
         self._numbers += 1
@@ -382,30 +383,30 @@ class Diagnoser:
         family, request = context.family, context.request_of(message)
         refusal = Refusal(_reason(message, request)) if family.refusal is None else family.refusal(context, message, request)
         if context.family.steps and not context.ready and context.orphans is not None:
-            self._tell_refusal(context, message, request, refusal, None, out)
+            self._report_refusal(context, message, request, refusal, None, out)
         elif len(context.pending) < PENDING:
             context.pending.append((message, request, refusal))
         elif refusal.lacks:
-            self._tell_refusal(context, message, request, refusal, False, out)
+            self._report_refusal(context, message, request, refusal, False, out)
         elif not refusal.text:
             context.count_refusal(_called(context, message, request), refusal.why, False)
 
     def _settle(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
-        """The client goes on, gets what it was refused before, or the server says goodbye."""
-        goodbye = message.name in context.family.goodbye and message.kind != "response"
+        """Report refusals that this message decides: the client goes on or succeeds, or the server sends Close."""
+        closes = message.name in context.family.closing and message.kind != "response"
         asked = context.request_of(message) if message.outcome == "answered" else None
         pending, context.pending = context.pending, []
         for refused, request, refusal in pending:
-            left = goodbye and message.src == refused.src
+            left = closes and message.src == refused.src
             waits = refusal.lacks and message.time_ns - refused.time_ns < RETRY_NS
             taken = asked is not None and request is not None and (asked.name, asked.stream) == (request.name, request.stream)
             if left or (refusal.lacks and taken) or (message.src == refused.dst and not waits):
                 ended = left and not _gone_on(context, refused, refusal) and message
-                self._tell_refusal(context, refused, request, refusal, bool(refusal.lacks and taken) or ended, out)
+                self._report_refusal(context, refused, request, refusal, bool(refusal.lacks and taken) or ended, out)
             else:
                 context.pending.append((refused, request, refusal))
 
-    def _tell_refusal(
+    def _report_refusal(
         self,
         context: ConversationContext,
         message: Message,
@@ -429,7 +430,7 @@ class Diagnoser:
                 severity, behind = WARNING, "; a later one is taken"
             case _ if refusal.lacks:
                 severity, behind = ERROR, f", so that the client cannot {refusal.lacks}"
-            case Closed() if refusal.needed and ended.by is not None and not context.goodbye:
+            case Closed() if refusal.needed and ended.by is not None and not context.close_seen:
                 severity, behind = ERROR, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
         name = refusal.asked or _called(context, message, request)
@@ -438,9 +439,9 @@ class Diagnoser:
         if refusal.text and severity != ERROR:
             alike = f"{name}{about}: {refusal.why.partition(chr(34))[0]}{without_numbers(refusal.text[:1000])}"
         evidence = numbers(request, message), packets(request, message)
-        told = FindingDraft(cause, *evidence, severity, refusal.advice, alike or key, rule=refusal.rule, alike=alike)
+        draft = FindingDraft(cause, *evidence, severity, refusal.advice, alike or key, rule=refusal.rule, alike=alike)
         before = self._numbers
-        self._tell(context, _REFUSAL, told, message, out)
+        self._report_draft(context, _REFUSAL, draft, message, out)
         if not alike:
             context.count_refusal(name, refusal.why, self._numbers > before)
 
@@ -452,29 +453,29 @@ _REFUSAL = Rule("refused", WARNING, (), lambda context, message: None, REFUSED_A
 
 
 def _left(message: Message, reason: str, closed: Closed) -> Exchange:
-    """A request that will have no response, as its sender may not know yet."""
+    """Return the exchange of a request that will have no response."""
     head = (1, 0, rfc3339(closed.until_ns), closed.until_ns, message.conversation, message.src, message.dst, message.protocol, message.name)
     return Exchange(*head, message.id, message.stream, message.number, None, "unanswered", reason, None, closed.until_ns - message.time_ns)
 
 
 def _called(context: ConversationContext, message: Message, request: Message | None) -> str:
-    """What a request is called that a message answers."""
-    return request.name if request is not None else "a request" if context.family.renames else message.name
+    """Return the name of the request that a message answers."""
+    return request.name if request is not None else "a request" if context.family.renames_responses else message.name
 
 
 def _gone_on(context: ConversationContext, message: Message, refusal: Refusal) -> bool:
-    """Whether the one who was refused went on, where that was not told at once."""
+    """Return whether the refused side went on after a refusal that could wait."""
     last = context.last[0 if message.sender == "server" else 1]
     return bool(refusal.lacks) and last is not None and last.number > message.number
 
 
 def _ends_it(context: ConversationContext, message: Message, closed: Closed) -> bool:
-    """Whether the one who sent a response ends the connection behind it, and nobody had said goodbye."""
-    return closed.by is not None and closed.endpoints[closed.by] == message.src and not context.goodbye
+    """Return whether the sender of a response then ended the connection, without a Close."""
+    return closed.by is not None and closed.endpoints[closed.by] == message.src and not context.close_seen
 
 
 def _reason(message: Message, request: Message | None) -> str:
-    """What a refused response says in words, whatever its protocol. What its request says too, as the type of a frame, is no reason."""
+    """Return the reason in a refused response of any protocol. Labels that its request has too, such as a frame type, are skipped."""
     fields = message.fields
     asked: Any = () if request is None else request.fields
     labels = [(name, str(value)) for name, value in fields.items() if name.endswith("_label") and value]
@@ -492,18 +493,18 @@ def _reached(context: ConversationContext, closed: Closed) -> str:
     if closed.verdict.protocol is None and not any(closed.bytes):
         return "TCP" if closed.packets[closed.server] > 1 or (closed.how != "RST" and closed.packets[closed.server]) else "nothing"
     if closed.verdict.protocol is None and closed.tls is not None:
-        return "TLS handshake" if closed.shaking_hands else "TLS"
+        return "TLS handshake" if closed.handshake_open else "TLS"
     if closed.verdict.protocol is None:
         return closed.verdict.name or "unknown bytes"
     if context.family.reached is not None:
         return context.family.reached(context, closed)
-    return context.reached() + (" or later" if context.missing() is not None and context.begun and closed.lacking else "")
+    return context.reached() + (" or later" if context.missing() is not None and context.opening_seen and closed.lacking else "")
 
 
 def _ended(context: ConversationContext, closed: Closed) -> str:
     """What ended a conversation."""
     if not closed.ended:
         return closed.how
-    if context.parted is not None and context.parted.sender is not None:
-        return f"{context.parted.name} by {context.parted.sender}"
+    if context.close_message is not None and context.close_message.sender is not None:
+        return f"{context.close_message.name} by {context.close_message.sender}"
     return f"{closed.who(closed.by).removeprefix('the ')} {closed.verb}"

@@ -49,22 +49,22 @@ NEWEST = (0, 11)
 """The latest version of the protocol that the layouts were made from."""
 
 STORM, SECOND_NS = 100, 1_000_000_000
-"""So many empty answers to polls within a second are a storm."""
+"""Empty responses to polls within a second that make a storm."""
 
 IN_VAIN = 10
-"""So many polls of one place, and not one message, are told."""
+"""Polls of one partition without a message that are reported."""
 
 PLACES = 64
-"""So many places that are polled, or sent to, are remembered."""
+"""Topics remembered as polled, or sent to, at most."""
 
 STALE_NS = 5_000_000_000
-"""A client that was silent for so long may have been taken for dead."""
+"""Silence after which a server may regard the client as dead."""
 
 FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
-"""Commands whose empty answer says that there is no such thing."""
+"""Commands whose empty response means "not found"."""
 
 FOLLOWED = 1_024
-"""So many consumers of a partition are followed."""
+"""Consumers of partitions followed, at most."""
 
 EMPTIED = frozenset(("delete_consumer_offset", "delete_segments", "delete_stream", "delete_topic", "purge_stream", "purge_topic"))
 """Commands behind which consumers may begin anew."""
@@ -133,18 +133,18 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
         "Use a client that is made for this release of the server: commands and their layouts change with it.",
     ),
 )
-"""Refusals by what they are told as: the names of codes, whether a client may well expect them, and what to do."""
+"""Refusals by rule: the names of codes, whether a client may expect them, and the advice."""
 
 _GROUPS = tuple((rule, re.compile(pattern).search, expected, advice) for rule, pattern, expected, advice in GROUPS)
 
 
 class IggyState(msgspec.Struct):
-    """What is remembered of a connection."""
+    """The state of a connection."""
 
-    in_: bool | None = False
-    """Whether the client was let in; None once it has logged out."""
-    denied: FindingDraft | None = None
-    """How the client was kept out last."""
+    logged_in: bool | None = False
+    """Whether the login succeeded; None after a logout."""
+    login_refused: FindingDraft | None = None
+    """The last refused login."""
     window: list[int] = msgspec.field(default_factory=lambda: [0, 0])
     """When counting began, and the empty answers since then."""
     polled: dict[str, list[int]] = msgspec.field(default_factory=dict)
@@ -155,10 +155,10 @@ class IggyState(msgspec.Struct):
     pinged: tuple[int, int, int] | None = None
     """When it pinged last, how long after the ping before, and how long that was after the one before it."""
     leader: tuple[int, FindingDraft] | None = None
-    """When the client was told of a leader elsewhere; None once it has asked for something else."""
-    fed: dict[str, None] = msgspec.field(default_factory=dict)
+    """When the server named another leader; None once the client has sent another request."""
+    delivering: dict[str, None] = msgspec.field(default_factory=dict)
     """Places from which messages came."""
-    missed: dict[str, None] = msgspec.field(default_factory=dict)
+    not_found: dict[str, None] = msgspec.field(default_factory=dict)
     """Places that were not found."""
 
 
@@ -196,7 +196,7 @@ def reason(message: Message) -> str:
 
 
 def _group(why: str) -> tuple[str, bool, str] | None:
-    """What a reason is told as. Of several that it may be, all must be the same."""
+    """Return the rule for a reason; where it has several meanings, all must have the same rule."""
     found = {
         next(((rule, expected, advice) for rule, matches, expected, advice in _GROUPS if matches(one)), None) for one in why.split(" or ")
     }
@@ -235,13 +235,13 @@ def _place(request: Message | None) -> str | None:
 
 
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
-    """What a refused response says that no rule tells of its own."""
+    """Return what a refused response means that has no rule of its own."""
     why, about = reason(message), _about(request)
     text = message.fields.get("message")
     text = text if isinstance(text, str) else ""
     shown = f"{_words(why)} ({quoted(text)})" if text else _words(why)
-    if _words(why) == "stale client" or (why == "consumer_group_member_not_found" and context.memo.quiet_ns >= STALE_NS):
-        shown += f" after {span_text(context.memo.quiet_ns)} of silence{_beat(context, request)}"
+    if _words(why) == "stale client" or (why == "consumer_group_member_not_found" and context.state.quiet_ns >= STALE_NS):
+        shown += f" after {span_text(context.state.quiet_ns)} of silence{_beat(context, request)}"
     if message.name == "eviction":
         shown = f"the server evicts the client: {shown}"
     rule, expected, advice = _group(why) or ("refused", False, None)
@@ -252,10 +252,10 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
 
 
 def _beat(context: ConversationContext, late: Message | None = None) -> str:
-    """Against what heartbeat a client was silent: its own, as that of the server is not on the wire. `late`: what it asked behind that."""
-    if context.memo.pinged is None:
+    """Return how often the client had sent pings, as the server's interval is not on the wire. `late`: its next request."""
+    if context.state.pinged is None:
         return ", and never pinged"
-    gap = context.memo.pinged[2 if late is not None and late.name == "ping" else 1]
+    gap = context.state.pinged[2 if late is not None and late.name == "ping" else 1]
     return f", where it had pinged every {span_text(gap)}" if gap else ""
 
 
@@ -263,7 +263,7 @@ def _beat(context: ConversationContext, late: Message | None = None) -> str:
 
 
 def _evicted(context: ConversationContext, message: Message) -> FindingDraft | None:
-    """An eviction that nobody asked for says why the server ends the connection."""
+    """An eviction without a request states why the server ends the connection."""
     if message.request is not None:
         return None
     why, last = reason(message), context.last[0]
@@ -276,16 +276,16 @@ def _evicted(context: ConversationContext, message: Message) -> FindingDraft | N
 
 
 def _login(context: ConversationContext, message: Message) -> FindingDraft | None:
-    """A client that is not let in is as bad off as what comes of it: a login that succeeds, the same again, or the end."""
-    if message.number in context.told:
+    """A refused login: what follows decides its severity (a login that succeeds, the same again, or the end)."""
+    if message.number in context.reported:
         return None
-    memo, request = context.memo, context.request_of(message)
-    before: FindingDraft | None = memo.denied
+    state, request = context.state, context.request_of(message)
+    before: FindingDraft | None = state.login_refused
     asked = message.name if request is None else request.name
     # A login that succeeded may be among bytes that are missing
     missed = before is not None and context.orphans is None and asked != "ping"
     if message.outcome == "answered" and (asked in LOGINS or missed):
-        memo.denied, memo.in_ = None, True
+        state.login_refused, state.logged_in = None, True
         later = "a later login succeeds" if asked in LOGINS else f"{asked} is answered later"
         return before and before._replace(cause=f"{before.cause}; {later}", severity=WARNING)
     if message.outcome != "refused":
@@ -294,14 +294,14 @@ def _login(context: ConversationContext, message: Message) -> FindingDraft | Non
     rule, _, advice = _group(why) or ("login-refused", False, None)
     if asked in LOGINS:
         cause = f"the server does not let {_who(request)} in: {_words(why)}{_accepted(message, request)}"
-    elif rule == "unauthenticated" and context.begun and not memo.in_:
-        since = "the client has logged out" if memo.in_ is None else "no login succeeded before on this connection"
+    elif rule == "unauthenticated" and context.opening_seen and not state.logged_in:
+        since = "the client has logged out" if state.logged_in is None else "no login succeeded before on this connection"
         cause = f"{asked} is refused: {_words(why)}, as {since}"
     else:
         return None
-    context.told.add(message.number)
+    context.reported.add(message.number)
     evidence = numbers(request, message), packets(request, message)
-    memo.denied = now = FindingDraft(cause, *evidence, advice=advice, key=cause, rule=rule)
+    state.login_refused = now = FindingDraft(cause, *evidence, advice=advice, key=cause, rule=rule)
     if before is None:
         return None
     if before.cause != cause:
@@ -315,7 +315,7 @@ def _who(request: Message | None) -> str:
 
 
 def _accepted(message: Message, request: Message | None) -> str:
-    """What versions a server takes that says so."""
+    """Return the versions that a server accepts, if it states them."""
     fields = message.fields
     if not fields.get("highest_version_label") or not fields.get("highest_version"):
         return ""
@@ -328,7 +328,7 @@ def _accepted(message: Message, request: Message | None) -> str:
 def _mismatch(context: ConversationContext, message: Message) -> FindingDraft | None:
     if (
         message.outcome == "refused"
-        and message.number not in context.told
+        and message.number not in context.reported
         and (found := _group(reason(message))) is not None
         and found[0] == "version-mismatch"
     ):
@@ -353,7 +353,7 @@ def _framings(long: bool) -> str:
 def _never_answered(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Servers of the other framing end such a connection, or wait for the rest of a header of 256 bytes."""
     framing, server, asked = closed.facts.get("framing"), closed.server, context.last[0]
-    if not context.begun or framing is None or asked is None or context.messages[1] or closed.bytes[server] or closed.lacking:
+    if not context.opening_seen or framing is None or asked is None or context.messages[1] or closed.bytes[server] or closed.lacking:
         return None
     long, waited = framing == FRAMINGS[True], closed.until_ns - asked.time_ns
     mine, other = (LONG, CLASSIC) if long else (CLASSIC, LONG)
@@ -396,14 +396,21 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if closed.by is None or closed.by == closed.client or last is None or not context.messages[1] or logged_out:
         return None
     evicted = context.last[1] is not None and context.last[1].name == "eviction"
-    if context.unanswered or context.failed or context.memo.denied is not None or closed.ended_ns is None or evicted or closed.injected:
+    if (
+        context.unanswered
+        or context.failed
+        or context.state.login_refused is not None
+        or closed.ended_ns is None
+        or evicted
+        or closed.injected
+    ):
         return None
     if last.time_ns > closed.ended_ns and (last := last_before(context, closed)) is None:
         return None
     quiet = closed.ended_ns - last.time_ns
     if quiet < STALE_NS:
         return FindingDraft(f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}", numbers(last))
-    severity = NOTE if closed.muddled else WARNING
+    severity = NOTE if closed.order_unsure else WARNING
     silent = f"the client was silent for {span_text(quiet)}{_beat(context)}"
     cause = f"the server {closed.verb} the connection after {silent}: likely it takes the client for dead"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="stale-client")
@@ -426,7 +433,7 @@ def _absent(context: ConversationContext, message: Message) -> FindingDraft | No
 def _polled(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.latency_ns is None or message.outcome != "answered" or message.fault is not None or not _empty(message.fields):
         return None
-    window = context.memo.window
+    window = context.state.window
     if message.time_ns - window[0] > SECOND_NS:
         window[:] = message.time_ns, 0
     window[1] += 1
@@ -440,11 +447,11 @@ def _empty(fields: dict[str, Any]) -> bool:
 
 
 def _nothing_came(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    memo = context.memo
-    found = {place: seen for place, seen in memo.polled.items() if seen[0] >= IN_VAIN}
+    state = context.state
+    found = {place: seen for place, seen in state.polled.items() if seen[0] >= IN_VAIN}
     if not found:
         return None
-    written = [place for place in found if place in memo.sent]
+    written = [place for place in found if place in state.sent]
     place = written[0] if written else next(iter(found))
     count, number, packet = found[place]
     although = ", although the same connection sends messages there" if written else ""
@@ -464,7 +471,7 @@ def _consumer(context: ConversationContext, request: Message, partition: Any) ->
 
 
 def _progress(context: ConversationContext, message: Message) -> FindingDraft | None:
-    """Polls of what is next go on where the last ones ended, or where an offset was stored."""
+    """Polls with strategy next continue after the last poll or the stored offset."""
     request, span = context.request_of(message), None if message.fault is not None or context.orphans is None else _span(message.fields)
     if request is None or span is None or request.fields.get("strategy_label") != "next":
         return None
@@ -480,7 +487,7 @@ def _progress(context: ConversationContext, message: Message) -> FindingDraft | 
 
 def _stream_facts(context: ConversationContext, message: Message) -> FindingDraft | None:
     """What happens to streams and topics, of which other conversations show the rest."""
-    if message.outcome is None or (message.outcome == "answered" and message.name in LACKS and not context.memo.missed):
+    if message.outcome is None or (message.outcome == "answered" and message.name in LACKS and not context.state.not_found):
         return None
     request = context.request_of(message)
     stream = None if request is None else _place(request) or _named(request.fields.get("stream_id"))
@@ -488,41 +495,41 @@ def _stream_facts(context: ConversationContext, message: Message) -> FindingDraf
         return None
     if message.name.startswith("delete_"):
         what = f"the {message.name.removeprefix('delete_')} {stream}"
-        told = fact("stream-deleted", message, f"{stream} {context.client}", stream, "/", what=what)
-        return told if message.outcome == "answered" else None
+        draft = fact("stream-deleted", message, f"{stream} {context.client}", stream, "/", what=what)
+        return draft if message.outcome == "answered" else None
     if message.outcome == "answered":
         host = (context.client or "").rpartition(":")[0]
-        return fact("stream-used", message, f"{stream} {host}", stream) if stream in context.memo.missed else None
+        return fact("stream-used", message, f"{stream} {host}", stream) if stream in context.state.not_found else None
     if (_group(reason(message)) or ("",))[0] != "not-found":
         return None
-    if len(context.memo.missed) < PLACES:
-        context.memo.missed[stream] = None
+    if len(context.state.not_found) < PLACES:
+        context.state.not_found[stream] = None
     did = f"wanted to {LACKS[message.name]}".removesuffix(" it")
     about = f"{stream} {(context.client or '').rpartition(':')[0]} refused"
     return fact("stream-lost", message, about, stream, did, "", "refused")
 
 
 def _roster(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """The client leaves when it has heard who leads."""
-    time_ns, told = context.memo.leader or (0, None)
-    return told if closed.by == closed.client and closed.until_ns - time_ns <= LEFT_NS else None
+    """The client closes after it has received the leader's address."""
+    time_ns, draft = context.state.leader or (0, None)
+    return draft if closed.by == closed.client and closed.until_ns - time_ns <= LEFT_NS else None
 
 
 # What is remembered
 
 
 def follow(context: ConversationContext, message: Message) -> None:
-    """Keep what the next messages are looked at with."""
-    memo, name, before = context.memo, message.name, context.last[0]
+    """Update the state after the rules have checked a message."""
+    state, name, before = context.state, message.name, context.last[0]
     if message.kind == "request":
-        memo.quiet_ns = 0 if before is None else message.time_ns - before.time_ns
-        memo.leader = memo.leader if name in ("ping", "logout_user", "get_cluster_metadata", *LOGINS) else None
+        state.quiet_ns = 0 if before is None else message.time_ns - before.time_ns
+        state.leader = state.leader if name in ("ping", "logout_user", "get_cluster_metadata", *LOGINS) else None
         context.active = context.active or name in ("send_messages", "poll_messages")
         if name == "ping":
-            last, gap, _ = memo.pinged or (message.time_ns, 0, 0)
-            memo.pinged = message.time_ns, message.time_ns - last, gap
+            last, gap, _ = state.pinged or (message.time_ns, 0, 0)
+            state.pinged = message.time_ns, message.time_ns - last, gap
     if name == "logout_user" and message.outcome == "answered":
-        memo.in_ = None if memo.in_ else memo.in_
+        state.logged_in = None if state.logged_in else state.logged_in
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
         return
     _follow_consumers(context, message)
@@ -530,29 +537,29 @@ def follow(context: ConversationContext, message: Message) -> None:
         nodes = [one for one in message.fields.get("nodes") or () if one.get("role_label") == "leader" and "tcp_port" in one]
         leads = f"{nodes[0].get('ip')}:{nodes[0].get('tcp_port')}" if nodes else ""
         cause = f"neither sends nor polls: get_cluster_metadata names {leads} as the leader"
-        told = FindingDraft(cause, numbers(message), packets(message), key=leads, places=(leads,), later=True)
+        draft = FindingDraft(cause, numbers(message), packets(message), key=leads, places=(leads,), is_fact=True)
         here = not nodes or is_here(message.src, nodes[0].get("ip"), nodes[0].get("tcp_port"))
-        memo.leader = None if here else (message.time_ns, told)
+        state.leader = None if here else (message.time_ns, draft)
     if name == "poll_messages":
         place = _place(context.request_of(message))
-        if place is None or place in memo.fed:
+        if place is None or place in state.delivering:
             return
         if not _empty(message.fields):
-            memo.polled.pop(place, None)
-            if len(memo.fed) < PLACES:
-                memo.fed[place] = None
-        elif place in memo.polled:
-            memo.polled[place][0] += 1
-        elif len(memo.polled) < PLACES and len(memo.fed) < PLACES:
-            memo.polled[place] = [1, message.number, message.packets[1]]
+            state.polled.pop(place, None)
+            if len(state.delivering) < PLACES:
+                state.delivering[place] = None
+        elif place in state.polled:
+            state.polled[place][0] += 1
+        elif len(state.polled) < PLACES and len(state.delivering) < PLACES:
+            state.polled[place] = [1, message.number, message.packets[1]]
     elif name == "send_messages":
         place = _place(context.request_of(message))
-        if place is not None and len(memo.sent) < PLACES:
-            memo.sent[place] = None
+        if place is not None and len(state.sent) < PLACES:
+            state.sent[place] = None
 
 
 def _follow_consumers(context: ConversationContext, message: Message) -> None:
-    """Keep what each consumer of a partition gets next, whoever polls for it."""
+    """Keep the next offset of each consumer of a partition, on whichever connection it polls."""
     shared, request, span = context.shared, context.request_of(message), _span(message.fields)
     asked, name = {} if request is None else request.fields, message.name
     if name in EMPTIED or (name == "store_consumer_offset" and not asked.get("partition_given", True)):
@@ -570,12 +577,12 @@ def _follow_consumers(context: ConversationContext, message: Message) -> None:
 
 def reached(context: ConversationContext, closed: Closed) -> str:
     """Whether a client was let in, and what servers have the layout."""
-    memo = context.memo
-    out = "logged out" if memo.in_ is None else "no login" if context.begun else "open"
-    state = "logged in" if memo.in_ else "login refused" if memo.denied is not None else out
+    state = context.state
+    out = "logged out" if state.logged_in is None else "no login" if context.opening_seen else "open"
+    login = "logged in" if state.logged_in else "login refused" if state.login_refused is not None else out
     layout = closed.facts.get("layout")
     layouts = (layout,) if layout else closed.facts.get("candidates") or ()
-    return f"{state} ({some(layouts, 3)}: {in_words(layouts)})" if layouts and "mismatch" not in closed.facts else state
+    return f"{login} ({some(layouts, 3)}: {in_words(layouts)})" if layouts and "mismatch" not in closed.facts else login
 
 
 _VERSIONS = "Use a client and a server of releases that belong together: up to server 0.8.x, or from server 0.9.0 on."
@@ -583,7 +590,7 @@ _VERSIONS = "Use a client and a server of releases that belong together: up to s
 RULES: tuple[Rule, ...] = (
     Rule("evicted", ERROR, "eviction", _evicted, "Look in the log of the server for the time of the last packet that is named."),
     Rule("login-refused", ERROR, ANY, _login, "Look at how the client logs in."),
-    Rule("login-refused", ERROR, CLOSED, lambda context, closed: context.memo.denied, "Look at how the client logs in."),
+    Rule("login-refused", ERROR, CLOSED, lambda context, closed: context.state.login_refused, "Look at how the client logs in."),
     Rule("version-mismatch", ERROR, ANY, _mismatch, _VERSIONS),
     Rule("version-mismatch", ERROR, CLOSED, _never_answered, _VERSIONS),
     Rule("newer-version", NOTE, LOGINS, _newer, "Look whether there is a newer streamdump; what it shows of this connection may be wrong."),
@@ -645,9 +652,9 @@ FAMILY = Family(
     protocols=("iggy",),
     rules=RULES,
     others=(*((rule, advice) for rule, _, _, advice in GROUPS), ("stale-client", _PING)),
-    state=IggyState,
+    new_state=IggyState,
     follow=follow,
     refusal=refusal,
-    repeats=True,
+    reuses_ids=True,
     reached=reached,
 )

@@ -55,10 +55,10 @@ ABSENT = frozenset(("no such channel", "no such binder", "no such query"))
 DEAFENING = frozenset(
     ("mandatory field type is missing", "type is not a string", "frame is not a document", "mandatory field frame is missing")
 )
-"""Notes on frames that servers cannot take apart."""
+"""Notes on frames that servers cannot parse."""
 
 KEPT = 256
-"""So many subscriptions, channels, sessions and queries of a connection are remembered."""
+"""Subscriptions, channels, sessions and queries of a connection, each at most."""
 
 LONGEST = 1 << 26
 """A frame with a greater length was hardly meant to have it."""
@@ -89,7 +89,7 @@ class MewbaseSubscription(msgspec.Struct):
     """One subscription: what came, and what of it was acknowledged."""
 
     channel: Any
-    plain: bool
+    unfiltered: bool
     """It gets all that is published to its channel."""
     events: int = 0
     acked: int = 0
@@ -97,8 +97,8 @@ class MewbaseSubscription(msgspec.Struct):
     last_ns: int = 0
     last_number: int = 0
     last_packet: int = 0
-    begun: int = 0
-    begun_packet: int = 0
+    begin: int = 0
+    begin_packet: int = 0
     """The message with which it begins."""
     until_ns: int | None = None
     """When the client ended it."""
@@ -108,10 +108,10 @@ class MewbaseSubscription(msgspec.Struct):
 
 
 class MewbaseState(msgspec.Struct):
-    """What is remembered of a connection."""
+    """The state of a connection."""
 
-    broke: tuple[int, int | None, str] | None = None
-    """The frame over which a server may have gone deaf: its number, packet, and what is wrong."""
+    unreadable: tuple[int, int | None, str] | None = None
+    """The frame after which a server may answer nothing: its number, packet, and what is wrong."""
     subscriptions: dict[Any, MewbaseSubscription] = msgspec.field(default_factory=dict)
     channels: dict[Any, int] = msgspec.field(default_factory=dict)
     """Events that this connection published, by channel."""
@@ -133,7 +133,7 @@ def _key(value: Any) -> Any:
 
 
 def _no_connect(context: ConversationContext, message: Message) -> FindingDraft | None:
-    first = sum(context.messages) == 1 and context.whole and not message.position and message.sender == "client"
+    first = sum(context.messages) == 1 and context.from_start and not message.position and message.sender == "client"
     cause = f"the client begins with {message.name} and not with CONNECT: servers answer nothing before that"
     return FindingDraft(cause) if first and message.name != "CONNECT" else None
 
@@ -147,7 +147,7 @@ def _version(context: ConversationContext, message: Message) -> str | None:
 
 
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
-    """What a refused response says."""
+    """Return what a refused response means."""
     body, asked = body_of(message), body_of(request)
     code, text = body.get("errCode"), body.get("errMsg")
     label = body.get("errCode_label")
@@ -187,8 +187,8 @@ def _missing_field(context: ConversationContext, message: Message) -> FindingDra
     return FindingDraft(f"{message.name} of the client: {'; '.join(found)}", key=(message.name, tuple(found)))
 
 
-def _odd(message: Message) -> str | None:
-    """Why a server may be unable to take a frame apart."""
+def _unreadable_reason(message: Message) -> str | None:
+    """Return why a server may be unable to parse a frame."""
     if message.fault is not None:
         if message.fields.get("size", 0) > LONGEST:
             return f"states a length of {message.fields['size']:,} bytes, for which servers wait"
@@ -220,22 +220,22 @@ def _stated(closed: Closed) -> str | None:
 
 def _impossible(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     what, severity = _stated(closed), WARNING if context.messages[1] else ERROR
-    told = what is not None and not context.failed and not closed.lacking
-    return FindingDraft(f"servers answer nothing behind {what}", (), severity=severity) if told else None
+    draft = what is not None and not context.failed and not closed.lacking
+    return FindingDraft(f"servers answer nothing behind {what}", (), severity=severity) if draft else None
 
 
 def _skipped(context: ConversationContext, gap: Gap) -> None:
-    if gap.reason == "skipped" and gap.sender == "client" and context.memo.broke is None and context.begun:
+    if gap.reason == "skipped" and gap.sender == "client" and context.state.unreadable is None and context.opening_seen:
         last = context.last[0]
         size = "some" if gap.size is None else f"{gap.size:,}"
-        context.memo.broke = (0 if last is None else last.number) + 1, None, f"{size} bytes of the client, which are no frame"
+        context.state.unreadable = (0 if last is None else last.number) + 1, None, f"{size} bytes of the client, which are no frame"
 
 
 def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    broke = context.memo.broke
-    if broke is None or closed.lacking or context.failed:
+    unreadable = context.state.unreadable
+    if unreadable is None or closed.lacking or context.failed:
         return None
-    number, packet, what = broke
+    number, packet, what = unreadable
     found = [one for one in context.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
     open_ = [one.request for one in found if one.reason == "closed" or (one.waited_ns or 0) >= PATIENCE_NS]
     if not open_:
@@ -252,7 +252,7 @@ def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 
 def _old_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """UNSUBSCRIBE as it was up to November 2016: nobody answers it, and the client has done with the connection."""
+    """UNSUBSCRIBE as it was up to November 2016: it has no response, and the client is done with the connection."""
     found = [one for one in context.owed() if one.name == "UNSUBSCRIBE" and "SubID" in body_of(one)]
     if not found:
         return None
@@ -268,7 +268,7 @@ def _closes_over(context: ConversationContext, closed: Closed) -> FindingDraft |
     at_once = not closed.untimed and closed.until_ns - (context.last_ns or 0) < IDLE_NS
     for asked in context.owed() if closed.by == closed.server and not closed.lacking else ():
         notes = (note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note)
-        why = next(notes, _odd(asked) if at_once else None)
+        why = next(notes, _unreadable_reason(asked) if at_once else None)
         if why is not None:
             cause = f"the server closes the connection instead of answering {asked.name}: {why}"
             return FindingDraft(cause, numbers(asked), packets(asked))
@@ -286,7 +286,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if quiet < IDLE_NS:
         cause = f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}"
         return FindingDraft(cause, numbers(last), packets(last))
-    severity = NOTE if closed.muddled else WARNING
+    severity = NOTE if closed.order_unsure else WARNING
     cause = f"the server {closed.verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="idle")
 
@@ -296,7 +296,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _backwards(context: ConversationContext, message: Message) -> FindingDraft | None:
     body = body_of(message)
-    one = context.memo.subscriptions.get(_key(body.get("subID")))
+    one = context.state.subscriptions.get(_key(body.get("subID")))
     position = body.get("pos", body.get("seqNo"))
     if one is None or one.position is None or not isinstance(position, int) or position > one.position:
         return None
@@ -309,7 +309,7 @@ def _backwards(context: ConversationContext, message: Message) -> FindingDraft |
 
 
 def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    for ident, one in context.memo.subscriptions.items() if closed.complete else ():
+    for ident, one in context.state.subscriptions.items() if closed.complete else ():
         end = closed.until_ns if one.until_ns is None else one.until_ns
         open_ = one.events - one.acked
         if open_ > 0 and end - one.last_ns >= STALE_NS:
@@ -320,9 +320,9 @@ def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraf
 
 def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Events that the connection itself published, and that did not come to it."""
-    for ident, one in context.memo.subscriptions.items() if context.begun and closed.complete else ():
+    for ident, one in context.state.subscriptions.items() if context.opening_seen and closed.complete else ():
         end = closed.until_ns if one.until_ns is None else one.until_ns
-        if not one.plain or one.published <= one.events or end - one.published_ns < STOPPED_NS:
+        if not one.unfiltered or one.published <= one.events or end - one.published_ns < STOPPED_NS:
             continue
         which = f"the {one.published:,} events that the same connection published to {quoted(one.channel)}"
         if one.events:
@@ -330,7 +330,7 @@ def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
             return FindingDraft(cause, (one.last_number,), (one.last_packet,))
         # It may never have begun
         advice = "Look whether the server could read these events, and where the subscription begins."
-        return FindingDraft(f"subscription {ident} gets none of {which}", (one.begun,), (one.begun_packet,), NOTE, advice)
+        return FindingDraft(f"subscription {ident} gets none of {which}", (one.begin,), (one.begin_packet,), NOTE, advice)
     return None
 
 
@@ -340,19 +340,19 @@ def _session(ident: object) -> str:
 
 def _begun_twice(context: ConversationContext, message: Message) -> FindingDraft | None:
     session = _key(body_of(message).get("sessID"))
-    before, broke = context.memo.transactions.get(session), context.memo.broke
-    if message.kind != "request" or (broke is not None and broke[0] < message.number):
+    before, unreadable = context.state.transactions.get(session), context.state.unreadable
+    if message.kind != "request" or (unreadable is not None and unreadable[0] < message.number):
         return None
     if message.name == "STARTTX" and before is not None:
         cause = f"STARTTX begins a transaction of {_session(session)} while one is open"
         return FindingDraft(cause, (before[0], message.number), (before[1], *packets(message)), key=session)
-    alone = message.name != "STARTTX" and before is None and context.begun
+    alone = message.name != "STARTTX" and before is None and context.opening_seen
     return FindingDraft(f"{message.name} ends a transaction of {_session(session)}, where none was begun", key=session) if alone else None
 
 
 def _not_ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    found = context.memo.transactions
-    if not found or not closed.ended or closed.lacking or context.memo.broke is not None:
+    found = context.state.transactions
+    if not found or not closed.ended or closed.lacking or context.state.unreadable is not None:
         return None
     what = _session(next(iter(found))) if len(found) == 1 else f"{len(found)} sessions"
     cause = f"the connection ends while a transaction of {what} is neither committed nor aborted"
@@ -361,7 +361,7 @@ def _not_ended(context: ConversationContext, closed: Closed) -> FindingDraft | N
 
 
 def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    found = context.memo.queries
+    found = context.state.queries
     if not found or not closed.ended or not closed.complete:
         return None
     ident = next(iter(found), None)
@@ -375,56 +375,56 @@ def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | 
 
 
 def follow(context: ConversationContext, message: Message) -> None:
-    """Keep what the next messages are looked at with."""
-    memo = context.memo
+    """Update the state after the rules have checked a message."""
+    state = context.state
     if message.sender == "client":
-        odd = _odd(message) if memo.broke is None else None
+        odd = _unreadable_reason(message) if state.unreadable is None else None
         if odd is not None:
-            memo.broke = message.number, message.packets[1], f"{message.name}, which {odd}"
-    elif message.request is not None and memo.broke is not None and message.request >= memo.broke[0]:
-        memo.broke = None
+            state.unreadable = message.number, message.packets[1], f"{message.name}, which {odd}"
+    elif message.request is not None and state.unreadable is not None and message.request >= state.unreadable[0]:
+        state.unreadable = None
     if message.name in _FOLLOW:
-        _FOLLOW[message.name](context, memo, message, body_of(message))
+        _FOLLOW[message.name](context, state, message, body_of(message))
 
 
-def _answered(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+def _answered(context: ConversationContext, state: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     request = context.request_of(message)
     if request is None:
         return
     if request.name == "STARTTX" and message.outcome == "refused":
-        memo.transactions.pop(_key(body_of(request).get("sessID")), None)
+        state.transactions.pop(_key(body_of(request).get("sessID")), None)
     elif request.name in ("PUB", "EMIT") and message.outcome == "answered":
         channel = _key(body_of(request).get("channel"))
-        if channel in memo.channels or len(memo.channels) < KEPT:
-            memo.channels[channel] = memo.channels.get(channel, 0) + 1
-        for one in memo.subscriptions.values():
-            if one.channel == channel and request.number > one.begun and one.until_ns is None:
+        if channel in state.channels or len(state.channels) < KEPT:
+            state.channels[channel] = state.channels.get(channel, 0) + 1
+        for one in state.subscriptions.values():
+            if one.channel == channel and request.number > one.begin and one.until_ns is None:
                 one.published += 1
                 one.published_ns = message.time_ns
 
 
-def _subscribed(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+def _subscribed(context: ConversationContext, state: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     ident, asked = _key(body.get("subID")), body_of(context.request_of(message))
-    if message.outcome == "answered" and ident is not None and len(memo.subscriptions) < KEPT:
-        plain = not any(asked.get(name) for name in ("filterName", "matcher", "durableID"))
+    if message.outcome == "answered" and ident is not None and len(state.subscriptions) < KEPT:
+        unfiltered = not any(asked.get(name) for name in ("filterName", "matcher", "durableID"))
         channel = _key(asked.get("channel"))
-        before = memo.channels.get(channel, 0) if asked.get("startPos") == 0 else 0
-        memo.subscriptions[ident] = MewbaseSubscription(
-            channel, plain, begun=message.number, begun_packet=message.packets[1], published=before, published_ns=message.time_ns
+        before = state.channels.get(channel, 0) if asked.get("startPos") == 0 else 0
+        state.subscriptions[ident] = MewbaseSubscription(
+            channel, unfiltered, begin=message.number, begin_packet=message.packets[1], published=before, published_ns=message.time_ns
         )
 
 
-def _unsubscribed(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+def _unsubscribed(context: ConversationContext, state: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     ident = _key(body.get("subID", body.get("SubID")))
-    one = memo.subscriptions.get(ident) if message.kind == "request" else None
+    one = state.subscriptions.get(ident) if message.kind == "request" else None
     if one is not None:
         one.until_ns = message.time_ns
         if one.published <= one.events == one.acked:
-            del memo.subscriptions[ident]
+            del state.subscriptions[ident]
 
 
-def _received(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
-    one = memo.subscriptions.get(_key(body.get("subID")))
+def _received(context: ConversationContext, state: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+    one = state.subscriptions.get(_key(body.get("subID")))
     if one is not None:
         one.events += 1
         position = body.get("pos", body.get("seqNo"))
@@ -432,26 +432,26 @@ def _received(context: ConversationContext, memo: MewbaseState, message: Message
         one.last_ns, one.last_number, one.last_packet = message.time_ns, message.number, message.packets[1]
 
 
-def _acknowledged(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
-    one = memo.subscriptions.get(_key(body.get("subID", body.get("SubID"))))
+def _acknowledged(context: ConversationContext, state: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+    one = state.subscriptions.get(_key(body.get("subID", body.get("SubID"))))
     if one is not None:
         one.acked += 1
 
 
-def _transaction(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+def _transaction(context: ConversationContext, state: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     session = _key(body.get("sessID"))
     if message.name != "STARTTX":
-        memo.transactions.pop(session, None)
-    elif len(memo.transactions) < KEPT:
-        memo.transactions[session] = message.number, message.packets[1]
+        state.transactions.pop(session, None)
+    elif len(state.transactions) < KEPT:
+        state.transactions[session] = message.number, message.packets[1]
 
 
-def _result(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+def _result(context: ConversationContext, state: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     query = _key(body.get("queryID"))
     if message.name == "QUERYRESPONSE" or body.get("last") is not False or message.outcome == "refused":
-        memo.queries.pop(query, None)
-    elif query not in memo.queries and len(memo.queries) < KEPT:
-        memo.queries[query] = message.number, message.packets[1]
+        state.queries.pop(query, None)
+    elif query not in state.queries and len(state.queries) < KEPT:
+        state.queries[query] = message.number, message.packets[1]
 
 
 _FOLLOW = {
@@ -538,9 +538,9 @@ FAMILY = Family(
     ),
     steps=(HandshakeStep("CONNECT", "CONNECT", "request"), HandshakeStep("ready", "RESPONSE", "response", ready=True)),
     opening=frozenset(("CONNECT", "RESPONSE", "PING")),
-    state=MewbaseState,
+    new_state=MewbaseState,
     follow=follow,
     refusal=refusal,
-    header=5,
-    renames=True,
+    least_header=5,
+    renames_responses=True,
 )

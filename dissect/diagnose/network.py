@@ -12,13 +12,13 @@ from streamdump.model import END, Mark
 from streamdump.tcp.assembler import TcpStream
 
 ERRORS_KEPT = 64
-"""So many errors about the segments of one side are counted."""
+"""Errors counted about the segments of one side, at most."""
 
 CONVERSATIONS_KEPT = NAMES_KEPT = 4_096
-"""The errors about so many sides of conversations are remembered, and the answers for so many names; then the oldest are forgotten."""
+"""Sides of conversations with errors, and names with answers, at most; then the oldest are dropped."""
 
 HOSTS_ASKED = 256
-"""So many hosts are looked for among the names."""
+"""Hosts looked up among the names, at most."""
 
 PACKETS_KEPT = 8
 
@@ -35,7 +35,7 @@ class Reported(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Who says what, within a sentence."""
+        """Return who reports what, for use within a sentence."""
         return f"{self.source} reports by ICMP: {self.reason}{f' (MTU {self.mtu:,})' if self.mtu is not None else ''}"
 
 

@@ -58,16 +58,16 @@ SUBSCRIPTIONS = PUBLISHERS = 256
 """Ids have one byte; those of the draft are kept to as many."""
 
 STREAMS_KEPT = 1_024
-"""So many streams are remembered with the last ids of their publishers."""
+"""Streams remembered with the last ids of their publishers, at most."""
 
 REFERENCES = 255
 """A stream remembers as many references of publishers, those that wrote last."""
 
-HUNGRY_NS, STALL_NS = 1_000_000_000, 100_000_000
+STARVED_NS, STALL_NS = 1_000_000_000, 100_000_000
 """A subscription without credit for so long is starved; a time without credit of this length counts when all are added up."""
 
 LOST_NS = 10_000_000_000
-"""A client that hears that its stream is gone should do something about it by then."""
+"""Time for a client to react to the loss of its stream."""
 
 NO_LEADER = 0xFFFF
 
@@ -78,10 +78,10 @@ IDLE = ("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "
 """What clients say that have not begun with what they came for."""
 
 PERIODS = 64
-"""So many changes of a single active consumer are remembered."""
+"""Changes of a single active consumer, at most."""
 
 PLACES = 16
-"""So many brokers of one response are looked for."""
+"""Brokers used of one response, at most."""
 
 NUMBERS = ("max-length-bytes", "stream-max-segment-size-bytes", "stream-filter-size-bytes", "initial-cluster-size")
 """Arguments of Create that servers read as numbers."""
@@ -121,7 +121,7 @@ EXPECTED = frozenset(
         "publisher does not exist",
     )
 )
-"""What a client may well be told, and go on."""
+"""Codes that a client may expect and go on."""
 
 ADVICE = {
     "stream does not exist": "Create the stream first, or check its name and the virtual host.",
@@ -155,8 +155,8 @@ USED_SOMEHOW = ("used", "did not use it")
 NAMED = (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream"))
 """Fields of requests that say what they are about."""
 
-TOLD_APART = ("authentication failure", "SASL challenge", "loopback", "mechanism not", "cannot change")
-"""What codes say of logins that are told by rules of their own, or that go on."""
+OWN_RULES = ("authentication failure", "SASL challenge", "loopback", "mechanism not", "cannot change")
+"""Parts of login codes that have rules of their own, or that continue the login."""
 
 
 class RabbitmqPublisher(msgspec.Struct):
@@ -205,14 +205,14 @@ class RabbitmqSubscription(msgspec.Struct):
     delivered: int = 0
     following: int | None = None
     """The offset after the last chunk."""
-    taken: int = 0
+    lowest_credit: int = 0
     """The least that a Credit granted, if that is less than nothing."""
     empty: Message | None = None
     """The Deliver, without its fields, that used the last credit, or the Subscribe that granted none."""
     waits: bool = True
-    """There are more chunks, as far as anybody knows."""
-    hungry: bool = False
-    """It was told that it is starved."""
+    """More chunks may be waiting."""
+    starved_reported: bool = False
+    """Its starvation was reported."""
     since_ns: int = 0
     stalls: int = 0
     stalled_ns: int = 0
@@ -246,7 +246,7 @@ class Silence(NamedTuple):
 
 
 class RabbitmqState(msgspec.Struct):
-    """What is remembered of a connection."""
+    """The state of a connection."""
 
     first: Message | None = None
     """The first message, where it is not the one to begin with."""
@@ -254,7 +254,7 @@ class RabbitmqState(msgspec.Struct):
     mechanism: str | None = None
     began: tuple[str | None, str | None] | None = None
     """The mechanism and user of the login that was accepted."""
-    unset: bool = False
+    no_password: bool = False
     """The password is empty."""
     offered: tuple[str, ...] = ()
     vhost: str | None = None
@@ -270,10 +270,10 @@ class RabbitmqState(msgspec.Struct):
     """By key, the versions that the server stated."""
     subscriptions: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
     publishers: dict[int, RabbitmqPublisher] = msgspec.field(default_factory=dict)
-    deceived: list[RabbitmqPublisher] = msgspec.field(default_factory=list)
+    with_old_ids: list[RabbitmqPublisher] = msgspec.field(default_factory=list)
     """Those that sent ids that are not above the last."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
-    """By id publishers that were refused, and what is told if the client publishes all the same."""
+    """By id the publishers that were refused, and the finding if the client publishes anyway."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete; of a super stream what the names of its partitions begin with."""
     offsets: dict[tuple[str, str], tuple[int, Message]] = msgspec.field(default_factory=dict)
@@ -281,7 +281,7 @@ class RabbitmqState(msgspec.Struct):
     lost: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client used when they were deleted or moved."""
     sent: tuple[str, int, tuple[str, ...], tuple[int, ...], tuple[int, ...]] | None = None
-    """What sent the client elsewhere, when and where to, and the evidence; None once it has asked for something else."""
+    """The response that named another broker, its time, the endpoints and the evidence; None once the client sends another request."""
     advertised: tuple[str, Message] | None = None
     """The place of the broker, as the response to Open names it, which is the evidence."""
     asks: int = 0
@@ -295,7 +295,7 @@ class RabbitmqState(msgspec.Struct):
     gone: Message | None = None
     """The MetadataUpdate after which the client has asked nothing."""
     silent: list[Silence | None] = msgspec.field(default_factory=lambda: [None, None])
-    """When the client and the server said nothing for too long, the last time."""
+    """The last silence of the client and of the server that was too long."""
 
 
 # The handshake
@@ -310,35 +310,35 @@ def _challenged(message: Message) -> bool:
 
 
 def _refused(pattern: str, cause: Callable[[RabbitmqState, Message, str], str]) -> Callable[[ConversationContext, Message], str | None]:
-    """What tells of a response that refuses with a code that the pattern finds, or without one with none of those that are told apart."""
+    """Return a check for responses refused with a code that matches; without a pattern, with a code that has no rule of its own."""
 
-    def tell(context: ConversationContext, message: Message) -> str | None:
+    def check(context: ConversationContext, message: Message) -> str | None:
         code = _code(message)
-        fits = re.search(pattern, code) if pattern else not any(one in code for one in TOLD_APART)
-        return cause(context.memo, message, code) if fits and message.outcome == "refused" else None
+        fits = re.search(pattern, code) if pattern else not any(one in code for one in OWN_RULES)
+        return cause(context.state, message, code) if fits and message.outcome == "refused" else None
 
-    return tell
-
-
-def _authentication(memo: RabbitmqState, message: Message, code: str) -> str:
-    who = f"the user {quoted(memo.user)}" if memo.user is not None else "the client"
-    why = "the password is empty" if memo.unset else "the password is wrong, or there is no such user"
-    return f"{memo.server} does not authenticate {who}{f' ({memo.mechanism})' if memo.mechanism else ''}: {why}"
+    return check
 
 
-def _loopback(memo: RabbitmqState, message: Message, code: str) -> str:
-    who = quoted(memo.user) if memo.user is not None else "this user"
-    return f"{memo.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
+def _authentication(state: RabbitmqState, message: Message, code: str) -> str:
+    who = f"the user {quoted(state.user)}" if state.user is not None else "the client"
+    why = "the password is empty" if state.no_password else "the password is wrong, or there is no such user"
+    return f"{state.server} does not authenticate {who}{f' ({state.mechanism})' if state.mechanism else ''}: {why}"
 
 
-def _mechanism(memo: RabbitmqState, message: Message, code: str) -> str:
-    offers = f"; it offers {some(memo.offered)}" if memo.offered else ""
-    return f"{memo.server} does not take the mechanism {quoted(memo.mechanism)}{offers}"
+def _loopback(state: RabbitmqState, message: Message, code: str) -> str:
+    who = quoted(state.user) if state.user is not None else "this user"
+    return f"{state.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
 
 
-def _renewal(memo: RabbitmqState, message: Message, code: str) -> str:
-    began = "another login" if memo.began is None else _login(*memo.began)
-    return f"{memo.server} refuses to renew the login by {_login(memo.mechanism, memo.user)}: the connection began with {began} ({code})"
+def _mechanism(state: RabbitmqState, message: Message, code: str) -> str:
+    offers = f"; it offers {some(state.offered)}" if state.offered else ""
+    return f"{state.server} does not take the mechanism {quoted(state.mechanism)}{offers}"
+
+
+def _renewal(state: RabbitmqState, message: Message, code: str) -> str:
+    began = "another login" if state.began is None else _login(*state.began)
+    return f"{state.server} refuses to renew the login by {_login(state.mechanism, state.user)}: the connection began with {began} ({code})"
 
 
 def _login(mechanism: str | None, user: str | None) -> str:
@@ -346,18 +346,18 @@ def _login(mechanism: str | None, user: str | None) -> str:
     return f"{name} of the user {quoted(user)}" if user is not None else name
 
 
-def _sasl(memo: RabbitmqState, message: Message, code: str) -> str:
-    return f"{memo.server} refuses the data of {memo.mechanism or UNKNOWN} ({code}): it cannot be read"
+def _sasl(state: RabbitmqState, message: Message, code: str) -> str:
+    return f"{state.server} refuses the data of {state.mechanism or UNKNOWN} ({code}): it cannot be read"
 
 
 def _vhost(context: ConversationContext, message: Message) -> str | None:
-    memo, user = context.memo, f" for the user {quoted(context.memo.user)}" if context.memo.user is not None else ""
-    cause = f"the virtual host {quoted(memo.vhost)} is refused{user} ({_code(message)}): it does not exist, or the user may not use it"
+    state, user = context.state, f" for the user {quoted(context.state.user)}" if context.state.user is not None else ""
+    cause = f"the virtual host {quoted(state.vhost)} is refused{user} ({_code(message)}): it does not exist, or the user may not use it"
     return cause if message.outcome == "refused" else None
 
 
 def _raised(context: ConversationContext, message: Message) -> str | None:
-    offered = context.memo.tune
+    offered = context.state.tune
     if message.kind != "response" or offered is None:
         return None
     size, most = message.fields.get("frame_max"), offered[0]
@@ -371,8 +371,8 @@ def _raised(context: ConversationContext, message: Message) -> str | None:
 
 def _limit(context: ConversationContext) -> int:
     """Return the bytes that a frame may have: as agreed, or as is fixed before Tune; no limit where Tune may be among lost bytes."""
-    known = context.begun and (context.memo.tuned or context.orphans is not None)
-    return context.memo.frame_max if known else FRAME_MAX_NONE
+    known = context.opening_seen and (context.state.tuned or context.orphans is not None)
+    return context.state.frame_max if known else FRAME_MAX_NONE
 
 
 def _size(message: Message) -> int:
@@ -382,12 +382,12 @@ def _size(message: Message) -> int:
 
 
 def _too_large(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if message.fault is None and message.size - 4 <= context.memo.frame_max:
+    if message.fault is None and message.size - 4 <= context.state.frame_max:
         return None
     limit, size = _limit(context), _size(message)
     if size <= limit:
         return None
-    agreed = f"the agreed {limit:,}" if context.memo.tuned else f"the {limit:,} allowed before Tune"
+    agreed = f"the agreed {limit:,}" if context.state.tuned else f"the {limit:,} allowed before Tune"
     cause = f"{message.name} of the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}"
     # Servers do not hold what they deliver to it
     return FindingDraft(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
@@ -395,19 +395,19 @@ def _too_large(context: ConversationContext, message: Message) -> FindingDraft |
 
 def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     last = context.last[0]
-    if last is None or closed.by != closed.server or context.parted is not None:
+    if last is None or closed.by != closed.server or context.close_message is not None:
         return None
     # The limit now is the limit when it was sent, but for Tune itself, which is small
     limit, size = _limit(context), _size(last)
     if size <= limit:
         return None
-    held = "are agreed" if context.memo.tuned else "are allowed before Tune"
+    held = "are agreed" if context.state.tuned else "are allowed before Tune"
     cause = f"the server closes over {last.name} of the client, a frame of {size:,} bytes where {limit:,} {held}"
     return FindingDraft(cause, numbers(last), key="closed")
 
 
 def _arguments(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """Servers break down over a number that is none."""
+    """Servers fail on a numeric argument that is not a number."""
     last = context.last[0]
     if last is None or last.name != "Create" or closed.by != closed.server or last not in context.owed():
         return None
@@ -433,13 +433,13 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     hint, advice = "", None
     if code == "frame too large" and before is not None:
         limit = _limit(context)
-        agreed = "agreed" if context.memo.tuned else "allowed before Tune"
+        agreed = "agreed" if context.state.tuned else "allowed before Tune"
         most = "" if limit == FRAME_MAX_NONE else f", and {limit:,} are {agreed}"
         hint = f"; it had {_size(before):,} bytes{most}"
         if _size(before) <= limit < FRAME_MAX_NONE:
             after, hint = "", f"; {limit:,} bytes are {agreed}, and the frame that exceeds them was not complete by then"
     if code == "unknown frame" and before is not None:
-        hint, advice = f"; {_not_known(context, before)}", _upgrade(context.memo, before)
+        hint, advice = f"; {_not_known(context, before)}", _upgrade(context.state, before)
     severity = ERROR if message.sender == "server" else WARNING
     cause = f"the {message.sender} closes with {code}{why}{after}{hint}"
     return FindingDraft(cause, numbers(before, message), packets(before, message), severity, advice, code)
@@ -447,36 +447,36 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
 
 def _not_known(context: ConversationContext, message: Message) -> str:
     """Why a server may have called a frame unknown."""
-    memo, command = context.memo, _command(message)
+    state, command = context.state, _command(message)
     key, version = message.fields.get("key", 0), message.fields.get("version", 0)
     if message.kind == "response" and message.request is None:
         return f"{command} is a response that nobody asked for"
     if message.kind == "request" and message.size <= ASKED_SIZE and message.number not in context.asked:
         return f"{command} was answered, so that what is meant came behind it, or was not captured"
-    stated = memo.versions.get(key)
+    stated = state.versions.get(key)
     if stated is not None and stated[0] <= version <= stated[1]:
-        return f"{memo.server} states that it knows {command}, so that something in it is wrong"
-    first = _too_old(memo, key, version)
-    if stated is None and version == 1 and key <= max(SINCE)[0] and first is None and not memo.versions:
+        return f"{state.server} states that it knows {command}, so that something in it is wrong"
+    first = _too_old(state, key, version)
+    if stated is None and version == 1 and key <= max(SINCE)[0] and first is None and not state.versions:
         since = f" from RabbitMQ {SINCE[key, version]} on" if (key, version) in SINCE else ""
         return f"every server{since} knows {command}, so that something in it is wrong"
     states = "no version of it" if stated is None else f"versions {stated[0]} to {stated[1]}"
     came = "" if first is None else f", which came with RabbitMQ {first}"
-    return f"{memo.server} does not know {command}{came}{f', and states {states}' if memo.versions else ''}"
+    return f"{state.server} does not know {command}{came}{f', and states {states}' if state.versions else ''}"
 
 
-def _too_old(memo: RabbitmqState, key: Any, version: Any) -> str | None:
+def _too_old(state: RabbitmqState, key: Any, version: Any) -> str | None:
     """Return the first release that knows a command, unless the server is known to be as new, or states the command."""
-    since, release = SINCE.get((key, version)), re.search(r"^RabbitMQ (\d+)\.(\d+)", memo.server)
-    stated = memo.versions.get(key, (1, 0))
+    since, release = SINCE.get((key, version)), re.search(r"^RabbitMQ (\d+)\.(\d+)", state.server)
+    stated = state.versions.get(key, (1, 0))
     if since is None or stated[0] <= version <= stated[1]:
         return None
     return None if release and tuple(map(int, release.groups())) >= tuple(map(int, since.split("."))) else since
 
 
-def _upgrade(memo: RabbitmqState, message: Message) -> str | None:
+def _upgrade(state: RabbitmqState, message: Message) -> str | None:
     """Return what to do where the server is too old for a command of the client."""
-    since = _too_old(memo, message.fields.get("key"), message.fields.get("version"))
+    since = _too_old(state, message.fields.get("key"), message.fields.get("version"))
     return None if since is None else f"Use RabbitMQ {since} or newer, or an older release of the client."
 
 
@@ -490,19 +490,19 @@ def _unknown(context: ConversationContext, message: Message) -> FindingDraft | N
     key, version = message.fields.get("key"), message.fields.get("version")
     if message.name.startswith("unknown"):
         return FindingDraft(f"the client sends a command that no version of the protocol has: {_command(message)}", key=key)
-    stated = context.memo.versions.get(key)
+    stated = context.state.versions.get(key)
     if stated is None or version is None or stated[0] <= version <= stated[1]:
         return None
     cause = f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}"
-    return FindingDraft(cause, key=(key, version), advice=_upgrade(context.memo, message))
+    return FindingDraft(cause, key=(key, version), advice=_upgrade(context.state, message))
 
 
 def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """Told at the end, which shows whether the other side had enough of it."""
-    agreed, ended_ns = context.memo.heartbeat_ns, closed.until_ns
+    """Reported at the end, which shows whether the other side closed because of it."""
+    agreed, ended_ns = context.state.heartbeat_ns, closed.until_ns
     found: list[FindingDraft] = []
     for side, who in enumerate(("client", "server")):
-        silent, last = context.memo.silent[side], context.last[side]
+        silent, last = context.state.silent[side], context.last[side]
         if last is not None and last.time_ns <= ended_ns and _too_long(context, last, ended_ns):
             silent = Silence(last.time_ns, ended_ns, numbers(last), packets(last))
         if silent is None or min(silent.until_ns, ended_ns) - silent.since_ns <= 2 * agreed:
@@ -520,7 +520,7 @@ def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | Non
 
 def _too_long(context: ConversationContext, last: Message, now_ns: int) -> bool:
     """Whether a side whose last message this is was silent for longer than agreed."""
-    agreed: int = context.memo.heartbeat_ns
+    agreed: int = context.state.heartbeat_ns
     return 0 < 2 * agreed < now_ns - last.time_ns
 
 
@@ -542,12 +542,12 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one['code']}") for one in errors if "code" in one))
     codes = codes or "the reason was not captured"
     publisher = message.fields.get("publisher_id")
-    told: FindingDraft | None = context.memo.refused.get(publisher)
-    if told is not None and told.messages is not None and told.packets is not None:
+    draft: FindingDraft | None = context.state.refused.get(publisher)
+    if draft is not None and draft.messages is not None and draft.packets is not None:
         context.pending = [one for one in context.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
         behind = context.request_of(message), message
-        return told._replace(messages=told.messages + numbers(*behind), packets=told.packets + packets(*behind))
-    one = context.memo.publishers.get(publisher)
+        return draft._replace(messages=draft.messages + numbers(*behind), packets=draft.packets + packets(*behind))
+    one = context.state.publishers.get(publisher)
     whose = f" of publisher {publisher}" if publisher is not None else ""
     about = f"the stream {quoted(one.stream)}" if one is not None else ""
     whose += f" for {about}" if about else ""
@@ -557,10 +557,10 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
 
 
 def _never_there(context: ConversationContext, message: Message) -> None:
-    """A publisher is deleted that was refused: that there is none is no other trouble."""
+    """DeletePublisher of a publisher that was refused: not another error."""
     request = context.request_of(message)
-    if message.outcome == "refused" and request is not None and request.fields.get("publisher_id") in context.memo.refused:
-        context.told.add(message.number)
+    if message.outcome == "refused" and request is not None and request.fields.get("publisher_id") in context.state.refused:
+        context.reported.add(message.number)
 
 
 def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -573,9 +573,9 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
     missing, found = not there, there or found
     ended, waited = closed.by is not None, max(0, closed.until_ns - asked_ns(found[0]))
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
-    severity = NOTE if closed.lacking or (not ended and waited < HUNGRY_NS) else WARNING
+    severity = NOTE if closed.lacking or (not ended and waited < STARVED_NS) else WARNING
     advice = None
-    by = None if context.parted is not None else closed.by
+    by = None if context.close_message is not None else closed.by
     when = closed.when if by is None else f"when {closed.who(by)} {closed.verb} the connection"
     cause = f"{count} not confirmed {when}{later_text(waited)}"
     if missing:
@@ -586,7 +586,7 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
 def _id_in_use(context: ConversationContext, message: Message) -> str | None:
     if message.outcome != "refused":
         return None
-    request, memo = context.request_of(message), context.memo
+    request, state = context.request_of(message), context.state
     if message.name == "Subscribe":
         if "already exists" not in _code(message):
             return None
@@ -595,8 +595,8 @@ def _id_in_use(context: ConversationContext, message: Message) -> str | None:
     if _code(message) != "precondition failed" or request is None:
         return None
     ident, reference = request.fields.get("publisher_id"), request.fields.get("publisher_reference")
-    if ident in memo.publishers:
-        return f"the publisher id {ident} is in use on this connection, for the stream {quoted(memo.publishers[ident].stream)}"
+    if ident in state.publishers:
+        return f"the publisher id {ident} is in use on this connection, for the stream {quoted(state.publishers[ident].stream)}"
     return f"the publisher reference {quoted(reference)} is in use on this connection, or not valid" if reference else None
 
 
@@ -609,7 +609,7 @@ def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]
             one.first[2] + numbers(one.confirmed),
             one.first[3] + packets(one.confirmed),
         )
-        for one in context.memo.deceived
+        for one in context.state.with_old_ids
         if one.first is not None and one.confirmed is not None
     ]
 
@@ -618,9 +618,9 @@ def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]
 
 
 def _more(context: ConversationContext, message: Message) -> list[FindingDraft]:
-    """Chunks are delivered whole."""
+    """Chunks are delivered complete."""
     ident, chunk, found = message.fields.get("subscription_id", -1), message.fields.get("chunk"), []
-    one = context.memo.subscriptions.get(ident)
+    one = context.state.subscriptions.get(ident)
     if one is None or one.delivered or not isinstance(chunk, dict) or chunk.get("chunk_first_offset") is None:
         return []
     first = chunk["chunk_first_offset"]
@@ -649,7 +649,7 @@ def _ignored(context: ConversationContext, message: Message) -> FindingDraft | N
     return FindingDraft(f"the server ignores {some(odd)} of Subscribe without a word: it knows {names}", key=tuple(odd))
 
 
-def _hunger(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, behind: Message | None = None) -> FindingDraft | None:
+def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, behind: Message | None = None) -> FindingDraft | None:
     """How often, and how long, a consumer left the server without credit."""
     if one.granted is not None and one.waits:
         one.count_stall()
@@ -659,14 +659,14 @@ def _hunger(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, beh
     if not one.stalls:
         granted, advice = "1 chunk was" if one.asked == 1 else f"{one.asked:,} chunks were", None
         why = f"{granted} granted and {one.delivered:,} delivered" if one.asked else "none was granted"
-        if one.taken < 0:
-            why, advice = f"a Credit of {one.taken:,} took it away, as servers read a signed number", _GRANT_LESS
+        if one.lowest_credit < 0:
+            why, advice = f"a Credit of {one.lowest_credit:,} took it away, as servers read a signed number", _GRANT_LESS
         cause = f"{whose} has had no credit for {span_text(passed)}{when}: {why}"
-        severity = WARNING if passed >= HUNGRY_NS and one.waits else NOTE
+        severity = WARNING if passed >= STARVED_NS and one.waits else NOTE
         return FindingDraft(cause, *evidence, severity, advice, key) if passed else None
-    lasts = passed >= HUNGRY_NS and one.waits
+    lasts = passed >= STARVED_NS and one.waits
     count, total, longest = one.stalls + lasts, one.stalled_ns + lasts * passed, max(one.longest_ns, lasts * passed)
-    if longest < HUNGRY_NS and (total < HUNGRY_NS or 2 * total < until_ns - one.since_ns):
+    if longest < STARVED_NS and (total < STARVED_NS or 2 * total < until_ns - one.since_ns):
         return None
     times = (
         f"for {span_text(total)}" if count == 1 else f"{count:,} times, for {span_text(total)} in total and {span_text(longest)} at most"
@@ -683,33 +683,33 @@ def _starved(context: ConversationContext, message: Message) -> list[FindingDraf
     """The consumer ends its subscription, or the server those of a stream."""
     ident, stream = message.fields.get("subscription_id"), message.fields.get("stream")
     found = []
-    for each, one in context.memo.subscriptions.items() if message.kind != "response" else ():
+    for each, one in context.state.subscriptions.items() if message.kind != "response" else ():
         if each == ident or (message.name == "MetadataUpdate" and one.stream == stream):
-            told = _hunger(each, one, message.time_ns, ", when it is ended", message)
-            found += [told] if told is not None and told.severity == WARNING else []
+            draft = _starvation(each, one, message.time_ns, ", when it is ended", message)
+            found += [draft] if draft is not None and draft.severity == WARNING else []
     return found
 
 
 def _starving(context: ConversationContext, now: Now) -> list[FindingDraft | None]:
     found = []
-    for ident, one in context.memo.subscriptions.items():
-        if one.empty is not None and one.waits and not one.hungry and now.time_ns - one.empty.time_ns >= HUNGRY_NS:
-            one.hungry = True
-            found.append(_hunger(ident, one, now.time_ns, " so far"))
+    for ident, one in context.state.subscriptions.items():
+        if one.empty is not None and one.waits and not one.starved_reported and now.time_ns - one.empty.time_ns >= STARVED_NS:
+            one.starved_reported = True
+            found.append(_starvation(ident, one, now.time_ns, " so far"))
     return found
 
 
 def _out_of_credit(context: ConversationContext, closed: Closed) -> list[FindingDraft | None]:
     if context.lossy:
-        for one in context.memo.subscriptions.values():
+        for one in context.state.subscriptions.values():
             one.empty = one.granted = None
-    return [_hunger(ident, one, closed.until_ns, f" {closed.when}") for ident, one in context.memo.subscriptions.items()]
+    return [_starvation(ident, one, closed.until_ns, f" {closed.when}") for ident, one in context.state.subscriptions.items()]
 
 
 def _delivered_facts(context: ConversationContext, record: Message | Closed) -> list[FindingDraft]:
     """What each single active consumer got, where it ends."""
     facts = []
-    for ident, one in context.memo.subscriptions.items():
+    for ident, one in context.state.subscriptions.items():
         if isinstance(record, Message) and (record.fields.get("subscription_id") != ident and record.fields.get("stream") != one.stream):
             continue
         for period in one.active:
@@ -720,7 +720,7 @@ def _delivered_facts(context: ConversationContext, record: Message | Closed) -> 
             places = (one.stream or "", one.group or "", *map(str, offsets))
             facts.append(fact("offsets-delivered", period.message, about, *places))
         one.active.clear()
-    for (stream, group), (offset, message) in context.memo.offsets.items() if isinstance(record, Closed) else ():
+    for (stream, group), (offset, message) in context.state.offsets.items() if isinstance(record, Closed) else ():
         # It was active before the capture
         places = (stream, group, *map(str, (offset, offset, offset, 0, message.time_ns)))
         facts.append(fact("offsets-delivered", message, f"{context.client} {message.number}", *places))
@@ -728,7 +728,7 @@ def _delivered_facts(context: ConversationContext, record: Message | Closed) -> 
 
 
 def _offsets(context: ConversationContext, message: Message) -> FindingDraft | None:
-    one = context.memo.subscriptions.get(message.fields.get("subscription_id", -1))
+    one = context.state.subscriptions.get(message.fields.get("subscription_id", -1))
     chunk = message.fields.get("chunk")
     first = chunk.get("chunk_first_offset") if isinstance(chunk, dict) else None
     if one is None or one.following is None or first is None or first == one.following:
@@ -743,8 +743,8 @@ def _offsets(context: ConversationContext, message: Message) -> FindingDraft | N
 
 def _not_available(context: ConversationContext, message: Message) -> FindingDraft | None:
     stream = _stream_of(context.request_of(message))
-    told = message.outcome == "refused" and _code(message) == "stream not available"
-    return FindingDraft(f"{message.name}: the stream {stream}is not available", key=stream) if told else None
+    draft = message.outcome == "refused" and _code(message) == "stream not available"
+    return FindingDraft(f"{message.name}: the stream {stream}is not available", key=stream) if draft else None
 
 
 def _metadata(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -775,8 +775,8 @@ def _metadata_refused(context: ConversationContext, message: Message) -> list[Fi
 
 
 def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    last = context.memo.missing
-    if last is None or context.lossy or closed.by is None or (closed.by != closed.client and context.parted is None):
+    last = context.state.missing
+    if last is None or context.lossy or closed.by is None or (closed.by != closed.client and context.close_message is None):
         return None
     missing = next(one.get("stream_name") for one in last.fields["stream_metadata"] if one.get("response_code_label") in EXPECTED)
     cause = f"the client leaves after it heard that the stream {quoted(missing)} does not exist"
@@ -787,20 +787,20 @@ def _moved(context: ConversationContext, message: Message) -> FindingDraft | Non
     stream, code = message.fields.get("stream"), label_of(message, "code")
     which = "a stream" if stream is None else f"the stream {quoted(stream)}"
     cause = f"the server says that {which} changed ({code}): publishers and subscriptions of it have ended"
-    return None if _deletes(context.memo, stream) else FindingDraft(cause, key=stream)
+    return None if _deletes(context.state, stream) else FindingDraft(cause, key=stream)
 
 
 def _stream_facts(context: ConversationContext, message: Message) -> list[FindingDraft]:
     """What happens to streams, of which other conversations show the rest."""
-    memo, request = context.memo, context.request_of(message)
+    state, request = context.state, context.request_of(message)
     if message.name == "MetadataUpdate":
         stream = message.fields.get("stream") or ""
-        held = (("Subscribe", memo.subscriptions), ("DeclarePublisher", memo.publishers))
+        held = (("Subscribe", state.subscriptions), ("DeclarePublisher", state.publishers))
         used = [USED[name] for name, every in held if any(one.stream == stream for one in every.values())]
-        used += [USED_SOMEHOW] if context.lossy or not context.begun else []
-        if not used or not stream or _deletes(memo, stream) or (stream not in memo.lost and len(memo.lost) >= SUBSCRIPTIONS):
+        used += [USED_SOMEHOW] if context.lossy or not context.opening_seen else []
+        if not used or not stream or _deletes(state, stream) or (stream not in state.lost and len(state.lost) >= SUBSCRIPTIONS):
             return []
-        memo.lost[stream] = None
+        state.lost[stream] = None
         return [_lost(message, stream, f"{stream} {context.client}", used[0], "ended")]
     stream = "" if request is None else _subject(request)
     if message.kind != "response" or request is None or not stream:
@@ -826,8 +826,8 @@ def _subject(request: Message) -> str:
 def _deleted(context: ConversationContext, request: Message, message: Message) -> FindingDraft:
     """A stream that was deleted, as this message shows."""
     stream, (what, separator) = _subject(request), ("the super stream", "-") if "name" in request.fields else ("the stream", "")
-    told = fact("stream-deleted", message, f"{stream} {context.client}", stream, separator, what=f"{what} {quoted(stream)}")
-    return told._replace(at_ns=message.time_ns)
+    draft = fact("stream-deleted", message, f"{stream} {context.client}", stream, separator, what=f"{what} {quoted(stream)}")
+    return draft._replace(at_ns=message.time_ns)
 
 
 def _open_facts(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
@@ -835,12 +835,12 @@ def _open_facts(context: ConversationContext, closed: Closed) -> list[FindingDra
     as messages of it are missing."""
     facts = [_deleted(context, one, one) for one in context.owed() if one.name.startswith("Delete") and _subject(one)]
     host = (context.client or "").rpartition(":")[0]
-    unsure = list(context.memo.lost) if context.lossy else []
-    return facts + [FindingDraft("", (), (), later=True, rule="stream-unsure", alike=f"{stream} {host}") for stream in unsure]
+    unsure = list(context.state.lost) if context.lossy else []
+    return facts + [FindingDraft("", (), (), is_fact=True, rule="stream-unsure", alike=f"{stream} {host}") for stream in unsure]
 
 
 def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    gone = context.memo.gone
+    gone = context.state.gone
     end = closed.until_ns
     if gone is None or end - gone.time_ns < LOST_NS or context.lossy:
         return None
@@ -874,7 +874,7 @@ def _advertised(context: ConversationContext, message: Message) -> FindingDraft 
     found = {one.get("key"): one.get("value") for one in properties or () if isinstance(one, dict)}
     host, port = found.get("advertised_host"), found.get("advertised_port")
     if host is not None and port is not None:
-        context.memo.advertised = f"{host}:{port}", msgspec.structs.replace(message, fields={})
+        context.state.advertised = f"{host}:{port}", msgspec.structs.replace(message, fields={})
     return _elsewhere(context, message, [(host, port)])
 
 
@@ -896,23 +896,23 @@ def _leader_facts(context: ConversationContext, message: Message) -> list[Findin
 
 def _landed_facts(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """To which broker a connection led, and whether the client used it."""
-    memo = context.memo
-    if memo.advertised is None or not closed.ended:
+    state = context.state
+    if state.advertised is None or not closed.ended:
         return None
-    place, message = memo.advertised
-    used = "used" if context.active or memo.busy else "asked" if memo.asks else "left"
+    place, message = state.advertised
+    used = "used" if context.active or state.busy else "asked" if state.asks else "left"
     return fact("landed", message, f"{(context.client or '').rpartition(':')[0]} {place} {used}", place, used)
 
 
 def _elsewhere(context: ConversationContext, message: Message, places: list[tuple[Any, Any]]) -> FindingDraft | None:
-    """Where clients are sent that is not where this one is connected; of a name on the same port it takes all conversations to tell."""
-    context.memo.sent = None
+    """Endpoints that clients are sent to other than this one; a name on the same port needs all conversations to decide."""
+    context.state.sent = None
     places = [(host, port) for host, port in places if host is not None and port is not None]
     if not places or any(is_here(message.src, *one) for one in places):
         return None
     port = message.src.rpartition(":")[2]
     named = tuple(dict.fromkeys(f"[{one[0]}]:{one[1]}" if ":" in str(one[0]) else f"{one[0]}:{one[1]}" for one in places[:PLACES]))
-    context.memo.sent = message.name, message.time_ns, named, numbers(message), packets(message)
+    context.state.sent = message.name, message.time_ns, named, numbers(message), packets(message)
     if any(str(one[1]) == port and not is_address(str(one[0])) for one in places):
         return fact("advertised-name", message, some(named, PLACES), *named)
     cause = f"the server sends clients to {some(named)}, while this one is connected to {message.src}"
@@ -921,16 +921,16 @@ def _elsewhere(context: ConversationContext, message: Message, places: list[tupl
 
 def _stranded(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """A client that was sent elsewhere asks again and again, or leaves at once."""
-    memo = context.memo
-    if memo.sent is None:
+    state = context.state
+    if state.sent is None:
         return None
-    name, time_ns, places, shown, marks = memo.sent
-    by_client = closed.by == closed.client if context.parted is None else context.parted.sender == "client"
+    name, time_ns, places, shown, marks = state.sent
+    by_client = closed.by == closed.client if context.close_message is None else context.close_message.sender == "client"
     left = by_client and closed.until_ns - time_ns < LEFT_NS
-    if not left and memo.asks < OFTEN:
+    if not left and state.asks < OFTEN:
         return None
     cause = f"neither publishes nor subscribes: {name} sends it to {some(places)}"
-    return FindingDraft(cause, shown, marks, WARNING if name == "Metadata" else NOTE, key=places, places=places, later=True)
+    return FindingDraft(cause, shown, marks, WARNING if name == "Metadata" else NOTE, key=places, places=places, is_fact=True)
 
 
 # What a refusal means
@@ -942,14 +942,14 @@ def _stream_of(request: Message | None) -> str:
 
 
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
-    """What any other refused response says."""
+    """Return what any other refused response means."""
     code, fields = _code(message), {} if request is None else request.fields
     named = [f"{what} {quoted(fields[name])}" for name, what in NAMED if fields.get(name) is not None]
-    told = {name: fields.get(name, message.fields.get(name)) for name in ("publisher_id", "subscription_id")}
-    named += [f"{name.removesuffix('_id')} {ident}" for name, ident in told.items() if ident is not None]
+    draft = {name: fields.get(name, message.fields.get(name)) for name in ("publisher_id", "subscription_id")}
+    named += [f"{name.removesuffix('_id')} {ident}" for name, ident in draft.items() if ident is not None]
     about = next(iter(named), "")
     needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
-    lacks = LACKS.get(message.name, "") if request is not None and fields.get("publisher_id") not in context.memo.publishers else ""
+    lacks = LACKS.get(message.name, "") if request is not None and fields.get("publisher_id") not in context.state.publishers else ""
     return Refusal(code, about, code in EXPECTED, _advice(context, code, message.name, about), needed=needed, lacks=lacks)
 
 
@@ -957,7 +957,7 @@ def _advice(context: ConversationContext, code: str, name: str, about: str) -> s
     """What to do about a code; where something is not permitted, who needs what permission for what."""
     if code != "access refused":
         return ADVICE.get(code)
-    user, vhost = context.memo.user, context.memo.vhost
+    user, vhost = context.state.user, context.state.vhost
     who = f"the user {quoted(user)}" if user is not None else "the user of this client"
     where = f" in the virtual host {quoted(vhost)}" if vhost is not None else ""
     what = f"{PERMISSIONS.get(name, 'read or write')} for {about or 'this stream'}{where}"
@@ -968,95 +968,95 @@ def _advice(context: ConversationContext, code: str, name: str, about: str) -> s
 
 
 def follow(context: ConversationContext, message: Message) -> None:
-    """Keep what the next messages are looked at with."""
-    memo, fields, name = context.memo, message.fields, message.name
-    if context.begun and sum(context.messages) == 1 and name != "PeerProperties" and context.protocol == "rabbitmq-stream":
-        memo.first = message
+    """Update the state after the rules have checked a message."""
+    state, fields, name = context.state, message.fields, message.name
+    if context.opening_seen and sum(context.messages) == 1 and name != "PeerProperties" and context.protocol == "rabbitmq-stream":
+        state.first = message
     side = 1 if message.sender == "server" else 0
     before = context.last[side]
     if before is not None and _too_long(context, before, message.time_ns):
-        memo.silent[side] = Silence(before.time_ns, message.time_ns, numbers(before, message), packets(before, message))
-    null = _null(message) if memo.null is None else None
+        state.silent[side] = Silence(before.time_ns, message.time_ns, numbers(before, message), packets(before, message))
+    null = _null(message) if state.null is None else None
     if null is not None:
-        memo.null = FindingDraft(f"{null}: they close", numbers(message), packets(message), key=null)
+        state.null = FindingDraft(f"{null}: they close", numbers(message), packets(message), key=null)
     if (name, message.kind) in _FOLLOW:
-        _FOLLOW[name, message.kind](context, memo, message, fields)
+        _FOLLOW[name, message.kind](context, state, message, fields)
     if message.sender == "client":
         if name == "Metadata":
-            memo.asks = memo.asks + 1 if message.time_ns - memo.asked_ns < REFRESH_NS else 1
-            memo.asked_ns = message.time_ns
-        memo.sent = memo.sent if name in IDLE else None
-        memo.busy = memo.busy or name not in IDLE
-        memo.missing = memo.missing if name in ("Metadata", "Heartbeat", "Close") else None
+            state.asks = state.asks + 1 if message.time_ns - state.asked_ns < REFRESH_NS else 1
+            state.asked_ns = message.time_ns
+        state.sent = state.sent if name in IDLE else None
+        state.busy = state.busy or name not in IDLE
+        state.missing = state.missing if name in ("Metadata", "Heartbeat", "Close") else None
         context.active = context.active or name in ("DeclarePublisher", "Publish", "Subscribe")
-    if memo.gone is not None and message.sender == "client" and name not in ("Heartbeat", "Credit", "StoreOffset"):
-        memo.gone = None
+    if state.gone is not None and message.sender == "client" and name not in ("Heartbeat", "Credit", "StoreOffset"):
+        state.gone = None
 
 
-def _greeted(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _greeted(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     found = {one.get("key"): one.get("value") for one in fields.get("peer_properties") or ()}
     if found.get("product"):
-        memo.server = f"{str(found['product'])[:40]} {str(found.get('version') or '')[:20]}".strip()
+        state.server = f"{str(found['product'])[:40]} {str(found.get('version') or '')[:20]}".strip()
 
 
-def _offered(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    memo.offered = tuple(str(one)[:40] for one in (fields.get("mechanisms") or ())[:8])
+def _offered(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    state.offered = tuple(str(one)[:40] for one in (fields.get("mechanisms") or ())[:8])
 
 
-def _authenticating(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _authenticating(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     mechanism, user = fields.get("mechanism"), fields.get("sasl_username")
-    memo.mechanism, memo.user = mechanism, user or (memo.user if memo.began is None else None)
-    memo.unset = user is not None and message.size == WITHOUT_PASSWORD.get(mechanism or "", 0) + len(f"{mechanism}{user}".encode())
+    state.mechanism, state.user = mechanism, user or (state.user if state.began is None else None)
+    state.no_password = user is not None and message.size == WITHOUT_PASSWORD.get(mechanism or "", 0) + len(f"{mechanism}{user}".encode())
 
 
-def _authenticated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.outcome == "answered" and memo.began is None and not _challenged(message):
-        memo.began = memo.mechanism, memo.user
+def _authenticated(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    if message.outcome == "answered" and state.began is None and not _challenged(message):
+        state.began = state.mechanism, state.user
 
 
-def _tuned(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _tuned(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     size, beat = fields.get("frame_max"), fields.get("heartbeat")
     if size is None or beat is None:
         return
     if message.kind == "request":
-        memo.tune = size, beat
+        state.tune = size, beat
     else:
-        memo.tuned, memo.frame_max = True, size or FRAME_MAX_NONE
-        memo.heartbeat_ns = beat * 1_000_000_000
+        state.tuned, state.frame_max = True, size or FRAME_MAX_NONE
+        state.heartbeat_ns = beat * 1_000_000_000
 
 
-def _looked_up(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _looked_up(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     missing = [one for one in fields.get("stream_metadata") or () if one.get("response_code_label") in EXPECTED]
-    memo.missing = message if any(not _deletes(memo, one.get("stream_name")) for one in missing) else None
+    state.missing = message if any(not _deletes(state, one.get("stream_name")) for one in missing) else None
 
 
-def _opening(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    memo.vhost = fields.get("virtual_host")
+def _opening(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    state.vhost = fields.get("virtual_host")
 
 
-def _stated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    memo.versions = {
+def _stated(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    state.versions = {
         one["key"]: (one["min_version"], one["max_version"]) for one in (fields.get("commands") or ())[:256] if "max_version" in one
     }
 
 
-def _declared(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _declared(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request = context.request_of(message)
-    if message.outcome == "answered" and request is not None and len(memo.publishers) < PUBLISHERS:
+    if message.outcome == "answered" and request is not None and len(state.publishers) < PUBLISHERS:
         ident, reference = request.fields.get("publisher_id", -1), str(request.fields.get("publisher_reference") or "")
-        memo.publishers[ident] = RabbitmqPublisher(
+        state.publishers[ident] = RabbitmqPublisher(
             ident, _stream_name(request.fields), reference, _stored(context, request.fields.get("stream"))
         )
-        memo.refused.pop(ident, None)
-    elif message.outcome == "refused" and request is not None and len(memo.refused) < PUBLISHERS:
+        state.refused.pop(ident, None)
+    elif message.outcome == "refused" and request is not None and len(state.refused) < PUBLISHERS:
         what, about = refusal(context, message, request), (request, message)
         if what.lacks:
             cause = (
                 f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes all the same, and nothing of it is stored"
             )
             key = (message.name, what.about, what.why), ERROR
-            told = FindingDraft(cause, numbers(*about), packets(*about), ERROR, what.advice, key, rule="refused")
-            memo.refused[request.fields.get("publisher_id", -1)] = told
+            draft = FindingDraft(cause, numbers(*about), packets(*about), ERROR, what.advice, key, rule="refused")
+            state.refused[request.fields.get("publisher_id", -1)] = draft
 
 
 def _stream_name(fields: dict[str, Any]) -> str | None:
@@ -1064,10 +1064,10 @@ def _stream_name(fields: dict[str, Any]) -> str | None:
     return None if stream is None else str(stream)[:200]
 
 
-def _undeclared(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _undeclared(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request = context.request_of(message)
     if message.outcome == "answered" and request is not None:
-        memo.publishers.pop(request.fields.get("publisher_id", -1), None)
+        state.publishers.pop(request.fields.get("publisher_id", -1), None)
 
 
 def _stored(context: ConversationContext, stream: object) -> dict[str, int]:
@@ -1076,7 +1076,7 @@ def _stored(context: ConversationContext, stream: object) -> dict[str, int]:
         return {}
     if len(context.shared) >= STREAMS_KEPT:
         del context.shared[next(iter(context.shared))]
-    found: dict[str, int] = context.shared.setdefault((context.server, context.memo.vhost, str(stream)[:200]), {})
+    found: dict[str, int] = context.shared.setdefault((context.server, context.state.vhost, str(stream)[:200]), {})
     return found
 
 
@@ -1087,24 +1087,24 @@ def _note_stored(stored: dict[str, int], reference: str, ident: int) -> None:
         del stored[next(iter(stored))]
 
 
-def _emptied(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _emptied(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     """Streams are new, or gone, and so is what they remembered."""
     asked = context.request_of(message) if message.outcome == "answered" else message if message.kind == "one_way" else None
     for stream in (asked.fields.get("stream"), *(asked.fields.get("partitions") or ())) if asked is not None else ():
         _stored(context, stream).clear()
-        for one in memo.publishers.values():
+        for one in state.publishers.values():
             one.highest = -1 if one.stream == stream else one.highest
 
 
-def _sequence(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _sequence(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request, last = context.request_of(message), fields.get("sequence")
     if message.outcome == "answered" and request is not None and last is not None:
         # 0 is what is said of none, too
         _note_stored(_stored(context, request.fields.get("stream")), str(request.fields.get("publisher_reference")), last or -1)
 
 
-def _published(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = memo.publishers.get(fields.get("publisher_id", -1))
+def _published(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = state.publishers.get(fields.get("publisher_id", -1))
     if one is None or not one.reference:
         return
     for entry in fields.get("published_messages") or ():
@@ -1113,29 +1113,29 @@ def _published(context: ConversationContext, memo: RabbitmqState, message: Messa
         one.highest = max(one.highest, ident)
         if ident <= last:
             one.dropped += count
-            if one.first is None and len(memo.deceived) < PUBLISHERS:
+            if one.first is None and len(state.with_old_ids) < PUBLISHERS:
                 one.first = ident, last, numbers(message), packets(message)
-                memo.deceived.append(one)
+                state.with_old_ids.append(one)
 
 
-def _confirmed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one, idents = memo.publishers.get(fields.get("publisher_id", -1)), fields.get("publishing_ids")
+def _confirmed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one, idents = state.publishers.get(fields.get("publisher_id", -1)), fields.get("publishing_ids")
     if one is not None and one.sent and idents:
         _note_stored(one.stored, one.reference, max(*idents, one.stored.get(one.reference, -1)))
         if one.first is not None and one.confirmed is None and one.first[0] in idents:
             one.confirmed = message
 
 
-def _not_stored(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = memo.publishers.get(fields.get("publisher_id", -1))
+def _not_stored(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = state.publishers.get(fields.get("publisher_id", -1))
     if one is not None:
         # What was refused may be published again
         one.highest = -1
 
 
-def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _subscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     ident, credit = fields.get("subscription_id"), fields.get("credit")
-    if ident is not None and credit is not None and ident not in memo.subscriptions and len(memo.subscriptions) < SUBSCRIPTIONS:
+    if ident is not None and credit is not None and ident not in state.subscriptions and len(state.subscriptions) < SUBSCRIPTIONS:
         properties = fields.get("properties") or ()
         filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
@@ -1145,7 +1145,7 @@ def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Mess
         )
         # A single active consumer that is not the active one needs none
         one.empty = msgspec.structs.replace(message, fields={}) if credit == 0 and one.group is None else None
-        memo.subscriptions[ident] = one
+        state.subscriptions[ident] = one
 
 
 def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
@@ -1154,16 +1154,16 @@ def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
     return str(found.get("name"))[:200] if found.get("single-active-consumer") == "true" else None
 
 
-def _not_subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _not_subscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request = context.request_of(message)
     if message.outcome == "refused" and request is not None and "already exists" not in _code(message):
-        memo.subscriptions.pop(request.fields.get("subscription_id", -1), None)
+        state.subscriptions.pop(request.fields.get("subscription_id", -1), None)
 
 
-def _asked_again(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _asked_again(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     """What a consumer answers when it becomes the active one counts, not what it subscribed with."""
     request = context.request_of(message)
-    one = None if request is None else memo.subscriptions.get(request.fields.get("subscription_id", -1))
+    one = None if request is None else state.subscriptions.get(request.fields.get("subscription_id", -1))
     if one is None or request is None:
         return
     if fields.get("offset_type_label") != "none":
@@ -1175,17 +1175,17 @@ def _asked_again(context: ConversationContext, memo: RabbitmqState, message: Mes
             one.active.append(RabbitmqPeriod(msgspec.structs.replace(message, fields={}), one.begin))
 
 
-def _unsubscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    memo.subscriptions.pop(fields.get("subscription_id", -1), None)
+def _unsubscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    state.subscriptions.pop(fields.get("subscription_id", -1), None)
 
 
-def _granted(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = memo.subscriptions.get(fields.get("subscription_id", -1))
+def _granted(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = state.subscriptions.get(fields.get("subscription_id", -1))
     if one is not None:
         more = fields.get("credit") or 0
         one.credit += more
         one.asked += more
-        one.taken = min(one.taken, more)
+        one.lowest_credit = min(one.lowest_credit, more)
         if one.credit > 0 and one.empty is not None:
             passed = message.time_ns - one.empty.time_ns
             if passed >= STALL_NS and one.delivered:
@@ -1193,8 +1193,8 @@ def _granted(context: ConversationContext, memo: RabbitmqState, message: Message
             one.empty = None
 
 
-def _delivered(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = memo.subscriptions.get(fields.get("subscription_id", -1))
+def _delivered(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = state.subscriptions.get(fields.get("subscription_id", -1))
     if one is None:
         return
     if context.lossy:
@@ -1221,37 +1221,37 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
             period.last, period.until_ns = one.following - 1, message.time_ns
 
 
-def _offset_stored(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _offset_stored(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     stream, reference, offset = str(fields.get("stream"))[:200], str(fields.get("reference"))[:200], fields.get("offset")
     if offset is None:
         return
-    for one in memo.subscriptions.values():
+    for one in state.subscriptions.values():
         if one.active and one.stream == stream and one.group == reference:
             one.active[-1].stored = max(one.active[-1].stored, offset)
-    if not context.begun and ((stream, reference) in memo.offsets or len(memo.offsets) < PERIODS):
-        memo.offsets[stream, reference] = offset, msgspec.structs.replace(message, fields={})
+    if not context.opening_seen and ((stream, reference) in state.offsets or len(state.offsets) < PERIODS):
+        state.offsets[stream, reference] = offset, msgspec.structs.replace(message, fields={})
 
 
-def _deleting(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _deleting(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     stream = _subject(message)
-    if stream and len(memo.deleting) < PUBLISHERS:
-        memo.deleting[stream + ("-" if "name" in fields else "")] = None
+    if stream and len(state.deleting) < PUBLISHERS:
+        state.deleting[stream + ("-" if "name" in fields else "")] = None
 
 
-def _deletes(memo: RabbitmqState, stream: str | None) -> bool:
+def _deletes(state: RabbitmqState, stream: str | None) -> bool:
     """Whether the client itself deletes a stream, or the super stream that it is a partition of."""
-    return stream is not None and (stream in memo.deleting or stream[: stream.rfind("-") + 1] in memo.deleting)
+    return stream is not None and (stream in state.deleting or stream[: stream.rfind("-") + 1] in state.deleting)
 
 
-def _updated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+def _updated(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     stream = fields.get("stream")
-    if not _deletes(memo, stream):
-        memo.gone = message
-    for ident in [ident for ident, one in memo.subscriptions.items() if one.stream == stream]:
-        del memo.subscriptions[ident]
-    _emptied(context, memo, message, fields)
-    for ident in [ident for ident, one in memo.publishers.items() if one.stream == stream]:
-        del memo.publishers[ident]
+    if not _deletes(state, stream):
+        state.gone = message
+    for ident in [ident for ident, one in state.subscriptions.items() if one.stream == stream]:
+        del state.subscriptions[ident]
+    _emptied(context, state, message, fields)
+    for ident in [ident for ident, one in state.publishers.items() if one.stream == stream]:
+        del state.publishers[ident]
 
 
 _FOLLOW = {
@@ -1288,7 +1288,7 @@ _FOLLOW = {
 
 
 def _skipped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    first = context.memo.first
+    first = context.state.first
     if first is None or context.ready or closed.by is None or closed.by == closed.client:
         return None
     cause = f"the client begins with {first.name} instead of PeerProperties, and the server closes without a word of the reason"
@@ -1301,8 +1301,8 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     last = context.last[0]
     if last is None or last.name != "SaslAuthenticate" or not any(one.name == "SaslAuthenticate" for one in context.unanswered):
         return None
-    login = f"the login by {context.memo.mechanism or UNKNOWN}"
-    cause = f"{context.memo.server} ends the connection instead of answering {login}: it cannot go on with it"
+    login = f"the login by {context.state.mechanism or UNKNOWN}"
+    cause = f"{context.state.server} ends the connection instead of answering {login}: it cannot go on with it"
     return FindingDraft(cause, numbers(last), packets(last))
 
 
@@ -1406,7 +1406,7 @@ RULES: tuple[Rule, ...] = (
         _silence,
         "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
     ),
-    Rule("null-reference", WARNING, CLOSED, lambda context, closed: context.memo.null, WRITE_EMPTY),
+    Rule("null-reference", WARNING, CLOSED, lambda context, closed: context.state.null, WRITE_EMPTY),
     Rule(
         "id-in-use",
         WARNING,
@@ -1543,13 +1543,13 @@ FAMILY = Family(
         HandshakeStep("Open", "Open", "request"),
         HandshakeStep("ready", "Open", "response", ready=True),
     ),
-    state=RabbitmqState,
+    new_state=RabbitmqState,
     follow=follow,
     refusal=refusal,
-    goodbye=frozenset(("Close",)),
+    closing=frozenset(("Close",)),
     opening=frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "Close", "Heartbeat")),
-    patient=frozenset(("ConsumerUpdate",)),
-    counted=frozenset(("Publish", "ConsumerUpdate")),
+    answers_late=frozenset(("ConsumerUpdate",)),
+    reported_apart=frozenset(("Publish", "ConsumerUpdate")),
     refusals=(
         "streamdump -Y 'kind == response and (outcome == refused or name in {Metadata, PublishError})' shows each of them, "
         "and Metadata of streams that are there."

@@ -1,4 +1,4 @@
-"""What a rule is, what it is told, and what is remembered of one conversation."""
+"""Rules, the records they check, and the state of one conversation."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """The worst first."""
 
 ANY, GAP, EXCHANGE, CLOSED, LIVE = "any message", "gap", "exchange", "closed", "live"
-"""What a rule may look at beside messages by name: a `Gap`, an `Exchange` (a request that got no response), the end (`Closed`), and of an
-interface what time it is (`Now`)."""
+"""What a rule may check beside messages by name: a `Gap`, an `Exchange` (a request without a response), the end (`Closed`), and for an
+interface the time (`Now`)."""
 
 CLOSED_BEFORE = "closed before"
 """The end (`Closed`) of a conversation whose end was reported while one side went on."""
@@ -39,15 +39,15 @@ SLOW_NS = 1_000_000_000
 """A response that takes longer is reported."""
 
 ASKED_KEPT, ASKED_SIZE = 64, 2_048
-"""So many open requests of a conversation are remembered with their fields, and of those no longer than this."""
+"""Open requests of a conversation kept with their fields, at most, and the size of each."""
 
 FOUND_KEPT = 64
-"""So many different findings of one conversation are told."""
+"""Different findings of one conversation, at most."""
 
 UNANSWERED_KEPT = ORPHANS_KEPT = 8
 
 EVIDENCE = 8
-"""So many messages, and packets, are named as evidence."""
+"""Messages, and packets, named as evidence, at most."""
 
 PATIENCE_NS = 1_000_000_000
 """A request that was open for so long when the capture ended should have had its answer."""
@@ -65,12 +65,13 @@ REFUSED_ADVICE = "Look at the request that is named as evidence, and at what it 
 
 SILENT_ADVICE = "Look in the log of the side that stays silent for the time of the last packet that is named."
 
-Begun = tuple[bytes, bytes]
+
+FirstBytes = tuple[bytes, bytes]
 """The first bytes of both sides."""
 
 
 class Now(NamedTuple):
-    """What time it is, and the client and the server of the conversation that is looked at."""
+    """The time, and the client and the server of the conversation that is checked."""
 
     time_ns: int
     src: str
@@ -78,8 +79,8 @@ class Now(NamedTuple):
 
 
 class FindingDraft(NamedTuple):
-    """What a rule found. `messages` None: those of the record that was looked at, and of its request. What has the same `key` (or cause,
-    without one) is told once a conversation. `severity` and `advice` where they are not those of the rule."""
+    """What a rule found. `messages` and `packets`: None for those of the record and of its request. Drafts with the same `key` (or cause,
+    without one) are reported once for each conversation. `severity` and `advice`: where they differ from those of the rule."""
 
     cause: str
     messages: tuple[int, ...] | None = None
@@ -89,10 +90,10 @@ class FindingDraft(NamedTuple):
     key: Hashable = None
     places: tuple[str, ...] = ()
     """Endpoints that the client is sent to, which are looked for in the other conversations."""
-    later: bool = False
-    """Only all conversations together show whether it is told."""
+    is_fact: bool = False
+    """Not a finding by itself: all conversations together decide."""
     rule: str | None = None
-    """Its name, where one function tells several things apart."""
+    """Its name, where one function has findings of several rules."""
     alike: str = ""
     """The cause without the numbers in its free text: those alike are reported once, with their count, when the conversation ends."""
     at_ns: int | None = None
@@ -100,30 +101,32 @@ class FindingDraft(NamedTuple):
 
 
 def fact(rule: str, message: Message, about: str, *places: str, what: str = "") -> FindingDraft:
-    """Return what is nothing by itself, and with facts of other conversations may be a finding (`ACROSS`). What is `about` the same is
-    one fact, of which the first and the last time are known."""
-    return FindingDraft(what, numbers(message), packets(message), places=places, later=True, rule=rule, alike=about)
+    """Return a fact: not a finding by itself, but perhaps with those of other conversations (`ACROSS`).
+
+    Facts with the same `about` are one, with its first and last time.
+    """
+    return FindingDraft(what, numbers(message), packets(message), places=places, is_fact=True, rule=rule, alike=about)
 
 
 class Rule(NamedTuple):
     """One thing that may be wrong.
 
-    `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages it looks at, or
-    `ANY`, `GAP`, `EXCHANGE`, `CLOSED`, `LIVE`. `tell` gets the conversation and the record, and returns the cause: one sentence without a
-    full stop, a `FindingDraft` that says more, several of these, or None. `advice` is one sentence, too. `needs`: the rule is asked only
-    where all of this holds.
+    `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages that it checks, or
+    `ANY`, `GAP`, `EXCHANGE`, `CLOSED`, `LIVE`. `check` gets the conversation and the record, and returns the cause (one sentence without a
+    full stop), a `FindingDraft`, several of these, or None. `advice` is one sentence, too. `needs`: bits that must all hold of the record
+    for `check` to be called.
     """
 
     name: str
     severity: Severity
     on: str | tuple[str, ...]
-    tell: Callable[[ConversationContext, Any], str | FindingDraft | list[Any] | None]
+    check: Callable[[ConversationContext, Any], str | FindingDraft | list[Any] | None]
     advice: str
     needs: int = 0
 
 
 class HandshakeStep(NamedTuple):
-    """A step of a handshake: how it is called, and the message that takes it, `unless` it says otherwise. `ready`: with this one the
+    """A step of a handshake: its label, and the message that completes it, `unless` that says otherwise. `ready`: after this one the
     connection can be used."""
 
     label: str
@@ -134,10 +137,10 @@ class HandshakeStep(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What a refused response says: `why` in words, `about` what ("stream orders"), `advice`; `expected`: a client may well ask all the
-    same and go on (exists, does not exist, no offset); `rule`: what such refusals are called; `lacks`: what the client cannot do
-    without it ("consume from it"), which is an error unless it asks again and gets it. So it waits in `ConversationContext.pending`, from
-    which a rule takes it that knows more."""
+    """What a refused response means: `why` in words, `about` what ("stream orders"), `advice`; `expected`: a client may ask anyway and
+    go on (exists, does not exist, no offset); `rule`: the rule for such refusals; `lacks`: what the client cannot do without it ("consume
+    from it"), an error unless the client asks again and succeeds. Until then it waits in `ConversationContext.pending`, from which a rule
+    that knows more may remove it."""
 
     why: str
     about: str = ""
@@ -158,37 +161,36 @@ def _nothing() -> None:
 
 
 class Family(msgspec.Struct, frozen=True, eq=False):
-    """What is known of the trouble with one or several protocols: the table of a file here.
+    """What can go wrong with one or several protocols: the table of one file.
 
-    `steps` of the handshake in their order; without any every conversation is ready at once. `state` makes what is remembered of a
-    conversation beside what `ConversationContext` has, as its `memo`; `follow` keeps it after the rules have looked at a message, and
-    must bound it.
-    `refusal` says what a refused response means; `goodbye` are the messages that announce an end, and `patient` those whose response
-    takes as long as there is nothing to tell.
+    `steps` of the handshake in their order; without any every conversation is ready at once. `new_state` makes the state of a conversation
+    beside `ConversationContext`; `follow` updates it after the rules have checked a message, and must bound it.
+    `refusal` says what a refused response means; `closing` are the messages that announce an end, and `answers_late` those whose response
+    may take any time.
     """
 
     protocols: tuple[str, ...]
     rules: tuple[Rule, ...] = ()
     steps: tuple[HandshakeStep, ...] = ()
-    state: Callable[[], Any] = _nothing
+    new_state: Callable[[], Any] = _nothing
     follow: Callable[[ConversationContext, Message], None] | None = None
     refusal: Callable[[ConversationContext, Message, Message | None], Refusal] | None = None
-    goodbye: frozenset[str] = frozenset()
+    closing: frozenset[str] = frozenset()
     opening: frozenset[str] = frozenset()
     """Messages that may come before the connection is ready: those of the handshake, Close and heartbeats."""
-    patient: frozenset[str] = frozenset()
-    counted: frozenset[str] = frozenset()
-    """Requests without an answer that rules of its own tell."""
-    repeats: bool = False
+    answers_late: frozenset[str] = frozenset()
+    reported_apart: frozenset[str] = frozenset()
+    """Requests whose missing responses have rules of their own."""
+    reuses_ids: bool = False
     """Requests may have the id of one that is open."""
-    header: int = 8
-    """Of fewer bytes nobody knows what frame they begin."""
-    renames: bool = False
+    least_header: int = 8
+    """Bytes needed to recognise a frame."""
+    renames_responses: bool = False
     """Responses are not called what their requests are."""
     refusals: str | None = None
-    """What shows all that are counted, where some are told in messages that refuse nothing themselves."""
+    """Advice that shows all refusals, where some are inside messages that are not refused."""
     others: tuple[tuple[str, str], ...] = ()
-    """Names and advice of what is told under another name than that of its rule (`FindingDraft.rule`, `Refusal.rule`)."""
+    """Names and advice of findings under another name than their rule's (`FindingDraft.rule`, `Refusal.rule`)."""
     owed: Callable[[ConversationContext], list[tuple[int, int]]] | None = None
     """The requests of the client that should have been answered, and when they were sent, where not all are owed an answer."""
     reached: Callable[[ConversationContext, Closed], str] | None = None
@@ -215,11 +217,11 @@ def traits(message: Message) -> int:
 
 
 class Closed(msgspec.Struct):
-    """The end of a conversation, as the inspector tells it: what reassembly, TLS and detection know.
+    """The end of a conversation: what reassembly, TLS and detection know.
 
-    `how`: "FIN", "RST", or what else `ConversationRow.ended` says; `by` the side that ended it first, None where neither did or nobody
-    knows. `first`, `last`: packets as (order, number, file, time_ns). `client`: its side. `lost`, `cut` and what follows: by side.
-    `stopped`: by side the packets that said that there is no room (a window of 0), from when, and for how long at the longest.
+    `how`: "FIN", "RST", or what else `ConversationRow.ended` says; `by` the side that ended it first, None where neither did or it is
+    unknown. `first`, `last`: packets as (order, number, file, time_ns). `client`: its side. `lost`, `cut` and what follows: by side.
+    `stopped`: by side the first packet with a zero window, its time, and the longest duration.
     """
 
     conversation: int
@@ -246,16 +248,16 @@ class Closed(msgspec.Struct):
     """The first packets that brought nothing new."""
     disordered: tuple[int, int]
     tls: Any = None
-    troubles: Mapping[str, str] = msgspec.field(default_factory=dict)
+    tls_errors: Mapping[str, str] = msgspec.field(default_factory=dict)
     stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None] = (None, None)
     failure: str | None = None
     refused: bool = False
     """A SYN was answered with RST."""
     facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """What the dissector knows of the whole conversation."""
-    begun: Begun = (b"", b"")
+    """What the dissector knows of the conversation."""
+    first_bytes: FirstBytes = (b"", b"")
     """By side the first bytes, where the protocol is known."""
-    foreign: tuple[str | None, str | None] = (None, None)
+    other_protocols: tuple[str | None, str | None] = (None, None)
     """By side the protocol of others that it begins with."""
     proxy: ProxyHeader | None = None
     """The PROXY header that the client began with."""
@@ -286,11 +288,11 @@ class Closed(msgspec.Struct):
 
     @property
     def server(self) -> int:
-        """The side that is the server, as far as anything tells."""
+        """The side that is the server, or is assumed to be."""
         return 1 - (self.client or 0)
 
     @property
-    def shaking_hands(self) -> bool:
+    def handshake_open(self) -> bool:
         """Whether TLS was begun, and not agreed on."""
         return self.tls is not None and self.tls.unfinished
 
@@ -318,7 +320,7 @@ class Closed(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """Whether somebody ended the connection, in order or not."""
+        """Whether a FIN or RST ended the connection."""
         return self.how in ("FIN", "RST")
 
     @property
@@ -335,7 +337,7 @@ class Closed(msgspec.Struct):
 
     @property
     def until_ns(self) -> int:
-        """When somebody ended it, else when the capture did."""
+        """When it ended, else when the capture did."""
         return self.end_ns if self.ended_ns is None else self.ended_ns
 
     @property
@@ -349,8 +351,8 @@ class Closed(msgspec.Struct):
         return "resets" if self.how == "RST" else "closes"
 
     @property
-    def muddled(self) -> bool:
-        """Whether nobody knows what came before the end, as packets are missing or were captured in another order."""
+    def order_unsure(self) -> bool:
+        """Whether the order of the last packets is unknown: packets are missing or were captured out of order."""
         return any(self.disordered) or self.lacking
 
     def traits(self, context: ConversationContext) -> int:
@@ -369,27 +371,27 @@ class Closed(msgspec.Struct):
         )
 
     def who(self, side: int | None) -> str:
-        """What a side is called."""
+        """Return the name of a side, or of the device that reset the connection in its place."""
         if side is None:
             return "one side"
         return "a device between the two" if side == self.by and self.injected else self.name(side)
 
     def name(self, side: int) -> str:
-        """What a side is called, whoever sent packets with its address."""
+        """Return the name of a side, even if another device sent packets with its address."""
         if self.client is None:
             return self.endpoints[side]
         return "the client" if side == self.client else "the server"
 
 
 class ConversationContext(msgspec.Struct, gc=False):
-    """What is remembered of one conversation: little, however long it gets."""
+    """The state of one conversation, of bounded size."""
 
     conversation: int
     protocol: str
     family: Family
-    memo: Any
+    state: Any
     shared: dict[Hashable, Any]
-    """What the family keeps of servers, whichever conversation told it; bounded by whoever puts it there."""
+    """What the family keeps of servers, from all conversations; the family bounds it."""
     ready: bool
     client: str | None = None
     server: str | None = None
@@ -397,9 +399,9 @@ class ConversationContext(msgspec.Struct, gc=False):
     """Of the client, of the server."""
     content: list[int] = msgspec.field(default_factory=[0, 0].copy)
     """What stands for the first of these."""
-    whole: bool = False
+    from_start: bool = False
     """The beginning was captured."""
-    begun: bool = False
+    opening_seen: bool = False
     """And the first message was one that a connection begins with."""
     step: int = -1
     """The furthest step, as an index into the family's."""
@@ -412,28 +414,28 @@ class ConversationContext(msgspec.Struct, gc=False):
     """What the request is called that each of them answers, where it is a response."""
     last_ns: int | None = None
     answered_ns: int | None = None
-    """When the server sent an answer, or anything else but heartbeats and its goodbye, last."""
+    """When the server last sent anything but heartbeats and Close."""
     active: bool = False
-    """The client does what it came for."""
-    over: bool = False
-    """Its end was told, though one side goes on."""
+    """The client publishes or consumes."""
+    end_reported: bool = False
+    """Its end was reported, though one side goes on."""
     refusals: dict[str, int] = {}
     """By request and code how many were refused."""
-    untold: int = 0
-    """Those of them that no finding names, as one says the same."""
-    parted: Message | None = None
-    """The goodbye that was said."""
-    goodbye: bool = False
-    """One was said, or answered though it was not captured."""
-    dismissed: bool = False
-    """One was answered: nobody owes an answer to another."""
+    unreported_refusals: int = 0
+    """Refusals that no finding names, as an equal one was reported."""
+    close_message: Message | None = None
+    """The Close that was sent."""
+    close_seen: bool = False
+    """A Close was sent, or answered though not captured."""
+    close_answered: bool = False
+    """A Close was answered: no response to another one is due."""
     unanswered: list[Exchange] = []
     orphans: dict[tuple[str, int | str], Message] | None = {}
-    """By who had asked, and id: responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
+    """By requester and id the responses whose request has not come yet; None where bytes are missing and this is unknown."""
     lossy: bool = False
     """Messages are missing: bytes were lost, or skipped, and not only cut off by the snap length."""
     pending: list[tuple[Message, Message | None, Refusal]] = []
-    """Refusals of which the next message tells how bad they are."""
+    """Refusals whose severity depends on the next message."""
     found: dict[tuple[str, Hashable], list[Any]] = {}
     """By rule and key how often it came, and the finding."""
     held: dict[tuple[str, Hashable], FindingDraft] = {}
@@ -442,7 +444,7 @@ class ConversationContext(msgspec.Struct, gc=False):
     """A message of which only a part was sent, as the connection ended."""
     tail: Gap | None = None
     """A few bytes that are no frame, unless they are the last ones, and begin one."""
-    told: set[int] = set()
+    reported: set[int] = set()
     """Messages that findings of an error or warning are about: no other rule need speak of them."""
     worst: Finding | None = None
 
@@ -465,45 +467,47 @@ class ConversationContext(msgspec.Struct, gc=False):
         return min(found, key=lambda one: one.number, default=None)
 
     def owed(self) -> list[Message]:
-        """The requests that had no response, as far as they are remembered."""
+        """Return the requests without a response that are remembered."""
         return [self.asked[one.request] for one in self.unanswered if one.request in self.asked]
 
-    def count_refusal(self, name: str, why: str, told: bool) -> None:
+    def count_refusal(self, name: str, why: str, reported: bool) -> None:
         """Count a refusal, and whether a finding names it."""
         what = f"{name} ({why})"
         if what in self.refusals or len(self.refusals) < FOUND_KEPT:
             self.refusals[what] = self.refusals.get(what, 0) + 1
-            self.untold += not told
+            self.unreported_refusals += not reported
 
-    def see(self, message: Message) -> None:
-        """Note what every protocol has; before the rules."""
+    def observe(self, message: Message) -> None:
+        """Update what every protocol has; before the rules."""
         side = 1 if message.sender == "server" else 0
         first = not any(self.messages)
         if self.client is None and message.sender is not None:
             self.client, self.server = (message.dst, message.src) if side else (message.src, message.dst)
         self.messages[side] += 1
-        if self.whole and self.messages[side] <= MESSAGES_COMPARED:
+        if self.from_start and self.messages[side] <= MESSAGES_COMPARED:
             self.content[side] = content_of(self.content[side], message)
         at = self.family.steps_by_message.get((message.name, message.kind))
         if at is not None and message.outcome != "refused":
             step = self.family.steps[at]
             if step.unless is None or not step.unless(message):
                 if first:
-                    self.begun = self.whole and message.position == 0
-                if at > self.step and (self.begun or self.step >= 0):
+                    self.opening_seen = self.from_start and message.position == 0
+                if at > self.step and (self.opening_seen or self.step >= 0):
                     self.step = at
                 self.ready = self.ready or step.ready
         if first and not self.family.steps:
-            self.begun = self.whole and message.position == 0
-        elif (first and not self.begun) or (self.orphans is None and message.fault is None and message.name not in self.family.opening):
-            # The connection was open before, as far as anybody can tell, or the rest of the handshake is among bytes that were lost
+            self.opening_seen = self.from_start and message.position == 0
+        elif (first and not self.opening_seen) or (
+            self.orphans is None and message.fault is None and message.name not in self.family.opening
+        ):
+            # The connection was open before, as far as the capture shows, or the rest of the handshake is among bytes that were lost
             self.ready = True
-        if message.name in self.family.goodbye:
-            self.goodbye = True
+        if message.name in self.family.closing:
+            self.close_seen = True
             if message.kind != "response":
-                self.parted = self.parted or message
+                self.close_message = self.close_message or message
             else:
-                self.dismissed = True
+                self.close_answered = True
         if message.kind == "request":
             if self.orphans and message.id is not None:
                 # Captured in another order than sent
@@ -513,14 +517,14 @@ class ConversationContext(msgspec.Struct, gc=False):
             and message.outcome != "refused"
             and message.request is None
             and message.id is not None
-            and self.begun
+            and self.opening_seen
             and self.orphans is not None
             and len(self.orphans) < ORPHANS_KEPT
         ):
             self.orphans[message.dst, message.id] = message
 
-    def pass_on(self, message: Message) -> None:
-        """Note that a message was looked at; after the rules."""
+    def remember(self, message: Message) -> None:
+        """Remember a message; after the rules."""
         side = 1 if message.sender == "server" else 0
         request = self.request_of(message)
         self.answers[side] = None if request is None else request.name
@@ -532,7 +536,7 @@ class ConversationContext(msgspec.Struct, gc=False):
                 self.ids[message.sender, message.name, message.id] = message.number
             if len(self.asked) > ASKED_KEPT:
                 self._answered(next(iter(self.asked)))
-        if side and message.name != "Heartbeat" and message.name not in self.family.goodbye:
+        if side and message.name != "Heartbeat" and message.name not in self.family.closing:
             self.answered_ns = message.time_ns
         self.last[side] = message
         self.last_ns = message.time_ns if self.last_ns is None else max(self.last_ns, message.time_ns)
@@ -545,14 +549,14 @@ class ConversationContext(msgspec.Struct, gc=False):
                 del self.ids[key]
 
     def reached(self) -> str:
-        """How far the handshake got, in words."""
+        """Return how far the handshake got, in words."""
         steps = self.family.steps
         if self.ready and (not steps or self.step < 0):
             return "open" if steps else "ready"
         return "ready" if self.ready else steps[self.step].label if self.step >= 0 else "no handshake"
 
     def missing(self) -> str | None:
-        """The step that did not come."""
+        """Return the handshake step that is missing, or None."""
         steps = self.family.steps
         return None if self.ready or self.step + 1 >= len(steps) else steps[self.step + 1].label
 
@@ -573,7 +577,7 @@ def packets(*messages: Message | None) -> tuple[int, ...]:
 
 
 def last_before(context: ConversationContext, closed: Closed) -> Message | None:
-    """The last message before somebody ended the connection: the other one may have gone on behind that."""
+    """Return the last message before one side ended the connection; the other side may have gone on."""
     known = [one for one in (*context.last, *context.asked.values()) if one is not None]
     return max(
         (one for one in known if closed.ended_ns is None or one.time_ns <= closed.ended_ns),
@@ -593,7 +597,7 @@ def since(context: ConversationContext, closed: Closed) -> tuple[str, Message | 
 
 
 def quoted(text: object, most: int = 80) -> str:
-    """Captured text within a sentence; None is text that was not captured, or is null."""
+    """Return captured text for use within a sentence; None is text that was not captured, or is null."""
     if text is None:
         return "(unknown)"
     shown = str(text)
@@ -606,7 +610,7 @@ def said(context: ConversationContext, message: Message) -> str:
     asked = context.answers[side] if context.last[side] is message else None
     if asked is not None:
         return f"the answer to {asked}"
-    if message.kind == "response" and message.id is not None and not context.family.renames:
+    if message.kind == "response" and message.id is not None and not context.family.renames_responses:
         return f"the answer to {message.name}"
     return f"{message.name} of the {message.sender or 'other side'}"
 
@@ -617,14 +621,14 @@ def is_address(text: str) -> bool:
 
 
 def is_here(server: str, host: object, port: object) -> bool:
-    """Whether what a server advertises is where somebody is connected to it."""
+    """Return whether the endpoint that a server advertises is the one that the client is connected to."""
     here, _, number = server.rpartition(":")
     here = here.strip("[]")
     return str(port) == number and (str(host) == here or (str(host) == "localhost" and (here.startswith("127.") or here == "::1")))
 
 
 def span_text(ns: int) -> str:
-    """A time that passed, as people say it."""
+    """Return a duration for people, with three digits."""
     size = abs(ns)
     for unit, name in ((3_600_000_000_000, "h"), (60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms")):
         if size >= unit:
@@ -677,12 +681,12 @@ def label_of(message: Message, field: str) -> str:
 
 
 def noted(pattern: str, cause: str, key: str | None = None) -> Callable[[ConversationContext, Message], FindingDraft | None]:
-    """What tells of the first note on a message that matches; `cause` and `key` may have {note}, {name} and {who} sent it in them."""
+    """Return a check for messages with a note that matches; `cause` and `key` may contain {note}, {name} and {who} (the sender)."""
     matches = re.compile(pattern).search
 
-    def tell(context: ConversationContext, message: Message) -> FindingDraft | None:
+    def check(context: ConversationContext, message: Message) -> FindingDraft | None:
         note = next(filter(matches, message.notes), None)
         words = {"note": note, "name": message.name, "who": message.sender or "sender"}
         return None if note is None else FindingDraft(cause.format(**words), key=key and key.format(**words))
 
-    return tell
+    return check

@@ -44,25 +44,25 @@ from streamdump.protocols.seastar.info import connection_text, worked
 from streamdump.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 
 NEAR = 4
-"""Who begins with so many bytes of the magic means it."""
+"""Leading bytes of the magic that show the intent to send it."""
 
 CALLS = 4_096
-"""So many calls whose reply has not come are remembered with their verbs."""
+"""Calls without a reply remembered with their verbs, at most."""
 
 VERBS = 1_024
-"""So many verbs that were answered are remembered."""
+"""Answered verbs remembered, at most."""
 
 DROPPED = 64
-"""So many calls that a connection ends over are told of."""
+"""Calls without a reply at the end that are reported, at most."""
 
 PAYS = 0.9
-"""Compressed frames that are not smaller than so much of what is in them are not worth the time."""
+"""Ratio of compressed to original size above which compression does not pay."""
 
 AT_ONCE_NS = 10_000_000_000
 """A server that ends a connection so soon after its first calls does so because of them; later it may have been idle."""
 
 LONG_NS = 100_000_000
-"""Calls that take so long are worth to know where they spend it."""
+"""Duration from which the time of a call is split into handler and network."""
 
 
 class Call(NamedTuple):
@@ -75,7 +75,7 @@ class Call(NamedTuple):
 
 
 class SeastarState(msgspec.Struct):
-    """What is remembered of a connection."""
+    """The state of a connection."""
 
     offer: Message | None = None
     granted: bool = False
@@ -93,7 +93,7 @@ class SeastarState(msgspec.Struct):
 
 
 def verb_of(message: Message | None) -> str:
-    """What a call asks for, as far as that is known."""
+    """Return the verb of a call for use within a sentence."""
     if message is None or "verb" not in message.fields:
         return "an unknown verb"
     return str(message.fields.get("verb_label") or f"verb {message.fields['verb']}")
@@ -107,20 +107,20 @@ def _feature(offer: Message, number: int) -> dict[str, Any] | None:
 
 
 def _negotiation_failed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    memo, offer = context.memo, context.memo.offer
-    if closed.lacking or memo.granted or not closed.ended:
+    state, offer = context.state, context.state.offer
+    if closed.lacking or state.granted or not closed.ended:
         return None
     if offer is None:
         client = 1 - closed.server
-        size, begun = closed.bytes[client], closed.begun[client][: len(MAGIC)]
-        if any(context.messages) or not size or not closed.syn or closed.bytes[closed.server] or closed.foreign[client] is not None:
+        size, head = closed.bytes[client], closed.first_bytes[client][: len(MAGIC)]
+        if any(context.messages) or not size or not closed.syn or closed.bytes[closed.server] or closed.other_protocols[client] is not None:
             return None
-        if begun == MAGIC[: len(begun)]:
+        if head == MAGIC[: len(head)]:
             where = f"in the middle of the negotiation, behind {size} bytes of the client"
             return FindingDraft(f"{closed.who(closed.by)} ends the connection {where}", ())
         # Of bytes that nobody knows none are shown: they may be a password
-        near = begun.startswith(MAGIC[:NEAR]) and begun.isascii()
-        shown = f"with {quoted(begun.decode('latin-1'))}, and not with" if near else "without"
+        near = head.startswith(MAGIC[:NEAR]) and head.isascii()
+        shown = f"with {quoted(head.decode('latin-1'))}, and not with" if near else "without"
         cause = f"{closed.who(closed.by)} ends the connection: the client begins {shown} the magic {quoted(MAGIC.decode())}"
         return FindingDraft(cause, (), advice=_BEGINNING)
     if closed.by != closed.server or context.messages[1] or closed.bytes[closed.server]:
@@ -150,7 +150,7 @@ def _declined(context: ConversationContext, message: Message) -> FindingDraft | 
     if "COMPRESS" not in names:
         cause = f"the server declines {some(names)}, which the client offers: it is older, or not set up for it"
         return FindingDraft(cause, severity=NOTE)
-    packed = (context.memo.offer and _feature(context.memo.offer, COMPRESS)) or {}
+    packed = (context.state.offer and _feature(context.state.offer, COMPRESS)) or {}
     offered = f" ({packed['algorithms']})" if "algorithms" in packed else ""
     cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
     return FindingDraft(cause, advice="Configure the same compression at both.")
@@ -174,12 +174,12 @@ def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 
 def _verb(context: ConversationContext, answer: Message, request: Message | None) -> str:
-    call = context.memo.calls.get(answer.request or 0)
+    call = context.state.calls.get(answer.request or 0)
     return verb_of(request) if call is None else str(call.verb)
 
 
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
-    """What an exception says."""
+    """Return what an exception means."""
     # It was negotiated, whether that was captured or not
     context.ready = True
     fields, verb = message.fields, _verb(context, message, request)
@@ -194,10 +194,10 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
 
 def _overdue(context: ConversationContext, message: Message) -> FindingDraft | None:
     """A call whose time is over by the time of this message."""
-    memo = context.memo
-    while memo.deadlines and memo.deadlines[0][0] < message.time_ns:
-        _, number = heappop(memo.deadlines)
-        call = memo.calls.get(number)
+    state = context.state
+    while state.deadlines and state.deadlines[0][0] < message.time_ns:
+        _, number = heappop(state.deadlines)
+        call = state.calls.get(number)
         # Behind a gap a reply may have been there
         if call is not None and context.orphans is not None and number != message.request:
             return _passed(call)
@@ -205,14 +205,14 @@ def _overdue(context: ConversationContext, message: Message) -> FindingDraft | N
 
 
 def _unanswered(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    memo = context.memo
-    call = memo.calls.pop(exchange.request, None)
+    state = context.state
+    call = state.calls.pop(exchange.request, None)
     if exchange.response is not None or call is None:
         return None
     if exchange.reason == "deadline passed":
         return _passed(call)
-    if exchange.reason in ("closed", "capture ended") and len(memo.dropped) < DROPPED:
-        memo.dropped.append(call)
+    if exchange.reason in ("closed", "capture ended") and len(state.dropped) < DROPPED:
+        state.dropped.append(call)
     return None
 
 
@@ -221,22 +221,22 @@ def _passed(call: Call) -> FindingDraft:
 
 
 def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    memo = context.memo
+    state = context.state
     # One that its sender did not send to its end is no other trouble
-    calls = [one for one in memo.dropped if context.aborted is None or one.number != context.aborted.number]
+    calls = [one for one in state.dropped if context.aborted is None or one.number != context.aborted.number]
     # What the last packet asks nobody could answer
     calls = [one for one in calls if closed.ended or one.time_ns < closed.until_ns]
     if not calls or context.failed:
         return None
     # Others may be calls that expect no reply
-    owed = [one for one in calls if one.verb in memo.verbs]
+    owed = [one for one in calls if one.verb in state.verbs]
     shown = owed or calls
     ages = [max(0, closed.until_ns - one.time_ns) for one in shown]
     names = some(dict.fromkeys(one.verb for one in shown))
     count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
     age = " to ".join(dict.fromkeys((span_text(min(ages)), span_text(max(ages)))))
     evidence = tuple(one.number for one in shown), tuple(one.packet for one in shown)
-    if not memo.verbs and closed.by == closed.server and context.begun and not closed.lacking and min(ages) < AT_ONCE_NS:
+    if not state.verbs and closed.by == closed.server and context.opening_seen and not closed.lacking and min(ages) < AT_ONCE_NS:
         first = f"its first call ({names})" if len(calls) == 1 else f"its first {len(calls)} calls ({names})"
         cause = f"the server {closed.verb} the connection {span_text(min(ages))} after {first}, without a reply"
         return FindingDraft(cause, *evidence, ERROR if closed.how == "RST" else WARNING, _NOT_ACCEPTED)
@@ -258,9 +258,9 @@ def _late(context: ConversationContext, message: Message) -> FindingDraft | None
 
 
 def _times(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if context.memo.longest is None:
+    if context.state.longest is None:
         return None
-    took, handler, verb, *evidence = context.memo.longest
+    took, handler, verb, *evidence = context.state.longest
     rest = max(0, took - handler)
     times = f"{span_text(took)}: {span_text(handler)} in its handler and {span_text(rest)} on the way"
     advice, rule = (None, "handler-time") if handler >= rest else (_NETWORK, "network-time")
@@ -278,20 +278,20 @@ def _not_positive(context: ConversationContext, message: Message) -> FindingDraf
 
 
 def _no_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    memo = context.memo
-    if not memo.stream or not memo.granted or all(memo.ended) or closed.lacking or not closed.ended or not all(closed.packets):
+    state = context.state
+    if not state.stream or not state.granted or all(state.ended) or closed.lacking or not closed.ended or not all(closed.packets):
         return None
-    missing = " and ".join(f"the {name}" for name, ended in zip(("client", "server"), memo.ended, strict=True) if not ended)
+    missing = " and ".join(f"the {name}" for name, ended in zip(("client", "server"), state.ended, strict=True) if not ended)
     last = last_before(context, closed)
     cause = f"the stream ends without an end-of-stream of {missing}: {closed.who(closed.by)} ends the connection"
     return FindingDraft(cause, numbers(last), packets(last))
 
 
 def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    memo, (after, last) = context.memo, since(context, closed)
-    if last is None or closed.by != closed.server or memo.stream or memo.dropped or context.failed or not context.messages[1]:
+    state, (after, last) = context.state, since(context, closed)
+    if last is None or closed.by != closed.server or state.stream or state.dropped or context.failed or not context.messages[1]:
         return None
-    unused = closed.how == "RST" and not context.messages[0] > 1 and context.begun and not closed.lacking
+    unused = closed.how == "RST" and not context.messages[0] > 1 and context.opening_seen and not closed.lacking
     before = ", before any call" if unused else ""
     return FindingDraft(
         f"the server {closed.verb} the connection{after}{before}", numbers(last), packets(last), WARNING if unused else None
@@ -303,32 +303,32 @@ def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDr
 
 def owed(context: ConversationContext) -> list[tuple[int, int]]:
     """Return the calls that expect a reply and had none."""
-    return [(one.number, one.time_ns) for one in context.memo.dropped if one.verb in context.memo.verbs]
+    return [(one.number, one.time_ns) for one in context.state.dropped if one.verb in context.state.verbs]
 
 
 def follow(context: ConversationContext, message: Message) -> None:
-    """Keep what the next messages are looked at with."""
-    memo, name = context.memo, message.name
+    """Update the state after the rules have checked a message."""
+    state, name = context.state, message.name
     if name == "Request":
-        if len(memo.calls) >= CALLS:
-            del memo.calls[next(iter(memo.calls))]
-        memo.calls[message.number] = Call(verb_of(message), message.number, message.packets[1], message.time_ns)
+        if len(state.calls) >= CALLS:
+            del state.calls[next(iter(state.calls))]
+        state.calls[message.number] = Call(verb_of(message), message.number, message.packets[1], message.time_ns)
         timeout = message.fields.get("timeout")
-        if timeout and timeout < OVER and len(memo.deadlines) < CALLS:
-            heappush(memo.deadlines, (message.time_ns + timeout * 1_000_000, message.number))
-    elif message.request in memo.calls:
-        call = memo.calls.pop(message.request)
-        if len(memo.verbs) < VERBS:
-            memo.verbs[call.verb] = None
+        if timeout and timeout < OVER and len(state.deadlines) < CALLS:
+            heappush(state.deadlines, (message.time_ns + timeout * 1_000_000, message.number))
+    elif message.request in state.calls:
+        call = state.calls.pop(message.request)
+        if len(state.verbs) < VERBS:
+            state.verbs[call.verb] = None
         took, handler = message.latency_ns, worked(message)
-        if took is not None and handler is not None and took >= max(LONG_NS, memo.longest[0] if memo.longest else 0):
-            memo.longest = (took, handler, call.verb, call.number, message.number, call.packet, message.packets[1])
+        if took is not None and handler is not None and took >= max(LONG_NS, state.longest[0] if state.longest else 0):
+            state.longest = (took, handler, call.verb, call.number, message.number, call.packet, message.packets[1])
     elif name == "EndOfStream":
-        memo.ended[message.sender == "server"] = True
+        state.ended[message.sender == "server"] = True
     elif name == "Negotiation" and message.kind == "response":
-        memo.granted = True
+        state.granted = True
     elif name == "Negotiation":
-        memo.offer, memo.stream = message, _feature(message, STREAM_PARENT) is not None
+        state.offer, state.stream = message, _feature(message, STREAM_PARENT) is not None
 
 
 _BEGINNING = "Let the client begin with the negotiation of Seastar RPC, or look what it takes the server for."
@@ -397,11 +397,11 @@ FAMILY = Family(
     others=(("unknown-verb", _RELEASES), ("exception", _LOG), ("no-reply", _NO_WAIT), ("network-time", _NETWORK)),
     steps=(HandshakeStep("negotiation", "Negotiation", "request"), HandshakeStep("ready", "Negotiation", "response", ready=True)),
     opening=frozenset(("Negotiation",)),
-    state=SeastarState,
+    new_state=SeastarState,
     follow=follow,
     refusal=refusal,
-    header=LONGEST_HEADER,
-    renames=True,
-    counted=frozenset(("Request",)),
+    least_header=LONGEST_HEADER,
+    renames_responses=True,
+    reported_apart=frozenset(("Request",)),
     owed=owed,
 )

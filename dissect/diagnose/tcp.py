@@ -25,10 +25,10 @@ from streamdump.model import Severity
 from streamdump.tcp.signs import LATE_NS, RESETS_KEPT, Reset
 
 STALLED_NS = 1_000_000_000
-"""A side that takes nothing for so long holds up the other."""
+"""Duration of a zero window that stalls the other side."""
 
 UNUSED_NS = 10_000_000_000
-"""A client that says nothing for so long after it connected does not wait for a moment only."""
+"""Silence of a client after connecting that is reported."""
 
 ICMP_ADVICE = "Look at the host that reports this: at its firewall, its routes, and whether what it names is up."
 _SMALLER = "Let this ICMP reach the sender, which then sends smaller packets, or set a smaller MTU at its interface."
@@ -75,7 +75,7 @@ def refused(context: ConversationContext, closed: Closed) -> FindingDraft | None
 def reset_in_handshake(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if closed.how != "RST" or context.failed or not closed.packets[1]:
         return None
-    if context.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.shaking_hands:
+    if context.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.handshake_open:
         return None
     if closed.by == 0 and not any(closed.bytes):
         return FindingDraft(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
@@ -119,10 +119,10 @@ def forgotten(context: ConversationContext, closed: Closed) -> FindingDraft | No
 
 
 def set_late_aside(context: ConversationContext, closed: Closed) -> None:
-    """Forget that requests have no answer that were sent when the other side had ended the connection, and a goodbye that came too late."""
-    parted, by, ended_ns = context.parted, closed.by, closed.ended_ns
+    """Drop requests, and a Close, that were sent after the other side had ended the connection: no response is due."""
+    parted, by, ended_ns = context.close_message, closed.by, closed.ended_ns
     if parted is not None and by is not None and ended_ns is not None and parted.src != closed.endpoints[by] and parted.time_ns > ended_ns:
-        context.parted, context.goodbye = None, False
+        context.close_message, context.close_seen = None, False
     for src, late in zip(closed.endpoints, closed.signs.late, strict=True):
         if late is not None:
             context.unanswered = [one for one in context.unanswered if one.src != src or asked_ns(one) < late.time_ns]
@@ -136,7 +136,7 @@ def sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraft
             continue
         first = context.sent_with(late.number, closed.endpoints[side])
         name, passed = closed.name(side), late.time_ns - late.since_ns
-        if passed < LATE_NS and (first is None or first.name in context.family.goodbye):
+        if passed < LATE_NS and (first is None or first.name in context.family.closing):
             # Of TLS or the protocol, whoever leaves says so all the same
             continue
         what = f"{late.size:,} bytes" if first is None else first.name
@@ -193,7 +193,7 @@ def reset_ignored(context: ConversationContext, closed: Closed) -> list[FindingD
 def accepted_only(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """A server that accepts a connection and never sends a byte: a proxy without a server behind it, or one that has not started."""
     asked, server = context.last[0], closed.server
-    if asked is None or not context.begun or not context.unanswered or not closed.complete or closed.bytes[server] or context.failed:
+    if asked is None or not context.opening_seen or not context.unanswered or not closed.complete or closed.bytes[server] or context.failed:
         return None
     place, passed = f"{closed.endpoints[server]} accepts the connection", max(0, closed.until_ns - asked.time_ns)
     if closed.by == server:
@@ -261,13 +261,13 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
             severity=_doubtful(closed),
             key=verdict.name,
         )
-    if closed.troubles:
+    if closed.tls_errors:
         return None
     known, size = closed.client is not None or not any(context.messages), closed.bytes[closed.server]
     if known and not context.messages[1] and context.messages[0] and size and not closed.lost[closed.server]:
-        what = f"the {size} bytes that the server answers are {closed.foreign[closed.server] or 'something else'}"
+        what = f"the {size} bytes that the server answers are {closed.other_protocols[closed.server] or 'something else'}"
         return FindingDraft(f"the client speaks {verdict.protocol}, and {what}{_in_amqp(closed)}", numbers(context.last[0]))
-    for side, name in enumerate(closed.foreign) if not any(context.messages) else ():
+    for side, name in enumerate(closed.other_protocols) if not any(context.messages) else ():
         if name is not None:
             return FindingDraft(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected{_in_amqp(closed)}", (), key=name)
     if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
@@ -278,10 +278,10 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
 
 
 def _in_amqp(closed: Closed) -> str:
-    """What was said, where it is AMQP."""
-    amqp = any(begun.startswith(b"AMQP") for begun in closed.begun)
-    sides = [side for side in (0, 1) if amqp and closed.begun[side][:1] in (b"A", b"\1")]
-    return "".join(f"; {closed.who(side)} says {', '.join(in_amqp(closed.begun[side]))}" for side in sides)
+    """Return what each side sent, if it is AMQP."""
+    amqp = any(data.startswith(b"AMQP") for data in closed.first_bytes)
+    sides = [side for side in (0, 1) if amqp and closed.first_bytes[side][:1] in (b"A", b"\1")]
+    return "".join(f"; {closed.who(side)} says {', '.join(in_amqp(closed.first_bytes[side]))}" for side in sides)
 
 
 def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:

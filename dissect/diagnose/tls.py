@@ -22,7 +22,7 @@ TLS_PORTS = frozenset((5551, 7001))
 """Where servers of our protocols speak TLS and nothing else, as they are installed."""
 
 HARMLESS = (None, 0, 90)
-"""Alerts that end TLS in order: those that nobody can read, close_notify and user_canceled."""
+"""Alerts that are not errors: encrypted ones, close_notify and user_canceled."""
 
 _CERTIFICATE = (
     "Give the client the certificate of the authority that issued the server's, and connect by a name that the server's has; "
@@ -30,7 +30,7 @@ _CERTIFICATE = (
 )
 _LOG = "Look in the log of the server for what it did not like."
 
-TROUBLES: tuple[tuple[str, str], ...] = (
+HANDSHAKE_ERRORS: tuple[tuple[str, str], ...] = (
     ("tls.plain-peer", "Switch TLS on or off at one of the two, or go to the other port: that of TLS is not that of plain connections."),
     ("tls.no-common-version", "Allow a version of TLS at the server that the client knows, or bring the client up to date."),
     ("tls.no-common-cipher", "Allow a cipher suite at the server that the client offers, and look at the kind of key its certificate has."),
@@ -41,16 +41,16 @@ TROUBLES: tuple[tuple[str, str], ...] = (
 )
 
 
-def trouble(name: str) -> Callable[[ConversationContext, Closed], FindingDraft | None]:
-    def tell(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-        cause = closed.troubles.get(name) if closed.ours or closed.tls_failed else None
+def handshake_error(name: str) -> Callable[[ConversationContext, Closed], FindingDraft | None]:
+    def check(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+        cause = closed.tls_errors.get(name) if closed.ours or closed.tls_failed else None
         if cause is None:
             return None
         # Whoever was not content has gone on all the same
         works = closed.tls is not None and closed.tls.complete
         return FindingDraft(cause, (), severity=ERROR if not works else WARNING if name == "tls.certificate-expired" else NOTE)
 
-    return tell
+    return check
 
 
 def on_plain_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -64,7 +64,7 @@ def on_plain_port(context: ConversationContext, closed: Closed) -> FindingDraft 
 def _unheard(closed: Closed) -> bool:
     """Whether the server acknowledges the ClientHello, and answers nothing."""
     tls = closed.tls
-    if tls is None or tls.last is None or tls.last[0] != tls.client or closed.troubles or tls.alerts or closed.lacking or closed.proxy:
+    if tls is None or tls.last is None or tls.last[0] != tls.client or closed.tls_errors or tls.alerts or closed.lacking or closed.proxy:
         return False
     return tls.version is None and not closed.bytes[1 - tls.client] and closed.packets[1 - tls.client] > 1
 
@@ -95,7 +95,7 @@ def plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDr
 
 def alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if tls is None or closed.troubles or context.failed:
+    if tls is None or closed.tls_errors or context.failed:
         return None
     alert = next((alert for alert in tls.alerts if alert.fatal and alert.number not in HARMLESS), None)
     if alert is None:
@@ -107,7 +107,7 @@ def alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 
 def _latest(tls: Any) -> str:
-    """The last message of a handshake, and whose it is."""
+    """Return the last message of a handshake and its sender."""
     return f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
 
 
@@ -117,7 +117,7 @@ def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | N
         return None
     if tls.sealed_alert is not None:
         return _sealed_alert(closed, *tls.sealed_alert)
-    if not closed.shaking_hands:
+    if not closed.handshake_open:
         return None
     if closed.by is None:
         waited = closed.until_ns - tls.last[2]
@@ -146,5 +146,5 @@ def _sealed_alert(closed: Closed, side: int, time_ns: int) -> FindingDraft | Non
 
 def unread(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     unread = closed.expected is not None and closed.verdict.protocol is None and closed.tls is not None
-    told = FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
-    return told if unread and not (closed.troubles or closed.shaking_hands or closed.tls.sealed_alert) else None
+    draft = FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
+    return draft if unread and not (closed.tls_errors or closed.handshake_open or closed.tls.sealed_alert) else None

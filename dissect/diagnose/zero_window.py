@@ -1,4 +1,4 @@
-"""Sides that say they have no room: a window of 0, and how long it stays so."""
+"""Zero windows: which side announced one, and for how long."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from streamdump.model import Segment
 from streamdump.tcp.assembler import TcpStream
 
 SIDES_KEPT = 4_096
-"""So many sides of conversations are remembered."""
+"""Sides of conversations remembered, at most."""
 
 RUNS_KEPT = 64
-"""So often may one of them be without room; then the oldest time is forgotten."""
+"""Zero-window periods of a side, at most; then the oldest is dropped."""
 
 SYN, FIN, RST = 2, 1, 4
 
 Stopped = tuple[int, int, int]
-"""The packet that said so first, when it came, and for how long it was so at the longest."""
+"""The first packet with a zero window, its time, and the longest duration."""
 
 
 class _Run(msgspec.Struct):
-    """One time without room: the ends of its segments, the packet that begins it as order and number, from when until when."""
+    """A zero-window period: the ends of its segments, its first packet as order and number, begin and end."""
 
     key: bytes
     order: int
@@ -31,16 +31,16 @@ class _Run(msgspec.Struct):
 
 
 class Windows:
-    """Looks at the segments."""
+    """Finds zero windows in segments."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], list[_Run]] = {}
         """By sender and receiver."""
         self._shut: dict[bytes, _Run] = {}
-        """By the ends of its segments, the time without room of each side that has none now."""
+        """By the ends of its segments, the current period of each side whose window is 0."""
 
-    def look(self, segment: Segment) -> None:
-        """Take this segment in."""
+    def feed(self, segment: Segment) -> None:
+        """Update the periods with a segment."""
         if (segment.window and not self._shut) or segment.flags & (FIN | RST):
             return
         run, now = self._shut.get(segment.ends), segment.time_ns
@@ -68,7 +68,7 @@ class Windows:
                 del self._shut[run.key]
 
     def of(self, tcp: TcpStream, end_ns: int) -> tuple[Stopped | None, Stopped | None]:
-        """How it was for each side of a conversation that ended at `end_ns`; None: there was always room."""
+        """Return the zero windows of each side of a conversation that ended at `end_ns`, or None."""
         return self._side(tcp, 0, end_ns), self._side(tcp, 1, end_ns)
 
     def _side(self, tcp: TcpStream, side: int, end_ns: int) -> Stopped | None:

@@ -264,7 +264,7 @@ class Dissection:
         if self._twice is not None and segment.data:
             self._twice.add(segment)
         if session.run.windows is not None:
-            session.run.windows.look(segment)
+            session.run.windows.feed(segment)
         found = session.feed(segment)
         self._emitted += found
         return bool(found) and self.full
@@ -345,7 +345,7 @@ class Dissection:
         self._order += len(told)
         # Later ones may go by them as they are
         found = [
-            msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.take(told) if type(one) is Finding
+            msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.feed(told) if type(one) is Finding
         ]
         diagnoser.summaries.clear()
         self.results.reports += diagnoser.reports

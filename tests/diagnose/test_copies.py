@@ -137,5 +137,5 @@ def test_what_another_task_has_seen() -> None:
     ttls, numbers = ((64,), (64,)), (1 << 20, 1 << 21)
     one.add(numbers, Opened("10.0.0.1:1", "10.0.0.2:5552", "iggy", 5, 1, ttls, (1, 1)))
     other.add(numbers, Opened("10.0.0.1:1", "10.0.0.3:5552", "iggy", 4, 2, ttls, (1, 1)))
-    one.learn(other.seen())
+    one.merge(other.seen())
     assert [[opened.server for opened in group] for group in one.found()] == [["10.0.0.3:5552", "10.0.0.2:5552"]]

@@ -36,11 +36,11 @@ def name_of(function: object) -> str:
 def test_a_rule_is_a_function_in_the_file_of_its_family(file: str) -> None:
     found = [rule for where, rule in tables() if where == file]
     assert found
-    assert [rule.name for rule in found if name_of(rule.tell) not in (file, SHARED)] == []
+    assert [rule.name for rule in found if name_of(rule.check) not in (file, SHARED)] == []
 
 
 def test_a_rule_about_several_conversations_is_in_their_file() -> None:
-    assert [rule.name for rule in across.ACROSS if name_of(rule.tell) != "across"] == []
+    assert [rule.name for rule in across.ACROSS if name_of(rule.check) != "across"] == []
 
 
 def test_a_rule_has_a_severity_and_one_sentence_of_advice() -> None:

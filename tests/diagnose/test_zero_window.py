@@ -28,7 +28,7 @@ def test_the_work_for_a_side_does_not_grow_with_those_remembered(monkeypatch: py
     for kept in (40, 400):
         monkeypatch.setattr(zero_window, "SIDES_KEPT", kept)
         windows = Windows()
-        taken.append(steps(lambda windows=windows: [windows.look(segment) for segment in some]))
+        taken.append(steps(lambda windows=windows: [windows.feed(segment) for segment in some]))
     assert taken[1] < 1.1 * taken[0]
 
 
@@ -39,6 +39,6 @@ def test_those_forgotten_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -
     for segment in segments(250):
         for window in (0, 9, 0, 9, 0, 9, 0):
             segment.window = window
-            windows.look(segment)
+            windows.feed(segment)
     assert len(windows._runs) == len(windows._shut) == 100
     assert {len(runs) for runs in windows._runs.values()} == {2}
