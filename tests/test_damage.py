@@ -19,6 +19,7 @@ READ = {"iggy": 0.8, "mewbase": 0.6, "rabbitmq-stream": 0.6, "seastar-rpc": 0.55
 FAMILIES = sorted(path.name for path in GOLDEN.iterdir() if any(path.glob("*.pcap")))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_is_made_up_beside_damage(family: str) -> None:
     paths = [path for path in sorted((GOLDEN / family).glob("*.pcap")) if len(packets(path)) <= PACKETS]

@@ -126,6 +126,7 @@ def test_nothing_is_claimed_of_other_protocols(path: Path) -> None:
             assert {row.protocol for row in rows(found[start:])} <= {None}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("maker", NEIGHBOURS, ids=lambda one: one.__name__)
 def test_nothing_is_claimed_of_parts_of_other_protocols(maker: Maker) -> None:
     """From any byte on, one side or both, with losses, on any port."""
@@ -153,6 +154,7 @@ CLAIMED = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("which", CLAIMED, ids=str)
 def test_what_was_claimed_once_is_no_more(which: tuple[str, int, int]) -> None:
     kind, seed, number = which

@@ -151,6 +151,7 @@ class Planted:
         self._patch.undo()
 
 
+@pytest.mark.sweep
 @hypothesis.settings(max_examples=max(500, hypothesis.settings().max_examples))
 @given(data=st.data())
 def test_an_exception_anywhere_costs_one_conversation(data: st.DataObject) -> None:

@@ -71,6 +71,7 @@ def bits(login: Login) -> Iterator[tuple[int, int]]:
         yield from ((index, bit) for bit in sorted({*telling, *range(index % step, size, step)}))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("login", EVERY, ids=ids)
 def test_a_flipped_bit_shows_no_secret(login: Login) -> None:
     for index, bit in bits(login):
@@ -80,6 +81,7 @@ def test_a_flipped_bit_shows_no_secret(login: Login) -> None:
 
 
 # Damage that makes a sound frame of another command of a token alone cannot be told from one
+@pytest.mark.sweep
 @pytest.mark.parametrize("login", EVERY, ids=ids)
 def test_damage_shows_no_secret(login: Login) -> None:
     rabbitmq = login.protocol.startswith("rabbitmq")

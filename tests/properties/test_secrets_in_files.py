@@ -63,6 +63,7 @@ def test_of_a_conversation(captures: list[Path], told: Told, tmp_path: Path) -> 
         assert found(SECRET, said) == [], path
 
 
+@pytest.mark.sweep
 def test_golden_files_and_differences(captures: list[Path], told: Told, tmp_path: Path) -> None:
     told("check", "--golden", tmp_path, "--update", "--force", *captures)
     goldens = sorted(tmp_path.iterdir())
@@ -82,6 +83,7 @@ def test_golden_files_and_differences(captures: list[Path], told: Told, tmp_path
     assert found(SECRET, {**said, "junit": page.read_text()}) == []
 
 
+@pytest.mark.sweep
 def test_exports_of_browse(captures: list[Path], tmp_path: Path) -> None:
     for path in captures[::2]:
         run = FileRun([str(path)], Options(findings=True))

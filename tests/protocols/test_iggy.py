@@ -600,6 +600,7 @@ def pairs_of(found: list[Packet]) -> dict[tuple[int, str, int], tuple[int | None
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["py080-basic", "py081-admin", "py090d5-basic", "node0100e4-all", "seed-pipelined"])
 def test_whichever_packet_is_lost_no_pair_is_wrong_that_does_not_say_so(name: str) -> None:
     """Gaps keep one side's frames back while the other's are handed on: the packets tell what was sent before what."""

@@ -137,6 +137,7 @@ def without_answer(name: str, left: Numbered) -> list[Place]:
 DAMAGES: tuple[Damage, ...] = (lost, swapped, many_lost, cut, middle, middle_and_lost, middle_and_cut)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

@@ -60,18 +60,21 @@ UNDECIDED = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("shape", [Shape(), Shape(100, syn=True, both=False), Shape(9, port=5552), Shape(65_000, port=8090)], ids=str)
 @pytest.mark.parametrize("name", UNDECIDED)
 def test_detection_costs_what_the_bytes_pay_for(name: str, shape: Shape) -> None:
     assert_bounded(name, shape)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("forced", [*FORCED, *FORCED_LAYOUTS])
 @pytest.mark.parametrize("name", ["zeros", "little endian counters", "big-endian 4s", "frames and zeros"])
 def test_the_way_back_into_frames_costs_what_the_bytes_pay_for(name: str, forced: str) -> None:
     assert_bounded(name, Shape(100, lost=9, forced=forced))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "forced"),
     [
@@ -85,6 +88,7 @@ def test_frames_that_are_never_looked_at_as_a_whole_cost_what_their_bytes_pay_fo
     assert_bounded(name, Shape(100, lost=9, forced=forced))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name",
     [

@@ -35,6 +35,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(made)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", CAPTURES[::3], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_damage(path: Path, tmp_path: Path) -> None:
     chance = random.Random(path.name)

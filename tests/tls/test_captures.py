@@ -97,6 +97,7 @@ except OSError:
     OFFERED = ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-CHACHA20-POLY1305", "AES128-SHA", "AES256-SHA256", "ECDHE-RSA-AES256-SHA384"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ciphers", OFFERED)
 def test_each_cipher_that_openssl_offers(ciphers: str) -> None:
     what = said(GOLDEN / FAMILIES[0])

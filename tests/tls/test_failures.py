@@ -112,6 +112,7 @@ PLACES: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("version", OPENERS)
 @pytest.mark.parametrize(("owner", "name"), PLACES, ids=lambda one: getattr(one, "__name__", one))
 def test_any_place(version: str, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def said(messages: list[Message]) -> set[bytes]:
     return {msgspec.json.encode((one.sender, one.name, one.fields)) for one in messages if one.fault is None and not one.notes}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CAPTURES)
 def test_no_message_is_made_up(name: str) -> None:
     found, secrets = packets(GOLDEN / name), keys(GOLDEN / name)
