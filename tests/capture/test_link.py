@@ -12,6 +12,7 @@ import pytest
 
 from streamdump.capture.link import LinkParser
 from streamdump.errors import CaptureError
+from streamdump.model import CLAIMS
 from tests.support.captures import GOLDEN, capture_name, every_family
 from tests.support.frames import (
     A6,
@@ -290,7 +291,13 @@ def test_snap_length_leaves_the_wire_length(stream: str) -> None:
             assert found == []
             assert parser.counters.undecoded == 1
         else:
-            assert [(one.data, one.wire) for one in found] == [(frame[header:size], 5)]
+            assert [(one.data, one.wire, one.flags & CLAIMS) for one in found] == [(frame[header:size], 5, 0)]
+
+
+def test_a_length_beyond_the_end_of_the_frame_is_a_claim() -> None:
+    for ip in (ip4(tcp(b"data"), length=1000), ip6(tcp(b"data"), length=1000)):
+        found, _ = parse([ethernet(ip)])
+        assert [(bool(one.flags & CLAIMS), one.data[:4]) for one in found] == [(True, b"data")]
 
 
 @pytest.mark.parametrize("name", LINKS)

@@ -94,6 +94,12 @@ def test_overlap_keeps_the_first_bytes_and_their_packet() -> None:
     assert story.notes[0] == []
 
 
+def test_overlap_with_released_bytes_fills_a_hole() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1011, b"!"), a(1003, b"lo world")])
+    assert [item[1:4] for item in story.items[0]] == [(0, b"hello ", 3), (6, b"world", 5), (11, b"!", 4)]
+    assert story.gaps(0) == []
+
+
 def test_overlap_with_bytes_that_wait() -> None:
     story = one([*handshake(), a(1004, b"EF"), a(1010, b"KL"), a(1002, b"cdefghijklmn"), a(1000, b"ab")])
     pieces = [(0, b"ab", 6), (2, b"cd", 5), (4, b"EF", 3), (6, b"ghij", 5), (10, b"KL", 4), (12, b"mn", 5)]
