@@ -39,6 +39,10 @@ MESSAGES = 500_000
 NAMES = 32 << 20
 """Characters that the paths of all fields may have together."""
 
+SEARCHED, A_CHARACTER = 500_000_000, 300
+"""The instructions of RE2 that the user's patterns may cost: a number, and more for each character that they search. Where the states of a
+pattern explode, RE2 looks at each instruction for each character, which takes 10 ns."""
+
 _PLAIN = frozenset((int, bool, float, type(None)))
 """Types of values that are kept as they are where no rule speaks of them."""
 _NONE = (None, "", 0, "0")
@@ -99,6 +103,8 @@ class Normaliser:
         self.used: set[str] = set() if used is None else used
         self._names = IdNames()
         self._texts = settings.texts()
+        self._instructions = sum(pattern.programsize for pattern in self._texts.values())
+        self._searched = 0
         self._rules: dict[str, FieldRules] = {}
         self._records: list[Message | Gap] = []
         self._ended: dict[int, str] = {}
@@ -353,6 +359,8 @@ class Normaliser:
                 if value in _NONE:
                     return value
                 return self._names.alias(rule.with_ or rule.what, str(value) if rule.what == "port" else value)
+            if rule.what == "pattern" and isinstance(value, str | bytes):
+                self._search(rule.with_.programsize, value)
             value = reduced(rule, value)
         if type(value) is str:
             if value[:1] == "<" and _REDACTED.fullmatch(value):
@@ -371,8 +379,16 @@ class Normaliser:
         roles = {place.server: "<server>", place.client: "<client>"}
         return _ENDPOINT.sub(lambda found: roles.get(found[0]) or (shown(known[found[0]]) if found[0] in known else found[0]), text)
 
+    def _search(self, instructions: int, value: str | bytes) -> None:
+        """Count what searching `value` with patterns of this size may cost."""
+        self._searched += max(0, instructions - A_CHARACTER) * len(value)
+        if self._searched > SEARCHED:
+            what = f"has too much text for patterns of {instructions:,} instructions of RE2 in check.mask"
+            raise CaptureError(f"{what}; up to {A_CHARACTER} search any text", self.name)
+
     def _masked(self, value: Any) -> Any:
         if self._texts and isinstance(value, str):
+            self._search(self._instructions, value)
             for word, pattern in self._texts.items():
                 value = pattern.sub(f"<{word}>", encodable(value))
         elif self._texts and isinstance(value, list):

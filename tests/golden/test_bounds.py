@@ -226,6 +226,21 @@ def test_a_pattern_is_no_program_that_takes_long(table: str, said: str, tmp_path
     assert process_time() - began < 1
 
 
+@pytest.mark.parametrize("table", ["mask.text", "mask.pattern"])
+@pytest.mark.parametrize(("times", "code"), [(120, ExitCode.UNREADABLE), (12, ExitCode.DONE)])
+def test_large_patterns_search_a_bounded_number_of_characters(
+    table: str, times: int, code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "streamdump.toml").write_text(f"[check.{table}]\npublisher_reference = '(a|b)*a(a|b){{{times}}}Z'\n")
+    capture = tmp_path / "a.pcap"
+    capture.write_bytes((CAPTURES / "rbfly_filter_405.pcap").read_bytes())
+    assert main(["check", "--update", str(capture)]) == ExitCode.DONE
+    monkeypatch.setattr(normalise, "SEARCHED", 500)
+    assert main(["check", "--update", str(capture)]) == code
+    said = "instructions of RE2 in check.mask; up to 300 search any text"
+    assert (said in capsys.readouterr().err) == (code == ExitCode.UNREADABLE)
+
+
 def test_usual_patterns_are_small() -> None:
     assert INSTRUCTIONS == 2_000
     identity, email = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", r"(?i)[\w.+-]+@[\w.-]+"
