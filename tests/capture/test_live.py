@@ -366,6 +366,34 @@ def test_files_in_turn(tmp_path: Path) -> None:
 
 
 @needs_capture
+def test_a_flood_leaves_the_latest_files_of_a_ring(tmp_path: Path) -> None:
+    """Each file is complete, and the next begins with the packet behind its last."""
+    port, pairs = free_port(), 1_500
+    folder = tmp_path / "ring"
+    folder.mkdir()
+    with capturing(*pings(port), "-q", "-w", str(folder / "x.pcapng"), "-b", "filesize:8", "-b", "files:3") as capture:
+        with Pair(port) as pair:
+            for _ in range(pairs):
+                pair.say(0, PING)
+                pair.say(1, PONG)
+            repeated = pair.sent_again()
+        code, _, err = capture.finish()
+    assert (code, "0 dropped" in err) == (0, True), err
+    files = sorted(folder.iterdir())
+    numbers = [int(one.name.split("_")[1]) for one in files]
+    assert numbers == [*range(numbers[0], numbers[0] + 3)] and numbers[0] > 10
+    assert all(one.stat().st_size < 8_400 for one in files)
+    again = run("--json", "-d", f"tcp.port=={port},iggy", *map(str, files))
+    assert again.returncode == 0
+    found = records(again.stdout)
+    # Both sides sent 8 bytes each time, and the last files have the last of them
+    positions = [one["position"] + one["size"] for one in found if one["record"] == "message" and one["sender"] == "client"]
+    assert len(positions) > 30
+    assert repeated or positions == [*range(8, 8 * len(positions) + 8, 8)]
+    assert repeated or not [one for one in found if one["record"] == "gap"]
+
+
+@needs_capture
 def test_ctrl_c_without_a_packet_and_twice() -> None:
     port = free_port()
     with capturing("-i", "lo", "-f", f"tcp port {port}") as capture:
