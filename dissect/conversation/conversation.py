@@ -431,12 +431,13 @@ def _begun_with(begun: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]
     most = AMQP_KEPT if one.startswith(b"AMQP") or two.startswith(b"AMQP") else BEGIN_KEPT
     if len(one) >= most and len(two) >= most:
         return begun
-    kept = [one, two]
     for item in items:
-        have = len(kept[item.side])
-        if type(item) is SideData and item.position == have < most:
-            kept[item.side] += item.data[: most - have]
-    return kept[0], kept[1]
+        if type(item) is SideData:
+            if item.side:
+                two += item.data[: most - len(two)] if item.position == len(two) < most else b""
+            else:
+                one += item.data[: most - len(one)] if item.position == len(one) < most else b""
+    return one, two
 
 
 def _strip(one: Conversation, proxy: ProxyLayer, items: Items) -> Items:

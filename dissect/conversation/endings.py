@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from streamdump.detect import TOO_FEW, neighbour
 from streamdump.model import END, Ending, Message, Options
 from streamdump.pair import Moment, behind, waiting
-from streamdump.protocols import PROTOCOLS, known_ports, server_ports
+from streamdump.protocols import PORTS, PROTOCOLS, known_ports, server_ports
 from streamdump.protocols.records import NONE, SENDERS, Event, rfc3339
 from streamdump.tcp.assembler import REUSED, never_acknowledged
 
@@ -85,9 +85,7 @@ def end_of(conversation: Conversation) -> Moment:
 
 def is_unused(conversation: Conversation) -> bool:
     """Whether it never carried a byte, and none of our protocols is expected on its ports."""
-    if any(conversation.tcp.stream_bytes):
-        return False
-    return known_ports(conversation.run.options).isdisjoint(ports_of(conversation))
+    return conversation.tcp.empty and known_ports(conversation.run.options).isdisjoint(ports_of(conversation))
 
 
 def ports_of(conversation: Conversation) -> tuple[int, int]:
@@ -130,7 +128,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     run, tcp, protocol = conversation.run, conversation.tcp, conversation.protocol
     client = conversation.known_client
     end = tcp.end
-    empty = not any(tcp.stream_bytes)
+    empty = tcp.empty
     if conversation.ahead or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
         return []
     side, how = client or 0, "forgotten"
@@ -164,4 +162,6 @@ def _expected(ports: tuple[int, int], options: Options) -> str | None:
     for port, name, _ in options.decode_as:
         if port in ports:
             return name
-    return next((protocol.name for protocol in PROTOCOLS if set(protocol.ports) & set(ports)), None)
+    if PORTS.isdisjoint(ports):
+        return None
+    return next(protocol.name for protocol in PROTOCOLS if set(protocol.ports) & set(ports))

@@ -595,6 +595,11 @@ class ConversationCounts:
         return [side.stream for side in self.sides]
 
     @property
+    def empty(self) -> bool:
+        """Whether no byte stream has a byte."""
+        return not (self.sides[0].stream or self.sides[1].stream)
+
+    @property
     def retransmissions(self) -> int:
         return self.sides[0].retransmitted + self.sides[1].retransmitted
 
@@ -620,14 +625,14 @@ class ConversationCounts:
             who = self.endpoints[side] if client is None else "client" if side == client else "server"
             return f"{name} by {who}{self._left_open}"
         if self.end is None:
-            silent = self.from_start and not self.sides[1].packets and not any(self.stream_bytes)
+            silent = self.from_start and not self.sides[1].packets and self.empty
             silent = silent and self.open and self.ended != "open"
             return "no answer" if silent else self.ended
         side = self.end.side
         who = self.endpoints[side] if client is None else "client" if side == client else "server"
         if self.end.injected:
             who = "a device between the two"
-        how = self.end.how if self.end.how != "refused" or not any(self.stream_bytes) else "RST"
+        how = self.end.how if self.end.how != "refused" or self.empty else "RST"
         return f"{how} by {who}{self._left_open}"
 
     @property
