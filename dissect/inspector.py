@@ -10,11 +10,9 @@ from streamdump.capture.files import CaptureReader
 from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.capture.merge import merge
 from streamdump.capture.selection import ConversationSpan
-from streamdump.conversation.acknowledged import AcknowledgedPairs
 from streamdump.conversation.endings import patience_ns
-from streamdump.conversation.forgotten import ForgottenCounts
-from streamdump.conversation.run_state import EVERY
-from streamdump.conversation.timers import Timers
+from streamdump.conversation.run_state import EVERY, AcknowledgedPairs
+from streamdump.conversation.table import ForgottenCounts, Timers
 from streamdump.diagnose.rules import Closed
 from streamdump.errors import CaptureError, InternalError, Report, describe_exception
 from streamdump.model import END, ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment

@@ -19,8 +19,7 @@ from streamdump.capture.files import open_capture
 from streamdump.capture.selection import ConversationSpan
 from streamdump.cli.app import main
 from streamdump.conversation.conversation import Conversation
-from streamdump.conversation.forgotten import PackedRows
-from streamdump.conversation.table import EPOCH, SEGMENT
+from streamdump.conversation.table import EPOCH, SEGMENT, PackedRows
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options
 from streamdump.pair import Pairer

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from heapq import heappop, heappush
 from operator import attrgetter
+from typing import Any, get_type_hints
+
+import msgspec
 
 from streamdump.capture.ends import back, endpoints, ends_between
 from streamdump.capture.selection import ConversationSpan
-from streamdump.conversation.conversation import Conversation, Items, mark_of
-from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused, ports_of
-from streamdump.conversation.forgotten import ForgottenCounts, PackedRows
+from streamdump.conversation.conversation import Conversation, Items, mark_of, report, row_of
+from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused, patience_ns, ports_of
 from streamdump.conversation.run_state import SharedState
-from streamdump.conversation.summary import report, row_of
-from streamdump.conversation.timers import Timers, leaves
 from streamdump.errors import Report, describe_exception
-from streamdump.model import END, ConversationRow, Segment
-from streamdump.pair import KEYS_COUNTED
-from streamdump.protocols import PROTOCOLS
+from streamdump.model import END, ConversationRow, Options, Segment
+from streamdump.pair import KEYS_COUNTED, asked_since
+from streamdump.protocols import PORTS, PROTOCOLS
 from streamdump.protocols.records import LARGE, PLACE, Event
 from streamdump.tcp.assembler import ACK, SYN, TcpStream
 
@@ -35,6 +36,112 @@ RELATED = frozenset(protocol.name for protocol in PROTOCOLS if protocol.relate i
 
 Step = tuple[Conversation, Items | None, Segment]
 """What a segment brought to a conversation; None: the conversation is yet to be fed with it."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[(int, int, *get_type_hints(ConversationRow).values())]).decode  # type: ignore[misc]
+
+
+class ForgottenCounts(msgspec.Struct):
+    """What is still known of conversations whose rows were dropped: what the closing line says of them."""
+
+    conversations: int = 0
+    limit_hits: int = 0
+    unread: dict[str, int] = msgspec.field(default_factory=dict)
+    """Those of no known protocol that carried bytes, by what they are."""
+    ports: set[int] = msgspec.field(default_factory=set)
+    """Of those of which nobody knows what they are, the ports that protocols of ours use."""
+    examples: dict[tuple[Any, ...], ConversationRow] = msgspec.field(default_factory=dict)
+    """The first one of each protocol and of such ports."""
+
+    def add(self, row: ConversationRow) -> None:
+        """Count one more."""
+        self.conversations += 1
+        self.limit_hits += row.limit_hits
+        ports = PORTS.intersection(int(end.rpartition(":")[2]) for end in (row.endpoints if row.server is None else (row.server,)))
+        if row.protocol is not None:
+            self.examples.setdefault((row.protocol, *sorted(ports)), row)
+        elif any(row.bytes):
+            # There may be very many
+            name = row.name or "unknown"
+            self.unread[name] = self.unread.get(name, 0) + 1
+            self.ports.update(ports if row.name is None else ())
+
+
+class PackedRows:
+    """Rows by conversation. Their numbers are given when they are asked for."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[str | None, bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: ConversationRow, order: int, file: int) -> None:
+        """Keep the row of a conversation whose first packet is `order`, in this file."""
+        self._rows[row.conversation] = row.protocol, _encode((order, file, *msgspec.structs.astuple(row)))
+
+    def protocols(self) -> dict[int, str | None]:
+        """What the conversations speak."""
+        return {index: protocol for index, (protocol, _) in self._rows.items()}
+
+    def row(self, index: int, number: int) -> ConversationRow:
+        """The row of one."""
+        row = ConversationRow(*_decode(self._rows[index][1])[2:])
+        row.number = number
+        return row
+
+    def flow(self, index: int, separate: bool) -> ConversationSpan:
+        """What tells the packets of one."""
+        order, file, *values = _decode(self._rows[index][1])
+        return ConversationSpan(index, ConversationRow(*values).endpoints, order, file if separate else 0)
+
+
+def leaves(tcp: TcpStream, options: Options) -> int:
+    """When a conversation is forgotten if no packet comes. Who waits for a connection should not wait to be told that it was reset."""
+    if tcp.open and tcp.closed is None:
+        return tcp.last[3] + options.idle_time_ns
+    return tcp.last[3] + (patience_ns(options) if tcp.reset else options.closed_time_ns)
+
+
+class Timers:
+    """A time for each conversation. With very many of them, looking at all again and again would take longer than their packets do."""
+
+    def __init__(self, options: Options, ends_only: bool = False) -> None:
+        """`ends_only`: of a pipe, which has an end, so that nothing but the first FIN or RST of a conversation becomes certain."""
+        self.options = options
+        self.ends_only = ends_only
+        self._times: list[tuple[int, int]] = []
+        """The next one first; one that was put before another of its conversation leaves that behind, which counts no more."""
+        self._set: dict[int, int] = {}
+
+    def set(self, conversation: Conversation, time_ns: int) -> None:
+        """Look at this time, or earlier where that was said before."""
+        index = conversation.index
+        if time_ns < self._set.get(index, time_ns + 1):
+            self._set[index] = time_ns
+            heappush(self._times, (time_ns, index))
+
+    def set_next(self, conversation: Conversation, now_ns: int) -> None:
+        """Look when something may have become certain by the mere passing of time; who learns that it ends sets that."""
+        tcp, pairer, answer_ns = conversation.tcp, conversation.pairer, self.options.answer_time_ns
+        times = [] if self.ends_only else [leaves(tcp, self.options), now_ns + answer_ns]
+        if pairer is not None and not self.ends_only:
+            times += [asked_ns + answer_ns for asked_ns in asked_since(pairer, now_ns - answer_ns)]
+        if tcp.end is not None and not (conversation.ahead or conversation.ended):
+            times.append(tcp.end.time_ns + patience_ns(self.options))
+        if times:
+            self.set(conversation, max(min(times), now_ns + 1))
+
+    def due(self, now_ns: int) -> list[int]:
+        """The numbers of the conversations to look at by now, which have no time any more."""
+        found: list[int] = []
+        while self._times and self._times[0][0] <= now_ns:
+            time_ns, index = heappop(self._times)
+            if self._set.get(index) == time_ns:
+                del self._set[index]
+                found.append(index)
+        return sorted(found)
 
 
 class ConversationTable:

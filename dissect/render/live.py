@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from streamdump.conversation.conversation import Conversation
-from streamdump.conversation.summary import how
+from streamdump.conversation.conversation import Conversation, how
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Record
 from streamdump.render.summary import latency_text

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from streamdump.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UNKNOWN_LINK, udp_tunnel
-from streamdump.conversation.summary import united
+from streamdump.conversation.conversation import united
 from streamdump.scrub.replace import FILL, AddressReplacements
 from streamdump.scrub.search import ByteStreams, Range
 from streamdump.tcp.assembler import TcpStream

@@ -20,8 +20,7 @@ from streamdump.capture.blocks import explain
 from streamdump.capture.files import PACKED, CaptureReader, open_capture
 from streamdump.capture.link import ip_header
 from streamdump.capture.write import is_input
-from streamdump.conversation.conversation import Conversation
-from streamdump.conversation.summary import united
+from streamdump.conversation.conversation import Conversation, united
 from streamdump.errors import CaptureError, UsageError, refuse
 from streamdump.inspector import Inspector
 from streamdump.model import Gap, Message, Options, Span

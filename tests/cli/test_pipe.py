@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from streamdump.capture.files import open_capture
-from streamdump.conversation.timers import Timers
+from streamdump.conversation.table import Timers
 from streamdump.inspector import Inspector
 from streamdump.model import Ending, Finding, Options, Packet, Record
 from streamdump.protocols.rabbitmq import layouts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamdump.capture.files import open_capture
-from streamdump.conversation.forgotten import ForgottenCounts
+from streamdump.conversation.table import ForgottenCounts
 from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.protocols import PROTOCOLS, server_ports

@@ -12,8 +12,8 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
-from streamdump.conversation import acknowledged
-from streamdump.conversation.acknowledged import AcknowledgedPairs
+from streamdump.conversation import run_state
+from streamdump.conversation.run_state import AcknowledgedPairs
 from streamdump.inspector import Inspector
 from streamdump.model import Options, Segment
 from streamdump.protocols.rabbitmq import layouts as rabbit
@@ -123,7 +123,7 @@ def test_little_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(looked(*sent, *everything).times) == 5
     for name, left in (("SENT_KEPT", 3), ("TIMES_KEPT", 2), ("SIDES_KEPT", 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(acknowledged, name, left if name != "SENT_KEPT" else 2)
+            patch.setattr(run_state, name, left if name != "SENT_KEPT" else 2)
             found = looked(*sent, *everything)
             assert len(found.times) == left if name != "SIDES_KEPT" else len(found._sent) == 1
 
