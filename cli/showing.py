@@ -227,7 +227,8 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
 
     @cache
     def longest(name: str) -> int:
-        return max((len(layout.name) for protocol in PROTOCOLS if protocol.name == name for layout in protocol.layouts), default=0)
+        names = (one.names or [layout.name for layout in one.layouts] for one in PROTOCOLS if one.name == name)
+        return max(map(len, chain.from_iterable(names)), default=0)
 
     return {
         "info": {one.name: one.info if one.teller is None else one.teller() for one in PROTOCOLS},

@@ -152,6 +152,8 @@ class Protocol(msgspec.Struct, frozen=True):
         tables = self.tables
         return tables() if callable(tables) else tables
 
+    names: tuple[str, ...] = ()
+    """The names of its messages, where `tables` are made only once they are asked for."""
     traffic: Callable[[Message], Traffic | None] | None = None
     """What a message does with those of users."""
     verb: Callable[[Message], str | None] | None = None

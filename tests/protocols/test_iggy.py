@@ -27,7 +27,7 @@ from streamdump.protocols.iggy.frames import ask, long_ask
 from streamdump.protocols.iggy.heuristic import heuristic
 from streamdump.protocols.iggy.info import info, relate
 from streamdump.protocols.iggy.layout_versions import CLASSIC, LAYOUTS, LONG
-from streamdump.protocols.iggy.statuses import ambiguous, statuses
+from streamdump.protocols.iggy.statuses import possible_names, statuses
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.records import ANSWER, ASK, NONE, Event, Frame
@@ -477,11 +477,16 @@ def test_big_endian_times_of_old_users() -> None:
     assert talk(iggy("L3"), request(32), response(little))[1].fields == {**users.fields}
 
 
+def test_the_longest_name_needs_no_table() -> None:
+    (protocol,) = PROTOCOLS
+    assert max(map(len, protocol.names)) == max(len(layout.name) for layout in protocol.layouts)
+
+
 def test_status_names_go_with_the_layout() -> None:
     assert statuses("L9")[51] == "personal_access_token_already_exists"
     assert statuses("L0")[51] == "not_connected"
     assert 51 not in statuses("L3")
-    assert ambiguous("L3")[51] == "not_connected or personal_access_token_already_exists"
+    assert possible_names("L3", 51) == ["not_connected", "personal_access_token_already_exists"]
     assert (statuses("L7")[1011], statuses("L8")[1011]) == ("stream_id_already_exists", "stream_directory_not_found")
     assert statuses("V4")[14003] == "incompatible_protocol_version"
     assert all(statuses(layout)[3] == "invalid_command" for layout in LAYOUTS)

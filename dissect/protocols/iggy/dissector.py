@@ -17,6 +17,7 @@ from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.bodies import ADDED, PARTS
 from streamdump.protocols.iggy.candidates import Asked, Candidates, Placement
+from streamdump.protocols.iggy.commands import COMMANDS
 from streamdump.protocols.iggy.compare_rules import COMPARE_RULES
 from streamdump.protocols.iggy.frame_redaction import LOGIN
 from streamdump.protocols.iggy.frames import HEADER
@@ -276,6 +277,7 @@ PROTOCOLS = (
         forced=LAYOUTS,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
+        names=tuple(command.name for command in COMMANDS),
         traffic=traffic,
         alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
     ),

@@ -14,7 +14,7 @@ from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
 from streamdump.protocols.iggy.checksums import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
 from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, Reader
-from streamdump.protocols.iggy.statuses import ambiguous
+from streamdump.protocols.iggy.statuses import possible_names
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
 
@@ -121,8 +121,8 @@ class FrameDecoder:
             name = frames.name_of(asked.code)
         status = fields.get("status", 0)
         refused = bool(status or fields.get("results")) or table is frames.EVICTED
-        if status and status in ambiguous(layout):
-            notes.append(f"status {status} is {ambiguous(layout)[status]}, by release")
+        if status and len(names := possible_names(layout, status)) > 1:
+            notes.append(f"status {status} is {' or '.join(names)}, by release")
         if not refused and self.entered == END and asked.code in LOGINS:
             self.entered = current
         number = asked.number or None

@@ -6,8 +6,8 @@ Codes were given out again under other names, so a code has a name only together
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 
 from streamdump.protocols.iggy.layout_versions import RELEASES as LAYOUT_RELEASES
 
@@ -276,6 +276,9 @@ NAMES: Mapping[int, str] = {
 }
 """Names with the release they hold from, until the next one of the line; none given: from the first on; "-": taken away."""
 
+STATUSES_KEPT = 1_024
+"""Names that are remembered: a frame may have any status."""
+
 _ENTRY = re.compile(r"(\S+)(?: \(from (\S+)\))?")
 
 
@@ -284,37 +287,40 @@ def version(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
-@cache
-def statuses(layout: str) -> Mapping[int, str]:
-    """Status names of a layout. Codes that its releases name differently are left out: `ambiguous` has them."""
-    return {code: names[0] for code, names in _names(layout).items() if len(names) == 1}
+@lru_cache(STATUSES_KEPT)
+def possible_names(layout: str, code: int) -> Sequence[str]:
+    """Return the names that a code has within the releases of a layout; none where it is not known."""
+    if not code:
+        return ("ok",)
+    first, last = map(version, LAYOUT_RELEASES[layout])
+    entries = [(version(since or RELEASES[0]), name) for name, since in _ENTRY.findall(NAMES.get(code, "").replace(";", ""))]
+    before = [name for since, name in entries if since <= first]
+    names = before[-1:] + [name for since, name in entries if first < since <= last]
+    names = [name for name in dict.fromkeys(names) if name != "-"]
+    if not names and before != ["-"]:
+        # never named in a release looked at: the name it got next is the only one it can have had
+        names = [name for since, name in entries if since > last and name != "-"][:1]
+    return names
 
 
-@cache
-def ambiguous(layout: str) -> Mapping[int, str]:
-    """What codes may mean that changed their name within the releases of a layout."""
-    return {code: " or ".join(names) for code, names in _names(layout).items() if len(names) > 1}
+class Statuses(Mapping[int, str]):
+    """The status names of a layout, read from `NAMES` when asked for. A code that its releases name differently has none."""
+
+    def __init__(self, layout: str) -> None:
+        self.layout = layout
+
+    def __getitem__(self, code: int) -> str:
+        names = possible_names(self.layout, code)
+        if len(names) != 1:
+            raise KeyError(code)
+        return names[0]
+
+    def __iter__(self) -> Iterator[int]:
+        return (code for code in (0, *NAMES) if code in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-@cache
-def _entries() -> Mapping[int, list[tuple[tuple[int, ...], str]]]:
-    """The names of each code with the release from which on they hold."""
-    known = {release: version(release) for release in RELEASES}
-    known[""] = known[RELEASES[0]]
-    return {code: [(known[since], name) for name, since in _ENTRY.findall(line.replace(";", ""))] for code, line in NAMES.items()}
-
-
-@cache
-def _names(layout: str) -> Mapping[int, list[str]]:
-    first, last = (version(release) for release in LAYOUT_RELEASES[layout])
-    found: dict[int, list[str]] = {0: ["ok"]}
-    for code, entries in _entries().items():
-        before = [name for since, name in entries if since <= first]
-        names = before[-1:] + [name for since, name in entries if first < since <= last]
-        names = [name for name in dict.fromkeys(names) if name != "-"]
-        if not names and before != ["-"]:
-            # never named in a release looked at: the name it got next is the only one it can have had
-            names = [name for since, name in entries if since > last and name != "-"][:1]
-        if names:
-            found[code] = names
-    return found
+statuses = cache(Statuses)
+"""The status names of a layout, the same object for each call."""
