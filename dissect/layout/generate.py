@@ -53,7 +53,7 @@ _serial = count()
 _codes: dict[str, CodeType] = {}
 """What was compiled, by its source: layouts that differ in labels or in the order of their names only share it."""
 
-_decoders: dict[tuple[tuple[Entry, ...], Style], Callable[[bytes, int, int], dict[str, Any]]] = {}
+_decoders: dict[tuple[tuple[Entry, ...], Style, bool], Callable[[bytes, int, int], dict[str, Any]]] = {}
 """Those made, by their fields: many layouts differ in nothing else than their names."""
 
 
@@ -61,10 +61,19 @@ def decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[st
     """`decode(buf, start, end)`: the fields of the frame, or one of `UNREADABLE`. Bytes left over are in `trailing`."""
     made = layout.decoders.get(style)
     if made is None:
-        made = _decoders.get((layout.fields, style))
-        if made is None:
-            made = _decoders[layout.fields, style] = compiled(source(layout, style), f"{layout.name} {layout.kind}")
-        layout.decoders[style] = made
+        made = layout.decoders[style] = _made(layout, style, False)
+    return made
+
+
+def exact_decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
+    """As `decoder`, but bytes left over raise, too."""
+    return _made(layout, style, True)
+
+
+def _made(layout: Layout, style: Style, exact: bool) -> Callable[[bytes, int, int], dict[str, Any]]:
+    made = _decoders.get((layout.fields, style, exact))
+    if made is None:
+        made = _decoders[layout.fields, style, exact] = compiled(source(layout, style, exact), f"{layout.name} {layout.kind}")
     return made
 
 
@@ -76,7 +85,7 @@ def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict
     return made
 
 
-def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
+def source(layout: Layout, style: Style, exact: bool = False) -> tuple[str, dict[str, Any]]:
     """The source of the decoder and the names it uses."""
     maker = Maker(style)
     least = facts(layout.fields).element
@@ -84,8 +93,12 @@ def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
         # What may have more values than are made is left to the walk, which counts them
         maker.refuse(f"end - at > {least * style.values}")
     value = maker.object(layout.fields)
-    maker.emit(f"f = {value}")
     where = maker.where()
+    if exact:
+        maker.refuse(f"{where} != end")
+        maker.emit(f"return {value}")
+        return maker.source(), maker.names
+    maker.emit(f"f = {value}")
     maker.emit(
         f"if {where} != end:",
         f"    LEFT(f, buf, {where}, end)",

@@ -77,6 +77,8 @@ make_placement = partial(tuple.__new__, Placement)
 class Candidates:
     """The layouts that are left, by what both sides said so far, and which framing each side speaks."""
 
+    DERIVED = ("usual",)
+
     def __init__(self, context: Context, client: int, facts: dict[str, Any]) -> None:
         self.context = context
         self.client = client
@@ -103,6 +105,10 @@ class Candidates:
         """The layout to decode with: the only one left, or else the likeliest."""
         self.tell()
 
+    def prepare(self) -> None:
+        self.usual = _usual(self.candidates)
+        """What `place` knows of classic frames of these candidates."""
+
     def speaks(self, side: int, long: bool) -> None:
         if self.long[side] is None:
             self.long[side] = long
@@ -128,6 +134,7 @@ class Candidates:
 
     def tell(self) -> None:
         """Draw the conclusions from what is known now, and keep the facts for the row of this conversation."""
+        self.prepare()
         candidates = self.candidates or CLASSIC
         self.layout = self.hint if self.hint in candidates else candidates[-1]
         self.facts["layout"] = self.candidates[0] if self.settled else None
@@ -233,15 +240,21 @@ class Candidates:
         return None
 
     def place(self, frame: Frame, asked: Asked, tells: bool) -> Placement:
-        """The table that this frame is read with; `tells`: what it is may tell the layouts apart that have several tables for it."""
-        if not self.settled and frame.damage is None and self.long[frame.side]:
-            possible = frames.header_layouts(frame.data, frame.start, frame.end, frame.side == self.client)
+        """Return the table that this frame is read with; `tells`: what it is may tell the layouts apart that have several tables for it."""
+        whole, asks, long = frame.damage is None, frame.side == self.client, self.long[frame.side]
+        known = asks, asked.code
+        if whole and not long and known in self.usual and (asks or not U32(frame.data, frame.start)[0]):
+            return make_placement((asked, self.usual[known], self.layout, False, None))
+        if long and whole and not self.settled:
+            possible = frames.header_layouts(frame.data, frame.start, frame.end, asks)
             if possible is not LONG:
                 self._keep(frame, asked, possible)
         tables = self.tables(frame, asked)
         if len(tables) == 1:
-            return make_placement((asked, next(iter(tables)), self.layout, False, None))
-        whole = frame.damage is None
+            table = next(iter(tables))
+            if not long and table.code == asked.code is not None:
+                self.usual[known] = table
+            return make_placement((asked, table, self.layout, False, None))
         readings = {table: table.fields(frame.data, frame.start, frame.end) if whole else None for table in tables}
         if tells and whole:
             fitting = _fitting(readings)
@@ -271,6 +284,12 @@ def _tables(candidates: tuple[str, ...], choose: Callable[..., CommandTable], *t
     for layout in candidates:
         found.setdefault(choose(layout, *told), []).append(layout)
     return found
+
+
+@lru_cache
+def _usual(candidates: tuple[str, ...]) -> dict[tuple[bool, int | None], CommandTable]:
+    """By whether it is a request, and its code: the table of a command that all these layouts have, and read alike; filled by `place`."""
+    return {}
 
 
 @lru_cache(TABLES_KEPT)

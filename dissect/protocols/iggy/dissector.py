@@ -64,12 +64,13 @@ class IggyDissector(Dissector):
         """Whether nothing waits for that any more."""
         self.early: list[Frame] = []
         """Responses that wait for a request that the capture shows later."""
-        self.patient = True
-        self.doubted: deque[Frame | FrameGap] = deque()
-        """What the server sent behind a gap: the client may have lost a request as well, which shows with its next bytes only."""
-        self.doubted_bytes = 0
-        self.hasty = False
-        """Whether more came than may wait."""
+        self.early_allowed = True
+        """Whether responses still wait for such a request: not once `EARLY_FRAMES` did so in vain."""
+        self.unconfirmed: deque[Frame | FrameGap] = deque()
+        """What the server sent behind a gap: a request may be missing as well, which only the next bytes of the client show."""
+        self.unconfirmed_bytes = 0
+        self.unconfirmed_limit_hit = False
+        """Whether more was unconfirmed, since the last bytes of the client, than may wait."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -96,9 +97,9 @@ class IggyDissector(Dissector):
         return topic_of(decoded.name, decoded.fields) if decoded.kind == "request" else None
 
     def held_frames(self) -> Iterable[Range]:
-        if not (self.held or self.early or self.doubted):
+        if not (self.held or self.early or self.unconfirmed):
             return ()
-        waiting = (*self.early, *self.doubted, *(frame for frame, _ in self.held))
+        waiting = (*self.early, *self.unconfirmed, *(frame for frame, _ in self.held))
         return [found for found in map(bytes_of, waiting) if found[1] < found[2]]
 
     def in_turn(self, frame: Frame | FrameGap) -> None:
@@ -107,32 +108,32 @@ class IggyDissector(Dissector):
                 self._lose_requests(frame)
             else:
                 self._take_request(frame)
-        elif self.doubted or (not self.hasty and self.waiting.trust.doubts(frame.order)):
-            self._doubt(frame)
+        elif self.unconfirmed or (not self.unconfirmed_limit_hit and self.waiting.trust.needs_client_bytes(frame.order)):
+            self._hold_unconfirmed(frame)
         else:
             self._take_answer(frame)
 
     def close(self) -> None:
         """Decode what is held with the likeliest layout."""
         self.waiting.trust.hear(END)
-        self._stop_doubting()
+        self._release_unconfirmed()
         self._give_up_early()
         self.assumed = True
         self._release()
 
     def _take_request(self, frame: Frame) -> None:
         waiting, trust, order = self.waiting, self.waiting.trust, sent(frame)
-        self.hasty = False
+        self.unconfirmed_limit_hit = False
         if self.layouts.blind:
             self.layouts.hear_framing(frame.side)
-        if self.doubted:
-            self._stop_doubting(order)
+        if self.unconfirmed:
+            self._release_unconfirmed(order)
         while self.early and trust.unsure and self.early[0].order < order:
             self._place_early()
-        self._place(frame, waiting.ask(frame))
+        self._place(frame, waiting.ask(frame, order))
         trust.hear(order)
-        if self.doubted:
-            self._stop_doubting()
+        if self.unconfirmed:
+            self._release_unconfirmed()
         # after a loss they go on waiting until every request that was sent before them is here
         while self.early and waiting.open and not trust.unsure:
             self._place_early()
@@ -141,14 +142,14 @@ class IggyDissector(Dissector):
         """A gap of the client's."""
         if not gap.in_frame:
             # answers that wait for their requests go on waiting: those behind the gap come now
-            self.hasty = False
+            self.unconfirmed_limit_hit = False
             self.waiting.trust.lose_asks(gap.order)
-            self._stop_doubting(gap.order)
+            self._release_unconfirmed(gap.order)
         self.parser.put(gap)
 
     def _take_answer(self, frame: Frame | FrameGap) -> None:
         waiting, trust = self.waiting, self.waiting.trust
-        if self.hasty:
+        if self.unconfirmed_limit_hit:
             # one that is missing may follow any of the requests seen so far
             trust.lose_asks(frame.order)
         if isinstance(frame, FrameGap):
@@ -158,12 +159,12 @@ class IggyDissector(Dissector):
             self.layouts.hear_framing(frame.side)
         if self.early and trust.unsure:
             self._give_up_early()
-        if waiting.open or not self.patient or trust.unsure or not waiting.expects(frame):
+        if waiting.open or not self.early_allowed or trust.unsure or not waiting.expects(frame):
             self._place(frame, waiting.answer(frame))
             return
         self.early.append(frame.alone())
         if len(self.early) > EARLY_FRAMES:
-            self.patient = False
+            self.early_allowed = False
             self._give_up_early()
 
     def _lose_answers(self, gap: FrameGap) -> None:
@@ -180,25 +181,25 @@ class IggyDissector(Dissector):
 
     # What waits for the other side
 
-    def _doubt(self, frame: Frame | FrameGap) -> None:
+    def _hold_unconfirmed(self, frame: Frame | FrameGap) -> None:
         """Let what the server sent wait for the next bytes of the client."""
         # One may be as large as any: the response with messages that is waited for
-        self.hasty = len(self.doubted) >= EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
+        self.unconfirmed_limit_hit = len(self.unconfirmed) >= EARLY_FRAMES or self.unconfirmed_bytes > HELD_BYTES
         if isinstance(frame, Frame):
             frame = frame.alone()
-            self.doubted_bytes += frame.end
-        self.doubted.append(frame)
-        if self.hasty:
-            self._stop_doubting()
+            self.unconfirmed_bytes += frame.end
+        self.unconfirmed.append(frame)
+        if self.unconfirmed_limit_hit:
+            self._release_unconfirmed()
 
-    def _stop_doubting(self, before: int = 0) -> None:
+    def _release_unconfirmed(self, before: int = 0) -> None:
         """Go on with what waited for bytes of the client: with what came `before` a packet, or with what there is no doubt about."""
-        while self.doubted:
-            order = self.doubted[0].order
-            if order >= before if before else not self.hasty and self.waiting.trust.doubts(order):
+        while self.unconfirmed:
+            order = self.unconfirmed[0].order
+            if order >= before if before else not self.unconfirmed_limit_hit and self.waiting.trust.needs_client_bytes(order):
                 break
-            frame = self.doubted.popleft()
-            self.doubted_bytes -= frame.end if isinstance(frame, Frame) else 0
+            frame = self.unconfirmed.popleft()
+            self.unconfirmed_bytes -= frame.end if isinstance(frame, Frame) else 0
             self._take_answer(frame)
 
     def _place_early(self) -> None:
@@ -221,15 +222,15 @@ class IggyDissector(Dissector):
         if self.held and layouts.candidates is not before:
             self._release()
         self._put(frame, placed)
-        if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
-            self.assumed = True
-            self.facts["undecided"] = "more frames waited for the layout than are kept"
-            self._release()
 
     def _put(self, frame: Frame, placed: Placement) -> None:
         if not self.assumed and (placed.differ or (self.held and self._asked_by_held(placed.asked))):
             self.held.append((frame.alone(), placed.asked))
             self.held_bytes += frame.end - frame.start
+            if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
+                self.assumed = True
+                self.facts["undecided"] = "more frames waited for the layout than are kept"
+                self._release()
         else:
             self.placed = placed
             self.parser.put(frame)

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from streamdump.layout import Array, Entry, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
-from streamdump.layout.generate import decoder
+from streamdump.layout.generate import decoder, exact_decoder
 from streamdump.layout.spans import walk_often
 from streamdump.layout.types import has_secret, minimum
 from streamdump.layout.values import UNREADABLE
@@ -80,8 +80,8 @@ PLAIN = Style()
 WALKED, WALKED_SIZE = 4, 512
 """So many frames of so many bytes at the most are walked before a decoder is made."""
 
-Reader = Callable[[bytes, int, int], dict[str, Any]]
-"""`read(data, start, end)`: fields, or one of UNREADABLE; bytes left over are one of these too where a table reads."""
+Read = Callable[[bytes, int, int], dict[str, Any]]
+"""`read(data, start, end)`: fields, or one of UNREADABLE, also where bytes are left over."""
 
 _ASK_CODE = Field("code", u32le)
 _ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), _ASK_CODE)
@@ -182,7 +182,7 @@ class CommandTable:
         """Whether it is in the 256-byte framing."""
         self.mixed = len(set(commands)) > 1
         self.secret = any(_alone(*fields).secret for fields in (head, *bodies))
-        self.readers: dict[Style, Reader] = {}
+        self.readers: dict[Style, LazyReader | FormsReader] = {}
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -194,39 +194,18 @@ class CommandTable:
             for one, body in zip(self.commands, self.bodies, strict=True)
         )
 
-    def reader(self, style: Style) -> Reader:
+    def reader(self, style: Style) -> LazyReader | FormsReader:
         """It reads the first form that leaves nothing over."""
         made = self.readers.get(style)
         if made is None:
-            made = self.readers[style] = self._reader(style)
+            simple = not self.long and len(self.bodies) == 1
+            made = self.readers[style] = _lazy_reader((*self.head, *self.bodies[0]), style) if simple else FormsReader(self, style)
         return made
-
-    def _reader(self, style: Style) -> Reader:
-        head, size = decoder(_alone(*self.head), style), minimum(self.head)
-        bodies = [_body_reader(body, style) for body in self.bodies]
-
-        def read(data: bytes, start: int, end: int) -> dict[str, Any]:
-            at = start + size
-            if at > end:
-                raise ValueError("no whole header")
-            for body in bodies:
-                try:
-                    fields = body.read(data, at, end)
-                except KeyError:
-                    # A label that nobody knows: the form may fit all the same
-                    raise
-                except UNREADABLE:
-                    continue
-                if "trailing" not in fields:
-                    return head(data, start, at) | fields
-            raise ValueError("no form fits")
-
-        return read
 
     def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
         """The fields of a frame, secrets hidden; None where it does not read as this, to its end. A label that nobody knows is no harm."""
         try:
-            return self.reader(PLAIN)(data, start, end)
+            return self.reader(PLAIN).read(data, start, end)
         except UNREADABLE as error:
             # No reader takes a frame that is large enough to hold too many values
             if type(error) is not KeyError and end - start <= PLAIN.values:
@@ -254,17 +233,17 @@ class CommandTable:
         return best[3], best[4]
 
 
-class BodyReader:
-    """Reads bodies of a form. It walks the first few: to make a decoder takes longer, and most of the tables that are tried to tell layouts
-    apart are soon dropped."""
+class LazyReader:
+    """Reads what has these fields and nothing behind them. It walks the first few: to make a decoder takes longer, and most of the tables
+    that are tried to tell layouts apart are soon dropped."""
 
     __slots__ = ("layout", "left", "read", "style")
 
-    def __init__(self, body: Body, style: Style) -> None:
-        self.layout = _alone(*body)
+    def __init__(self, fields: Body, style: Style) -> None:
+        self.layout = _alone(*fields)
         self.style = style
         self.left = WALKED
-        self.read: Reader = self._walk
+        self.read: Read = self._walk
 
     def _walk(self, data: bytes, start: int, end: int) -> dict[str, Any]:
         if self.left and end - start <= WALKED_SIZE:
@@ -272,13 +251,40 @@ class BodyReader:
             walked = walk(self.layout, data, start, end, self.style)
             if walked.fault is not None:
                 raise ValueError(walked.fault.reason)
-            if not walked.notes and "trailing" not in walked.fields:
+            if not walked.notes:
+                if "trailing" in walked.fields:
+                    raise ValueError("bytes are left over")
                 return walked.fields
-        self.read = decoder(self.layout, self.style)
+        self.read = exact_decoder(self.layout, self.style)
         return self.read(data, start, end)
 
 
-_body_reader = cache(BodyReader)
+_lazy_reader = cache(LazyReader)
+
+
+class FormsReader:
+    """Reads a header, and the first form of what is behind it that leaves nothing over."""
+
+    __slots__ = ("bodies", "head", "size")
+
+    def __init__(self, table: CommandTable, style: Style) -> None:
+        self.head, self.size = decoder(_alone(*table.head), style), minimum(table.head)
+        self.bodies = [_lazy_reader(body, style) for body in table.bodies]
+
+    def read(self, data: bytes, start: int, end: int) -> dict[str, Any]:
+        at = start + self.size
+        if at > end:
+            raise ValueError("no whole header")
+        for body in self.bodies:
+            try:
+                fields = body.read(data, at, end)
+                return self.head(data, start, at) | fields
+            except KeyError:
+                # A label that nobody knows: the form may fit all the same
+                raise
+            except UNREADABLE:
+                continue
+        raise ValueError("no form fits")
 
 
 def command_of(code: int) -> Command | None:
@@ -347,19 +353,19 @@ def hides(code: int) -> bool:
 
 
 @lru_cache(CODES_KEPT)
-def _readers(code: int) -> list[BodyReader]:
+def _readers(code: int) -> list[LazyReader]:
     command = command_of(code)
-    return [] if command is None else [_body_reader(body, PLAIN) for since in command.request.values() for body in since]
+    return [] if command is None else [_lazy_reader(body, PLAIN) for since in command.request.values() for body in since]
 
 
 def is_body(code: int, data: bytes, start: int, end: int) -> bool:
     """Whether these bytes are the body of a command's request in some layout, to their end."""
     for body in _readers(code):
         try:
-            if "trailing" not in body.read(data, start, end):
-                return True
+            body.read(data, start, end)
         except UNREADABLE:
             continue
+        return True
     return False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamdump.layout import Style
 from streamdump.layout.values import UNREADABLE, redacted
@@ -13,7 +13,7 @@ from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
 from streamdump.protocols.iggy.checksums import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
-from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, Reader
+from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, FormsReader, LazyReader
 from streamdump.protocols.iggy.statuses import possible_names
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
@@ -26,12 +26,14 @@ NOTHING = redacted(0)
 
 
 class Plan(NamedTuple):
-    """What is done with the frames of a table in a layout: what reads them where they are plain, None where they have to be walked, what
-    is checked, and whether a checksum in the header is, too."""
+    """How the frames of a table are decoded in a layout: what reads them where they are plain, None where they have to be walked; what is
+    checked, and whether a checksum in the header is, too; and whether what a frame says decides its name, its id or its outcome, or lets
+    the client in."""
 
-    read: Reader | None
+    reader: LazyReader | FormsReader | None
     check: Check | None
     summed: bool
+    varies: bool
 
 
 @cache
@@ -43,7 +45,7 @@ def _plans(style: Style, detail: bool) -> dict[tuple[CommandTable, str, bool], P
 class FrameDecoder:
     """Decodes frames, hides what may be a secret in them, and takes in what they say of their sides."""
 
-    DERIVED = ("style", "detail", "plans")
+    DERIVED = ("style", "plain", "detail", "plans")
 
     def __init__(self, layouts: Candidates, context: Context) -> None:
         self.layouts = layouts
@@ -55,6 +57,7 @@ class FrameDecoder:
     def prepare(self) -> None:
         options = self.context.options
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
+        self.plain = self.style == PLAIN
         self.detail = options.detail
         self.plans = _plans(self.style, self.detail)
 
@@ -66,20 +69,20 @@ class FrameDecoder:
             None if walked else table.reader(self.style),
             checks(table.code, layout, asks),
             asks and table.long and layout != "V1",
+            table.long or table.code is None or table.mixed or table.name in STATING or (not asks and table.code in LOGINS),
         )
         return plan
 
     def decode(self, frame: Frame, placed: Placement, current: int) -> Decoded:
         asked, table, layout, differ, fields = placed
-        side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
-        layouts = self.layouts
-        asks, long, name = side == layouts.client, table.long, table.name
+        data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
+        asks, name = frame.side == self.layouts.client, table.name
         plan = self.plans.get((table, layout, asks)) or self._plan(table, layout, asks)
-        if plan.read is None or damage is not None:
+        if plan.reader is None or damage is not None:
             fields = None
-        elif fields is None or self.style != PLAIN:
+        elif fields is None or not self.plain:
             try:
-                fields = plan.read(data, start, end)
+                fields = plan.reader.read(data, start, end)
             except UNREADABLE:
                 fields = None
         if table.mixed:
@@ -88,47 +91,55 @@ class FrameDecoder:
                 # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
                 fields = None
         fault, notes, spans = None, [*asked.notes], None
-        whole = fields is not None
+        complete = fields is not None
         if fields is None:
             name, walked = self._walk(frame, table)
             fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *notes]
             spans = walked.spans if self.detail else None
-            whole = fault is None and "trailing" not in fields
-        if name == "get_stats" or (whole and name in STATING):
-            layouts.hear(fields)
-        if fault is None:
-            if plan.check is not None and whole:
-                notes += plan.check(data, start, start + (HEADER if long else 8), end)
-            if plan.summed and end - start >= HEADER:
-                notes += request_checksum(data, start, end)
+            complete = fault is None and "trailing" not in fields
+        if plan.check is not None and complete:
+            notes += plan.check(data, start, start + (HEADER if table.long else 8), end)
+        if plan.summed and fault is None and end - start >= HEADER:
+            notes += request_checksum(data, start, end)
         if differ:
-            notes.append(f"layout undecided ({', '.join(layouts.candidates)}): read as {layout}")
-        ident = fields.get("request") if long else None
-        if type(ident) is not int:
-            # hidden
-            ident = None
-        if table in frames.OTHERS:
-            return Decoded(f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
+            notes.append(f"layout undecided ({', '.join(self.layouts.candidates)}): read as {layout}")
+        number, ident, refused = asked.number or None, None, False
+        if plan.varies:
+            name, ident, refused = self._vary(placed, name, fields, complete, notes, current)
+            if table in frames.OTHERS:
+                return Decoded(name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
         if asks:
-            if table.code is None:
-                name = frames.name_of(asked.code)
-                if asked.code is None and asked.operation is not None:
-                    name = f"unknown operation {asked.operation}"
-                elif asked.code is not None:
-                    notes.append(f"command code {asked.code} is not known in {layout}")
-            return Decoded(name, "request", ident, fields, None, notes, fault, ASK, asked.number, spans)
+            return Decoded(name, "request", ident, fields, None, notes, fault, ASK, number, spans)
+        # An eviction that nobody asked for is one
+        outcome = None if number is None and table is not frames.EVICTED else "refused" if refused else "answered"
+        return Decoded(name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
+
+    def _vary(
+        self, placed: Placement, name: str, fields: dict[str, Any], complete: bool, notes: list[str], current: int
+    ) -> tuple[str, int | None, bool]:
+        """Return name, id, and whether it is refused, of a message whose content decides one of these; keep what it says of its side."""
+        asked, table, layout = placed.asked, placed.table, placed.layout
+        if name == "get_stats" or (complete and name in STATING):
+            self.layouts.hear(fields)
+        # text where it is hidden
+        ident = fields.get("request") if table.long and type(fields.get("request")) is int else None
+        if table in frames.OTHERS:
+            return f"unknown {fields.get('command')}", ident, False
         if table.code is None and table is not frames.EVICTED:
             name = frames.name_of(asked.code)
+        if table.kind == "request":
+            if table.code is None and asked.code is not None:
+                notes.append(f"command code {asked.code} is not known in {layout}")
+            elif table.code is None and asked.operation is not None:
+                name = f"unknown operation {asked.operation}"
+            return name, ident, False
         status = fields.get("status", 0)
         refused = bool(status or fields.get("results")) or table is frames.EVICTED
         if status and len(names := possible_names(layout, status)) > 1:
             notes.append(f"status {status} is {' or '.join(names)}, by release")
         if not refused and self.entered == END and asked.code in LOGINS:
             self.entered = current
-        number = asked.number or None
-        # An eviction that nobody asked for is one
-        outcome = None if number is None and table is not frames.EVICTED else "refused" if refused else "answered"
-        return Decoded(name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
+        return name, ident, refused
 
     def _walk(self, frame: Frame, table: CommandTable) -> tuple[str, Walked]:
         """A frame that is not plain, as it may be shown, and what it is called."""

@@ -130,9 +130,10 @@ class OrderTrust:
 
     def hear(self, order: int) -> None:
         """Bytes of the client came with this packet, or no more come before it."""
-        self.heard = max(self.heard, order)
+        if order > self.heard:
+            self.heard = order
 
-    def doubts(self, order: int) -> bool:
+    def needs_client_bytes(self, order: int) -> bool:
         """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
         if self.state != SHAKEN or order <= self.heard:
             return False
@@ -185,9 +186,9 @@ class RequestQueue:
             return not self.layouts.mismatch
         return data[start + 60] == REPLY or (data[start + 60] == EVICTION and not _may_come_unasked(data, start, end))
 
-    def ask(self, frame: Frame) -> Asked:
-        """Take a request in."""
-        data, start, end, damage, order = frame.data, frame.start, frame.end, frame.damage, sent(frame)
+    def ask(self, frame: Frame, order: int) -> Asked:
+        """Add a request that was sent with the packet `order`; return what it asks for."""
+        data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
         self.number = number = self.number + 1
         self.latest = order
         operation: int | None = None
