@@ -39,8 +39,8 @@ from streamdump.layout.walk import Walked, Walker, walk
 from streamdump.model import Span
 from streamdump.quota import MOST_SPANS
 
-WALKED = 8
-"""So many frames of a layout are walked before a reader is made, which takes as long as walking several."""
+WALKED = 40
+"""Frames of a layout that are walked before a reader is made, which takes as long as walking 20 to 90 of them."""
 
 Read = Callable[[bytes, int, int, str], tuple[dict[str, Any], list[Span]]]
 

@@ -36,7 +36,9 @@ from streamdump.layout import (
     u32,
     u64,
     walk,
+    walk_often,
 )
+from streamdump.layout.spans import WALKED, span_reader
 from streamdump.model import Fault
 from tests.support.encoder import encode
 from tests.support.layout_properties import check_tiles
@@ -332,3 +334,13 @@ def test_another_buffer() -> None:
     found = walk(Layout("test", Field("a", u16)), b"\1", 0, 1, RAW, buffer="unpacked")
     assert found.fault == Fault("a", 0, "uint16 takes 2 bytes, 1 left", "unpacked")
     assert {span.buffer for span in found.spans} == {"unpacked"}
+
+
+def test_a_layout_with_many_frames_is_read_by_what_is_made_of_it() -> None:
+    layout = Layout("often", Field("ids", Array((Field("id", u8), Field("name", STRING)), u8)), Field("rest", Rest()))
+    good, bad = bytes.fromhex("02 01 0002 6869 02 ffff 77"), bytes.fromhex("02 01 0009 6869")
+    for data in (*(good,) * (WALKED + 2), bad, good + b"\0"):
+        found, exact = (read(layout, b"\xee" + data, 1, 1 + len(data), RAW) for read in (walk_often, walk))
+        assert (found.fields, list(found.spans), found.notes, found.fault) == (exact.fields, list(exact.spans), exact.notes, exact.fault)
+    made = span_reader(layout, RAW)(good, 0, len(good), "frame")
+    assert made == (exact.fields | {"rest": b"w"}, walk(layout, good, 0, len(good), RAW).spans)
