@@ -177,7 +177,9 @@ class Lines:
         """One line, with marks, colour and cutting; `carried` stands before what it says."""
         time = self._time(record)
         mark, name, latency_ns, text = self.content(record)
-        text = visible(carried + text)
+        text = carried + text
+        if not text.isprintable():
+            text = visible(text)
         name = self._names.get(name) or self._name(name)
         if record.number >= 100_000:
             self.number_width = max(self.number_width, len(str(record.number)))
@@ -226,25 +228,26 @@ class Lines:
 
     def content(self, record: Record) -> tuple[str, str, int | None, str]:
         """Mark, name, latency, and what the record says."""
+        if isinstance(record, Message):
+            text, notes, fault = self.info[record.protocol](record), record.notes, record.fault
+            alarm = self.alarms.get(record.protocol, {}).get(record.name)
+            mark = "!" if record.outcome == "refused" or (alarm is not None and alarm(record)) else "*" if notes else " "
+            self.marked = self.marked or (mark == "!" and fault is None)
+            if notes:
+                text = f"{text}  ({'; '.join(notes)})" if text else f"({'; '.join(notes)})"
+            if fault is not None:
+                mark = "!"
+                buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
+                told = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
+                text = f"{told}  {text}" if text else told
+            return mark, record.name, record.latency_ns, text
         content = self._said(record)
-        if content[0] == "!" and type(record) is not Gap and getattr(record, "fault", None) is None:
-            self.marked = True
+        self.marked = self.marked or (content[0] == "!" and type(record) is not Gap)
         return content
 
-    def _said(self, record: Record) -> tuple[str, str, int | None, str]:
-        """Mark, name, latency and text of a line."""
+    def _said(self, record: Gap | Exchange | Ending | Finding) -> tuple[str, str, int | None, str]:
+        """The same of what is not a message."""
         match record:
-            case Message():
-                text, fault = self.info[record.protocol](record), record.fault
-                mark = "!" if record.outcome == "refused" or self._alarms(record) else "*" if record.notes else " "
-                if record.notes:
-                    text = f"{text}  ({'; '.join(record.notes)})" if text else f"({'; '.join(record.notes)})"
-                if fault is not None:
-                    mark = "!"
-                    buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
-                    told = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
-                    text = f"{told}  {text}" if text else told
-                return mark, record.name, record.latency_ns, text
             case Gap():
                 inside = ", inside a frame" if record.in_frame else ""
                 return "!", "gap", None, f"{bytes_text(record.size)} {_REASONS[record.reason]}{inside}"
@@ -261,17 +264,13 @@ class Lines:
                 told = f"{ident}{record.outcome}: request {record.request}, response {record.response}"
                 return mark, record.name, record.latency_ns, told
 
-    def _alarms(self, message: Message) -> bool:
-        alarm = self.alarms.get(message.protocol, {}).get(message.name)
-        return alarm is not None and alarm(message)
-
     def late(self, record: Record) -> bool:
         """Whether a record, one of those that it learned of last, was released late."""
         return id(record) in self._late
 
     def _time(self, record: Record) -> str:
         """The time, with a mark or a space behind it."""
-        return f"{self.clock.text(record.time_ns, record.time):>10}{LATE if id(record) in self._late else ' '}"
+        return f"{self.clock.text(record.time_ns, record.time):>10}{LATE if self._late and id(record) in self._late else ' '}"
 
     def _place(self, record: Record) -> _Place:
         """The conversation of `record`, its client first as far as that is known."""
