@@ -105,7 +105,12 @@ class Spans(list[Span]):
             self.beyond[span.buffer] = start, span.offset + span.length, secret or span.secret
 
     def put(self, name: str, at: int, length: int, value: Any, depth: int, leaf: bool = True, label: str | None = None) -> None:
-        self.append(Span(name, at - self.start, length, value, depth, leaf, label, False, self.buffer))
+        span = Span(name, at - self.start, length, value, depth, leaf, label, False, self.buffer)
+        # The same as `append`, which is one of three calls for a value else
+        if len(self) < MOST_SPANS:
+            _append(self, span)
+        else:
+            self.append(span)
 
     def insert(self, index: SupportsIndex, span: Span) -> None:
         if len(self) < MOST_SPANS:

@@ -11,7 +11,7 @@ given as it goes, so that what was read before the damage stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, NamedTuple
@@ -42,6 +42,8 @@ TRIED_UNPACKED, TRIED_BARE = 1 << 16, 1 << 10
 
 ENTRY_HEAD, LEADING = 24, 16
 """Bytes that hold the head of an entry of Publish, but for a filter value; and so many entries tell it, where not all are looked at."""
+
+_unpack = cache(lambda code: Struct(f">{code}").unpack_from)
 
 _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
@@ -126,7 +128,7 @@ class EntryReader(SpanRecorder):
         for part in parts:
             if end - at < part.size:
                 raise self.fail(f"{path}{part.name}", at, f"needs {part.size} bytes, {max(0, end - at)} left")
-            (value,) = Struct(">" + part.code).unpack_from(data, at)
+            (value,) = _unpack(part.code)(data, at)
             if isinstance(value, bytes):
                 value = self.render(value)
             into[part.name] = value
