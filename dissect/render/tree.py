@@ -32,11 +32,15 @@ NAME_LIMIT = 40
 """Columns that names and their indentation may take before values stop lining up."""
 
 PRINTABLE = bytes(one if 0x20 <= one < 0x7F else 0x2E for one in range(256))
+_PRINTED = bytes(range(0x20, 0x7F))
 LEGIBLE = 2
 """Bytes from which on what can be printed is shown beside their digits: one may look like text by chance."""
 
 REMEMBERED = 4096
-"""Names of fields that are kept ready; when there are more, all are made anew."""
+"""Names of fields, and texts, that are kept ready."""
+
+SHORT = 64
+"""Bytes of a field up to which its text is kept."""
 
 _NO_FIELDS = (FURTHER, UNDECODED)
 _NO_OCTETS = " " * 27
@@ -161,7 +165,7 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
                     continue
                 text = value
             elif kind is str:
-                text = _quoted_or_digits(value, data, offset, offset + length)
+                text = (_quoted_again if length <= SHORT else _quoted_or_digits)(value, data[offset : offset + length])
             else:
                 text = "" if value is None and span.name in _NO_FIELDS else _text(value)
             if label:
@@ -170,23 +174,23 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
     return lines
 
 
-def _quoted_or_digits(value: str, data: bytes, start: int, end: int) -> str:
-    """A text; if it is the hex digits that its bytes, `data[start:end]`, end with, with the text that they are where most of it can be
-    printed."""
+def _quoted_or_digits(value: str, data: bytes) -> str:
+    """A text; if it is the hex digits that its bytes end with, with the text that they are where most of it can be printed."""
     # Most texts need not be compared with the digits
-    if not value or start >= end or (end <= len(data) and _LAST_DIGIT[data[end - 1]] != value[-1]):
-        return f"'{value}'" if value.isprintable() else f"'{visible(value)}'"
-    data = data[start:end]
-    data = data[-((len(value) + 1) // 2) :]
-    if not data.hex().endswith(value):
-        return f"'{visible(value)}'"
-    if len(value) > 2 * RAW and not value.strip("0"):
-        # Zeros of more bytes than stand beside them are counted
-        return f"{len(value) // 2:,} zero bytes"
-    if len(value) % 2 or len(data) < LEGIBLE:
-        return value
-    text = data.translate(PRINTABLE).decode()
-    return f'{value}  "{text}"' if 4 * text.count(".") <= len(data) + 4 * data.count(b".") else value
+    if value and data and _LAST_DIGIT[data[-1]] == value[-1]:
+        data = data[-((len(value) + 1) // 2) :]
+        if data.hex().endswith(value):
+            if len(value) > 2 * RAW and not value.strip("0"):
+                # Zeros of more bytes than stand beside them are counted
+                return f"{len(value) // 2:,} zero bytes"
+            if len(value) % 2 or len(data) < LEGIBLE or 4 * len(data.translate(None, _PRINTED)) > len(data):
+                return value
+            return f'{value}  "{data.translate(PRINTABLE).decode()}"'
+    return f"'{visible(value)}'"
+
+
+_quoted_again = lru_cache(REMEMBERED)(_quoted_or_digits)
+"""The same for short texts, most of which are in many messages."""
 
 
 def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
@@ -219,7 +223,7 @@ def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
     if value is None and (bad or span.name in _NO_FIELDS):
         return ""
     # Hex digits that repeat the bytes are bytes; text of so many characters would have taken as many bytes.
-    text = _quoted_or_digits(value, data, span.offset, span.offset + span.length) if isinstance(value, str) else _text(value)
+    text = _quoted_or_digits(value, data[span.offset : span.offset + span.length]) if isinstance(value, str) else _text(value)
     return f"{text}  {visible(span.label)}" if span.label else text
 
 
