@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -178,9 +178,9 @@ class Streamdump:
         except InterfaceError as error:
             if not isinstance(error.__cause__, PermissionError):
                 raise
-            _not_captured(str(error), _PERMITTED)
+            raise _not_captured(str(error), _PERMITTED) from None
         except AttributeError:
-            _not_captured("only Linux has packet sockets", "Run this test on Linux")
+            raise _not_captured("only Linux has packet sockets", "Run this test on Linux") from None
         recorder.inspector.begins.append(seen._begin)
         with recorder:
             yield seen
@@ -235,11 +235,11 @@ class Streamdump:
 _PERMITTED = "Run pytest as root, in a container with `--cap-add NET_RAW`, or with a Python that may capture (`setcap cap_net_raw=ep`)"
 
 
-def _not_captured(why: str, advice: str) -> NoReturn:
-    """Skip the test, or let it fail where `CI` is set: nobody reads there that nothing was compared."""
+def _not_captured(why: str, advice: str) -> BaseException:
+    """Return what skips the test, or fails it where `CI` is set: nobody reads there that nothing was compared."""
     if not os.environ.get("CI"):
-        pytest.skip(f"nothing can be captured here: {why}")
-    pytest.fail(f"nothing can be captured here: {why}\n{advice}, or exclude this test where CI is set.", pytrace=False)
+        return pytest.skip.Exception(f"nothing can be captured here: {why}")
+    return pytest.fail.Exception(f"nothing can be captured here: {why}\n{advice}, or exclude this test where CI is set.", pytrace=False)
 
 
 @pytest.fixture
