@@ -6,6 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice, product
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -342,32 +343,27 @@ class _Teller:
         self.title = pair.golden.title
         self.golden = ordered(pair.golden.lines)
         self.got = ordered(pair.got.lines)
-        self.place = {line: at for at, line in enumerate(self.golden)}
+        self.place: dict[Line | None, int] = {line: at for at, line in enumerate(self.golden)}
         self.place_got = {line: at for at, line in enumerate(self.got)}
-        self.before: dict[Line, Line | None] = {}
-        """What the nearest line in front of each of the capture belongs to."""
         partner = {got: golden for golden, got in (*pair.lines, *pair.moved)}
+        self.before: dict[Line, Line | None] = {}
+        """The golden line that belongs to the nearest in front of each of the capture."""
         nearest: Line | None = None
         for line in self.got:
             self.before[line] = nearest
             nearest = partner.get(line, nearest)
 
-    def _where(self, nearest: Line | None) -> int:
-        return -1 if nearest is None else self.place[nearest]
-
     def lines(self) -> list[Difference]:
         """What differs in messages, in the order of the golden file."""
         pair = self.pair
-        told: list[tuple[int, Difference]] = []
-        if pair.golden.layout != pair.got.layout:
-            told.append((-1, self._other_layout()))
+        told = [(-1, difference) for difference in self._other_layout()]
         crossed: list[list[Change]] = []
         """What is noted beside each pair that moved."""
         across: dict[int, list[Change]] = {}
         free = [*range(len(self.golden) + 1)]
         """The next place that nobody crossed, or the way there."""
         for golden, got in pair.moved:
-            low, high = sorted((self.place[golden], self._where(self.before[got])))
+            low, high = sorted((self.place[golden], self.place.get(self.before[got], -1)))
             crossed.append([])
             at = _end_of(free, max(0, low))
             while at <= high:
@@ -389,7 +385,7 @@ class _Teller:
             difference = self._line("extra", f"{_what(got)} is not in {self.words.there}", None, got, packet=got.packet)
             nearest = self.before[got]
             difference.line = pair.golden.at if nearest is None else nearest.at
-            told.append((self._where(nearest), difference))
+            told.append((self.place.get(nearest, -1), difference))
         for (golden, got), notes in zip(pair.moved, crossed, strict=True):
             where, expected = _behind(self.got, self.place_got[got]), _behind(self.golden, self.place[golden])
             text = f"{_what(golden)} comes {where}, {self.words.then} {expected}{f'; {_said(notes, self.words)}' if notes else ''}"
@@ -397,10 +393,11 @@ class _Teller:
         told.sort(key=lambda one: one[0])
         return [difference for _, difference in told]
 
-    def _other_layout(self) -> Difference:
+    def _other_layout(self) -> Iterator[Difference]:
         golden, got = self.pair.golden, self.pair.got
-        text = f"conversation {self.title}: layout is {_layout(got)}, {self.words.then} {_layout(golden)}"
-        return Difference("field", self.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
+        if golden.layout != got.layout:
+            text = f"conversation {self.title}: layout is {_layout(got)}, {self.words.then} {_layout(golden)}"
+            yield Difference("field", self.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
 
     def _unlike_end(self, golden: Line, got: Line) -> Difference | None:
         """A request that was answered in one of the two only."""
@@ -443,11 +440,9 @@ class _Teller:
         middle = [] if golden is None else [f"  - {_short(golden, changed)}"]
         if got is not None:
             middle.append(f"  + {_short(got, changed, self.same)}")
-        if golden is not None:
-            lines, at, part = self.golden, self.place[golden], golden
-        else:
-            assert got is not None
-            lines, at, part = self.got, self.place_got[got], got
+        part = golden or got
+        assert part is not None
+        lines, at = (self.golden, self.place[part]) if golden is not None else (self.got, self.place_got[part])
         around = lines[max(0, at - AROUND) : at], lines[at + 1 : at + 1 + AROUND]
         before, behind = ([f"    {_short(line)}" for line in some] for some in around)
         return self._told(kind, part, text, changes, packet, part.at, [*before, *middle, *behind])
@@ -514,25 +509,25 @@ class _Teller:
         context += [f"  - {_item(golden, at)}" for at in mine[:AROUND]]
         context += [f"  + {_item(got, at)}" for at in theirs[:AROUND]]
         context += [f"    {_item(golden, at)}" for at in range(mine.stop, min(len(golden.items), mine.stop + AROUND))]
-        start = f"{_what(golden)}: "
+        changes: list[Change] = []
+        kind: Kind = "field"
         if not theirs:
-            text = f"conversation {self.title}: {start}{_numbered(mine)} missing"
+            text = f"conversation {self.title}: {_what(golden)}: {_numbered(mine)} missing"
             return Difference("missing", self.title, golden.name, text, [], packet, line, context)
         if not mine:
-            text = f"{start}{_numbered(theirs)} not in {self.words.there}"
-            return self._told("extra", golden, text, (), packet, line, context)
-        if len(mine) != len(theirs):
-            text = f"{start}{len(theirs):,} other items instead of {_numbered(mine)}"
-            return self._told("field", golden, text, (), packet, line, context)
-        changes = [
-            Change(f"item {a} {change.field}", change.golden, change.got)
-            for a, b in zip(mine, theirs, strict=True)
-            for change in self.same.changed(golden.items[a], got.items[b], golden.labels, got.labels)
-        ]
-        more = f", and {len(mine) - 1:,} items behind it" if len(mine) > 1 else ""
-        first = changes[: 1 if len(mine) > 1 else None]
-        text = f"{start}{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}"
-        return self._told("field", golden, text, changes[: 4 * FIELDS_SHOWN], packet, line, context)
+            kind, text = "extra", f"{_numbered(theirs)} not in {self.words.there}"
+        elif len(mine) != len(theirs):
+            text = f"{len(theirs):,} other items instead of {_numbered(mine)}"
+        else:
+            changes = [
+                Change(f"item {a} {change.field}", change.golden, change.got)
+                for a, b in zip(mine, theirs, strict=True)
+                for change in self.same.changed(golden.items[a], got.items[b], golden.labels, got.labels)
+            ]
+            more = f", and {len(mine) - 1:,} items behind it" if len(mine) > 1 else ""
+            first = changes[: 1 if len(mine) > 1 else None]
+            text = f"{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}"
+        return self._told(kind, golden, f"{_what(golden)}: {text}", changes[: 4 * FIELDS_SHOWN], packet, line, context)
 
 
 # Which conversations belong together
@@ -549,7 +544,7 @@ def match(
         pairs, one, other = alike(golden, got, keys.digest)
     scores = _scores(one, other, place, effort)
     if scores is None:
-        for key in (_names, _protocol):
+        for key in (_names, attrgetter("protocol")):
             more, one, other = alike(one, other, key)
             pairs += more
     else:
@@ -584,10 +579,6 @@ def _scores(
 
 def _names(conversation: GoldenConversation) -> Hashable:
     return conversation.protocol, frozenset(_skeleton(conversation).items())
-
-
-def _protocol(conversation: GoldenConversation) -> Hashable:
-    return conversation.protocol
 
 
 def _skeleton(conversation: GoldenConversation) -> Counter[Hashable]:

@@ -59,11 +59,6 @@ def rules_of(protocol: str) -> CompareRules:
     return COMPARE_RULES.get(protocol) or CompareRules()
 
 
-def without_index(path: str) -> str:
-    """A path without the numbers of lists."""
-    return _INDEX.sub("", path) if "[" in path else path
-
-
 class IdNames:
     """Renames ids by first use, and endpoints by role."""
 
@@ -202,22 +197,17 @@ class Normaliser:
             return
         for path, value in list(fields.items()):
             if path.startswith("@"):
-                if rules.of(name, path) is not None or rules.of(name, path[1:]) is not None:
-                    del fields[path]
-                continue
-            bare = without_index(path)
-            for stop in [*_borders(bare), len(bare)]:
-                rule = rules.of(name, prefix + bare[:stop])
-                if rule is None:
-                    continue
-                if rule.what == "drop":
-                    del fields[path]
-                    break
-                if stop == len(bare):
-                    fields[path] = _each(rule, value)
+                along = [rules.of(name, path), rules.of(name, path[1:])]
+                dropped = along != [None, None]
             else:
-                if path in fields and self._texts:
-                    fields[path] = self._masked(fields[path])
+                pattern = prefix + _INDEX.sub("", path)
+                stops = (found.start() for found in _BORDER.finditer(pattern, len(prefix)) if found[1])
+                along = [rules.of(name, pattern[:stop]) for stop in (*stops, len(pattern))]
+                dropped = any(rule is not None and rule.what == "drop" for rule in along)
+            if dropped:
+                del fields[path]
+            elif not path.startswith("@"):
+                fields[path] = self._masked(value if along[-1] is None else _each(along[-1], value))
 
     # One record
 
@@ -504,11 +494,6 @@ def _prefix(protocol: str, name: str) -> str:
     tables = rules_of(protocol).flows.get(name, ())
     content = next((one.content for one in tables if one.items is not None and one.content), ())
     return f"{content[0]}." if content else ""
-
-
-def _borders(path: str) -> list[int]:
-    """Where the parts of a path begin, behind the first."""
-    return [found.start() for found in _BORDER.finditer(path) if found[1]]
 
 
 def _each(rule: FieldRule, value: Any) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from itertools import product
+from typing import Any, Literal, NamedTuple, cast
 
-from streamdump.golden.settings import ByMessage, CheckSettings
+from streamdump.golden.settings import CheckSettings
 from streamdump.golden.values import Alias, Placeholder, key, shown
 from streamdump.patterns import encodable, linear
 from streamdump.protocols.compare_rules import CompareRules
@@ -44,65 +45,55 @@ class Step(NamedTuple):
     rule: FieldRule | None
 
 
+_Table = dict[tuple[str, str], tuple[FieldRule | None, str]]
+"""Rules with the user's word for the field, by name of message ("": any) and path."""
+
+
 class FieldRules:
     """The rules of one protocol."""
 
     def __init__(self, compare_rules: CompareRules | None, settings: CheckSettings, protocol: str, used: set[str]) -> None:
-        """`used` collects what of the user's own rules was of use."""
-        self.compare_rules = compare_rules or CompareRules()
+        """`used` collects the fields of the user's own rules that a message had."""
+        self.compare_rules = own = compare_rules or CompareRules()
         self.known = compare_rules is not None
         self.settings = settings
         self._used = used
         self._remembered = lru_cache(REMEMBERED)(self._look)
         self.steps = lru_cache(OBJECTS)(partial(_Steps, self))
         """Gives the steps from objects at a path, without the numbers of lists, of messages of a name."""
-        self._own = _Table()
-        self._user = _Table()
-        self._kept = _Table()
-        told = self.compare_rules
+        user, kept, fixed = self._tables = cast("tuple[_Table, _Table, _Table]", ({}, {}, {}))
+        for scope, said in settings.scopes(protocol):
+            rules = [*((field, FieldRule("drop")) for field in said.ignore), *((field, FieldRule("type")) for field in said.mask.type)]
+            for field, rule in (*rules, *((field, FieldRule("pattern", linear(one))) for field, one in said.mask.pattern.items())):
+                user[_scoped(scope, field)] = rule, field
+            kept |= {_scoped(scope, field): (None, field) for field in said.keep}
         rows: tuple[tuple[What, Iterable[tuple[Any, Iterable[str]]]], ...] = (
-            ("drop", [(None, told.dropped)]),
-            ("paired", [(None, told.paired)]),
-            ("alias", told.aliases.items()),
-            ("host", [(None, told.hosts)]),
-            ("port", [(None, told.ports)]),
-            ("mask", told.masked.items()),
-            ("reduce", [(function, [pattern]) for pattern, function in told.reduced.items()]),
+            ("drop", [(None, own.dropped)]),
+            ("paired", [(None, own.paired)]),
+            ("alias", own.aliases.items()),
+            ("host", [(None, own.hosts)]),
+            ("port", [(None, own.ports)]),
+            ("mask", own.masked.items()),
+            ("reduce", [(function, [pattern]) for pattern, function in own.reduced.items()]),
         )
         for what, each in rows:
-            for with_, patterns in each:
-                for pattern in patterns:
-                    self._own.add(pattern, FieldRule(what, with_))
-        for scope, own in settings.scopes(protocol):
-            self._take(scope, own)
-
-    def _take(self, scope: str, own: ByMessage) -> None:
-        for field in own.ignore:
-            self._user.add(scoped(scope, field), FieldRule("drop"), field)
-        for field in own.mask.type:
-            self._user.add(scoped(scope, field), FieldRule("type"), field)
-        for field, pattern in own.mask.pattern.items():
-            self._user.add(scoped(scope, field), FieldRule("pattern", linear(pattern)), field)
-        for field in own.keep:
-            self._kept.add(scoped(scope, field), None, field)
+            fixed |= {_place(pattern): (FieldRule(what, with_), "") for with_, patterns in each for pattern in patterns}
 
     @property
     def asked(self) -> bool:
-        """Whether the user said anything of these messages."""
-        return bool(self._user) or bool(self.settings.always.mask.text)
+        """Whether the user's settings name any of these messages."""
+        return bool(self._tables[0]) or bool(self.settings.always.mask.text)
 
     def of(self, name: str, path: str) -> FieldRule | None:
-        """The rule of the field at `path`, without the numbers of lists, of messages of this name."""
+        """Return the rule of the field at `path`, without the numbers of lists, of messages of this name."""
         return self._remembered(name, path) if len(path) <= LONGEST else self._look(name, path)
 
     def _look(self, name: str, path: str) -> FieldRule | None:
-        for table in (self._user, self._kept, self._own):
-            found = table.find(name, path)
+        for table, scope in product(self._tables, (name, "")):
+            found: tuple[FieldRule | None, str] | None = table.get((scope, path)) or table.get((scope, f"*.{last(path)}"))
             if found is not None:
-                rule, said = found
-                if said:
-                    self._used.add(said)
-                return rule
+                self._used.add(found[1])
+                return found[0]
         return FieldRule("drop") if not self.known and _SPEAKING.search(last(path)) else None
 
 
@@ -122,40 +113,20 @@ class _Steps(dict[str, Step]):
         return step
 
 
-class _Table:
-    """Rules by the fields that they speak of."""
-
-    def __init__(self) -> None:
-        self._exact: dict[str, tuple[FieldRule | None, str]] = {}
-        self._anywhere: dict[str, tuple[FieldRule | None, str]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._exact or self._anywhere)
-
-    def add(self, pattern: str, rule: FieldRule | None, said: str = "") -> None:
-        before = pattern.partition('"')[0]
-        name = before.partition(":")[0] if ":" in before else ""
-        path = pattern[len(name) + 1 :] if ":" in before else pattern
-        table = self._anywhere if path.startswith("*.") else self._exact
-        table[f"{name}:{path.removeprefix('*.')}"] = rule, said
-
-    def find(self, name: str, path: str) -> tuple[FieldRule | None, str] | None:
-        for where in (f"{name}:", ":"):
-            found = self._exact.get(where + path) or (self._anywhere and self._anywhere.get(where + last(path)))
-            if found:
-                return found
-        return None
-
-
 def last(path: str) -> str:
     """The last part of a path."""
     return path if path.endswith("]") and "." not in path else path.rpartition(".")[2]
 
 
-def scoped(scope: str, field: str) -> str:
-    """A field as the user names it, as a pattern: `fields.stream`, or a bare name that stands for it at any depth."""
-    path = field.removeprefix("fields.") if field.startswith("fields.") else f"*.{field}"
-    return f"{scope}:{path}"
+def _scoped(scope: str, field: str) -> tuple[str, str]:
+    """Return the place of a field as the user names it: `fields.stream`, or a name alone that stands for it at any depth."""
+    return scope, field.removeprefix("fields.") if field.startswith("fields.") else f"*.{field}"
+
+
+def _place(pattern: str) -> tuple[str, str]:
+    """Return the name of the messages that a protocol's pattern speaks of, and the path in it: `*.checksum` for any depth."""
+    name, colon, path = pattern.partition(":")
+    return (name, path) if colon and '"' not in name else ("", pattern)
 
 
 def reduced(rule: FieldRule, value: Any) -> Any:

@@ -98,16 +98,11 @@ def _conversation(conversation: GoldenConversation) -> Iterator[str]:
 def head(part: Line | Total) -> str:
     """Which way, which message, and what is not usual about it."""
     name = part.name if _NAME.fullmatch(part.name) else quoted(part.name)
-    told = f"{ARROWS[part.side]} {name}"
     if isinstance(part, Total):
-        told += f" {'set' if part.form == 'set' else 'flow'} {quoted(part.by)}"
-    elif part.kind == "one_way":
-        told += " one-way"
-    elif part.kind == "response":
-        told += f" {part.outcome or 'response'}"
-    elif part.outcome is not None:
-        told += f" {part.outcome}"
-    return told
+        more = f"{'set' if part.form == 'set' else 'flow'} {quoted(part.by)}"
+    else:
+        more = "one-way" if part.kind == "one_way" else part.outcome or ("response" if part.kind == "response" else "")
+    return f"{ARROWS[part.side]} {name} {more}".rstrip()
 
 
 def fields_text(fields: Iterable[tuple[str, Any]], labels: Mapping[str, str]) -> Iterator[str]:
@@ -203,8 +198,9 @@ class _Reader:
         self.number = 0
         self.asked: tuple[_Asked, _Asked] = (_Asked(), _Asked())
         self._part: Line | Total | None = None
+        """The message or flow read last."""
         self._into: tuple[dict[str, Any], dict[str, str]] | None = None
-        """The message or flow that was read last, and where fields in lines of their own go."""
+        """Where the fields in lines of their own go."""
         self._values = 0
         self._repeated: list[tuple[dict[str, Any], str]] = []
 
@@ -248,26 +244,24 @@ class _Reader:
             raise self.wrong("a line that stands nowhere")
 
     def _version(self, text: str) -> None:
-        if not text.startswith(FIRST):
-            raise self.wrong(f"a golden file begins with {FIRST!r}")
-        version = text.removeprefix(FIRST).strip()
-        if version != str(VERSION):
-            raise self.wrong(f"version {version or 'none'} of the format is not known, only {VERSION}")
+        begins, version = text.startswith(FIRST), text.removeprefix(FIRST).strip()
+        if not begins or version != str(VERSION):
+            unknown = f"version {version or 'none'} of the format is not known, only {VERSION}"
+            raise self.wrong(unknown if begins else f"a golden file begins with {FIRST!r}")
 
     def _top(self, text: str, said: Transcript) -> None:
+        found = _HEAD.fullmatch(text)
         if text.startswith("only "):
             said.only = frozenset(text.split()[1:])
-            return
-        if text == "with heartbeats":
+        elif text == "with heartbeats":
             said.heartbeats = True
-            return
-        found = _HEAD.fullmatch(text)
-        if found is None:
+        elif found is None:
             raise self.wrong("neither a conversation nor what the file is about")
-        one, number, arrow, other, its, protocol, layout = found.groups()
-        ends = Alias(one, int(number)), Alias(other, int(its))
-        said.conversations.append(GoldenConversation(protocol, layout, arrow == ">", ends, at=self.number))
-        self.asked = (_Asked(), _Asked())
+        else:
+            one, number, arrow, other, its, protocol, layout = found.groups()
+            ends = Alias(one, int(number)), Alias(other, int(its))
+            said.conversations.append(GoldenConversation(protocol, layout, arrow == ">", ends, at=self.number))
+            self.asked = (_Asked(), _Asked())
 
     def _message(self, text: str, conversation: GoldenConversation) -> Line | Total:
         if text[:2] not in ("> ", "< "):
@@ -289,7 +283,13 @@ class _Reader:
                 reference = int(word[1:])
             else:
                 words.append(word)
-        line = self._kind(side, name, words)
+        word = words[0] if words else ""
+        if len(words) > 1:
+            raise self.wrong(f"{words[1]} behind {word}")
+        kind = (GAP, word) if name == GAP and word in REASONS else KINDS.get(word)
+        if kind is None:
+            raise self.wrong(f"{word} is nothing that a message can be")
+        line = Line(side, name, *kind, at=self.number)
         self._fields(text, at, line.fields, line.labels)
         if line.kind == "response":
             self._answers(line, reference)
@@ -299,15 +299,6 @@ class _Reader:
         line.lane = name if apart else line.request.lane if line.request is not None else ""
         conversation.lines.append(line)
         return line
-
-    def _kind(self, side: int, name: str, words: list[str]) -> Line:
-        word = words[0] if words else ""
-        if len(words) > 1:
-            raise self.wrong(f"{words[1]} behind {word}")
-        told = (GAP, word) if name == GAP and word in REASONS else KINDS.get(word)
-        if told is None:
-            raise self.wrong(f"{word} is nothing that a message can be")
-        return Line(side, name, *told, at=self.number)
 
     def _answers(self, line: Line, reference: int | None) -> None:
         asked = self.asked[1 - line.side]

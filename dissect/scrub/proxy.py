@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
 
 from streamdump.layers.proxy import BEGIN_1, CRC32C, FAMILIES, FIXED, ProxyHeader, fields_at, sum_of
 from streamdump.scrub.packets import Edit
-from streamdump.scrub.replace import FILL, AddressReplacements
+from streamdump.scrub.replace import FILL, AddressReplacements, Replacements
 
 KEPT = (1, CRC32C, 4)
 """Fields of version 2 that stay: the protocol inside, the checksum, and what only fills up."""
@@ -25,8 +23,7 @@ class ProxyReplacements:
 
     def __init__(self, addresses: AddressReplacements) -> None:
         self._addresses = addresses
-        self._known: dict[bytes, bytes] = {}
-        self._count: Counter[int] = Counter()
+        self._texts = Replacements()
 
     def edits(self, header: ProxyHeader) -> list[Edit]:
         """What comes where in a header."""
@@ -38,7 +35,7 @@ class ProxyReplacements:
                 keep = len(BEGIN_1) + len(header.kind) * (header.kind == "UNKNOWN")
                 after[keep:-2] = bytes(32 if byte == 32 else FILL[0] for byte in before[keep:-2])
             for match in _ADDRESS.finditer(bytes(after)):
-                after[match.start() : match.end()] = self._text(match[0])
+                after[match.start() : match.end()] = self._texts.instead(match[0], _like)
         else:
             self._binary(header, after)
         return [] if after == before else [(0, len(after), bytes(after))]
@@ -61,31 +58,13 @@ class ProxyReplacements:
             if kind == CRC32C and end - start == 4 and raw[start:end] == sum_of(raw, start):
                 after[start:end] = sum_of(bytes(after), start)
 
-    def _text(self, address: bytes) -> bytes:
-        """An address of as many characters."""
-        if address not in self._known:
-            size = len(address)
-            self._count[size] += 1
-            made = _like(address, self._count[size])
-            self._known[address] = made
-        return self._known[address]
-
 
 def _like(address: bytes, number: int) -> bytes:
     """An address whose groups have as many digits."""
-    if b":" in address:
-        groups = [*_HEX.finditer(address)]
-        made = bytearray(address)
-        for group in reversed(groups):
-            size = group.end() - group.start()
-            number, digits = divmod(number, 16**size)
-            made[group.start() : group.end()] = b"%0*x" % (size, digits)
-        return bytes(made)
-    return b".".join(reversed([*_numbers(address.split(b"."), number)]))
-
-
-def _numbers(groups: list[bytes], number: int) -> Iterator[bytes]:
-    for group in reversed(groups):
-        least, most = NUMBERS.get(len(group), (100, 255))
+    made = bytearray(address)
+    for group in reversed([*_HEX.finditer(address)]):
+        size = len(group[0])
+        least, most = (0, 16**size - 1) if b":" in address else NUMBERS.get(size, (100, 255))
         number, rest = divmod(number, most - least + 1)
-        yield b"%d" % (least + rest)
+        made[group.start() : group.end()] = b"%0*x" % (size, rest) if b":" in address else b"%d" % (least + rest)
+    return bytes(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from ipaddress import ip_address
 
 FILL = b"x"
@@ -11,65 +12,66 @@ _LETTERS = bytes(FILL[0] if chr(one).isalnum() or one >= 0x80 else one for one i
 """Prose keeps its blanks and marks."""
 
 
-class NameReplacements:
-    """Replacements of names: the first of each length is number 1."""
+class Replacements:
+    """Remembers what comes instead: for equal bytes the same; the first of each size is number 1."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
         self._count: Counter[int] = Counter()
 
-    def of(self, name: bytes) -> bytes:
-        """The replacement; names without a letter or digit (`/`) stay."""
-        if name not in self._known:
-            self._known[name] = self._new(len(name)) if any(chr(one).isalnum() or one >= 0x80 for one in name) else name
-        return self._known[name]
+    def instead(self, data: bytes, make: Callable[[bytes, int], bytes], stays: Callable[[bytes], bool] = lambda data: False) -> bytes:
+        """Return the replacement that `make` returns for the bytes and their number, or `data` itself where it `stays`."""
+        if data not in self._known:
+            kept = stays(data)
+            self._count[len(data)] += not kept
+            self._known[data] = data if kept else make(data, self._count[len(data)])
+        return self._known[data]
 
-    def _new(self, size: int) -> bytes:
-        self._count[size] += 1
-        number = self._count[size] % len(_DIGITS) ** size
-        text = bytearray()
-        while number or not text:
-            number, digit = divmod(number, len(_DIGITS))
-            text.append(_DIGITS[digit])
-        text.reverse()
-        # capitals, which no number has
-        return (b"NAME-" + b"-" * size)[: size - len(text)] + bytes(text)
+
+class NameReplacements(Replacements):
+    """Replacements of names."""
+
+    def of(self, name: bytes) -> bytes:
+        """Return the replacement; names without a letter or digit (`/`) stay."""
+        return self.instead(name, _name, lambda name: not any(chr(one).isalnum() or one >= 0x80 for one in name))
+
+
+class AddressReplacements(Replacements):
+    """Replacements of network and hardware addresses; those that name no machine stay."""
+
+    def network(self, address: bytes) -> bytes:
+        """Return an IPv4 or IPv6 address; loopback, multicast and unspecified ones stay."""
+        return self.instead(address, _address, _is_general)
+
+    def hardware(self, address: bytes) -> bytes:
+        """Return an Ethernet address; zeros and the broadcast address stay, and groups stay groups."""
+        return self.instead(address, _address, lambda address: not any(address) or address == b"\xff" * 6)
 
 
 def prose(text: bytes) -> bytes:
-    """Text in which every letter and digit was overwritten."""
+    """Return text in which every letter and digit was overwritten."""
     return text.translate(_LETTERS)
 
 
-class AddressReplacements:
-    """Replacements of network and hardware addresses; those that name no machine stay."""
+def _name(name: bytes, number: int) -> bytes:
+    size = len(name)
+    number %= len(_DIGITS) ** size
+    text = bytearray()
+    while number or not text:
+        number, digit = divmod(number, len(_DIGITS))
+        text.insert(0, _DIGITS[digit])
+    # capitals, which no number has
+    return (b"NAME-" + b"-" * size)[: size - len(text)] + bytes(text)
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, bytes] = {}
-        self._count: Counter[int] = Counter()
-        """How many there are of each size."""
 
-    def network(self, address: bytes) -> bytes:
-        """An IPv4 or IPv6 address; loopback, multicast and unspecified ones stay."""
-        if address not in self._known:
-            what = ip_address(address)
-            kept = what.is_loopback or what.is_multicast or what.is_unspecified or address == b"\xff" * 4
-            self._known[address] = address if kept else self._new(address)
-        return self._known[address]
+def _is_general(address: bytes) -> bool:
+    what = ip_address(address)
+    return what.is_loopback or what.is_multicast or what.is_unspecified or address == b"\xff" * 4
 
-    def hardware(self, address: bytes) -> bytes:
-        """An Ethernet address; that of nobody and that of all stay, and groups stay groups."""
-        if address not in self._known:
-            kept = not any(address) or address == b"\xff" * 6
-            self._known[address] = address if kept else self._new(address)
-        return self._known[address]
 
-    def _new(self, address: bytes) -> bytes:
-        size = len(address)
-        self._count[size] += 1
-        number = self._count[size]
-        if size == 4:
-            return bytes((10, *(number % (1 << 24)).to_bytes(3, "big")))
-        if size == 6:
-            return bytes((2 | address[0] & 1, 0, *number.to_bytes(4, "big")))
-        return bytes.fromhex("20010db8") + number.to_bytes(12, "big")
+def _address(address: bytes, number: int) -> bytes:
+    if len(address) == 4:
+        return bytes((10, *(number % (1 << 24)).to_bytes(3, "big")))
+    if len(address) == 6:
+        return bytes((2 | address[0] & 1, 0, *number.to_bytes(4, "big")))
+    return bytes.fromhex("20010db8") + number.to_bytes(12, "big")
