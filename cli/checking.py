@@ -65,7 +65,7 @@ class Chosen:
         made = self._made[id(found)] = found.with_more(given.only, given.unordered or None, given.heartbeats or None, self._ignore)
         return made
 
-    def tell_useless(self) -> None:
+    def report_unused(self) -> None:
         """Say what was said of fields that no message had."""
         for field in sorted(set().union(*(one.said() for one in self._made.values())) - self.used):
             say(f"{field}: no message has this field, so what the settings say of it does nothing")
@@ -94,7 +94,7 @@ class CheckRun:
         since = monotonic()
         checked = check(name, golden, source, settings, update, self.chosen.used)
         self.found.append((checked, monotonic() - since))
-        self._tell(checked)
+        self._report(checked)
         if checked.empty:
             say(f"{golden}: holds no conversation, for nothing in {name} could be compared")
 
@@ -141,8 +141,8 @@ class CheckRun:
         self.one(str(path), place, record_source(recorder.records, recorder.rows), settings, update)
         return ExitCode.DONE
 
-    def _tell(self, one: Checked) -> None:
-        tell(one, self.palette, self.json, self.github)
+    def _report(self, one: Checked) -> None:
+        report_one(one, self.palette, self.json, self.github)
         if self.github and not self.json:
             write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
@@ -186,7 +186,7 @@ class CheckRun:
             }
             parts = [f"{number:,} {words.get(outcome, outcome)}" for outcome, number in outcomes.items()]
             say("; ".join([f"{count(len(self.found), 'capture')}: {', '.join(parts)}", *self._unread_tls()]))
-        self.chosen.tell_useless()
+        self.chosen.report_unused()
         return code if code is not ExitCode.DONE else code_of([one for one, _ in self.found])
 
 
@@ -198,7 +198,7 @@ def code_of(found: Sequence[Checked]) -> ExitCode:
     return next((code for outcome, code in CODES.items() if outcome in outcomes), ExitCode.DONE)
 
 
-def tell(one: Checked, colours: Palette, json: bool, github: bool = False, then: str = "golden") -> None:
+def report_one(one: Checked, colours: Palette, json: bool, github: bool = False, then: str = "golden") -> None:
     """Say what became of a capture."""
     if json:
         write(encode([one]))

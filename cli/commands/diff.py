@@ -31,7 +31,7 @@ def diff(
     """What one capture says that another one does not."""
     from pathlib import Path
 
-    from streamdump.cli.checking import Chosen, code_of, tell
+    from streamdump.cli.checking import Chosen, code_of, report_one
     from streamdump.golden.check import capture_source, check
 
     if captures is None or len(captures) != 2:
@@ -43,9 +43,9 @@ def diff(
     chosen = Chosen(compared)
     sources = [capture_source(one, options) for one in (old, new)]
     found = check(new, Path(old), sources[1], chosen.of(Path(new)), used=chosen.used, old=sources[0])
-    tell(found, palette(colour), json, then="old")
+    report_one(found, palette(colour), json, then="old")
     if found.outcome in ("same", "different"):
         unread = f"; {count(len(found.unread), 'conversation')} of {new} not read, and not compared" if found.unread else ""
         say(f"{old} and {new}: {count(len(found.differences), 'difference')}{unread}")
-    chosen.tell_useless()
+    chosen.report_unused()
     return code_of([found])

@@ -76,11 +76,11 @@ def scrub(
             done = scrub(file, Path(target), wanted, options, "standard input")
     else:
         done = scrub(source, Path(target), wanted, options)
-    _tell(target, done, wanted)
+    _report(target, done, wanted)
     return ExitCode.DONE if done.error is None else ExitCode.UNREADABLE
 
 
-def _tell(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
+def _report(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
     """What was done, and what stays."""
     parts = [_several(number, WORDS[what]) for what, number in sorted(done.parts.items(), key=lambda one: list(WORDS).index(one[0]))]
     if done.sealed and wanted.payloads:

@@ -1,1 +1,1 @@
-"""Golden captures: what the messages of a capture say, without what is chance, kept in a file and compared with a later capture."""
+"""Golden captures: the messages of a capture, without what varies from run to run, kept in a file and compared with a later capture."""

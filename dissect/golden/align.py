@@ -13,7 +13,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 EFFORT, FOR_EACH = 1_000_000, 100
-"""Steps that a comparison may take, and for each line more; with those taken, places are compared one by one."""
+"""Steps that a comparison may take, and more for each line; after them, lines are compared place by place."""
 
 Pair = tuple[int, int]
 Key = Callable[[T], Hashable]
@@ -26,8 +26,8 @@ class Effort:
         self.left = EFFORT + FOR_EACH * lines
         self.reached = False
 
-    def take(self, steps: int) -> bool:
-        """Whether so many steps were left, which are taken."""
+    def spend(self, steps: int) -> bool:
+        """Spend `steps`; return False where fewer are left."""
         if steps > self.left:
             self.reached = True
             return False
@@ -47,7 +47,7 @@ class _Matcher(SequenceMatcher[Hashable]):
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
         assert ahi is not None and bhi is not None
-        if self._effort.take(self._steps[ahi] - self._steps[alo]):
+        if self._effort.spend(self._steps[ahi] - self._steps[alo]):
             return super().find_longest_match(alo, ahi, blo, bhi)
         (one, other), size = self._pair, min(ahi - alo, bhi - blo)
         first = next((at for at in range(size) if one[alo + at] == other[blo + at]), size)

@@ -1,4 +1,4 @@
-"""Captures and their golden files: which belongs to which, whether the one says what the other does, and writing them anew."""
+"""Captures and their golden files: which belong together, whether they agree, and writing golden files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _is_other(path: Path) -> bool:
     try:
         open_capture(path).close()
     except CaptureError as error:
-        # Any other error is told when it is read
+        # Any other error is reported when it is read
         return isinstance(error, NoCapture)
     return False
 
@@ -131,7 +131,7 @@ def read_golden(path: Path) -> str | None:
 
 
 def write_golden(path: Path, said: Transcript) -> bool:
-    """Write a golden file, whole or not at all; whether that changed it."""
+    """Write a golden file, completely or not at all; return whether that changed it."""
     data = written(said).encode("utf-8", "backslashreplace")
     if len(data) > SIZE or data.count(b"\n") >= LINES:
         raise UsageError(
@@ -160,7 +160,7 @@ def capture_source(capture: str | Path, options: Options) -> Source:
             raise CaptureError("is no regular file", str(capture))
         inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), finite=True)
         for batch in inspector.batches():
-            normaliser.take(batch)
+            normaliser.feed(batch)
         inspector.complain()
         return normaliser.finish(inspector.rows())
 
@@ -171,7 +171,7 @@ def record_source(records: Iterable[Record], rows: Sequence[ConversationRow]) ->
     """Records that are there already; they were made with `bytes_as="raw"`."""
 
     def give(normaliser: Normaliser) -> Transcript:
-        normaliser.take(records)
+        normaliser.feed(records)
         return normaliser.finish(rows)
 
     return give
@@ -186,7 +186,7 @@ def check(
     used: set[str] | None = None,
     old: Source | None = None,
 ) -> Checked:
-    """Compare what a source gives with its golden file, or write that anew; or with what an `old` one, called `golden`, gives."""
+    """Compare a source with its golden file, or write that file; or compare it with an `old` source, called `golden`."""
     checked = Checked(1, readable(name), readable(str(golden)), "same")
     try:
         expected, text = None, None

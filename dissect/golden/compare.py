@@ -25,8 +25,8 @@ AROUND = 2
 WIDE = 116
 """Columns that such a line may have."""
 
-TOLD = 2_000
-"""Characters of each line and value that are told."""
+LONGEST = 2_000
+"""Characters of each line and value that are reported."""
 
 ABSENT = "not there"
 """What is said of a field that one of two messages has not."""
@@ -35,7 +35,7 @@ FIELDS_SHOWN = 6
 """Fields that a difference lists."""
 
 STEPS = 60
-"""What comparing two conversations takes, beside a step for each kind of message that both have, to find out which belong together."""
+"""Steps for the comparison of two conversations, besides one for each kind of message that both have."""
 
 ALIKE = 1 / 3
 """How much of two conversations must be the same for them to be compared."""
@@ -80,7 +80,7 @@ GOLDEN_FILE, OLD_CAPTURE = Words(), Words("old", "the old capture")
 
 
 class Differences(list[Difference]):
-    """What differs; `bounded`: more of it may be told than there is, as the comparison reached the bound on its effort."""
+    """The differences; `bounded`: more may be reported than there are, as the comparison reached the bound on its effort."""
 
     bounded = False
 
@@ -91,12 +91,12 @@ def differences(golden: Transcript, got: Transcript, settings: CheckSettings, wo
     found = Differences(_differences(golden, got, settings, words, effort))
     found.bounded = effort.reached
     for one in found:
-        one.text = cut(one.text, TOLD)
-        one.context = [cut(line, TOLD) for line in one.context]
+        one.text = cut(one.text, LONGEST)
+        one.context = [cut(line, LONGEST) for line in one.context]
         for change in one.changes:
-            change.field = cut(change.field, TOLD)
-            change.golden = change.golden and cut(change.golden, TOLD)
-            change.got = change.got and cut(change.got, TOLD)
+            change.field = cut(change.field, LONGEST)
+            change.golden = change.golden and cut(change.golden, LONGEST)
+            change.got = change.got and cut(change.got, LONGEST)
     return found
 
 
@@ -148,24 +148,24 @@ def _aliases(golden: Any, got: Any) -> Iterator[tuple[Alias, Alias]]:
 
 
 class _Keys:
-    """What lines are recognised by; aliases count as what they are, not which."""
+    """The keys that lines are paired by; aliases count by kind, not by number."""
 
     def __init__(self) -> None:
         self.own = cache(self._own)
-        self.whole = cache(self._whole)
-        self.levels: list[Key[Line]] = [self.whole, self.own, self.outcome, self.name]
+        self.complete = cache(self._complete)
+        self.levels: list[Key[Line]] = [self.complete, self.own, self.outcome, self.name]
 
     def _own(self, line: Line) -> Hashable:
-        """By all that it says."""
+        """Return the key of its fields, name, kind and outcome."""
         return hash((line.name, line.kind, line.outcome, _content(line.fields)))
 
-    def _whole(self, line: Line) -> Hashable:
-        """By all that it says, and its responses."""
+    def _complete(self, line: Line) -> Hashable:
+        """Return the key of the line and its responses."""
         return hash((self.own(line), *map(self.own, line.responses))) if line.responses else self.own(line)
 
     @staticmethod
     def content(line: Line) -> Hashable:
-        """By what it says itself; notes depend on where it stands."""
+        """Return the key of the line without notes, which depend on its place."""
         return line.name, line.kind, line.outcome, _content({path: value for path, value in line.fields.items() if path != NOTES})
 
     @staticmethod
@@ -178,7 +178,7 @@ class _Keys:
 
     def digest(self, conversation: GoldenConversation) -> Hashable:
         """By all that a conversation says."""
-        lanes = tuple(sorted((lane, tuple(map(self.whole, lines))) for lane, lines in _by_lane(conversation).items()))
+        lanes = tuple(sorted((lane, tuple(map(self.complete, lines))) for lane, lines in _by_lane(conversation).items()))
         flows = tuple(
             (_flow(flow), _content(flow.fields), tuple(item if flow.form == "set" else _content(item) for item in flow.items))
             for flow in sorted(conversation.flows, key=_flow)
@@ -220,7 +220,7 @@ class _Pair:
         for lane in dict.fromkeys((*one, *other)):
             pairs, lost, new = divided(one.get(lane, []), other.get(lane, []), keys.levels, self.effort)
             self.lines += pairs
-            for key in (keys.whole, keys.own, keys.content):
+            for key in (keys.complete, keys.own, keys.content):
                 # What says the same elsewhere
                 moved, lost, new = alike(lost, new, key)
                 self.moved += moved
@@ -303,9 +303,9 @@ def _differences(golden: Transcript, got: Transcript, settings: CheckSettings, w
     same = _Same(values for pair in pairs.values() for values in pair.values())
     for one in golden.conversations:
         if one in pairs:
-            teller = _Teller(pairs[one], same, words)
-            yield from teller.lines()
-            yield from teller.flows()
+            reporter = DiffReporter(pairs[one], same, words)
+            yield from reporter.lines()
+            yield from reporter.flows()
         else:
             text = f"conversation {one.title}: is missing ({one.protocol}, {_count(one)})"
             yield Difference("missing", one.title, None, text, line=one.at, context=_first(one, "-"))
@@ -333,8 +333,8 @@ def _latencies(conversation: GoldenConversation, title: str, settings: CheckSett
             yield Difference("latency", title, line.name, text, [Change("latency", allowed, took)], line.packet)
 
 
-class _Teller:
-    """Tells what differs between two conversations that belong together."""
+class DiffReporter:
+    """Reports the differences between two paired conversations."""
 
     def __init__(self, pair: _Pair, same: _Same, words: Words) -> None:
         self.pair = pair
@@ -356,12 +356,12 @@ class _Teller:
     def lines(self) -> list[Difference]:
         """What differs in messages, in the order of the golden file."""
         pair = self.pair
-        told = [(-1, difference) for difference in self._other_layout()]
+        found = [(-1, difference) for difference in self._other_layout()]
         crossed: list[list[Change]] = []
         """What is noted beside each pair that moved."""
         across: dict[int, list[Change]] = {}
         free = [*range(len(self.golden) + 1)]
-        """The next place that nobody crossed, or the way there."""
+        """The next place not crossed yet, or the way there."""
         for golden, got in pair.moved:
             low, high = sorted((self.place[golden], self.place.get(self.before[got], -1)))
             crossed.append([])
@@ -379,19 +379,19 @@ class _Teller:
                     if around is not None:
                         around += [Change(f"{_what(golden)}: notes", one.golden, one.got) for one in difference.changes]
                         continue
-                told.append((at, difference))
-        told += [(self.place[golden], self._line("missing", f"{_what(golden)} is missing", golden)) for golden in pair.missing]
+                found.append((at, difference))
+        found += [(self.place[golden], self._line("missing", f"{_what(golden)} is missing", golden)) for golden in pair.missing]
         for got in pair.extra:
             difference = self._line("extra", f"{_what(got)} is not in {self.words.there}", None, got, packet=got.packet)
             nearest = self.before[got]
             difference.line = pair.golden.at if nearest is None else nearest.at
-            told.append((self.place.get(nearest, -1), difference))
+            found.append((self.place.get(nearest, -1), difference))
         for (golden, got), notes in zip(pair.moved, crossed, strict=True):
             where, expected = _behind(self.got, self.place_got[got]), _behind(self.golden, self.place[golden])
             text = f"{_what(golden)} comes {where}, {self.words.then} {expected}{f'; {_said(notes, self.words)}' if notes else ''}"
-            told.append((self.place[golden], self._line("moved", text, golden, None, notes, got.packet)))
-        told.sort(key=lambda one: one[0])
-        return [difference for _, difference in told]
+            found.append((self.place[golden], self._line("moved", text, golden, None, notes, got.packet)))
+        found.sort(key=lambda one: one[0])
+        return [difference for _, difference in found]
 
     def _other_layout(self) -> Iterator[Difference]:
         golden, got = self.pair.golden, self.pair.got
@@ -445,9 +445,9 @@ class _Teller:
         lines, at = (self.golden, self.place[part]) if golden is not None else (self.got, self.place_got[part])
         around = lines[max(0, at - AROUND) : at], lines[at + 1 : at + 1 + AROUND]
         before, behind = ([f"    {_short(line)}" for line in some] for some in around)
-        return self._told(kind, part, text, changes, packet, part.at, [*before, *middle, *behind])
+        return self._difference(kind, part, text, changes, packet, part.at, [*before, *middle, *behind])
 
-    def _told(
+    def _difference(
         self,
         kind: Kind,
         part: Line | Total,
@@ -465,27 +465,27 @@ class _Teller:
     def flows(self) -> Iterator[Difference]:
         """What differs in flows."""
         for flow in self.pair.flows_missing:
-            yield self._told("missing", flow, f"{_what(flow)} is missing", (), None, flow.at, [f"  - {_short(flow)}"])
+            yield self._difference("missing", flow, f"{_what(flow)} is missing", (), None, flow.at, [f"  - {_short(flow)}"])
         for flow in self.pair.flows_extra:
             text = f"{_what(flow)} is not in {self.words.there}"
-            yield self._told("extra", flow, text, (), flow.packet, None, [f"  + {_short(flow)}"])
+            yield self._difference("extra", flow, text, (), flow.packet, None, [f"  + {_short(flow)}"])
         for golden, got in self.pair.flows:
             changes = self.same.changes(golden, got)
             if changes:
                 fields = {one.field for one in changes}
                 context = [f"  - {_short(golden, fields)}", f"  + {_short(got, fields)}"]
                 text = f"{_what(golden)}: {_said(changes, self.words)}"
-                yield self._told("field", golden, text, changes, got.packet, golden.at, context)
+                yield self._difference("field", golden, text, changes, got.packet, golden.at, context)
             yield from self._set(golden, got) if golden.form == "set" else self._items(golden, got)
 
     def _set(self, golden: Total, got: Total) -> Iterator[Difference]:
         lost, new = without(golden.items, got.items), without(got.items, golden.items)
-        told = ([f"{ranges(lost)} missing"] if lost else []) + ([f"{ranges(new)} not in {self.words.there}"] if new else [])
-        if told:
+        found = ([f"{ranges(lost)} missing"] if lost else []) + ([f"{ranges(new)} not in {self.words.there}"] if new else [])
+        if found:
             packet = got.numbers.get(new[0][0]) if new else got.packet
             then, now = ranges(golden.items), ranges(got.items)
-            text = f"{_what(golden)}: {' and '.join(told)}"
-            yield self._told("field", golden, text, [Change("items", then, now)], packet, golden.at, [f"  - {then}", f"  + {now}"])
+            text = f"{_what(golden)}: {' and '.join(found)}"
+            yield self._difference("field", golden, text, [Change("items", then, now)], packet, golden.at, [f"  - {then}", f"  + {now}"])
 
     def _items(self, golden: Total, got: Total) -> Iterator[Difference]:
         one, other = ([_content(item) for item in flow.items] for flow in (golden, got))
@@ -495,7 +495,7 @@ class _Teller:
         for mine, there in moved.items():
             text = f"{_what(golden)}: {_numbered(mine)} {'stands' if len(mine) == 1 else 'stand'} at {there[0]}"
             context = [f"  - {_item(golden, mine[0])}"]
-            yield self._told("moved", golden, text, (), got.packets[there[0]], _item_line(golden, mine[0]), context)
+            yield self._difference("moved", golden, text, (), got.packets[there[0]], _item_line(golden, mine[0]), context)
         gone = set(moved.values())
         for mine, theirs in runs:
             if mine not in moved and (mine or theirs not in gone):
@@ -527,7 +527,7 @@ class _Teller:
             more = f", and {len(mine) - 1:,} items behind it" if len(mine) > 1 else ""
             first = changes[: 1 if len(mine) > 1 else None]
             text = f"{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}"
-        return self._told(kind, golden, f"{_what(golden)}: {text}", changes[: 4 * FIELDS_SHOWN], packet, line, context)
+        return self._difference(kind, golden, f"{_what(golden)}: {text}", changes[: 4 * FIELDS_SHOWN], packet, line, context)
 
 
 # Which conversations belong together
@@ -536,7 +536,7 @@ class _Teller:
 def match(
     golden: Sequence[GoldenConversation], got: Sequence[GoldenConversation], keys: _Keys, effort: Effort
 ) -> list[tuple[GoldenConversation, GoldenConversation]]:
-    """Conversations by what they do: first those that say the same, then the most alike; in their order where that does not tell."""
+    """Conversations by what they do: first those that say the same, then the most alike; in their order where several are equally alike."""
     place = {conversation: at for side in (golden, got) for at, conversation in enumerate(side)}
     pairs: list[tuple[GoldenConversation, GoldenConversation]] = []
     one, other = [*golden], [*got]
@@ -560,7 +560,7 @@ def _scores(
     one: Sequence[GoldenConversation], other: Sequence[GoldenConversation], place: Mapping[GoldenConversation, int], effort: Effort
 ) -> list[tuple[float, int, int, int]] | None:
     """How alike conversations are, with their places; None where there are too many."""
-    if not effort.take(STEPS * len(one) * len(other)):
+    if not effort.spend(STEPS * len(one) * len(other)):
         return None
     if len(one) == len(other) == 1:
         return [(0.0, 0, place[one[0]], place[other[0]])] if one[0].protocol == other[0].protocol else []
@@ -569,7 +569,7 @@ def _scores(
     for a, b in product(one, other):
         if a.protocol == b.protocol:
             both = signs[a][0].keys() & signs[b][0].keys()
-            if not effort.take(len(both)):
+            if not effort.spend(len(both)):
                 return None
             score = _likeness(*signs[a], *signs[b], both)
             if score >= ALIKE:
@@ -649,9 +649,9 @@ def _said(changes: Sequence[Change], words: Words) -> str:
     """The first change, and how many more there are."""
     field, golden, got = changes[0].field, changes[0].golden, changes[0].got
     name = {NOTES: "notes", FAULT: "fault"}.get(field, field)
-    told = f"{name} is {got or ABSENT}, {words.then} {golden or ABSENT}"
+    found = f"{name} is {got or ABSENT}, {words.then} {golden or ABSENT}"
     more = len(changes) - 1
-    return f"{told}, and {more} more field{'s' if more > 1 else ''}" if more else told
+    return f"{found}, and {more} more field{'s' if more > 1 else ''}" if more else found
 
 
 def _answer(line: Line, other: Line, changes: Sequence[Change]) -> str:
@@ -661,8 +661,8 @@ def _answer(line: Line, other: Line, changes: Sequence[Change]) -> str:
             return f"answered `{text_of(line.labels[change.field])}`"
         if change.field in other.labels and change.field in line.fields:
             return f"answered `{shown(line.fields[change.field])}`"
-    told = line.outcome or "not paired"
-    return told if line.name == other.name else f"{told} by {text_of(line.name)}"
+    found = line.outcome or "not paired"
+    return found if line.name == other.name else f"{found} by {text_of(line.name)}"
 
 
 def _shorter(then: str, now: str) -> str:

@@ -16,7 +16,7 @@ GAP = "gap"
 """The kind, and the name, of bytes that belong to no message; the reason stands in `outcome`."""
 
 NOTES, FAULT = "@notes", "@fault"
-"""The fields that hold what is odd about a message, and what of it could not be read."""
+"""The fields of a message's notes and its fault."""
 
 
 class Line(msgspec.Struct, eq=False):
@@ -109,8 +109,8 @@ def ordered(lines: Sequence[Line]) -> list[Line]:
 
 
 def unpair(lines: Sequence[Line]) -> None:
-    """Part responses from requests that stand behind them in that order, or on their own side: nobody answers himself, whatever a damaged
-    capture says, and a golden file could not tell it."""
+    """Part responses from requests that stand behind them in that order, or on their own side: no side answers itself, whatever a damaged
+    capture says, and a golden file could not express it."""
     parted = True
     while parted:
         parted = False

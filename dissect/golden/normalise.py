@@ -1,4 +1,4 @@
-"""From the records of a capture to what is compared of them: no times, no numbers, no place of a chance."""
+"""Turns the records of a capture into the lines that are compared: without times, numbers and other values that vary from run to run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamdump.protocols.compare_rules import CompareRules, TotalRule
 _REDACTED = re.compile(r"<redacted [0-9]+ bytes>")
 _ENDPOINT = re.compile(r"(?:(?<![0-9])[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a-f:.]{2,45}\]):[0-9]+")
 _NUMERALS = re.compile(r"0x[0-9a-f]{5,}|[0-9]{9,}")
-"""Checksums and the like, in what is said of a message."""
+"""Checksums and similar numbers in notes and faults."""
 _BORDER = re.compile(r'"[^"]*(?:"|$)|([.\[])')
 _INDEX = re.compile(r"\[[0-9]+\]")
 
@@ -46,7 +46,7 @@ pattern explode, RE2 looks at each instruction for each character, which takes 1
 _PLAIN = frozenset((int, bool, float, type(None)))
 """Types of values that are kept as they are where no rule speaks of them."""
 _NONE = (None, "", 0, "0")
-"""What says that there is no id, address or port."""
+"""Values that mean that there is no id, address or port."""
 
 CHANCE = frozenset(("response begins before its request ends",))
 """Notes on times."""
@@ -109,7 +109,7 @@ class Normaliser:
         """By the number of a response: its request, and how it answers, as far as the response does not say so itself."""
         self._lines = self._fields = self._characters = 0
 
-    def take(self, records: Iterable[Record]) -> None:
+    def feed(self, records: Iterable[Record]) -> None:
         """Keep what is compared of these records."""
         for record in records:
             if isinstance(record, Exchange):
@@ -449,7 +449,7 @@ def _renumber(said: Transcript) -> None:
 
 
 def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats: bool) -> None:
-    """Leave of a conversation what is compared."""
+    """Remove from a conversation what is not compared."""
     compare_rules = rules_of(conversation.protocol)
     lines = conversation.lines
     if not heartbeats:

@@ -33,8 +33,8 @@ class _Session:
     def __init__(self) -> None:
         self.used: set[str] = set()
         self.written: set[str] = set()
-        self.told: set[str] = set()
-        """What else is to be said at the end."""
+        self.reported: set[str] = set()
+        """Warnings for the end of the run."""
 
 
 _SESSION = pytest.StashKey[_Session]()
@@ -126,9 +126,9 @@ class Recording:
         __tracebackhide__ = True
         if not self._hides:
             raise ValueError("matches() compares without secrets; leave show_secrets out")
-        told = self._place._compare(self, Path(golden), only, unordered, heartbeats, ignore)
-        if told:
-            raise AssertionError("\n".join(told))
+        report = self._place._compare(self, Path(golden), only, unordered, heartbeats, ignore)
+        if report:
+            raise AssertionError("\n".join(report))
         return True
 
     def __repr__(self) -> str:
@@ -207,9 +207,11 @@ class Streamdump:
         if checked.outcome == "written":
             self._session.written.add(str(path))
         if checked.empty:
-            self._session.told.add(f"{path} holds no conversation, for nothing could be compared")
+            self._session.reported.add(f"{path} holds no conversation, for nothing could be compared")
         if checked.unread:
-            self._session.told.add(f"conversations were not read, and not compared with {path} ({', '.join(sorted(set(checked.unread)))})")
+            self._session.reported.add(
+                f"conversations were not read, and not compared with {path} ({', '.join(sorted(set(checked.unread)))})"
+            )
         if checked.outcome == "no golden":
             return [f"there is no golden file {path}; pytest --streamdump-update writes it"]
         return report.text(checked)
@@ -221,9 +223,9 @@ class Streamdump:
         if "bytes_as" in options:
             raise TypeError("bytes are bytes here; leave bytes_as out")
         if "keylog" not in options:
-            keylog, told = log_of(os.environ, live)
-            if told is not None:
-                self._session.told.add(told)
+            keylog, warning = log_of(os.environ, live)
+            if warning is not None:
+                self._session.reported.add(warning)
         else:
             given = options["keylog"]
             keylog = tuple(str(self._path(one)) for one in ((given,) if isinstance(given, str | Path) else given))
@@ -236,7 +238,7 @@ _PERMITTED = "Run pytest as root, in a container with `--cap-add NET_RAW`, or wi
 
 
 def _not_captured(why: str, advice: str) -> BaseException:
-    """Return what skips the test, or fails it where `CI` is set: nobody reads there that nothing was compared."""
+    """Return what skips the test, or fails it where `CI` is set: a skipped comparison would not be noticed there."""
     if not os.environ.get("CI"):
         return pytest.skip.Exception(f"nothing can be captured here: {why}")
     return pytest.fail.Exception(f"nothing can be captured here: {why}\n{advice}, or exclude this test where CI is set.", pytrace=False)
@@ -268,7 +270,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     mine = config.stash.get(_SESSION, None)
     if mine is None:
         return
-    for line in sorted(mine.told):
+    for line in sorted(mine.reported):
         terminalreporter.write_line(f"streamdump: {line}", yellow=True)
     if not mine.used:
         return
@@ -284,7 +286,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _narrowed(terminalreporter: Any, config: pytest.Config) -> bool:
-    """Whether not all tests were run: then nobody knows what is of no use."""
+    """Return whether only some tests were run: then unused golden files are unknown."""
     some = any("::" in argument or argument.endswith(".py") for argument in config.args)
     return some or any(terminalreporter.stats.get(outcome) for outcome in ("deselected", "error", "skipped"))
 

@@ -1,4 +1,4 @@
-"""Sets of numbers as runs of those that follow each other: what a file says in a few letters takes no more room here."""
+"""Sets of integers as runs of consecutive ones, so that a few characters of a file stay small in memory."""
 
 from __future__ import annotations
 

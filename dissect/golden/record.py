@@ -1,4 +1,4 @@
-"""Records what is said on an interface while something else runs."""
+"""Captures on an interface while something else runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Recorder:
     """
 
     def __init__(self, interfaces: Sequence[str], options: Options, expression: str | None = None, ports: Sequence[int] = ()) -> None:
-        """`expression` is a filter as tcpdump writes it; without one TCP of `ports` is taken, and without these of the known ports."""
+        """`expression` is a filter as tcpdump writes it; without one, TCP of `ports` is captured, or of the known ports."""
         self.live = Live(interfaces, expression=expression, ports=ports or sorted(known_ports(options)))
         self.records: list[Record] = []
         self.writer: PcapngWriter | None = None

@@ -16,7 +16,7 @@ ERRORS = ("unreadable", "internal error")
 """Outcomes of captures that could not be compared."""
 
 SHOWN = 50
-"""Differences of one capture that are told one by one."""
+"""Differences of one capture that are listed."""
 
 BOUNDED = "too much differs for a complete comparison: the rest was compared place by place, which may list more differences than there are"
 
@@ -30,7 +30,7 @@ def failed(one: Checked) -> bool:
 
 
 def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "", then: str = "golden") -> list[str]:
-    """The lines that tell what is wrong with one capture; `then`: what that is called with which it was compared."""
+    """Return the report on one capture as lines; `then`: the name of what it was compared with."""
     if one.outcome == "no golden":
         return [f"{loud}{one.capture}: there is no golden file {one.golden}; check --update writes it{reset}"]
     if one.outcome in ERRORS:
@@ -54,17 +54,17 @@ def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "", then: s
 def details(difference: Difference, then: str = "golden") -> list[str]:
     """The lines around a difference, and the fields that its first line does not name."""
     more = difference.changes[1:]
-    told = [f"{one.field}: {one.got or ABSENT}, {then} {one.golden or ABSENT}" for one in more[: SHOWN // 5]]
+    lines = [f"{one.field}: {one.got or ABSENT}, {then} {one.golden or ABSENT}" for one in more[: SHOWN // 5]]
     if len(more) > SHOWN // 5:
-        told.append(f"and {len(more) - SHOWN // 5} more fields")
-    return [*told, *difference.context]
+        lines.append(f"and {len(more) - SHOWN // 5} more fields")
+    return [*lines, *difference.context]
 
 
 # GitHub
 
 
 def for_github(one: Checked) -> list[str]:
-    """Commands for GitHub's runner that put what is wrong beside the line of the golden file that says what should be."""
+    """Return commands for GitHub's runner that annotate the lines of the golden file that differ."""
     if not failed(one):
         return []
     if one.outcome != "different" or one.error is not None:
@@ -82,7 +82,7 @@ def unused_annotation(path: str) -> str:
 
 
 def defused(line: str) -> str:
-    """A line that the runner takes for no command, whatever a capture says: its older form begins anywhere in a line."""
+    """Return a line that the runner does not read as a command: the older form of those begins anywhere in a line."""
     return line.replace("##[", "#\\u0023[")
 
 
@@ -94,8 +94,8 @@ def _command(kind: str, file: str, line: int | None, title: str, message: str) -
 def _relative(path: str) -> str:
     """GitHub wants paths as they are in the repository, where its steps run."""
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-    whole = Path(path).absolute()
-    return str(whole.relative_to(root)) if whole.is_relative_to(root) else path
+    absolute = Path(path).absolute()
+    return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else path
 
 
 def _data(value: str) -> str:

@@ -16,7 +16,7 @@ from streamdump.protocols.compare_rules import CompareRules
 What = Literal["drop", "paired", "alias", "host", "port", "mask", "reduce", "type", "pattern"]
 
 _SPEAKING = re.compile(r"(?:^|_)(?:timestamp|checksum|crc|crc32)(?:_|$)|^(?:size|length|len|time|created_at|updated_at)$|_(?:length|len)$")
-"""Names of fields that say nothing of behaviour in a protocol without a table: sizes, times and checksums."""
+"""Names of fields that are not compared in a protocol without a table: sizes, times and checksums."""
 
 KINDS: Mapping[type, str] = {bool: "boolean", int: "number", float: "number", str: "text", bytes: "bytes", list: "list", type(None): "null"}
 
@@ -27,7 +27,7 @@ without end."""
 
 
 class FieldRule(NamedTuple):
-    """What is done with a field; `with_` is what that takes: a word, a function, a pattern."""
+    """What is done with a field; `with_` is its parameter: a word, a function or a pattern."""
 
     what: What
     with_: Any = None

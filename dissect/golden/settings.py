@@ -27,8 +27,8 @@ UNITS: Mapping[str, int] = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_00
 SIZE = 128 << 10
 """Bytes that a file of settings may have."""
 
-ECHOED = 200
-"""Characters that are told of what is wrong in it."""
+QUOTED = 200
+"""Characters of a wrong value that an error quotes."""
 
 INSTRUCTIONS = 2_000
 """Of a program that RE2 makes of a pattern, and twice as many of all: where states explode, each may be looked at for each character."""
@@ -75,7 +75,7 @@ class CheckSettings:
     def with_more(
         self, only: str | None = None, unordered: bool | None = None, heartbeats: bool | None = None, ignore: Iterable[str] = ()
     ) -> CheckSettings:
-        """These settings with what is said of single ones on top."""
+        """Return these settings with single ones replaced."""
         return replace(
             self,
             only=only or self.only,
@@ -98,7 +98,7 @@ class CheckSettings:
 
     @property
     def limits_latency(self) -> bool:
-        """Whether any response may take too long."""
+        """Whether the latency of any response is limited."""
         return any(own.max_latency for own in self._all())
 
     def said(self) -> set[str]:
@@ -126,20 +126,20 @@ def _above(folder: Path) -> CheckSettings | None:
 
 
 def read_settings(path: Path) -> CheckSettings | None:
-    """The settings of one file; None where it says nothing of comparing."""
+    """Return the settings of one file; None where it has no table for them."""
     try:
         content = read_toml(path, SIZE)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file") from error
     except Unfit as error:
-        raise UsageError(f"{path}: {cut(str(error), ECHOED)}") from error
+        raise UsageError(f"{path}: {cut(str(error), QUOTED)}") from error
     table: Any = content
     names = ("tool", "streamdump", "check") if path.name == "pyproject.toml" else ("check",)
     for name in names:
         table = table.get(name) if isinstance(table, dict) else None
     if table is None:
         if path.name != "pyproject.toml" and content:
-            raise UsageError(f"{path}: no table [check] in it, but {cut(', '.join(content), ECHOED)}")
+            raise UsageError(f"{path}: no table [check] in it, but {cut(', '.join(content), QUOTED)}")
         return None
     reader = _Reader(path, ".".join(names))
     return reader.settings(table)
@@ -161,7 +161,7 @@ class _Reader:
         """What may be set for messages of any kind."""
 
     def wrong(self, key: str, what: str) -> UsageError:
-        return UsageError(f"{self.path}: {self.name}{'.' if key else ''}{cut(key, ECHOED)}: {cut(what, 2 * ECHOED)}")
+        return UsageError(f"{self.path}: {self.name}{'.' if key else ''}{cut(key, QUOTED)}: {cut(what, 2 * QUOTED)}")
 
     def unknown(self, key: str, known: Any, what: str = "key") -> UsageError:
         near = get_close_matches(key.rpartition(".")[2], [*known], 1)
@@ -284,7 +284,7 @@ class _Reader:
 
 
 def field_name(text: str) -> str:
-    """What `--ignore` and the settings take for a field."""
+    """Return the name of a field for `--ignore` and the settings; raise `UsageError` for other text."""
     if not text.startswith("fields.") and not re.fullmatch(r"[A-Za-z_$][\w$-]*", text):
         raise UsageError(f"{text!r} is no field; write it from fields. on, such as fields.chunk.timestamp, or its last part alone")
     return text

@@ -43,8 +43,8 @@ KINDS: dict[str, tuple[str, str | None]] = {
 
 REASONS = ("lost", "cut", "skipped")
 
-ECHOED = 120
-"""Characters that are told of what cannot be read."""
+QUOTED = 120
+"""Characters of unreadable text that an error quotes."""
 
 _WORD = re.compile(r" ([a-z][a-z-]*|@[0-9]{1,18})(?= |$)")
 _RUN = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
@@ -205,7 +205,7 @@ class _Reader:
         self._repeated: list[tuple[dict[str, Any], str]] = []
 
     def wrong(self, what: str) -> GoldenError:
-        return GoldenError(self.file, self.number, cut(text_of(what), ECHOED))
+        return GoldenError(self.file, self.number, cut(text_of(what), QUOTED))
 
     def said(self) -> Transcript:
         said = Transcript()

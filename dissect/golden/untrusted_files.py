@@ -1,4 +1,4 @@
-"""Reads the files that say what should be: CI takes them from branches of strangers, so they are regular files of a bounded size."""
+"""Reads golden files and settings: CI gets them from untrusted branches, so they must be regular files of a bounded size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from streamdump.capture.blocks import explain
 
 _PARTS = re.compile(r"""(?:["'\w-]++[ \t]*+\.[ \t]*+){50}""")
-"""A name that takes tomllib a time which grows with the square of it."""
+"""A name for which tomllib needs quadratic time."""
 
 
 class Unfit(Exception):
@@ -18,12 +18,12 @@ class Unfit(Exception):
 
 
 def readable(text: str) -> str:
-    """`text` with names of files in it that are in no encoding: what of them is no UTF-8 as `\\xNN`."""
+    """`text` with each byte of a file name that is not UTF-8 as `\\xNN`."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a file of at most so many bytes; raises `Unfit` but where there is none, `FileNotFoundError`."""
+    """Return the text of a file of at most `most` bytes; raise `FileNotFoundError` where there is none, `Unfit` where it cannot be read."""
     try:
         if path.exists() and not path.is_file():
             raise Unfit("is no regular file")
@@ -41,7 +41,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def read_toml(path: Path, most: int) -> dict[str, Any]:
-    """The content of a TOML file of at most so many bytes; raises what `read_text` raises, and `Unfit` for what is not TOML."""
+    """Return the content of a TOML file of at most `most` bytes; raise as `read_text` does, and `Unfit` where it is not TOML."""
     text = read_text(path, most)
     if _PARTS.search(text):
         raise Unfit("a name of too many parts")

@@ -14,7 +14,7 @@ LONG = 120
 """Bytes, or characters of a text, that a golden file keeps; of longer values it keeps size and digest."""
 
 _DIGEST = 16
-"""Hexadecimal digits of a digest: enough to tell values apart, too few to be taken for a secret."""
+"""Hexadecimal digits of a digest: enough to distinguish values, too few to look like a secret."""
 
 _scan = JSONDecoder().scan_once  # type: ignore[attr-defined]
 _ALIAS = re.compile(r"([a-z]+) ([0-9]{1,18})")
@@ -143,7 +143,7 @@ def key(name: str, first: bool = True) -> str:
 
 
 class Unreadable(ValueError):
-    """Text that is no value; `at` says where it ends to be one."""
+    """Text that is not a value; `at` is where it stops being one."""
 
     def __init__(self, at: int, what: str) -> None:
         self.at = at

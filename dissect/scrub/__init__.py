@@ -1,1 +1,1 @@
-"""Captures that can be published: what is nobody else's business overwritten in place, everything else as it was."""
+"""Captures that can be published: secrets and private data overwritten in place, everything else unchanged."""

@@ -31,7 +31,7 @@ KEPT: dict[int, frozenset[int]] = {
     pcapng.OBSOLETE: frozenset((2,)),
     STATISTICS: frozenset((2, 3, 4, 5, 6, 7, 8)),  # counts and times of interface statistics
 }
-"""The options that stay, by type of block: numbers, no text. Other blocks go: names of machines, keys, what nobody knows."""
+"""The options that stay, by type of block: numbers, no text. Other blocks are left out: names of machines, keys, unknown blocks."""
 
 OPTIONS_AT = {pcapng.SECTION: 24, pcapng.INTERFACE: 16, STATISTICS: 20}
 """Where options begin in blocks that hold no packet."""
@@ -51,7 +51,7 @@ class CaptureCopy(NamedTuple):
 
 
 def spooled(stream: BinaryIO) -> BinaryIO:
-    """What comes through a pipe as a file that can be read twice, and that nobody else can open."""
+    """Return the data of a pipe as a temporary file without a name, which can be read twice."""
     file = tempfile.TemporaryFile()  # noqa: SIM115
     shutil.copyfileobj(stream, file, PIECE)
     file.seek(0)
@@ -59,7 +59,7 @@ def spooled(stream: BinaryIO) -> BinaryIO:
 
 
 def copied(source: str | Path | BinaryIO, target: BinaryIO, name: str) -> CaptureCopy:
-    """Write the packets of `source` to `target`; raises `CaptureError` for what is no capture."""
+    """Write the packets of `source` to `target`; raise `CaptureError` for other files."""
     count, error = _count(source, name)
     with Path(source).open("rb") if isinstance(source, str | Path) else nullcontext(source) as stream:
         stream.seek(0)
@@ -98,24 +98,24 @@ class _Bytes:
             self._data, self._at = rest + more, 0
         return self._data[self._at : self._at + size]
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         data = self.peek(size)
         self._at += len(data)
         return data
 
 
 def _pcap(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | None) -> CaptureCopy:
-    header = reader.take(pcap.HEADER)
+    header = reader.read(pcap.HEADER)
     order, _ = pcap.MAGICS[header[:4]]
     unpack = struct.Struct(order + "8xI4x").unpack
     offsets, sizes = array("q"), array("q")
     target.write(header)
     at = len(header)
     for _ in range(count):
-        record = reader.take(pcap.RECORD)
+        record = reader.read(pcap.RECORD)
         (size,) = unpack(record)
         target.write(record)
-        target.write(reader.take(size))
+        target.write(reader.read(size))
         offsets.append(at + pcap.RECORD)
         sizes.append(size)
         at += pcap.RECORD + size
@@ -133,7 +133,7 @@ def _pcapng(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | 
             order = pcapng.BYTE_ORDERS.get(head[8:12], order)
         kind, size = struct.unpack(order + "II", head[:8])
         size = pcapng.filled(size)
-        block = reader.take(size)
+        block = reader.read(size)
         if len(block) < max(size, 12):
             break
         if kind == pcapng.INTERFACE and snap is None:

@@ -123,17 +123,17 @@ class DatagramPiece(NamedTuple):
 
 
 class Datagram(msgspec.Struct):
-    """A datagram of which not every piece has come; `end` is 0 until the last one tells it."""
+    """A datagram of which pieces are missing; `end` is 0 until the last piece is there."""
 
     protocol: int
     pieces: list[DatagramPiece] = msgspec.field(default_factory=list)
     sent: int = 0
     end: int = 0
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the pieces reach from its beginning to its end."""
         if len(self.pieces) > PIECES:
-            # nobody puts these together
+            # no receiver puts these together
             return False
         start, end = united((piece.offset, piece.offset + piece.sent) for piece in self.pieces)[0]
         return start == 0 and end >= self.end
@@ -158,9 +158,9 @@ class Packets:
         self.payloads = payloads
         self.addresses = addresses
         self.foreign = 0
-        """Packets that carry what is not read."""
+        """Packets of other protocols than TCP."""
         self.unread: Counter[str] = Counter()
-        """Those of them in which there may be a whole connection, by what they are."""
+        """Those that may hold a complete connection, by kind."""
         self.streams = ByteStreams()
         self._datagrams: dict[bytes, Datagram] = {}
 
@@ -294,7 +294,7 @@ class Packets:
         datagram.sent += found.sent
         if not more and not datagram.end:
             datagram.end = offset + found.sent
-        if not 0 < datagram.end <= datagram.sent or not datagram.is_whole():
+        if not 0 < datagram.end <= datagram.sent or not datagram.is_complete():
             return
         del self._datagrams[key]
         if found.protocol == TCP:
@@ -323,7 +323,7 @@ class Packets:
             self.file[piece.start : piece.start + piece.captured] = bytes(data[piece.offset : piece.offset + piece.captured])
 
     def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[DatagramPiece]) -> None:
-        """Overwrite what is to be of a segment, all of one whose header is not true."""
+        """Overwrite the edited parts of a segment, or all of one whose header is wrong."""
         start = (data[12] >> 4) * 4
         if not HEADER <= start <= sent:
             data[HEADER:] = FILL * (len(data) - HEADER)
@@ -344,7 +344,7 @@ class Packets:
         known = self.talks.get(frozenset((source, target)), ())
         talk = next((one for first, one in reversed(known) if first <= order), None)
         if talk is None or not talk.known:
-            # what belongs to none was read by nobody
+            # bytes of no known conversation were not dissected
             if self.payloads or talk is None:
                 payload[:] = FILL * len(payload)
             return
@@ -357,7 +357,7 @@ class Packets:
         position = near + distance(counted.first + near & 0xFFFF_FFFF, seq + bool(header[13] & 2) & 0xFFFF_FFFF)
         talk.reached[side] = max(near, min(position + sent, counted.stream))
         talk.edits[side].apply(payload, position)
-        # what lies outside was read by nobody
+        # bytes outside of the byte stream were not dissected
         if position < 0:
             payload[:-position] = FILL * min(-position, len(payload))
         beyond = counted.stream - position
@@ -383,11 +383,11 @@ class Packets:
             self.file[piece.start : piece.start + piece.captured] = FILL * piece.captured
 
     @staticmethod
-    def _sum_again(at: int, before: bytes, after: bytearray, old: int, new: int, whole: bool) -> None:
-        """Make a checksum right again that was right. Of a segment that was cut nobody knows, so what it tells of its bytes stays true;
+    def _sum_again(at: int, before: bytes, after: bytearray, old: int, new: int, complete: bool) -> None:
+        """Correct a checksum that was right before. That of a segment that was cut cannot be checked and is adjusted by the change;
         one that a network card was to fill in is the sum of the addresses alone."""
         stored = int.from_bytes(before[at : at + 2], "big")
-        if whole:
+        if complete:
             if not (_sum(before) + old) % 0xFFFF:
                 after[at : at + 2] = bytes(2)
                 after[at : at + 2] = _complement((_sum(bytes(after)) + new) % 0xFFFF)
@@ -413,7 +413,7 @@ class Echoes(Packets):
             data[piece.offset : piece.offset + piece.captured] = own
 
     def finish(self) -> None:
-        """What is no segment has no checksum that would be kept right."""
+        """Overwrite the ranges outside of segments, which have no checksum to correct."""
         for start, end in self._ranges:
             self.file[start:end] = FILL * (end - start)
 

@@ -1,4 +1,4 @@
-"""What comes instead: always as many bytes, for equal names the same, and nothing that tells of what was there."""
+"""Replacements: of the same size, equal for equal names, and independent of the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a capture that can be published: copy, find what is nobody else's business, overwrite, look whether a secret is left, rename.
+"""Makes a capture that can be published: copy, find what is private, overwrite it, search for secrets that are left, rename.
 
 The copy is changed in place and only its owner may read it; until all is done it has no name, and what fails leaves nothing.
 """
@@ -46,7 +46,7 @@ class ScrubOptions(NamedTuple):
     echoes: bool = False
     """Pieces of secrets wherever they stand."""
     foreign: bool = False
-    """Nothing more: what is not read, and may hold whole connections, stays as it is."""
+    """Leave packets that are not dissected, and may hold complete connections, as they are."""
 
     @property
     def anything(self) -> bool:
@@ -103,7 +103,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, 
     if wanted.anything:
         inspector.run.tls_manager = plan.tls_manager = TlsOverwriter(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():
-        plan.take(batch)
+        plan.feed(batch)
     if inspector.reports:
         # What was not dissected may hold anything
         inspector.complain()
@@ -125,7 +125,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, 
                 _pass(Echoes(memory, ranges), copy, _again(file, name))
                 ranges = united(search.everywhere(memory))
             if ranges:
-                raise SecretLeft(_told(ranges, copy, wanted, name))
+                raise SecretLeft(_secret_left(ranges, copy, wanted, name))
             memory.flush()
     return done
 
@@ -160,8 +160,8 @@ def _pass(packets: Packets, copy: CaptureCopy, reader: CaptureReader) -> None:
     packets.finish()
 
 
-def _told(ranges: Sequence[Range], copy: CaptureCopy, wanted: ScrubOptions, name: str) -> str:
-    """Where something is left of secrets, and what can be done."""
+def _secret_left(ranges: Sequence[Range], copy: CaptureCopy, wanted: ScrubOptions, name: str) -> str:
+    """Return the error: where parts of secrets are left, and the options that overwrite more."""
     places: dict[str, None] = {}
     for start, _ in ranges:
         place = bisect_right(copy.offsets, start)
@@ -190,12 +190,12 @@ class _Plan:
         self._edits: defaultdict[tuple[int, str], Edits] = defaultdict(Edits)
         """By conversation and sender."""
 
-    def take(self, records: Iterable[Any]) -> None:
+    def feed(self, records: Iterable[Any]) -> None:
         for record in records:
             if isinstance(record, Message):
                 self._message(record)
             elif isinstance(record, Gap):
-                # bytes that nobody read
+                # bytes that were not dissected
                 self._edits[record.conversation, record.src].add(record.position, record.position + (record.size or 0), FILL[0])
 
     def talks(
@@ -277,7 +277,7 @@ class _Plan:
         """What comes instead of a part; None where it stays."""
         wanted = self.wanted
         if part.what == "secret":
-            # nobody's password has a zero byte, but headers in a damaged frame do
+            # passwords have no zero bytes, but headers in a damaged frame do
             for one in filter(None, data.split(b"\0")):
                 if len(one) >= LEAST and len(set(one)) > 1:
                     self.secrets.add(one)
@@ -290,7 +290,7 @@ class _Plan:
         return prose(data) if part.what == "text" else self._names.of(data)
 
     def _note_shown(self, shown: set[bytes], spans: Sequence[Span], found: Sequence[SensitivePart], edits: Sequence[Edit]) -> None:
-        """Keep the texts that are shown afterwards, bodies left aside: a secret that is one of them is none."""
+        """Keep the texts that are shown afterwards, bodies left aside: a secret equal to one of them does not count as one."""
         hidden = bytearray(max((span.offset + span.length for span in spans), default=0))
         for start, end in [edit[:2] for edit in edits] + [(part.start, part.end) for part in found if part.what in ("payload", "key")]:
             hidden[start:end] = b"\1" * (end - start)

@@ -1,4 +1,4 @@
-"""TLS in a capture that is to be published: it stays told as TLS, while what is sealed, and the names in its handshake, are overwritten.
+"""TLS in a capture to be published: it is still detected as TLS, while encrypted data and the names in its handshake are overwritten.
 
 The headers of records stay. Keys are never written, so nothing inside is known to be anything but sealed.
 """
@@ -45,7 +45,7 @@ class TlsSide:
         """Nothing was sealed yet."""
         self._lost = False
 
-    def take(self, item: SideData | StreamGap) -> None:
+    def feed(self, item: SideData | StreamGap) -> None:
         """Take what comes next."""
         if self._lost:
             return
@@ -64,7 +64,7 @@ class TlsSide:
             self._lose()
 
     def _lose(self) -> None:
-        """Nobody knows any more where records begin."""
+        """Give up: where records begin is unknown."""
         self._lost = True
         if self._sealed or self._clear:
             self.edits.add(self._position + self._at, _EVERYTHING, FILL[0])
@@ -164,7 +164,7 @@ class TlsOverwriter(TlsManager):
         if sides is None:
             sides = self.sides[index] = self._side(), self._side()
         for item in items:
-            sides[item.side].take(item)
+            sides[item.side].feed(item)
         found = super().feed(tls, tcp, items, release, final)
         if tls.plain and tls.unread is None:
             del self.sides[index]

@@ -54,7 +54,7 @@ class SecretSearch:
         self._heads = frozenset(int.from_bytes(one[:LEAST], sys.byteorder) for one in self._pieces)
         self._sizes = sorted({len(one) for one in self._pieces})
         self.reach = max(self._sizes, default=1) - 1
-        """So many bytes of a piece may be in front of a border."""
+        """Bytes of a piece that may lie before a border."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -72,7 +72,7 @@ class SecretSearch:
                             yield at, at + size
 
     def everywhere(self, file: mmap | bytes) -> Iterator[Range]:
-        """Finds the pieces in a whole file, block by block."""
+        """Yield the ranges of the pieces in a complete file, block by block."""
         for base in range(0, len(file), BLOCK) if self else ():
             for start, end in self.within(file[base : base + BLOCK + self.reach]):
                 if start < BLOCK:

@@ -45,7 +45,7 @@ def parts(message: Message, scrub_rules: ScrubRules | None) -> Iterator[Sensitiv
             if what is not None:
                 yield from _part(span, path, frame, what, scrub_rules)
     for span in packed:
-        # what is packed is overwritten as a whole, whatever of it was to be
+        # compressed bytes are overwritten completely, whichever of them were to be
         buffer = span.label if span.label is not None and span.label.startswith("unpacked") else "unpacked"
         for what in sorted(hidden.get(buffer, ("payload",))):
             yield SensitivePart(span.offset, span.offset + span.length, what)

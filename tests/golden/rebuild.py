@@ -148,7 +148,7 @@ def said(source: io.BytesIO, settings: CheckSettings | None = None) -> Transcrip
     inspector = Inspector([open_capture(source)], Options(bytes_as="raw"))
     normaliser = Normaliser(settings or CheckSettings())
     for batch in inspector.batches():
-        normaliser.take(batch)
+        normaliser.feed(batch)
     return normaliser.finish(inspector.rows())
 
 

@@ -15,7 +15,7 @@ from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError
 from streamdump.golden import align, normalise, report
-from streamdump.golden.compare import OLD_CAPTURE, _Keys, _Pair, _Same, _Teller, differences
+from streamdump.golden.compare import OLD_CAPTURE, DiffReporter, _Keys, _Pair, _Same, differences
 from streamdump.golden.model import GoldenConversation, Line, Total, Transcript
 from streamdump.golden.normalise import _ENDPOINT, PATH, IdNames, Normaliser, _Into, _Place
 from streamdump.golden.settings import INSTRUCTIONS, CheckSettings, read_settings
@@ -137,8 +137,8 @@ def test_what_stands_around_a_difference_is_written_as_far_as_it_is_shown() -> N
     def large(fields: int) -> int:
         lines = [create("a"), Line(0, "Open", "request", None, {f"f{at}": at for at in range(fields)})]
         pair = _Pair(said(lines), said([create("b"), lines[1]]), _Keys(), False, align.Effort())
-        teller = _Teller(pair, _Same(()), OLD_CAPTURE)
-        return steps(lambda: teller._line("missing", "", lines[0]))
+        reporter = DiffReporter(pair, _Same(()), OLD_CAPTURE)
+        return steps(lambda: reporter._line("missing", "", lines[0]))
 
     assert large(20_000) < 1.1 * large(200)
 
