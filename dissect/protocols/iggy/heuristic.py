@@ -14,7 +14,7 @@ from streamdump.protocols.iggy.candidates import fits as fits_so_far
 from streamdump.protocols.iggy.commands import BY_CODE
 from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 from streamdump.protocols.iggy.layout_versions import CLASSIC, LONG
-from streamdump.protocols.iggy.resync import READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
+from streamdump.protocols.iggy.resync import LONG_TOLD, READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
 from streamdump.protocols.protocol import DetectionView, SideView
 from streamdump.protocols.records import Damage
 from streamdump.protocols.work_budget import STEP, WorkBudget
@@ -77,6 +77,8 @@ _NO_REQUESTS = _Requests(0, 0, (), CLASSIC)
 
 def heuristic(view: DetectionView) -> Verdict | None:
     """The verdict on a conversation, or None where nothing speaks for Apache Iggy."""
+    if view.from_start and _cannot_begin(view.sides[0]):
+        return None
     best: Verdict | None = None
     for client in (0,) if view.from_start else (0, 1):
         for weigh in (_long, _classic):
@@ -84,6 +86,16 @@ def heuristic(view: DetectionView) -> Verdict | None:
             if verdict is not None and (best is None or verdict.confidence > best.confidence):
                 best = verdict
     return best
+
+
+def _cannot_begin(side: SideView) -> bool:
+    """Whether the client's first bytes, all in one run, begin no request of either framing."""
+    if len(side.runs) != 1 or not _whole(side):
+        return False
+    data = side.runs[0][1]
+    end = len(data)
+    classic = end < LONG_TOLD or (long_header(data, 0, end) == 0 and not may_be_long(data, 0, end, (REQUEST,)))
+    return classic and request_size(data, 0, end) < 0
 
 
 def _long(view: DetectionView, client: int) -> Verdict | None:

@@ -71,6 +71,11 @@ def probe_draft(view: DetectionView) -> Verdict | None:
 
 
 def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | None:
+    if view.from_start and _begins_here(view.sides[0]):
+        data = view.sides[0].runs[0][1]
+        if len(data) >= 8 and not language.header(language.tables(True), data, 0, len(data))[1]:
+            # No client begins so
+            return None
     best: tuple[float, int, tuple[SideEvidence, SideEvidence]] | None = None
     equal = False
     places = (_place(view, 0, language, protocol), _place(view, 1, language, protocol))
