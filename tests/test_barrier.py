@@ -114,8 +114,13 @@ def in_decode(patch: pytest.MonkeyPatch, found: Target) -> None:
     def here(self: Dissector, frame: Frame) -> bool:
         return frame_at(found, self, frame.side, frame.data, frame.start, frame.end)
 
+    def here_too(self: Dissector, side: int, data: bytes, start: int, end: int) -> bool:
+        return frame_at(found, self, side, data, start, end)
+
     for owner in DISSECTORS:
         plant(patch, owner, "decode", here)
+        if "plain" in vars(owner):
+            plant(patch, owner, "plain", here_too)
 
 
 def in_split_frames(patch: pytest.MonkeyPatch, found: Target) -> None:
@@ -400,6 +405,7 @@ def test_what_is_no_bug_passes(error: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     for owner in DISSECTORS:
         monkeypatch.setattr(owner, "decode", planted)
+        monkeypatch.setattr(owner, "plain", planted)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         run(mixed())
 
@@ -407,14 +413,14 @@ def test_what_is_no_bug_passes(error: Any, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
 def test_what_there_is_not_enough_of_costs_one_conversation_too(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     found = target("seastar-rpc")
-    decode = SeastarDissector.decode
+    plain = SeastarDissector.plain
 
-    def planted(self: Any, frame: Frame) -> Any:
-        if frame_at(found, self, frame.side, frame.data, frame.start, frame.end):
+    def planted(self: Any, side: int, data: bytes, start: int, end: int) -> Any:
+        if frame_at(found, self, side, data, start, end):
             raise error
-        return decode(self, frame)
+        return plain(self, side, data, start, end)
 
-    monkeypatch.setattr(SeastarDissector, "decode", planted)
+    monkeypatch.setattr(SeastarDissector, "plain", planted)
     result = in_all_batches()
     check(result, whole())
     assert [report.what.split()[0] for report in result.reports] == [error.__name__]
@@ -423,10 +429,10 @@ def test_what_there_is_not_enough_of_costs_one_conversation_too(error: type[Exce
 def test_no_text_of_an_exception_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found = target("mewbase")
 
-    def planted(self: Any, frame: Frame) -> Any:
+    def planted(self: Any, *_: Any) -> Any:
         raise KeyError("hunter2")
 
-    monkeypatch.setattr(MewbaseDissector, "decode", planted)
+    monkeypatch.setattr(MewbaseDissector, "plain", planted)
     result = run(mixed())
     assert found.conversation in {report.conversation for report in result.reports}
     assert not any("hunter2" in report.text("x") for report in result.reports)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamdump.protocols.buffer import Range
 from streamdump.protocols.protocol import Context
-from streamdump.protocols.records import Decoded, Frame, FrameGap
+from streamdump.protocols.records import Frame, FrameGap, Meant
 
 if TYPE_CHECKING:
     from streamdump.protocols.parser import Parser
@@ -49,7 +49,9 @@ class Dissector:
         self.facts: dict[str, Any] = {}
         """What the protocol's state adds to the row of `conversations`: layout, candidates, ids."""
         self.details: dict[str, bytes] = {}
-        """What the spans of the message just decoded count in besides its frame; filled by `decode` where details are asked for."""
+        """What the spans of the message just decoded count in besides its frame; filled where details are asked for."""
+        self.completed = 0
+        """The packet that completed the frame that is decoded."""
 
     def prepare(self) -> None:
         """Make what is `DERIVED`."""
@@ -85,14 +87,14 @@ class Dissector:
         """
         raise NotImplementedError
 
-    def decode(self, frame: Frame) -> Decoded:
+    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
+        """Return the meaning of the complete frame data[start:end] if it has no flaw; None, and nothing has changed, where `decode` has to
+        look closer."""
+        return None
+
+    def decode(self, frame: Frame) -> Meant:
         """The meaning of a frame; of a damaged one, of what there is of it before the first missing byte."""
         raise NotImplementedError
-
-    def stream_of(self, decoded: Decoded, order: int) -> str | None:
-        """The stream, or whatever messages go to, that a message just decoded speaks of, as far as it, or what was declared before, tells;
-        a response gets that of its request."""
-        return None
 
     def in_turn(self, frame: Frame | FrameGap) -> None:
         """A frame, or a gap, has its turn in the packet order of both sides; overridden where some wait for others."""

@@ -9,7 +9,7 @@ in pieces: only positions, and where segments start, are looked at. It opens not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamdump.model import END, Close, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Verdict
@@ -67,10 +67,9 @@ class Parser:
         "over",
         "quiet",
         "tallies",
-        "turn",
         "turned",
     )
-    DERIVED = ("ends", "frames", "made", "turn", "turned")
+    DERIVED = ("ends", "frames", "made", "turned")
 
     def __init__(self, protocol: Protocol, options: Options, context: Context | None = None, tallies: tuple[Tally, ...] = ()) -> None:
         """`tallies` count gaps and faults."""
@@ -104,8 +103,6 @@ class Parser:
         (one, two), client, index = self.context.endpoints, self.context.client or 0, self.context.conversation
         self.ends = ((index, one, two, client), (index, two, one, 1 - client))
         """By side what its records have in common: the conversation, sender and receiver, and the place of the side, the client first."""
-        self.turn = self.dissector.in_turn if self.dissector.holds else self.put
-        """What a frame is given to whose turn has come."""
         self.frames: list[Frame | FrameGap] = []
         """What was cut with the packet at hand."""
         self.turned = 0
@@ -121,11 +118,13 @@ class Parser:
         """The records that these bytes, certain with the packet `current`, complete, in their order."""
         self.current = current
         made = self.made = []
-        self.frames, self.turned = [], 0
         dissector = self.dissector
-        if self.quiet and len(items) == 1 and type(items[0]) is SideData and self._whole(items[0]):
-            if dissector.news:
-                self._take(())
+        if self.frames:
+            self.frames, self.turned = [], 0
+        if self.quiet and len(items) == 1 and self._take_complete(items[0]):
+            if not dissector.news:
+                return made
+            self._take(())
         elif len(items) == 1 or not dissector.stepwise:
             self._take(items)
         else:
@@ -170,6 +169,30 @@ class Parser:
 
     # Records
 
+    def _take_complete(self, item: SideData | StreamGap) -> bool:
+        """Make the records of a segment that holds nothing but complete frames, as most do, without its way through the buffer; whether
+        that could be done."""
+        if type(item) is not SideData:
+            return False
+        side, data, base, dissector = item.side, item.data, item.position, self.dissector
+        ends = dissector.split_frames(side, data, 0)
+        if not ends or ends[-1] != len(data):
+            return False
+        buffer = self.buffers[side]
+        order, number, file, time_ns = mark = item.order, item.number, item.file, item.time_ns
+        buffer.starts, buffer.marks = [base], [mark]
+        if item.notes:
+            buffer.note(item.notes)
+        if dissector.holds:
+            at = 0
+            for end in ends:
+                dissector.in_turn(Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
+                at = end
+        else:
+            self.put_all(side, base, data, ends, mark)
+        buffer.position = buffer.base = buffer.cut_to = base + len(data)
+        return True
+
     def _take(self, items: Sequence[SideData | StreamGap]) -> None:
         one, two = self.buffers
         for item in items:
@@ -199,67 +222,84 @@ class Parser:
             frames.sort(key=lambda frame: (frame.order, self.ends[frame.side][3], frame.position))
             begin = 0
         for frame in frames[begin:]:
-            self.turn(frame)
+            self.dissector.in_turn(frame)
 
     def put(self, frame: Frame | FrameGap) -> None:
         """Make the record of a frame, or of a gap."""
         side, position, order, time_ns = frame.side, frame.position, frame.order, frame.time_ns
+        if isinstance(frame, Frame):
+            self.put_all(side, position - frame.start, frame.data, (frame.end,), (order, frame.number, frame.file, time_ns), frame)
+            return
         dissector = self.dissector
         conversation, source, target, rank = self.ends[side]
         time = rfc3339(time_ns) if self.options.times else ""
-        if isinstance(frame, FrameGap):
-            head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], dissector.protocol)
-            gap = Gap(*head, position, frame.size, frame.reason, frame.in_frame)
-            if not frame.in_frame:
-                dissector.lost(side, order)
-            for tally in self.tallies:
-                count_gap(tally, gap)
-            self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
-            return
-        decoded = dissector.decode(frame)
-        size, notes = frame.size, decoded.notes
-        if self.buffers[side].notes:
-            notes = _segment_notes(self.buffers[side], position, size, notes)
-        fault = decoded.fault
-        message = Message(
-            1,
-            0,
-            time,
-            time_ns,
-            conversation,
-            source,
-            target,
-            SENDERS[dissector.client][side],
-            dissector.protocol,
-            decoded.name,
-            decoded.kind,
-            decoded.id,
-            dissector.stream_of(decoded, order),
-            frame.file,
-            (frame.first, frame.number),
-            position,
-            size,
-            decoded.fields,
-            None,
-            decoded.outcome,
-            None,
-            notes,
-            fault,
-        )
-        if decoded.spans is not None and self.options.detail:
-            message.raw = {"frame": frame.data[frame.start : frame.end], **dissector.details}
-            message.spans = decoded.spans
-            dissector.details = {}
-        if decoded.name == dissector.closing and self.closing is None:
-            self.closing = decoded.name, 1 - side if decoded.kind == "response" else side, order
-        if fault is not None:
-            self.limit_hits += type(fault) is Limited
-            for tally in self.tallies:
-                tally.faults += 1
+        head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], dissector.protocol)
+        gap = Gap(*head, position, frame.size, frame.reason, frame.in_frame)
+        if not frame.in_frame:
+            dissector.lost(side, order)
+        for tally in self.tallies:
+            count_gap(tally, gap)
+        self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
+
+    def put_all(self, side: int, base: int, data: bytes, ends: Iterable[int], mark: Mark, frame: Frame | None = None) -> None:
+        """Make the records of frames that lie one behind the other in `data`, which is at `base`, up to each of `ends`, and that the packet
+        `mark` completed. `frame`: the only one, if it does not begin `data`, other packets brought bytes of it, or it is damaged."""
+        order, number, file, time_ns = mark
+        conversation, source, target, rank = self.ends[side]
+        dissector, buffer = self.dissector, self.buffers[side]
+        dissector.completed = order
+        time = rfc3339(time_ns) if self.options.times else ""
+        damage = None if frame is None else frame.damage
+        at, first, first_time = (0, number, time_ns) if frame is None else (frame.start, frame.first, frame.first_time)
+        packets = first, number
+        for end in ends:
+            position, size = base + at, end - at
+            found = dissector.plain(side, data, at, end) if damage is None else None
+            if found is None:
+                one = frame or Frame(side, position, data, at, end, None, order, order, number, number, file, time_ns, time_ns)
+                found, size = dissector.decode(one), one.size
+            name, kind, ident, fields, outcome, notes, fault, role, key, spans, stream = found
+            if buffer.notes:
+                notes = _segment_notes(buffer, position, size, notes)
+            message = Message(
+                1,
+                0,
+                time,
+                time_ns,
+                conversation,
+                source,
+                target,
+                SENDERS[dissector.client][side],
+                dissector.protocol,
+                name,
+                kind,
+                ident,
+                stream,
+                file,
+                packets,
+                position,
+                size,
+                fields,
+                None,
+                outcome,
+                None,
+                notes,
+                fault,
+            )
+            if spans is not None:
+                message.raw = {"frame": data[at:end], **dissector.details}
+                message.spans = spans
+                dissector.details = {}
+            if name == dissector.closing and self.closing is None:
+                self.closing = name, 1 - side if kind == "response" else side, order
+            if fault is not None:
+                self.limit_hits += type(fault) is Limited
+                for tally in self.tallies:
+                    tally.faults += 1
+            self.made.append(Event(order, rank, position, message, role, key, first_time, damage is None or damage.end_captured))
+            at = end
         if order <= self.last and (self.latest_ns is None or time_ns > self.latest_ns):
             self.latest_ns = time_ns
-        end_captured = frame.damage is None or frame.damage.end_captured
-        self.made.append(Event(order, rank, position, message, decoded.role, decoded.key, frame.first_time, end_captured))
 
     # Frames
 
@@ -316,25 +356,6 @@ class Parser:
         else:
             buffer.begin(data)
         self._cut(side, buffer)
-
-    def _whole(self, item: SideData) -> bool:
-        """Cut a segment that holds nothing but whole frames, as most do, without taking it in; whether that could be done."""
-        side, data, turn = item.side, item.data, self.turn
-        ends = self.dissector.split_frames(side, data, 0)
-        if not ends or ends[-1] != len(data):
-            return False
-        buffer = self.buffers[side]
-        order, number, file, time_ns = mark = item.order, item.number, item.file, item.time_ns
-        base = item.position
-        buffer.starts, buffer.marks = [base], [mark]
-        if item.notes:
-            buffer.note(item.notes)
-        at = 0
-        for end in ends:
-            turn(Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
-            at = end
-        buffer.position = buffer.base = buffer.cut_to = base + at
-        return True
 
     def _pass_by(self, side: int, buffer: ReceiveBuffer, partial: PartialFrame, data: bytes) -> bytes:
         """Let bytes go by that belong to a frame which is not kept whole; returns those behind it."""

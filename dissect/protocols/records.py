@@ -30,9 +30,10 @@ LARGE = 1_024
 """From this size on what is remembered of a message is made smaller as soon as it was handed on."""
 
 
-class Decoded(msgspec.Struct, gc=False):
+class Decoded(NamedTuple):
     """What a frame means: the parts of its `Message`, and what it does for pairing. `role` is one of those above, `key` what a request and
-    its response have in common; `spans` are wanted where details are."""
+    its response have in common; `spans` are wanted where details are; `stream` is the stream, or whatever messages go to, that it names, as
+    far as it, or what was declared before, shows; a response gets that of its request."""
 
     name: str
     kind: Any
@@ -44,6 +45,11 @@ class Decoded(msgspec.Struct, gc=False):
     role: int = NONE
     key: Any = None
     spans: list[Span] | None = None
+    stream: str | None = None
+
+
+Meant = tuple[str, Any, "int | str | None", dict[str, Any], "str | None", Any, "Fault | None", int, Any, "list[Span] | None", "str | None"]
+"""The members of `Decoded`: a tuple of them is made in a fifth of the time."""
 
 
 class Damage(NamedTuple):

@@ -40,7 +40,7 @@ from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import info
 from streamdump.protocols.rabbitmq.meaning import NULL_REFERENCE
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
-from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded
 from streamdump.protocols.records import Frame as Cut
 from streamdump.protocols.work_budget import WorkBudget
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
@@ -87,7 +87,9 @@ def decode(data: bytes | str, side: int = CLIENT, dissector: StreamDissector | N
     if isinstance(data, str):
         data = bytes.fromhex(data)
     dissector = dissector or current()
-    said = msgspec.structs.asdict(dissector.decode(cut(side, b"\xff\x00" + data + data, 2, 2 + len(data), damage)))
+    buffer, end = b"\xff\x00" + data + data, 2 + len(data)
+    found = None if damage else dissector.plain(side, buffer, 2, end)
+    said = Decoded(*(found or dissector.decode(cut(side, buffer, 2, end, damage))))._asdict()
     said["notes"] = list(said["notes"])
     return said
 
@@ -671,12 +673,11 @@ def test_one_side_of_a_handshake_is_as_expected_as_both(captured_side: int) -> N
 def test_the_short_way_follows_the_handshake() -> None:
     dissector = current(syn=True)
     hello = frame(0x11, struct.pack(">II", 1, 0))
-    plain = dissector.plain[CLIENT][hello[4:8]]
-    first, again = (dissector._decode_plain(plain, CLIENT, hello, 0, len(hello)) for _ in range(2))
+    first, again = (dissector.plain(CLIENT, hello, 0, len(hello)) for _ in range(2))
     assert first is not None and again is not None
     assert dissector.phase is Phase.GREETED
-    assert list(first.notes) == []
-    assert list(again.notes) == ["PeerProperties while the connection is greeted"]
+    assert list(Decoded(*first).notes) == []
+    assert list(Decoded(*again).notes) == ["PeerProperties while the connection is greeted"]
 
 
 def test_a_request_captured_behind_its_answer_is_not_unexpected() -> None:
@@ -1501,6 +1502,5 @@ def test_the_short_way_counts_entries_with_what_is_in_them(limit: int, short: bo
     delivered = deliver(*[plain(body)] * 8)
     for side, data in ((CLIENT, published), (SERVER, delivered)):
         dissector = current(values_limit=limit)
-        short_way = dissector.plain[side][data[4:8]]
-        assert (dissector._decode_plain(short_way, side, data, 0, len(data)) is not None) == short
+        assert (dissector.plain(side, data, 0, len(data)) is not None) == short
         assert (decode(data, side, dissector)["fault"] is None) == short

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.pair import Pairer
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.records import Frame, FrameGap
 from streamdump.spark import flows, follow, tables
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings, texts_of
@@ -62,10 +61,10 @@ def in_reassembly(patch: pytest.MonkeyPatch) -> None:
 
 
 def in_cutting(patch: pytest.MonkeyPatch) -> None:
-    def reaches(self: Parser, frame: Frame | FrameGap) -> bool:
-        return frame.side == 1 and frame.position + (frame.size or 0) > 300
+    def reaches(self: Parser, side: int, base: int, data: bytes, ends: Sequence[int], *_: Any) -> bool:
+        return side == 1 and base + ends[-1] > 300
 
-    plant(patch, Parser, "put", reaches)
+    plant(patch, Parser, "put_all", reaches)
 
 
 @pytest.mark.usefixtures("barrier")

@@ -23,14 +23,14 @@ from streamdump.protocols.iggy.frame_redaction import LOGIN
 from streamdump.protocols.iggy.frames import HEADER
 from streamdump.protocols.iggy.framing import PORTS, IggyFraming
 from streamdump.protocols.iggy.heuristic import heuristic
-from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of, traffic
+from streamdump.protocols.iggy.info import TEXT, info, relate, traffic
 from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
 from streamdump.protocols.iggy.request_queue import LOST, UNSURE, RequestQueue, sent
 from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser, bytes_of
 from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import Decoded, Frame, FrameGap
+from streamdump.protocols.records import Frame, FrameGap, Meant
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
@@ -89,12 +89,9 @@ class IggyDissector(Dissector):
     def lost(self, side: int, order: int = 0) -> None:
         self.waiting.trust.go(LOST)
 
-    def decode(self, frame: Frame) -> Decoded:
+    def decode(self, frame: Frame) -> Meant:
         assert self.placed is not None
         return self.meaning.decode(frame, self.placed, self.parser.current)
-
-    def stream_of(self, decoded: Decoded, order: int) -> str | None:
-        return topic_of(decoded.name, decoded.fields) if decoded.kind == "request" else None
 
     def held_frames(self) -> Iterable[Range]:
         if not (self.held or self.early or self.unconfirmed):

@@ -14,9 +14,10 @@ from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
 from streamdump.protocols.iggy.checksums import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
 from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, FormsReader, LazyReader
+from streamdump.protocols.iggy.info import topic_of
 from streamdump.protocols.iggy.statuses import possible_names
 from streamdump.protocols.protocol import Context
-from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
+from streamdump.protocols.records import ANSWER, ASK, NONE, Frame, Meant
 
 LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""
@@ -73,7 +74,7 @@ class FrameDecoder:
         )
         return plan
 
-    def decode(self, frame: Frame, placed: Placement, current: int) -> Decoded:
+    def decode(self, frame: Frame, placed: Placement, current: int) -> Meant:
         asked, table, layout, differ, fields = placed
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
         asks, name = frame.side == self.layouts.client, table.name
@@ -107,12 +108,12 @@ class FrameDecoder:
         if plan.varies:
             name, ident, refused = self._vary(placed, name, fields, complete, notes, current)
             if table in frames.OTHERS:
-                return Decoded(name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
+                return name, "one_way", ident, fields, None, notes, fault, NONE, None, spans, None
         if asks:
-            return Decoded(name, "request", ident, fields, None, notes, fault, ASK, number, spans)
+            return name, "request", ident, fields, None, notes, fault, ASK, number, spans, topic_of(name, fields)
         # An eviction that nobody asked for is one
         outcome = None if number is None and table is not frames.EVICTED else "refused" if refused else "answered"
-        return Decoded(name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
+        return name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans, None
 
     def _vary(
         self, placed: Placement, name: str, fields: dict[str, Any], complete: bool, notes: list[str], current: int

@@ -49,7 +49,7 @@ from streamdump.protocols.mewbase.request_order import Dates, RequestOrder
 from streamdump.protocols.mewbase.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage, Decoded, Frame
+from streamdump.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Frame, Meant
 from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import ValueQuota
 
@@ -160,26 +160,26 @@ class MewbaseDissector(Dissector):
         self.subscriptions = None
         self.order.lose()
 
-    def stream_of(self, decoded: Decoded, order: int) -> str | None:
-        body = decoded.fields.get("frame")
+    def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: int, key: Any) -> str | None:
+        """Return the stream that a message names; and keep what it declares."""
+        body = fields.get("frame")
         if type(body) is not dict:
             return None
-        channel = body.get("name" if decoded.name == "CREATECHANNEL" else "channel", body.get("streamName"))
+        channel = body.get("name" if name == "CREATECHANNEL" else "channel", body.get("streamName"))
         subscription = body.get("subID", body.get("SubID"))
-        if decoded.name == "SUBSCRIBE" and decoded.role == ASK:
-            self.streams.ask(decoded.key, None, channel, False, order)
-        elif decoded.name == "SUBRESPONSE" and decoded.role == ANSWER and _plain(subscription):
-            self.streams.answer(decoded.key, None, subscription, decoded.outcome == "answered", order)
+        if name == "SUBSCRIBE" and role == ASK:
+            self.streams.ask(key, None, channel, False, self.completed)
+        elif name == "SUBRESPONSE" and role == ANSWER and _plain(subscription):
+            self.streams.answer(key, None, subscription, outcome == "answered", self.completed)
         elif channel is None and _plain(subscription):
-            channel = self.streams.at(subscription, order)
+            channel = self.streams.at(subscription, self.completed)
         return channel if isinstance(channel, str) else None
 
     # Decoding
 
-    def decode(self, frame: Frame) -> Decoded:
-        side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
+    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
         # Without this way for whole frames a run over real traffic takes twice as long
-        if damage is None and self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
+        if self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
             inner = start + 21 + data[start + 10]
             table = HEADS.get(data[start + 4 : inner])
             if table is not None and table is not _CONNECT and not data[end - 1]:
@@ -196,10 +196,11 @@ class MewbaseDissector(Dissector):
                     if SECRET_NAMES.isdisjoint(body):
                         fields = {"size": end - start, "type": table.name, "frame": body}
                         return self._meaning(side, table, fields, body, _shape(table, body), (), None, spans)
-        return self._walk(side, data, start, end, damage)
+        return None
 
-    def _walk(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
+    def decode(self, frame: Frame) -> Meant:
         """Any frame: with byte ranges, damaged, in another order, with secrets."""
+        side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         options = self.options
         claimed = int(_INT32(data, start)[0])
         size = end - start
@@ -271,16 +272,18 @@ class MewbaseDissector(Dissector):
 
     def _unknown(
         self, side: int, name: str | None, fields: dict[str, Any], body: dict[str, Any], notes: list[str], fault: Fault | None, spans: Any
-    ) -> Decoded:
+    ) -> Meant:
         """A frame of no known type; servers drop it without an answer."""
+        rid, kind, role, key = None, "one_way", NONE, None
         if name is None:
-            return Decoded("unknown", "one_way", None, fields, None, notes, fault, NONE, None, spans)
-        notes.append(_UNKNOWN.get(name, "no server knows this type; they drop it without an answer"))
-        rid = body.get("rID")
-        if _plain(rid) and "ok" not in body and (self.client is None or side == self.client):
-            self.order.number()
-            return Decoded(name, "request", _ident(rid), fields, None, notes, fault, ASK, (side, rid), spans)
-        return Decoded(name, "one_way", _ident(rid), fields, None, notes, fault, NONE, None, spans)
+            name = "unknown"
+        else:
+            notes.append(_UNKNOWN.get(name, "no server knows this type; they drop it without an answer"))
+            rid = body.get("rID")
+            if _plain(rid) and "ok" not in body and (self.client is None or side == self.client):
+                self.order.number()
+                kind, role, key = "request", ASK, (side, rid)
+        return name, kind, _ident(rid), fields, None, notes, fault, role, key, spans, self._stream_of(name, fields, None, role, key)
 
     def _meaning(
         self,
@@ -292,7 +295,7 @@ class MewbaseDissector(Dissector):
         notes: Any,
         fault: Fault | None,
         spans: list[Span] | None,
-    ) -> Decoded:
+    ) -> Meant:
         """What a frame of a known type is for; `notes` may be added to when it is a list."""
         name = table.name
         kind: str = table.kind
@@ -337,8 +340,8 @@ class MewbaseDissector(Dissector):
         elif kind == "request":
             ident, role, key, notes = self._request(side, table, body, rid, fault, notes)
         else:
-            return self._one_way(side, name, fields, body, notes, fault, spans)
-        return Decoded(name, kind, ident, fields, outcome, notes, fault, role, key, spans)
+            kind, ident, outcome, role, key, notes = self._one_way(side, name, body, notes)
+        return name, kind, ident, fields, outcome, notes, fault, role, key, spans, self._stream_of(name, fields, outcome, role, key)
 
     def _response(
         self, side: int, name: str, body: dict[str, Any], found: Shape, rid: Any, fault: Fault | None, notes: Any
@@ -388,8 +391,9 @@ class MewbaseDissector(Dissector):
         return ident, role, key, notes
 
     def _one_way(
-        self, side: int, name: str, fields: dict[str, Any], body: dict[str, Any], notes: Any, fault: Fault | None, spans: list[Span] | None
-    ) -> Decoded:
+        self, side: int, name: str, body: dict[str, Any], notes: Any
+    ) -> tuple[str, int | str | None, str | None, int, tuple[Any, ...] | None, Any]:
+        """Kind, id, outcome, role, key and notes of what mostly asks for no answer."""
         if name == "QUERYACK":
             ident = _ident(body.get("queryID"))
         elif name != "PING":
@@ -401,10 +405,10 @@ class MewbaseDissector(Dissector):
             # empty, but with a sequence number in March 2017
             ident = _ident(body.get("sequence"))
             if type(ident) is int and body.get("type") == 8:
-                return Decoded(name, "request", ident, fields, None, notes, fault, ASK, (side, ident + 1, 0, 0), spans)
+                return "request", ident, None, ASK, (side, ident + 1, 0, 0), notes
             if type(ident) is int and body.get("type") == 0:
-                return Decoded(name, "response", ident, fields, "answered", notes, fault, ANSWER, (1 - side, ident, 0, 0), spans)
-        return Decoded(name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
+                return "response", ident, "answered", ANSWER, (1 - side, ident, 0, 0), notes
+        return "one_way", ident, None, NONE, None, notes
 
     def _result(self, name: str, body: dict[str, Any], key: tuple[Any, ...]) -> int:
         """Whether more results follow."""

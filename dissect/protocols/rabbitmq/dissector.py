@@ -18,7 +18,7 @@ from streamdump.protocols.rabbitmq import layouts, layouts_draft, sasl_redaction
 from streamdump.protocols.rabbitmq.chunk import EntryReader, draft_form
 from streamdump.protocols.rabbitmq.chunk_docs import ADDED, DRAFT_PARTS, PARTS
 from streamdump.protocols.rabbitmq.compare_rules import COMPARE_RULES
-from streamdump.protocols.rabbitmq.fast_decode import PlainLayout, PlainLayouts, plain_layouts
+from streamdump.protocols.rabbitmq.fast_decode import PlainLayouts, plain_layouts
 from streamdump.protocols.rabbitmq.frame_redaction import GuardedFrame as Read
 from streamdump.protocols.rabbitmq.frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
 from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
@@ -28,7 +28,7 @@ from streamdump.protocols.rabbitmq.meaning import FOLLOWS, UNLIMITED, meaning_of
 from streamdump.protocols.rabbitmq.publishers import Publishers
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame, is_mechanism, username
 from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
-from streamdump.protocols.records import ANSWER, ASK, NONE, Damage, Decoded, Frame
+from streamdump.protocols.records import ANSWER, ASK, NONE, Damage, Frame, Meant
 from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import Spans, UnpackQuota, ValueQuota
 
@@ -111,7 +111,7 @@ class StreamDissector(Dissector):
     header_size = 8
     reuse = "queue"
     closing = "Close"
-    DERIVED = ("bodies", "unasked", "style", "plain", "frame")
+    DERIVED = ("bodies", "unasked", "style", "layouts", "frame")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -142,7 +142,7 @@ class StreamDissector(Dissector):
             self.unasked = _unasked(self.language, head, options.wanted)
             self.bodies -= self.unasked
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
-        self.plain: tuple[PlainLayouts, PlainLayouts] | None = None
+        self.layouts: tuple[PlainLayouts, PlainLayouts] | None = None
         """By side, the layouts of frames that need no closer look."""
         self.frame: Any = None
         """The one that is decoded."""
@@ -153,7 +153,7 @@ class StreamDissector(Dissector):
         detail = self.options.detail
         if self.client is not None and (self.unasked or not detail):
             client, server = plain_layouts(self.language, self.style, self.bodies, self.unasked if detail else None)
-            self.plain = (server, client) if self.client else (client, server)
+            self.layouts = (server, client) if self.client else (client, server)
 
     # Framing
 
@@ -212,19 +212,11 @@ class StreamDissector(Dissector):
             return [f"{name} while the connection is {self.phase.value}"]
         return []
 
-    def decode(self, frame: Frame) -> Decoded:
-        if frame.damage is None and self.plain is not None:
-            plain = self.plain[frame.side][frame.data[frame.start + 4 : frame.start + 8]]
-            if plain is not None:
-                decoded = self._decode_plain(plain, frame.side, frame.data, frame.start, frame.end)
-                if decoded is not None:
-                    return decoded
-        self.frame = frame
-        return self._decode(frame.side, frame.data, frame.start, frame.end, frame.damage)
-
-    def _decode_plain(self, plain: PlainLayout, side: int, data: bytes, start: int, end: int) -> Decoded | None:
-        """A frame without flaw that may be shown where it stands; None where it takes a closer look."""
-        name, kind, number, read, means, follow, of_login = plain
+    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
+        layout = None if self.layouts is None else self.layouts[side][data[start + 4 : start + 8]]
+        if layout is None:
+            return None
+        name, kind, number, read, means, follow, of_login = layout
         try:
             fields = read(data, start, end)
         except UNREADABLE:
@@ -237,7 +229,7 @@ class StreamDissector(Dissector):
         notes = () if follow is None else follow(self, name, side, fields)
         if self.phase is not _OPEN:
             notes = (*notes, *self.advance(name, kind))
-        return Decoded(name, kind, ident, fields, outcome, notes, None, role, key)
+        return name, kind, ident, fields, outcome, notes, None, role, key, None, self._stream_of(name, fields, outcome, role, key)
 
     def _is_certain(self, name: str, side: int, fields: dict[str, Any], data: bytes, start: int, end: int) -> bool:
         """Whether a frame without flaw is shown at every place of a handshake, which takes note of it."""
@@ -268,8 +260,12 @@ class StreamDissector(Dissector):
             guard.trusted[side] = True
         return True
 
-    def _decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
+    def decode(self, frame: Frame) -> Meant:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
+        self.frame = frame
+        return self._decode(frame.side, frame.data, frame.start, frame.end, frame.damage)
+
+    def _decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Meant:
         (word,) = _WORD(data, start)
         if self.client is None and damage is None:
             self._tell_client(side, word, data, start, end)
@@ -284,7 +280,8 @@ class StreamDissector(Dissector):
         shown = shown or self._protect(frame)
         spans = frame.spans if self.options.detail else None
         if layout is None:
-            return Decoded(frame.name, frame.kind, None, frame.fields, None, frame.notes, frame.fault, NONE, None, spans)
+            stream = self._stream_of(frame.name, frame.fields, None, NONE, None)
+            return frame.name, frame.kind, None, frame.fields, None, frame.notes, frame.fault, NONE, None, spans, stream
         number = self.language.numbers[layout.name]
         ident, outcome, role, key = meaning_of(layout)(self, side, number, read if frame.sound else frame.fields)
         if frame.odd is not None:
@@ -294,7 +291,8 @@ class StreamDissector(Dissector):
             frame.notes.extend(FOLLOWS[layout](self, layout.name, side, frame.fields))
         if self.phase is not _OPEN and (shown or frame.sound):
             frame.notes.extend(self.advance(frame.name, frame.kind))
-        return Decoded(frame.name, frame.kind, ident, frame.fields, outcome, frame.notes, frame.fault, role, key, spans)
+        stream = self._stream_of(frame.name, frame.fields, outcome, role, key)
+        return frame.name, frame.kind, ident, frame.fields, outcome, frame.notes, frame.fault, role, key, spans, stream
 
     def _read(self, frame: Read, layout: Layout) -> None:
         """A frame that has a layout."""
@@ -413,19 +411,20 @@ class StreamDissector(Dissector):
         """What the keys of a publisher's messages have above their publishing ids; `asks`: a Publish, no answer to one."""
         return publisher << 64
 
-    def stream_of(self, decoded: Decoded, order: int) -> str | None:
-        name, fields, streams = decoded.name, decoded.fields, self.streams
-        role = _SPEAKS_OF.get(name)
-        if role is not None and role in fields:
-            if name in _DELETES and decoded.role == ASK:
-                streams.delete(decoded.key, (role, fields[role]), order)
-            return streams.at((role, fields[role]), order)
+    def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: int, key: Any) -> str | None:
+        """Return the stream that a message names; and keep what it declares or deletes."""
+        streams, order = self.streams, self.completed
+        named = _SPEAKS_OF.get(name)
+        if named is not None and named in fields:
+            if name in _DELETES and role == ASK:
+                streams.delete(key, (named, fields[named]), order)
+            return streams.at((named, fields[named]), order)
         stream = fields.get("name" if name in _NAMES_SUPER_STREAM else "super_stream", fields.get("stream"))
-        role = _DECLARES.get(name) or _DELETES.get(name)
-        if role in fields and decoded.role == ASK:
-            streams.ask(decoded.key, (role, fields[role]), stream, role == _PUBLISHER, order)
-        elif role is not None and decoded.role == ANSWER:
-            streams.answer(decoded.key, role, None, decoded.outcome == "answered", order, name in _DELETES)
+        named = _DECLARES.get(name) or _DELETES.get(name)
+        if named in fields and role == ASK:
+            streams.ask(key, (named, fields[named]), stream, named == _PUBLISHER, order)
+        elif named is not None and role == ANSWER:
+            streams.answer(key, named, None, outcome == "answered", order, name in _DELETES)
         elif name == "Metadata" and len(fields.get("streams") or ()) == 1:
             (stream,) = fields["streams"]
         elif name == "MetadataUpdate":

@@ -14,7 +14,7 @@ from streamdump.layout.values import lossy
 from streamdump.protocols.dissector import SEARCH, WAIT, Dissector
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import Decoded, Frame
+from streamdump.protocols.records import Frame, Meant
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.compare_rules import COMPARE_RULES
 from streamdump.protocols.seastar.frame_chains import LARGEST_ID
@@ -304,7 +304,11 @@ class SeastarDissector(Dissector):
 
     # Frames to messages
 
-    def decode(self, frame: Frame) -> Decoded:
+    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
+        frames = self.frames_of[side]
+        return None if frames is None or self.sides[side].greets else frames.plain(data, start, end)
+
+    def decode(self, frame: Frame) -> Meant:
         side = frame.side
         one = self.sides[side]
         if one.greets:
@@ -319,7 +323,7 @@ class SeastarDissector(Dissector):
             frames = self.frames_of[side] = frames_of(self.options, one.framing, one.inferred, self.negative, self.quota)
         found = frames.decode(frame.data, frame.start, frame.end, frame.damage)
         self.details = frames.buffers
-        packed, counted = found.fields.get("compression"), self.facts.get("compression")
+        packed, counted = found[3].get("compression"), self.facts.get("compression")
         if packed is not None and counted is not None:
             counted["frames"] += 1
             if packed["unpacked_size"] is not None:

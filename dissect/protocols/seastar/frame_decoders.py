@@ -5,10 +5,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, ClassVar
 
-from streamdump.layout import Layout, Style, read, walk_often
+from streamdump.layout import UNREADABLE, Layout, Style, decoder, read, walk_often
 from streamdump.layout.values import RENDER
 from streamdump.model import Fault, Options, Span
-from streamdump.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Decoded
+from streamdump.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Meant
 from streamdump.protocols.seastar import compression, layouts
 from streamdump.protocols.seastar.compression import Unpackable
 from streamdump.protocols.seastar.layouts import END_OF_STREAM, OVER
@@ -40,7 +40,16 @@ class PlainFrames:
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.tables = layouts.tables(options.verbs)
 
-    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
+    def plain(self, data: bytes, start: int, end: int) -> Meant | None:
+        """Return the meaning of the complete frame data[start:end]; None if it has a flaw, or details are asked for."""
+        layout = self.layout(data, start, end)
+        try:
+            fields = None if self.options.detail else decoder(layout, self.style)(data, start, end)
+        except UNREADABLE:
+            return None
+        return None if fields is None or "trailing" in fields else self.means(layout, fields, [*self.notes], None, None)
+
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Meant:
         return self.means(*self.fields(data, start, end, damage and damage.reason))
 
     def fields(
@@ -57,7 +66,7 @@ class PlainFrames:
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         raise NotImplementedError
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
         """The message, as `Dissector.decode` gives it."""
         raise NotImplementedError
 
@@ -66,12 +75,12 @@ class RequestFrames(PlainFrames):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return self.tables.request_timeout if self.framing.extra else self.tables.request
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
         if fields.get("timeout", 0) >= OVER:
             notes.append("the timeout is negative as int64: over already, the server will not answer")
         ident = fields.get("msg_id")
         if ident is None:
-            return Decoded("Request", "request", None, fields, None, notes, fault, NONE, None, spans)
+            return "Request", "request", None, fields, None, notes, fault, NONE, None, spans, None
         if ident < 0:
             notes.append("the library sends no negative msg_id: here an answer has the same one, an exception its opposite")
             ident = -ident
@@ -81,7 +90,7 @@ class RequestFrames(PlainFrames):
             self.negative.discard(ident)
         verbs = self.options.verbs
         kind, role = ("one_way", ASK_MAYBE) if verbs and fields.get("verb") in getattr(verbs, "one_way", ()) else ("request", ASK)
-        return Decoded("Request", kind, ident, fields, None, notes, fault, role, ident, spans)
+        return "Request", kind, ident, fields, None, notes, fault, role, ident, spans, None
 
 
 class ResponseFrames(PlainFrames):
@@ -93,28 +102,28 @@ class ResponseFrames(PlainFrames):
                 return self.tables.exception_duration if self.framing.extra else self.tables.exception
         return layouts.RESPONSE_DURATION if self.framing.extra else layouts.RESPONSE
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
         ident = fields.get("msg_id")
         if ident is None:
-            return Decoded(layout.name, "response", None, fields, None, notes, fault, NONE, None, spans)
+            return layout.name, "response", None, fields, None, notes, fault, NONE, None, spans, None
         outcome = "refused" if layout.name == "Exception" else "answered"
         if outcome == "refused" and fault is None and fields["exception_type_label"] is None:
             notes.append(f"unknown exception type {fields['exception_type']}")
         ident = abs(ident)
         self.negative.discard(ident)
-        return Decoded(layout.name, "response", ident, fields, outcome, notes, fault, ANSWER, ident, spans)
+        return layout.name, "response", ident, fields, outcome, notes, fault, ANSWER, ident, spans, None
 
 
 class StreamFrames(PlainFrames):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return layouts.END if end - start >= 4 and _u32(data, start)[0] == END_OF_STREAM else layouts.STREAM
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
         if self.ended:
             notes.append("after this side's end-of-stream")
         if layout is layouts.END:
             self.ended = True
-        return Decoded(layout.name, "one_way", None, fields, None, notes, fault, NONE, None, spans)
+        return layout.name, "one_way", None, fields, None, notes, fault, NONE, None, spans, None
 
 
 class CompressedFrames:
@@ -134,7 +143,10 @@ class CompressedFrames:
     def prepare(self) -> None:
         self.render = RENDER[self.options.bytes_as]
 
-    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
+    def plain(self, data: bytes, start: int, end: int) -> Meant | None:
+        return None
+
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Meant:
         self.buffers = {}
         size: int = _u32(data, start)[0]
         about: dict[str, Any] = {"algorithm": self.codec, "packed_size": size, "unpacked_size": None}
@@ -148,7 +160,7 @@ class CompressedFrames:
 
     def _closed(
         self, about: dict[str, Any], data: bytes, start: int, end: int, fault: Fault | None, *notes: str, spans: list[Span] | None = None
-    ) -> Decoded:
+    ) -> Meant:
         """A frame that stays packed."""
         packed = self.render(data[start + 4 : end])
         if not self.options.detail:
@@ -156,9 +168,9 @@ class CompressedFrames:
         elif spans is None:
             spans = [Span("len", 0, 4, about["packed_size"]), Span("packed", 4, end - start - 4, packed)]
         fields = {"compression": about, "packed": packed}
-        return Decoded("Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans)
+        return "Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans, None
 
-    def _opened(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int) -> Decoded:
+    def _opened(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int) -> Meant:
         spans: list[Span] | None = None
         try:
             limit = min(self.options.frame_limit, self.quota.grow(end - start))
@@ -170,7 +182,7 @@ class CompressedFrames:
                 fields: dict[str, Any] = {"compression": about}
                 if about["packed_size"]:
                     fields["trailing"] = self.render(data[start + 4 : end])
-                return Decoded("Empty", "one_way", None, fields, None, self.notes, None, NONE, None, spans)
+                return "Empty", "one_way", None, fields, None, self.notes, None, NONE, None, spans, None
             inner = compression.unpack(blocks, data, start)
         except Unpackable as error:
             if isinstance(error, compression.Oversize):
@@ -179,7 +191,7 @@ class CompressedFrames:
         self.quota.left -= len(inner)
         return self._with(inside, about, inner, None, spans)
 
-    def _with(self, inside: PlainFrames, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> Decoded:
+    def _with(self, inside: PlainFrames, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> Meant:
         """The frame inside."""
         layout, fields, notes, fault, spans = inside.fields(inner, 0, len(inner), missing, "unpacked")
         if spans is not None and outer is not None:
@@ -187,7 +199,7 @@ class CompressedFrames:
             spans = [*outer, *spans]
         return inside.means(layout, {"compression": about, **fields}, notes, fault, spans)
 
-    def _cut_off(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> Decoded:
+    def _cut_off(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> Meant:
         """A frame of which bytes are missing: the header inside it may still unpack."""
         inner = compression.unpack_head(data[start + 8 : end]) if about["packed_size"] >= 4 else b""
         if self.codec == compression.LZ4 and end - start >= 8:

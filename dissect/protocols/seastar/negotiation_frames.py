@@ -10,7 +10,7 @@ from streamdump.layout import Style, read, walk_often
 from streamdump.layout.walk_state import NOTES_KEPT
 from streamdump.model import SideData, Span
 from streamdump.protocols.buffer import ReceiveBuffer
-from streamdump.protocols.records import ANSWER, ASK, Decoded, Frame
+from streamdump.protocols.records import ANSWER, ASK, Frame, Meant
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.frame_chains import LEAP, RULED_OUT, fit
 from streamdump.protocols.seastar.heuristic import NAME, SHORTEST
@@ -106,7 +106,7 @@ def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) ->
 
 def greeting(
     frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: NegotiatedTerms, style: Style, detail: bool
-) -> Decoded:
+) -> Meant:
     """A negotiation frame of the side that asks, or that does not; the server's gets what is in force by it. `offer`, `other`: what it and
     the other side's say; `terms`: what may be in force by both."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
@@ -131,8 +131,8 @@ def greeting(
         notes += _unexpected(offer, other)
     spans = _told(told, terms.layouts(), fields.get("negotiated"), end - start) if told and detail else None
     if asks:
-        return Decoded("Negotiation", "request", None, fields, None, notes, fault, ASK, NAME, spans)
-    return Decoded("Negotiation", "response", None, fields, "answered", notes, fault, ANSWER, NAME, spans)
+        return "Negotiation", "request", None, fields, None, notes, fault, ASK, NAME, spans, None
+    return "Negotiation", "response", None, fields, "answered", notes, fault, ANSWER, NAME, spans, None
 
 
 def _in_force(server: Offer, client: Offer | None) -> dict[str, Any]:
