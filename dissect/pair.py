@@ -14,18 +14,17 @@ from streamdump.model import Exchange, Message, Pair
 from streamdump.protocols.compare_rules import HandshakeProgress
 from streamdump.protocols.protocol import Tally
 from streamdump.protocols.records import (
-    ANSWER,
-    ANSWER_MANY,
-    ANSWER_PART,
-    ASK,
-    ASK_MANY,
-    ASK_MAYBE,
     GAP,
     HANDED_ON,
     LARGE,
     LOST,
     NONE,
+    OPTIONAL_RESPONSE,
+    PARTIAL_RESPONSE,
     PLACE,
+    REQUEST,
+    REQUESTS,
+    RESPONSES,
     SKIPPED,
     Event,
     rfc3339,
@@ -179,7 +178,7 @@ def _oldest(entry: Any) -> Event:
 def _light(one: Event) -> Event:
     message = copy(one.record)
     message.fields = {name: value for name, value in message.fields.items() if _small(value)}
-    if one.role == ASK_MANY:
+    if one.role == REQUESTS:
         message.fields[KEYS] = one.key
     message.raw = message.spans = None
     return replace(one, record=message)
@@ -189,28 +188,42 @@ def _small(value: Any) -> bool:
     return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= TEXT_KEPT)
 
 
-class Exchanges:
-    """What is told of how the requests of one conversation end: links to what answers them, exchanges, pairs, and counts.
+class PairRules(NamedTuple):
+    """How the requests of a conversation are paired.
 
-    `every`: write an exchange for answered ones too. `tallies` count those that were refused and that a limit ends. `handshake`: what is
-    known of it.
+    `reuse`: what a key that is still open means: "queue", the oldest waiting request is answered first, or "supersede", the older request
+    will not be answered any more. `limit`: how many may be open. `every`: write an exchange for answered ones too. `from_start`: the
+    capture has the conversation's beginning. `paired` and `unanswered` are those of the protocol.
     """
 
-    def __init__(
-        self,
-        every: bool,
-        links: list[Link],
-        paired: Callable[[Message, Message], list[str]] | None,
-        tallies: tuple[Tally, ...],
-        pairs: list[Pair] | None,
-        handshake: HandshakeProgress | None,
-    ) -> None:
-        self.every = every
-        self.links = links
-        self.paired = paired
-        self.tallies = tallies
-        self.pairs = pairs
-        """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
+    reuse: str
+    limit: int
+    every: bool
+    from_start: bool = False
+    paired: Callable[[Message, Message], list[str]] | None = None
+    unanswered: Callable[[Message, int], str | None] | None = None
+
+
+class PairOutputs(NamedTuple):
+    """What pairing fills besides the records.
+
+    `tallies` count the requests that were refused and that a limit ends. `large` gets messages, of any conversation, that may be
+    remembered: for whoever hands them on, to call `lighten` then. `pairs` gets every exchange with its messages, where these are wanted;
+    some of them may never be handed on.
+    """
+
+    links: list[Link]
+    large: list[tuple[Pairer, Event]]
+    tallies: tuple[Tally, ...] = ()
+    pairs: list[Pair] | None = None
+
+
+class Exchanges:
+    """Reports how the requests of one conversation end: links to what answers them, exchanges, pairs, and counts."""
+
+    def __init__(self, rules: PairRules, outputs: PairOutputs, handshake: HandshakeProgress | None = None) -> None:
+        self.reuse, self.limit, self.every, self.from_start, self.paired, self.unanswered = rules
+        self.links, self.large, self.tallies, self.pairs = outputs
         self.handshake = HandshakeProgress() if handshake is None else handshake
         self.untimed = False
         """Packets of the conversation have no time: nothing is known of how long anything took."""
@@ -302,30 +315,10 @@ class Exchanges:
 
 
 class Pairer(Exchanges):
-    """The open requests of one conversation.
+    """The open requests of one conversation."""
 
-    `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
-    "supersede", the older request will not be answered any more. `from_start`: the capture has the conversation's beginning.
-    """
-
-    def __init__(
-        self,
-        reuse: str,
-        limit: int,
-        every: bool,
-        links: list[Link],
-        paired: Callable[[Message, Message], list[str]] | None = None,
-        from_start: bool = False,
-        unanswered: Callable[[Message, int], str | None] | None = None,
-        tallies: tuple[Tally, ...] = (),
-        large: list[tuple[Pairer, Event]] | None = None,
-        pairs: list[Pair] | None = None,
-        handshake: HandshakeProgress | None = None,
-    ) -> None:
-        super().__init__(every, links, paired, tallies, pairs, handshake)
-        self.reuse = reuse
-        self.limit = limit
-        self.unanswered = unanswered
+    def __init__(self, rules: PairRules, outputs: PairOutputs, handshake: HandshakeProgress | None = None) -> None:
+        super().__init__(rules, outputs, handshake)
         self.open: dict[Hashable, Any] = {}
         """By key a request, a `_Batch`, or the queue of several."""
         self.perhaps: dict[Hashable, Event] = {}
@@ -333,14 +326,11 @@ class Pairer(Exchanges):
         """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
         self.partly: dict[Hashable, Event] = {}
         """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
-        self.repeats = reuse == "queue"
+        self.repeats = self.reuse == "queue"
         """Keys are used again: they may be, or one was."""
-        self.from_start = from_start
         self.doubt: Doubt | None = None
         """Where bytes were lost."""
         self.limit_hits = 0
-        self.large: list[tuple[Pairer, Event]] = [] if large is None else large
-        """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
         self.left = 0
         """Requests that had no response at the end."""
         self.out = HANDED_ON
@@ -364,7 +354,7 @@ class Pairer(Exchanges):
     def lighten(self, one: Event) -> None:
         """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
         role, keys = one.role, one.key
-        if role == ASK:
+        if role == REQUEST:
             entry = self.open.get(keys)
             if entry is one:
                 self.open[keys] = _light(one)
@@ -374,93 +364,68 @@ class Pairer(Exchanges):
                     if entry[index] is one:
                         entry[index] = _light(one)
                         break
-        elif role == ASK_MANY:
+        elif role == REQUESTS:
             for key in keys:  # type: ignore[attr-defined]
                 entry = self.open.get(key)
                 for batch in () if entry is None else _each(entry):
                     if batch.asked is one:
                         batch.asked = _light(one)
                         return
-        elif role == ASK_MAYBE:
+        elif role == OPTIONAL_RESPONSE:
             if self.perhaps.get(keys) is one:
                 self.perhaps[keys] = _light(one)
-        elif role == ANSWER_PART:
+        elif role == PARTIAL_RESPONSE:
             if self.partly.get(keys) is one:
                 self.partly[keys] = _light(one)
         elif self.early:
-            for key in keys if role == ANSWER_MANY else (keys,):  # type: ignore[attr-defined]
+            for key in keys if role == RESPONSES else (keys,):  # type: ignore[attr-defined]
                 found = self.early.get(key)
                 if found is not None and found[-1][0] is one:
                     found[-1] = _light(one), found[-1][1]
 
     def pair(self, one: Event, append: Callable[[Event], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
-        # Long, as every message comes here: the usual roles are answered in place
-        role = one.role
-        opened = self.open
-        if role == ANSWER:
-            key = one.key
-            entry = opened.get(key)
-            asked = entry[0] if type(entry) is deque else entry
-            if asked is not None and one.order < asked.order and _is_older(self, one, asked):
-                one.record.outcome = None
-                return
-            if self.partly:
-                self.partly.pop(key, None)
-            if type(entry) is deque:
-                if self.doubt is not None:
-                    self.doubt.note(one, key, entry[0], entry[1] if len(entry) > 1 else None)
-            elif entry is None and self.perhaps:
-                asked = self.perhaps.pop(key, None)
-                if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
-                    one.record.notes = [*one.record.notes, UNSURE]
-            if asked is None:
-                self._remember(key, one)
-                one.record.outcome = None
-                return
-            # It is open until its answer is, as an exception may come between
-            self._answer(one, asked, append)
-            if type(entry) is deque and len(entry) > 1:
-                entry.popleft()
-            elif entry is not None:
-                del opened[key]
-        elif role == ASK:
-            key = one.key
-            if self.early:
-                found = self._early(key, one)
-                if found is not None:
-                    self._append_early(one, found[0], found[1] or "answered", append)
-                    return
-            if key in opened:
-                self._ask_again(one, key, append)
-            else:
-                opened[key] = one
-            if len(opened) - self._spare > self.limit:
-                self._drop_oldest(_moment(one), append)
-        elif role == ASK_MANY:
-            self._ask_many(one, append)
-        elif role == ANSWER_MANY:
-            self._answer_many(one, append)
-        else:
-            self._take_other(one)
+        _PAIRED_BY[one.role](self, one, append)
 
-    def _take_other(self, one: Event) -> None:
-        """Takes a gap, a part of an answer, or what is answered in trouble alone: no exchange becomes certain with these."""
-        if one.role == GAP:
-            if self.doubt is None:
-                self.doubt = Doubt()
-            self.doubt.lose(one, self.open if self.repeats else None)
-        elif one.role == ANSWER_PART:
-            entry = self.open.get(one.key)
-            if entry is None or _is_older(self, one, _oldest(entry)):
-                one.record.outcome = None
-            else:
-                self._link(one, _oldest(entry))
-                self.partly[one.key] = one
-        elif one.role == ASK_MAYBE:
-            self.perhaps[one.key] = one
-            if len(self.perhaps) > self.limit:
-                del self.perhaps[next(iter(self.perhaps))]
+    def _respond(self, one: Event, append: Callable[[Event], None]) -> None:
+        key, opened = one.key, self.open
+        entry = opened.get(key)
+        asked = entry[0] if type(entry) is deque else entry
+        if asked is not None and one.order < asked.order and _is_older(self, one, asked):
+            one.record.outcome = None
+            return
+        if self.partly:
+            self.partly.pop(key, None)
+        if type(entry) is deque:
+            if self.doubt is not None:
+                self.doubt.note(one, key, entry[0], entry[1] if len(entry) > 1 else None)
+        elif entry is None and self.perhaps:
+            asked = self.perhaps.pop(key, None)
+            if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
+                _note(one, UNSURE)
+        if asked is None:
+            self._remember(key, one)
+            one.record.outcome = None
+            return
+        # It is open until its answer is, as an exception may come between
+        self._answer(one, asked, append)
+        if type(entry) is deque and len(entry) > 1:
+            entry.popleft()
+        elif entry is not None:
+            del opened[key]
+
+    def _ask(self, one: Event, append: Callable[[Event], None]) -> None:
+        key, opened = one.key, self.open
+        found = self._early(key, one) if self.early else None
+        if found is not None:
+            self._append_early(one, found[0], found[1] or "answered", append)
+            return
+        if key in opened:
+            self._ask_again(one, key, append)
+        else:
+            opened[key] = one
+        if len(opened) - self._spare > self.limit:
+            self._drop_oldest(_moment(one), append)
 
     @property
     def reads(self) -> bool:
@@ -474,7 +439,7 @@ class Pairer(Exchanges):
                 yield _asked(one).record
         for asked in self.perhaps.values():
             yield asked.record
-        for answer in self._earlies():
+        for answer in _earlies(self):
             yield answer.record
         for part in self.partly.values():
             yield part.record
@@ -488,7 +453,7 @@ class Pairer(Exchanges):
     def orders(self) -> list[int]:
         """When each of them was certain."""
         found = [_oldest(entry).order for entry in self.open.values()]
-        return found + [one.order for one in self.perhaps.values()] + [one.order for one in self._earlies()]
+        return found + [one.order for one in self.perhaps.values()] + [one.order for one in _earlies(self)]
 
     def drop(self, until: int, time_ns: int) -> list[Event]:
         """Forget those that came with the packet `until` or before, as there are too many, which is told at this time."""
@@ -515,7 +480,7 @@ class Pairer(Exchanges):
                 if asked.record.time_ns > before_ns:
                     break
                 if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
-                    if asked.role == ASK and asked.key in self.partly:
+                    if asked.role == REQUEST and asked.key in self.partly:
                         continue
                     late[id(asked)] = asked
                     time_ns = asked.record.time_ns + patience_ns
@@ -567,7 +532,7 @@ class Pairer(Exchanges):
 
     def _answered_partly(self, asked: Event, moment: Moment, append: Callable[[Event], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
-        part = self.partly.pop(asked.key, None) if self.partly and asked.role == ASK else None
+        part = self.partly.pop(asked.key, None) if self.partly and asked.role == REQUEST else None
         if part is not None and not self._was_late(asked):
             self._ended(asked, part, part.record.outcome or "answered", append, moment)
         return part is not None
@@ -670,9 +635,6 @@ class Pairer(Exchanges):
         if len(early) > EARLY_KEPT:
             del early[next(iter(early))]
 
-    def _earlies(self) -> Iterator[Event]:
-        return (one for found in self.early.values() for one, _ in found)
-
     def _keep_early(self, key: Hashable, left: list[tuple[Event, str | None]]) -> None:
         """Of the responses with a key that came before their requests these are left."""
         if left:
@@ -736,6 +698,44 @@ class Pairer(Exchanges):
             append(self._exchange(older, None, "unanswered", "limit", moment))
 
 
+def _lose(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
+    if pairer.doubt is None:
+        pairer.doubt = Doubt()
+    pairer.doubt.lose(one, pairer.open if pairer.repeats else None)
+
+
+def _respond_partly(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
+    entry = pairer.open.get(one.key)
+    if entry is None or _is_older(pairer, one, _oldest(entry)):
+        one.record.outcome = None
+    else:
+        pairer._link(one, _oldest(entry))
+        pairer.partly[one.key] = one
+
+
+def _ask_perhaps(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
+    pairer.perhaps[one.key] = one
+    if len(pairer.perhaps) > pairer.limit:
+        del pairer.perhaps[next(iter(pairer.perhaps))]
+
+
+_PAIRED_BY: tuple[Callable[[Pairer, Event, Callable[[Event], None]], None], ...] = (
+    lambda *_: None,
+    Pairer._ask,
+    Pairer._respond,
+    Pairer._ask_many,
+    Pairer._answer_many,
+    _respond_partly,
+    _lose,
+    _ask_perhaps,
+)
+"""By role."""
+
+
+def _earlies(pairer: Pairer) -> Iterator[Event]:
+    return (one for found in pairer.early.values() for one, _ in found)
+
+
 def _elapsed(asked: Event, response: Event) -> int:
     """Return the time from the last captured byte of a request to the first byte of its response."""
     time_ns: int = asked.record.time_ns
@@ -766,7 +766,7 @@ def asked_since(pairer: Pairer, time_ns: int) -> list[int]:
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
     """The requests that have no response by now, and why they will have none if the other side has ended at this time."""
     found = {id(asked): asked for entry in pairer.open.values() for asked in _asked_of(entry)}
-    asked = [one for one in found.values() if one.role != ASK or one.key not in pairer.partly]
+    asked = [one for one in found.values() if one.role != REQUEST or one.key not in pairer.partly]
     return [(one.record, "timeout" if pairer.is_late(one) else _why(pairer, one, time_ns, "closed")) for one in asked]
 
 

@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 
 from streamdump.model import END, Exchange, Gap, Message
-from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer, behind
-from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, HANDED_ON, NONE, Event
+from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer, PairOutputs, PairRules, behind
+from streamdump.protocols.records import (
+    GAP,
+    HANDED_ON,
+    NONE,
+    OPTIONAL_RESPONSE,
+    PARTIAL_RESPONSE,
+    REQUEST,
+    REQUESTS,
+    RESPONSE,
+    RESPONSES,
+    Event,
+)
 from tests.support.planting import Planted, plant
 
 
@@ -17,7 +28,7 @@ class Talk:
 
     def __init__(self, reuse: str = "supersede", limit: int = 100, every: bool = False, whole: bool = False) -> None:
         self.links: list[Link] = []
-        self.pairer = Pairer(reuse, limit, every, self.links, None, whole)
+        self.pairer = Pairer(PairRules(reuse, limit, every, whole), PairOutputs(self.links, []))
         self.said: list[Any] = []
         self.order = 0
 
@@ -39,7 +50,7 @@ class Talk:
     ) -> Event:
         """Return a message of the next packet, whose first byte came at `first_ns` and whose last one at `time_ns`."""
         self.order += 1
-        side = (1 if role in (ANSWER, ANSWER_MANY, ANSWER_PART) else 0) if side is None else side
+        side = (1 if role in (RESPONSE, RESPONSES, PARTIAL_RESPONSE) else 0) if side is None else side
         kind: Any = "response" if side else "request"
         message = Message(
             1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
@@ -64,14 +75,16 @@ class Talk:
 
 def test_a_response_names_its_request_and_the_time_between() -> None:
     talk = Talk()
-    request = talk.put(ASK, 1, 100)
-    response = talk.put(ANSWER, 1, 350, "answered")
+    request = talk.put(REQUEST, 1, 100)
+    response = talk.put(RESPONSE, 1, 350, "answered")
     assert talk.request_of(response) is request
     assert (response.outcome, response.latency_ns) == ("answered", 250)
     assert talk.close() == []
 
 
-PAIRED = pytest.mark.parametrize("ask, answer, key", [(ASK, ANSWER, 1), (ASK_MANY, ANSWER_MANY, (1, 2)), (ASK_MAYBE, ANSWER, 1)])
+PAIRED = pytest.mark.parametrize(
+    "ask, answer, key", [(REQUEST, RESPONSE, 1), (REQUESTS, RESPONSES, (1, 2)), (OPTIONAL_RESPONSE, RESPONSE, 1)]
+)
 
 
 @PAIRED
@@ -84,7 +97,7 @@ def test_latency_is_from_the_last_byte_of_the_request_to_the_first_of_the_respon
     talk.keep(talk.pairer.run([response, request] if swapped else [request, response]))
     talk.close()
     # Nobody waits for an answer to what is seldom answered
-    paired = not (swapped and ask == ASK_MAYBE)
+    paired = not (swapped and ask == OPTIONAL_RESPONSE)
     assert [(one.outcome, one.latency_ns, one.waited_ns) for one in talk.said] == [("answered", 210, None)] * paired
     assert [one.latency_ns for one in talk.pairer.pairs] == [210] * paired
     assert response.record.latency_ns == (None if swapped else 210)
@@ -94,8 +107,8 @@ def test_latency_is_from_the_last_byte_of_the_request_to_the_first_of_the_respon
 def test_pairs_without_exchanges_have_the_same_latency() -> None:
     talk = Talk()
     talk.pairer.pairs = []
-    talk.put(ASK, 1, 140, first_ns=100)
-    talk.put(ANSWER, 1, 390, "answered", first_ns=350)
+    talk.put(REQUEST, 1, 140, first_ns=100)
+    talk.put(RESPONSE, 1, 390, "answered", first_ns=350)
     assert [(one.latency_ns, one.exchange) for one in talk.pairer.pairs] == [(210, None)]
 
 
@@ -114,69 +127,69 @@ def test_there_is_no_latency_where_the_end_of_the_request_was_not_captured(ask: 
 
 def test_a_response_that_begins_before_the_end_that_was_captured_has_no_longest_time() -> None:
     talk = Talk()
-    talk.put(ASK, 1, 200, end_captured=False)
-    response = talk.put(ANSWER, 1, 400, "answered", first_ns=150)
+    talk.put(REQUEST, 1, 200, end_captured=False)
+    response = talk.put(RESPONSE, 1, 400, "answered", first_ns=150)
     assert (response.latency_ns, response.notes) == (None, ["response begins before its request ends"])
 
 
 def test_every_pair_is_an_exchange_when_asked_for() -> None:
     talk = Talk(every=True)
-    talk.put(ASK, 1, 100)
-    talk.put(ANSWER, 1, 350, "refused")
+    talk.put(REQUEST, 1, 100)
+    talk.put(RESPONSE, 1, 350, "refused")
     assert talk.close() == [("refused", None, 250)]
 
 
 def test_a_response_without_request_stays_unpaired() -> None:
     talk = Talk()
-    response = talk.put(ANSWER, 9, 100, "answered")
+    response = talk.put(RESPONSE, 9, 100, "answered")
     assert (response.outcome, response.latency_ns) == (None, None)
     assert talk.close() == []
 
 
 def test_requests_left_at_the_end_are_unanswered() -> None:
     talk = Talk()
-    talk.put(ASK, 1, 100)
+    talk.put(REQUEST, 1, 100)
     assert talk.close("capture ended") == [("unanswered", "capture ended", None)]
 
 
 def test_lost_bytes_of_the_answering_side_are_the_reason() -> None:
     talk = Talk()
-    talk.put(ASK, 1, 100)
+    talk.put(REQUEST, 1, 100)
     talk.gap("lost", 0, 110)
-    talk.put(ASK, 2, 120)
+    talk.put(REQUEST, 2, 120)
     talk.gap("lost", 1, 130)
-    talk.put(ASK, 3, 140)
+    talk.put(REQUEST, 3, 140)
     assert talk.close() == [("unanswered", "bytes lost", None), ("unanswered", "bytes lost", None), ("unanswered", "closed", None)]
 
 
 def test_bytes_that_were_only_passed_over_are_not_called_lost() -> None:
     talk = Talk()
-    talk.put(ASK, 1, 100)
+    talk.put(REQUEST, 1, 100)
     talk.gap("cut", 1, 110)
-    talk.put(ASK, 2, 120)
+    talk.put(REQUEST, 2, 120)
     talk.gap("skipped", 1, 130)
-    talk.put(ASK, 3, 140)
+    talk.put(REQUEST, 3, 140)
     assert [reason for _, reason, _ in talk.close()] == ["bytes lost", "bytes skipped", "closed"]
 
 
 def test_a_key_used_again_supersedes_the_older_request() -> None:
     talk = Talk()
-    talk.put(ASK, 1, 100)
-    newer = talk.put(ASK, 1, 200)
-    assert talk.request_of(talk.put(ANSWER, 1, 300, "answered")) is newer
+    talk.put(REQUEST, 1, 100)
+    newer = talk.put(REQUEST, 1, 200)
+    assert talk.request_of(talk.put(RESPONSE, 1, 300, "answered")) is newer
     assert talk.close() == [("superseded", None, None)]
 
 
-@pytest.mark.parametrize("role", [ANSWER, ANSWER_PART])
+@pytest.mark.parametrize("role", [RESPONSE, PARTIAL_RESPONSE])
 def test_a_response_held_back_is_not_that_of_a_request_made_since(role: int) -> None:
     talk = Talk(whole=True)
-    talk.put(ASK, 1, 100)
+    talk.put(REQUEST, 1, 100)
     old = talk.made(role, 1, 200, "answered")
-    second = talk.put(ASK, 1, 300)
+    second = talk.put(REQUEST, 1, 300)
     talk.keep(talk.pairer.run([old]))
     assert old.record.outcome is None
     assert talk.request_of(old.record) is None
-    response = talk.put(ANSWER, 1, 400, "answered")
+    response = talk.put(RESPONSE, 1, 400, "answered")
     assert talk.request_of(response) is second
     assert response.notes == ()
     assert talk.close() == [("superseded", None, None)]
@@ -189,8 +202,8 @@ def test_a_response_held_back_is_that_of_a_request_captured_late_where_none_is_m
         talk = Talk(reuse, whole=True)
         if lacking:
             talk.gap("lost", 0, 50)
-        response = talk.made(ANSWER, 1, 100, "answered")
-        request = talk.put(ASK, 1, 130)
+        response = talk.made(RESPONSE, 1, 100, "answered")
+        request = talk.put(REQUEST, 1, 130)
         talk.keep(talk.pairer.run([response]))
         paired = reuse == "supersede" or not lacking
         assert talk.request_of(response.record) is (request if paired else None)
@@ -199,25 +212,25 @@ def test_a_response_held_back_is_that_of_a_request_captured_late_where_none_is_m
 
 def test_responses_before_requests_of_ids_that_are_seen_to_repeat() -> None:
     talk = Talk(whole=True)
-    talk.put(ASK, 1, 10)
-    talk.put(ASK, 1, 20)
-    talk.put(ANSWER, 1, 30, "answered")
+    talk.put(REQUEST, 1, 10)
+    talk.put(REQUEST, 1, 20)
+    talk.put(RESPONSE, 1, 30, "answered")
     for time in (90, 150, 250):
-        talk.put(ANSWER, 1, time, "answered")
-    talk.put(ASK, 1, 100)
-    talk.put(ASK, 1, 200)
+        talk.put(RESPONSE, 1, time, "answered")
+    talk.put(REQUEST, 1, 100)
+    talk.put(REQUEST, 1, 200)
     assert talk.close() == [("superseded", None, None), ("answered", None, 50), ("answered", None, 50)]
 
 
 def test_a_key_used_again_queues_where_ids_repeat() -> None:
     talk = Talk("queue")
-    older, newer = talk.put(ASK, 1, 100), talk.put(ASK, 1, 200)
-    assert talk.request_of(talk.put(ANSWER, 1, 300, "answered")) is older
-    assert talk.request_of(talk.put(ANSWER, 1, 400, "answered")) is newer
+    older, newer = talk.put(REQUEST, 1, 100), talk.put(REQUEST, 1, 200)
+    assert talk.request_of(talk.put(RESPONSE, 1, 300, "answered")) is older
+    assert talk.request_of(talk.put(RESPONSE, 1, 400, "answered")) is newer
     assert talk.close() == []
 
 
-@pytest.mark.parametrize(("ask", "answer", "key"), [(ASK, ANSWER, 1), (ASK_MANY, ANSWER_MANY, [1])])
+@pytest.mark.parametrize(("ask", "answer", "key"), [(REQUEST, RESPONSE, 1), (REQUESTS, RESPONSES, [1])])
 @pytest.mark.parametrize("lost", [None, 0, 1])
 def test_which_request_is_answered_is_unsure_where_ids_repeat_and_bytes_were_lost(
     ask: int, answer: int, key: Any, lost: int | None
@@ -241,37 +254,37 @@ def test_which_request_is_answered_is_unsure_where_ids_repeat_and_bytes_were_los
 
 def test_after_a_lost_answer_all_answers_to_an_id_are_unsure() -> None:
     talk = Talk("queue")
-    talk.put(ASK_MANY, [1], 100)
+    talk.put(REQUESTS, [1], 100)
     talk.gap("lost", 1, 150)
     for time in range(200, 900, 100):
-        talk.put(ASK_MANY, [1], time)
-        assert UNSURE in talk.put(ANSWER_MANY, [1], time + 50, "answered").notes
+        talk.put(REQUESTS, [1], time)
+        assert UNSURE in talk.put(RESPONSES, [1], time + 50, "answered").notes
 
 
 def test_a_request_that_follows_the_answer_leaves_no_doubt() -> None:
     talk = Talk("queue")
-    first = talk.put(ASK, 1, 100)
+    first = talk.put(REQUEST, 1, 100)
     talk.gap("lost", 1, 150)
     talk.order += 10
-    talk.put(ASK, 1, 400)
+    talk.put(REQUEST, 1, 400)
     talk.order -= 10
-    response = talk.put(ANSWER, 1, 200, "answered")
+    response = talk.put(RESPONSE, 1, 200, "answered")
     assert talk.request_of(response) is first
     assert UNSURE not in response.notes
 
 
-@pytest.mark.parametrize(("ask", "answer", "key"), [(ASK, ANSWER, 1), (ASK_MANY, ANSWER_MANY, [1])])
+@pytest.mark.parametrize(("ask", "answer", "key"), [(REQUEST, RESPONSE, 1), (REQUESTS, RESPONSES, [1])])
 @pytest.mark.parametrize("lost", [(), (0,), (1,), (1, 0), (0, 1)])
 def test_an_answer_and_a_later_request_of_its_id_may_both_be_lost(ask: int, answer: int, key: Any, lost: tuple[int, ...]) -> None:
     talk = Talk("queue")
     request = talk.put(ask, key, 100)
     for side in lost:
         talk.gap("lost", side, 150)
-    later = talk.put(ask, [2] if answer == ANSWER_MANY else 2, 200)
+    later = talk.put(ask, [2] if answer == RESPONSES else 2, 200)
     response = talk.put(answer, key, 300, "answered")
     assert talk.request_of(response) is request
     assert (STALE in response.notes) == (len(lost) == 2)
-    sure = talk.put(answer, [2] if answer == ANSWER_MANY else 2, 400, "answered")
+    sure = talk.put(answer, [2] if answer == RESPONSES else 2, 400, "answered")
     assert talk.request_of(sure) is later
     assert not sure.notes
     assert not talk.pairer.open and (talk.pairer.doubt is None or not talk.pairer.doubt.stale)
@@ -279,19 +292,19 @@ def test_an_answer_and_a_later_request_of_its_id_may_both_be_lost(ask: int, answ
 
 def test_ids_that_never_repeat_leave_no_doubt() -> None:
     talk = Talk()
-    talk.put(ASK, 1, 100)
+    talk.put(REQUEST, 1, 100)
     talk.gap("lost", 0, 150)
     talk.gap("lost", 1, 150)
-    assert not talk.put(ANSWER, 1, 300, "answered").notes
+    assert not talk.put(RESPONSE, 1, 300, "answered").notes
 
 
 def test_requests_under_suspicion_go_at_the_limit_like_others() -> None:
     talk = Talk("queue", limit=2)
-    talk.put(ASK_MANY, [1, 2, 3], 100)
+    talk.put(REQUESTS, [1, 2, 3], 100)
     talk.gap("lost", 0, 150)
     talk.gap("lost", 1, 150)
     for key in range(4, 7):
-        talk.put(ASK_MANY, [key], 200)
+        talk.put(REQUESTS, [key], 200)
     assert [(one.outcome, one.reason) for one in talk.said] == [("unanswered", "limit"), ("unanswered", "limit")]
     assert sorted(talk.pairer.open) == [5, 6]  # type: ignore[type-var]
     assert talk.pairer.doubt is None or not talk.pairer.doubt.stale
@@ -300,16 +313,16 @@ def test_requests_under_suspicion_go_at_the_limit_like_others() -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_an_id_that_replaces_one_may_be_lost_with_the_answer_before_where_ids_are_used_again(again: bool) -> None:
     talk = Talk()
-    talk.put(ASK, 1, 100)
+    talk.put(REQUEST, 1, 100)
     if again:
-        talk.put(ASK, 1, 200)
-    talk.put(ASK, 2, 300)
+        talk.put(REQUEST, 1, 200)
+    talk.put(REQUEST, 2, 300)
     talk.gap("lost", 0, 400)
     talk.gap("lost", 1, 400)
-    response = talk.put(ANSWER, 2, 500, "answered")
+    response = talk.put(RESPONSE, 2, 500, "answered")
     assert (STALE in response.notes) == again
-    asked = talk.put(ASK, 1, 600)
-    response = talk.put(ANSWER, 1, 700, "answered")
+    asked = talk.put(REQUEST, 1, 600)
+    response = talk.put(RESPONSE, 1, 700, "answered")
     assert talk.request_of(response) is asked
     assert not response.notes
     assert talk.close() == [("superseded", None, None)] * (2 if again else 1)
@@ -320,60 +333,60 @@ def test_an_id_that_replaces_one_may_be_lost_with_the_answer_before_where_ids_ar
 def test_what_may_be_answered_is_unsure_where_bytes_were_lost(lost: int | None) -> None:
     talk = Talk("queue")
     talk.gap("lost", 0, 50)
-    talk.put(ASK_MAYBE, 1, 100)
+    talk.put(OPTIONAL_RESPONSE, 1, 100)
     if lost is not None:
         talk.gap("lost", lost, 150)
-    response = talk.put(ANSWER, 1, 300, "refused")
+    response = talk.put(RESPONSE, 1, 300, "refused")
     assert (UNSURE in response.notes) == (lost is not None)
 
 
 def test_the_oldest_request_goes_at_the_limit() -> None:
     talk = Talk(limit=2)
     for key in range(3):
-        talk.put(ASK, key, 100 + key)
+        talk.put(REQUEST, key, 100 + key)
     assert [(one.outcome, one.reason) for one in talk.said] == [("unanswered", "limit")]
-    assert talk.put(ANSWER, 0, 200, "answered").latency_ns is None
-    assert talk.put(ANSWER, 1, 200, "answered").latency_ns == 99
+    assert talk.put(RESPONSE, 0, 200, "answered").latency_ns is None
+    assert talk.put(RESPONSE, 1, 200, "answered").latency_ns == 99
 
 
 def test_the_limit_counts_requests_and_not_their_keys() -> None:
     talk = Talk("queue", limit=2)
-    talk.put(ASK_MANY, list(range(20)), 100)
-    talk.put(ASK_MANY, list(range(20, 40)), 110)
+    talk.put(REQUESTS, list(range(20)), 100)
+    talk.put(REQUESTS, list(range(20, 40)), 110)
     assert not talk.said
-    talk.put(ANSWER_MANY, list(range(5)), 120, "answered")
-    talk.put(ASK_MANY, [40, 41], 130)
+    talk.put(RESPONSES, list(range(5)), 120, "answered")
+    talk.put(REQUESTS, [40, 41], 130)
     assert [(one.outcome, one.reason) for one in talk.said] == [("unanswered", "limit")]
     assert talk.pairer.limit_hits == 1
     assert sorted(talk.pairer.open) == list(range(20, 42))  # type: ignore[type-var]
-    assert talk.put(ANSWER_MANY, list(range(20, 42)), 140, "answered").latency_ns == 30
+    assert talk.put(RESPONSES, list(range(20, 42)), 140, "answered").latency_ns == 30
     assert talk.close() == [("unanswered", "limit", None)]
     assert talk.pairer._spare == 0
 
 
 def test_one_response_answers_many_and_names_the_oldest() -> None:
     talk = Talk("queue", every=True)
-    first = talk.put(ASK_MANY, [1, 2], 100)
-    talk.put(ASK_MANY, [3], 150)
-    response = talk.put(ANSWER_MANY, [3, 1], 200, "answered")
+    first = talk.put(REQUESTS, [1, 2], 100)
+    talk.put(REQUESTS, [3], 150)
+    response = talk.put(RESPONSES, [3, 1], 200, "answered")
     assert talk.request_of(response) is first
     assert response.latency_ns == 100
-    talk.put(ANSWER_MANY, [2], 260, "refused")
+    talk.put(RESPONSES, [2], 260, "refused")
     assert talk.close() == [("answered", None, 50), ("refused", None, 160)]
 
 
 def test_a_request_answered_in_part_is_unanswered() -> None:
     talk = Talk("queue")
-    talk.put(ASK_MANY, [1, 2], 100)
-    talk.put(ANSWER_MANY, [1], 200, "answered")
+    talk.put(REQUESTS, [1, 2], 100)
+    talk.put(RESPONSES, [1], 200, "answered")
     assert talk.close() == [("unanswered", "closed", None)]
 
 
 def test_parts_of_an_answer_leave_the_request_open() -> None:
     talk = Talk(every=True)
-    request = talk.put(ASK, 1, 100)
-    assert talk.request_of(talk.put(ANSWER_PART, 1, 150, "answered")) is request
-    assert talk.request_of(talk.put(ANSWER, 1, 250, "answered")) is request
+    request = talk.put(REQUEST, 1, 100)
+    assert talk.request_of(talk.put(PARTIAL_RESPONSE, 1, 150, "answered")) is request
+    assert talk.request_of(talk.put(RESPONSE, 1, 250, "answered")) is request
     assert talk.close() == [("answered", None, 150)]
 
 
@@ -381,14 +394,14 @@ def test_parts_of_an_answer_leave_the_request_open() -> None:
 def test_a_request_of_which_parts_were_answered_is_not_unanswered(every: bool) -> None:
     talk = Talk(every=every)
     for key in (1, 2, 3):
-        talk.put(ASK, key, 100)
-    talk.put(ANSWER_PART, 1, 150, "answered")
-    talk.put(ANSWER_PART, 1, 180, "answered")
-    talk.put(ANSWER_PART, 2, 190, "answered")
+        talk.put(REQUEST, key, 100)
+    talk.put(PARTIAL_RESPONSE, 1, 150, "answered")
+    talk.put(PARTIAL_RESPONSE, 1, 180, "answered")
+    talk.put(PARTIAL_RESPONSE, 2, 190, "answered")
     assert talk.pairer.weight() == 5
     assert talk.pairer.expire(10_000, 9)[0].record.request == 0  # type: ignore[union-attr]
     # the same id again: the older one has its answer
-    talk.put(ASK, 2, 200)
+    talk.put(REQUEST, 2, 200)
     answered = [("answered", None, 90), ("answered", None, 80)]
     assert talk.close() == [*(answered if every else []), ("unanswered", "closed", None)]
     assert not talk.pairer.partly
@@ -396,29 +409,29 @@ def test_a_request_of_which_parts_were_answered_is_not_unanswered(every: bool) -
 
 def test_a_limit_ends_a_request_of_which_parts_were_answered_without_a_word() -> None:
     talk = Talk(limit=2)
-    talk.put(ASK, 1, 100)
-    talk.put(ANSWER_PART, 1, 150, "answered")
-    talk.put(ASK, 2, 100)
-    talk.put(ASK, 3, 100)
+    talk.put(REQUEST, 1, 100)
+    talk.put(PARTIAL_RESPONSE, 1, 150, "answered")
+    talk.put(REQUEST, 2, 100)
+    talk.put(REQUEST, 3, 100)
     assert talk.said == []
     assert not talk.pairer.partly
-    talk.put(ASK, 4, 100)
+    talk.put(REQUEST, 4, 100)
     assert talk.close() == [("unanswered", "limit", None), *[("unanswered", "closed", None)] * 2]
 
 
 def test_what_may_be_answered_is_never_missed() -> None:
     talk = Talk()
-    talk.put(ASK_MAYBE, 1, 100)
-    newer = talk.put(ASK_MAYBE, 1, 200)
-    assert talk.request_of(talk.put(ANSWER, 1, 300, "refused")) is newer
-    talk.put(ASK_MAYBE, 1, 400)
+    talk.put(OPTIONAL_RESPONSE, 1, 100)
+    newer = talk.put(OPTIONAL_RESPONSE, 1, 200)
+    assert talk.request_of(talk.put(RESPONSE, 1, 300, "refused")) is newer
+    talk.put(OPTIONAL_RESPONSE, 1, 400)
     assert talk.close() == []
 
 
 def test_a_response_handed_on_before_its_request_was_certain() -> None:
     talk = Talk("queue")
-    response = talk.put(ANSWER, 1, 300, "refused")
-    talk.put(ASK, 1, 100)
+    response = talk.put(RESPONSE, 1, 300, "refused")
+    talk.put(REQUEST, 1, 100)
     assert response.outcome is None
     assert talk.close() == [("refused", None, 200)]
     assert talk.links[-1][2] is response
@@ -426,79 +439,79 @@ def test_a_response_handed_on_before_its_request_was_certain() -> None:
 
 def test_an_older_response_is_not_that_of_a_request_that_uses_its_id_again() -> None:
     talk = Talk("queue")
-    talk.put(ANSWER, 1, 100, "answered")
-    talk.put(ASK, 1, 200)
+    talk.put(RESPONSE, 1, 100, "answered")
+    talk.put(REQUEST, 1, 200)
     assert talk.close() == [("unanswered", "closed", None)]
 
 
 def test_a_response_captured_at_the_very_time_of_its_request_is_no_older_one() -> None:
     talk = Talk("queue")
-    talk.put(ANSWER, 1, 100, "answered")
-    talk.put(ASK, 1, 100)
+    talk.put(RESPONSE, 1, 100, "answered")
+    talk.put(REQUEST, 1, 100)
     assert talk.close() == [("answered", None, 0)]
 
 
 def test_a_swapped_pair_is_a_pair_where_ids_never_repeat() -> None:
     talk = Talk()
-    talk.put(ANSWER, 1, 100, "answered")
-    talk.put(ASK, 1, 130)
+    talk.put(RESPONSE, 1, 100, "answered")
+    talk.put(REQUEST, 1, 130)
     assert talk.close() == [("answered", None, -30)]
 
 
 def test_a_swapped_pair_is_a_pair_where_nothing_is_missing() -> None:
     talk = Talk("queue", whole=True)
-    talk.put(ANSWER, 1, 100, "answered")
-    talk.put(ASK, 1, 130)
+    talk.put(RESPONSE, 1, 100, "answered")
+    talk.put(REQUEST, 1, 130)
     talk.gap("lost", 0, 140)
-    talk.put(ANSWER, 1, 150, "answered")
-    talk.put(ASK, 1, 160)
+    talk.put(RESPONSE, 1, 150, "answered")
+    talk.put(REQUEST, 1, 160)
     assert talk.close() == [("answered", None, -30), ("unanswered", "closed", None)]
 
 
 def test_several_responses_to_one_id_that_come_before_their_requests() -> None:
     talk = Talk("queue", whole=True)
     for time in (150, 250):
-        talk.put(ANSWER, 1, time, "answered")
-    talk.put(ASK, 1, 100)
-    talk.put(ASK, 1, 200)
-    third = talk.put(ASK, 1, 300)
-    assert talk.request_of(talk.put(ANSWER, 1, 350, "answered")) is third
+        talk.put(RESPONSE, 1, time, "answered")
+    talk.put(REQUEST, 1, 100)
+    talk.put(REQUEST, 1, 200)
+    third = talk.put(REQUEST, 1, 300)
+    assert talk.request_of(talk.put(RESPONSE, 1, 350, "answered")) is third
     assert talk.close() == [("answered", None, 50), ("answered", None, 50)]
 
 
 def test_behind_several_of_them_and_lost_requests_the_next_pairs_are_unsure() -> None:
     talk = Talk("queue", whole=True)
     for time in (150, 250, 350):
-        talk.put(ANSWER, 1, time, "answered")
+        talk.put(RESPONSE, 1, time, "answered")
     talk.gap("lost", 0, 160)
-    talk.put(ASK, 1, 200)
-    talk.put(ASK, 1, 300)
-    fourth, fifth = talk.put(ASK, 1, 400), talk.put(ASK, 1, 500)
-    response = talk.put(ANSWER, 1, 450, "answered")
+    talk.put(REQUEST, 1, 200)
+    talk.put(REQUEST, 1, 300)
+    fourth, fifth = talk.put(REQUEST, 1, 400), talk.put(REQUEST, 1, 500)
+    response = talk.put(RESPONSE, 1, 450, "answered")
     assert talk.request_of(response) is fourth
     assert UNSURE in response.notes
-    assert talk.request_of(talk.put(ANSWER, 1, 550, "answered")) is fifth
+    assert talk.request_of(talk.put(RESPONSE, 1, 550, "answered")) is fifth
     assert talk.close() == [("answered", None, 50), ("answered", None, 50)]
 
 
 def test_confirms_handed_on_before_their_publish() -> None:
     talk = Talk("queue")
-    talk.put(ANSWER_MANY, [1, 2], 300, "answered")
-    talk.put(ASK_MANY, [1, 2, 3], 100)
-    talk.put(ANSWER_MANY, [3], 400, "answered")
-    talk.put(ASK_MANY, [4], 500)
+    talk.put(RESPONSES, [1, 2], 300, "answered")
+    talk.put(REQUESTS, [1, 2, 3], 100)
+    talk.put(RESPONSES, [3], 400, "answered")
+    talk.put(REQUESTS, [4], 500)
     assert talk.close() == [("unanswered", "closed", None)]
 
 
 def test_responses_without_requests_are_not_kept_without_end() -> None:
     talk = Talk()
     for key in range(EARLY_KEPT + 10):
-        talk.put(ANSWER, key, 100, "answered")
+        talk.put(RESPONSE, key, 100, "answered")
     assert len(talk.pairer.early) == EARLY_KEPT
     for reuse, kept in (("queue", EARLY_SAME), ("supersede", 1)):
         talk = Talk(reuse)
         for _ in range(EARLY_SAME + 10):
-            talk.put(ANSWER, 1, 100, "answered")
+            talk.put(RESPONSE, 1, 100, "answered")
         assert talk.pairer.weight() == kept
         assert len(talk.pairer.orders()) == kept
         talk.pairer.drop(END, 0)
@@ -514,9 +527,9 @@ def test_messages_that_need_no_answer_leave_nothing() -> None:
 
 def test_requests_end_with_the_packet_that_failed_but_for_its_own() -> None:
     talk = Talk(every=True)
-    first, second = talk.put(ASK, 1, 100), talk.put(ASK, 2, 200)
+    first, second = talk.put(REQUEST, 1, 100), talk.put(REQUEST, 2, 200)
     talk.pairer.out = HANDED_ON
-    made = [talk.made(ANSWER, 1, 300, "refused"), talk.made(ASK, 3, 300)]
+    made = [talk.made(RESPONSE, 1, 300, "refused"), talk.made(REQUEST, 3, 300)]
     talk.pairer.run(made)
     ended = talk.pairer.fail(made)
     assert [(talk.request_of(one.record), one.record.outcome, one.record.reason) for one in ended] == [
@@ -529,11 +542,11 @@ def test_requests_end_with_the_packet_that_failed_but_for_its_own() -> None:
 
 def test_requests_that_the_failed_packet_answered_end_in_the_order_in_which_they_were_made() -> None:
     talk = Talk()
-    asked = [talk.put(ASK, 1, 100), talk.put(ASK, 2, 200), talk.put(ASK, 3, 300)]
+    asked = [talk.put(REQUEST, 1, 100), talk.put(REQUEST, 2, 200), talk.put(REQUEST, 3, 300)]
     # Of several files each counts its own packets
     for request, number in zip(asked, (7, 2, 5), strict=True):
         request.packets = number, number
-    made = [talk.made(ANSWER, 2, 400, "answered"), talk.made(ANSWER, 1, 400, "answered")]
+    made = [talk.made(RESPONSE, 2, 400, "answered"), talk.made(RESPONSE, 1, 400, "answered")]
     talk.pairer.run(made)
     assert [talk.request_of(one.record) for one in talk.pairer.fail(made)] == asked
 
@@ -541,9 +554,9 @@ def test_requests_that_the_failed_packet_answered_end_in_the_order_in_which_they
 def test_an_answer_that_cannot_be_taken_leaves_its_request_open(monkeypatch: pytest.MonkeyPatch) -> None:
     for reuse in ("queue", "supersede"):
         talk = Talk(reuse)
-        asked = [talk.put(ASK, 1, 100), talk.put(ASK, 1, 200)][0 if reuse == "queue" else 1 :]
+        asked = [talk.put(REQUEST, 1, 100), talk.put(REQUEST, 1, 200)][0 if reuse == "queue" else 1 :]
         talk.pairer.out = HANDED_ON
-        made = [talk.made(ANSWER, 1, 300, "answered")]
+        made = [talk.made(RESPONSE, 1, 300, "answered")]
         with monkeypatch.context() as patch:
             plant(patch, Pairer, "_link", lambda *_: True)
             with pytest.raises(Planted):
@@ -553,7 +566,7 @@ def test_an_answer_that_cannot_be_taken_leaves_its_request_open(monkeypatch: pyt
 
 def test_a_large_request_that_waits_keeps_its_numbers_and_short_texts() -> None:
     talk = Talk()
-    request = talk.put(ASK, 1, 100)
+    request = talk.put(REQUEST, 1, 100)
     request.fields = {"count": 3, "share": 0.5, "none": None, "name": "orders", "text": "x" * (TEXT_KEPT + 1), "items": [1, 2]}
     talk.pairer.lighten(talk.pairer.open[1])
     (kept,) = talk.pairer.kept()

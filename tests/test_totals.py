@@ -22,7 +22,7 @@ from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.table import EPOCH, SEGMENT, PackedRows
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options
-from streamdump.pair import Pairer
+from streamdump.pair import Pairer, PairOutputs, PairRules
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Protocol
@@ -316,4 +316,4 @@ def test_a_conversation_of_one_packet_takes_little(tmp_path: Path, what: str, op
 def test_what_reads_a_conversation_has_no_dictionary_of_its_own(protocol: Protocol) -> None:
     """Where its members are called is kept once for a class, up to thirty of them."""
     assert len(vars(Parser(protocol, Options()).dissector)) <= 30
-    assert len(vars(Pairer("queue", 1, True, []))) <= 30
+    assert len(vars(Pairer(PairRules("queue", 1, True), PairOutputs([], [])))) <= 30

@@ -13,7 +13,7 @@ from streamdump.detect import BY_NAME, TOO_FEW, Detector, Suspicion, forced
 from streamdump.errors import Report, describe_exception
 from streamdump.layers.proxy import ProxyHeader, ProxyLayer
 from streamdump.model import END, Close, ConversationRow, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
-from streamdump.pair import Pairer
+from streamdump.pair import Pairer, PairOutputs, PairRules
 from streamdump.protocols import server_ports
 from streamdump.protocols.buffer import Range
 from streamdump.protocols.compare_rules import HandshakeProgress
@@ -400,16 +400,8 @@ class Conversation:
         context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options)
         parser = Parser(protocol, options, context, (self.tally, run.counters))
         self.pairer = Pairer(
-            parser.dissector.reuse,
-            options.open_limit,
-            options.exchanges,
-            run.links,
-            protocol.paired,
-            self.from_start,
-            protocol.unanswered,
-            (self.tally, run.counters),
-            run.large,
-            run.pairs,
+            PairRules(parser.dissector.reuse, options.open_limit, options.exchanges, self.from_start, protocol.paired, protocol.unanswered),
+            PairOutputs(run.links, run.large, parser.tallies, run.pairs),
             HandshakeProgress(protocol.compare_rules, self.from_start),
         )
         self.pairer.untimed = tcp.untimed

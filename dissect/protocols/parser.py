@@ -121,11 +121,28 @@ class Parser:
         dissector = self.dissector
         if self.frames:
             self.frames, self.turned = [], 0
-        if self.quiet and len(items) == 1 and self._take_complete(items[0]):
-            if not dissector.news:
-                return made
-            self._take(())
-        elif len(items) == 1 or not dissector.stepwise:
+        if self.quiet and len(items) == 1 and type(item := items[0]) is SideData:
+            side, data, base = item.side, item.data, item.position
+            ends = dissector.split_frames(side, data, 0)
+            if ends and ends[-1] == len(data):
+                # Complete frames and nothing else, as most segments, need not go through the buffer
+                buffer = self.buffers[side]
+                order, number, file, time_ns = mark = item.order, item.number, item.file, item.time_ns
+                buffer.starts, buffer.marks = [base], [mark]
+                if item.notes:
+                    buffer.note(item.notes)
+                if dissector.holds:
+                    at = 0
+                    for end in ends:
+                        dissector.in_turn(Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
+                        at = end
+                else:
+                    self.put_all(side, base, data, ends, mark)
+                buffer.position = buffer.base = buffer.cut_to = base + len(data)
+                if not dissector.news:
+                    return made
+                items = []
+        if len(items) < 2 or not dissector.stepwise:
             self._take(items)
         else:
             for item in in_order(items):
@@ -168,30 +185,6 @@ class Parser:
         self.made = HANDED_ON
 
     # Records
-
-    def _take_complete(self, item: SideData | StreamGap) -> bool:
-        """Make the records of a segment that holds nothing but complete frames, as most do, without its way through the buffer; whether
-        that could be done."""
-        if type(item) is not SideData:
-            return False
-        side, data, base, dissector = item.side, item.data, item.position, self.dissector
-        ends = dissector.split_frames(side, data, 0)
-        if not ends or ends[-1] != len(data):
-            return False
-        buffer = self.buffers[side]
-        order, number, file, time_ns = mark = item.order, item.number, item.file, item.time_ns
-        buffer.starts, buffer.marks = [base], [mark]
-        if item.notes:
-            buffer.note(item.notes)
-        if dissector.holds:
-            at = 0
-            for end in ends:
-                dissector.in_turn(Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
-                at = end
-        else:
-            self.put_all(side, base, data, ends, mark)
-        buffer.position = buffer.base = buffer.cut_to = base + len(data)
-        return True
 
     def _take(self, items: Sequence[SideData | StreamGap]) -> None:
         one, two = self.buffers

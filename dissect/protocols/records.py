@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from enum import IntEnum
 from functools import lru_cache
 from operator import attrgetter
 from time import gmtime, strftime
@@ -14,9 +15,26 @@ from msgspec.structs import replace
 from streamdump.model import Fault, Gap, SideData, Span, StreamGap
 from streamdump.protocols.protocol import Tally
 
-NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP, ASK_MAYBE = range(8)
-"""What a message does for pairing: nothing, asks, answers; with a list of keys; answers and leaves the request open; may be
-answered (in trouble only), so is never missed: the newest with its key replaces the older."""
+
+class Role(IntEnum):
+    """What a message does for pairing."""
+
+    NONE = 0
+    REQUEST = 1
+    RESPONSE = 2
+    REQUESTS = 3
+    """A request with a list of keys, each of which is answered."""
+    RESPONSES = 4
+    """A response to such keys."""
+    PARTIAL_RESPONSE = 5
+    """Leaves the request open."""
+    GAP = 6
+    """No message: missing bytes."""
+    OPTIONAL_RESPONSE = 7
+    """A request that is answered in trouble only, so that no response is missed: the newest with its key replaces the older."""
+
+
+NONE, REQUEST, RESPONSE, REQUESTS, RESPONSES, PARTIAL_RESPONSE, GAP, OPTIONAL_RESPONSE = Role
 
 SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", "server"), 1: ("server", "client")}
 """By the client's side, what each side is."""
@@ -31,7 +49,7 @@ LARGE = 1_024
 
 
 class Decoded(NamedTuple):
-    """What a frame means: the parts of its `Message`, and what it does for pairing. `role` is one of those above, `key` what a request and
+    """What a frame means: the parts of its `Message`, and what it does for pairing. `key` is what a request and
     its response have in common; `spans` are wanted where details are; `stream` is the stream, or whatever messages go to, that it names, as
     far as it, or what was declared before, shows; a response gets that of its request."""
 
@@ -42,13 +60,13 @@ class Decoded(NamedTuple):
     outcome: str | None = None
     notes: Any = ()
     fault: Fault | None = None
-    role: int = NONE
+    role: Role = NONE
     key: Any = None
     spans: list[Span] | None = None
     stream: str | None = None
 
 
-Meant = tuple[str, Any, "int | str | None", dict[str, Any], "str | None", Any, "Fault | None", int, Any, "list[Span] | None", "str | None"]
+Meant = tuple[str, Any, "int | str | None", dict[str, Any], "str | None", Any, "Fault | None", Role, Any, "list[Span] | None", "str | None"]
 """The members of `Decoded`: a tuple of them is made in a fifth of the time."""
 
 
@@ -71,7 +89,7 @@ class Event(msgspec.Struct, gc=False):
     rank: int
     position: int
     record: Any
-    role: int
+    role: Role
     key: Hashable
     first_time: int
     end_captured: bool = True

@@ -30,7 +30,7 @@ from streamdump.protocols.iggy.layout_versions import CLASSIC, LAYOUTS, LONG
 from streamdump.protocols.iggy.statuses import possible_names, statuses
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
-from streamdump.protocols.records import ANSWER, ASK, NONE, Event, Frame
+from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Event, Frame
 from tests.support.captures import capture_name, every_family
 from tests.support.rewrite import Packet, capture, packets, random_ports, with_ports
 from tests.support.segments import Segment, captured
@@ -366,7 +366,7 @@ def test_what_they_read_differently_waits_for_the_layout() -> None:
     assert waited.fields["groups"] == [{"group_id": 5, "topic_id": 6, "stream_id": 7}]
     assert waited.notes == []
     # the request was out before, so the answer finds it
-    assert [(out[at][1].role, out[at][1].key) for at in (0, 3)] == [(ASK, 1), (ANSWER, 1)]
+    assert [(out[at][1].role, out[at][1].key) for at in (0, 3)] == [(REQUEST, 1), (RESPONSE, 1)]
 
 
 def test_what_tells_something_is_never_passed_over() -> None:
@@ -514,22 +514,22 @@ def keys(events: list[Sent], dissector: IggyDissector | None = None) -> list[tup
 def test_responses_answer_in_order() -> None:
     said = keys([(CLIENT, PING + request(201) + PING), (SERVER, OK + OK), (SERVER, OK)])
     assert said == [
-        ("ping", ASK, 1),
-        ("get_streams", ASK, 2),
-        ("ping", ASK, 3),
-        ("ping", ANSWER, 1),
-        ("get_streams", ANSWER, 2),
-        ("ping", ANSWER, 3),
+        ("ping", REQUEST, 1),
+        ("get_streams", REQUEST, 2),
+        ("ping", REQUEST, 3),
+        ("ping", RESPONSE, 1),
+        ("get_streams", RESPONSE, 2),
+        ("ping", RESPONSE, 3),
     ]
 
 
 def test_an_answer_captured_before_its_request_waits_for_it() -> None:
     out = emitted(iggy(), [(SERVER, OK), (CLIENT, PING), (CLIENT, request(201)), (SERVER, OK)])
     assert [(one.record.name, certain, one.role, one.key) for certain, one in out] == [
-        ("ping", 1, ASK, 1),
-        ("ping", 1, ANSWER, 1),
-        ("get_streams", 2, ASK, 2),
-        ("get_streams", 3, ANSWER, 2),
+        ("ping", 1, REQUEST, 1),
+        ("ping", 1, RESPONSE, 1),
+        ("get_streams", 2, REQUEST, 2),
+        ("get_streams", 3, RESPONSE, 2),
     ]
 
 
@@ -546,7 +546,7 @@ def test_nobody_waits_for_ever_for_a_request() -> None:
 
 def test_after_a_loss_a_client_with_one_request_in_flight_is_sure_again() -> None:
     events: list[Sent] = [(CLIENT, PING), (SERVER, 8), (CLIENT, request(201)), (SERVER, OK)]
-    assert keys(events) == [("ping", ASK, 1), ("get_streams", ASK, 2), ("get_streams", ANSWER, 2)]
+    assert keys(events) == [("ping", REQUEST, 1), ("get_streams", REQUEST, 2), ("get_streams", RESPONSE, 2)]
     assert not any(one.notes for one in messages(run(iggy(), *events)))
 
 
@@ -564,7 +564,7 @@ def test_after_a_loss_of_requests_the_answers_to_those_are_not_paired() -> None:
 def test_a_loss_of_exactly_the_next_answers_leaves_no_doubt() -> None:
     many = PING * 4 + request(201)
     said = keys([(CLIENT, many), (SERVER, OK), (SERVER, 16), (SERVER, OK)], iggy("L9"))
-    assert said[5:] == [("ping", ANSWER, 1), ("ping", ANSWER, 4)]
+    assert said[5:] == [("ping", RESPONSE, 1), ("ping", RESPONSE, 4)]
 
 
 def test_a_loss_of_some_answers_makes_pairing_unsure_until_one_fits_a_single_request() -> None:
@@ -915,7 +915,7 @@ def test_after_a_loss_the_header_finds_the_request() -> None:
         [(CLIENT, asked), (SERVER, 260), (SERVER, long_reply(130, bytes(4), number=2)), (SERVER, long_reply(130, bytes(4), number=3))],
         iggy("V4"),
     )
-    assert said[3:] == [("delete_stream", ANSWER, 2), ("delete_stream", ANSWER, 3)]
+    assert said[3:] == [("delete_stream", RESPONSE, 2), ("delete_stream", RESPONSE, 3)]
 
 
 def test_frames_begin_again_behind_a_loss() -> None:
@@ -1123,12 +1123,12 @@ def test_frames_between_replicas_neither_ask_nor_answer() -> None:
     out = [(certain, one.record.name, one.role) for certain, one in emitted(iggy("V4"), events)]
     assert out == [
         (0, "unknown 6", NONE),
-        (1, "ping", ASK),
+        (1, "ping", REQUEST),
         (2, "unknown 6", NONE),
-        (3, "ping", ANSWER),
+        (3, "ping", RESPONSE),
         (4, "unknown 6", NONE),
-        (5, "get_streams", ASK),
-        (6, "get_streams", ANSWER),
+        (5, "get_streams", REQUEST),
+        (6, "get_streams", RESPONSE),
     ]
 
 
@@ -1652,7 +1652,7 @@ def test_any_bytes_are_read_once(seed: int, long: bool, syn: bool, layout: str |
         size = sum(one.record.size for one in out if one.record.src == end and not getattr(one.record, "in_frame", False))
         assert size == sum(what if isinstance(what, int) else len(what) for at, what in events if at == side)
     roles = Counter(one.role for one in out)
-    assert roles[ANSWER] <= roles[ASK]
+    assert roles[RESPONSE] <= roles[REQUEST]
 
 
 @given(data=st.binary(max_size=400), other=st.binary(max_size=400), syn=st.booleans())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import END, Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
-from streamdump.pair import Link, Pairer, behind
+from streamdump.pair import Link, Pairer, PairOutputs, PairRules, behind
 from streamdump.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
 from streamdump.protocols.mewbase.heuristic import heuristic
 from streamdump.protocols.mewbase.info import info, unanswered
@@ -91,7 +91,7 @@ def run(items: list[SideData | StreamGap], one: Parser | None = None, each: bool
 def paired(packets: list[tuple[int, bytes]], one: Parser | None = None) -> list[Any]:
     """The records of these packets, numbered and paired."""
     links: list[Link] = []
-    pairer = Pairer("supersede", 65536, False, links)
+    pairer = Pairer(PairRules("supersede", 65536, False), PairOutputs(links, []))
     out = pairer.run(run(pieces(packets), one)) + pairer.close("closed", behind())
     records = [emitted.record for emitted in out]
     for number, record in enumerate(records, 1):
@@ -322,7 +322,7 @@ def test_pairing_by_order_says_when_it_is_unsure() -> None:
     later = frame("EMIT", channel="d", event={})
     made += [gap, SideData(0, position + 100, later, 3, 4, 0, 3 * 10**9), SideData(1, len(OK), OK, 4, 5, 0, 4 * 10**9)]
     links: list[Link] = []
-    out = Pairer("supersede", 100, False, links).run(run(made, one))
+    out = Pairer(PairRules("supersede", 100, False), PairOutputs(links, [])).run(run(made, one))
     answer = out[-1].record
     assert answer.name == "RESPONSE"
     assert answer.notes == ["paired by order although bytes were lost: unsure"]
@@ -340,7 +340,7 @@ def snapped(packets: list[tuple[int, bytes, int | None]], one: Parser | None = N
             items.append(StreamGap(side, at + len(kept), len(data) - len(kept), "cut", order, order + 1, 0, time_ns))
         position[side] += len(data)
     links: list[Link] = []
-    pairer = Pairer("supersede", 65536, True, links, unanswered=unanswered)
+    pairer = Pairer(PairRules("supersede", 65536, True, unanswered=unanswered), PairOutputs(links, []))
     emitted = sorted(run(items, one), key=PLACE)
     records: list[Any] = [each.record for each in pairer.run(emitted) + pairer.close("closed", behind())]
     for number, record in enumerate([one for one in records if isinstance(one, Message)], 1):
@@ -769,7 +769,7 @@ IN_ORDER = [
 def pairs_of(packets: list[tuple[int, bytes]]) -> tuple[dict[int, int], list[list[str]]]:
     """Which request each response answers, both counted by side, and the notes of responses."""
     links: list[Link] = []
-    pairer = Pairer("supersede", 65536, False, links)
+    pairer = Pairer(PairRules("supersede", 65536, False), PairOutputs(links, []))
     out = pairer.run(run(pieces(packets))) + pairer.close("closed", behind())
     places: dict[int, int] = {}
     notes = []

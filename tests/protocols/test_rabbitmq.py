@@ -40,7 +40,7 @@ from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import info
 from streamdump.protocols.rabbitmq.meaning import NULL_REFERENCE
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
-from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded
+from streamdump.protocols.records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Damage, Decoded
 from streamdump.protocols.records import Frame as Cut
 from streamdump.protocols.work_budget import WorkBudget
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
@@ -398,7 +398,7 @@ def test_publish_counts_a_sub_batch_once_and_is_read_to_its_end() -> None:
     first, second = said["fields"]["published_messages"]
     assert [one["body"] for one in first["messages"]] == ["78", "79"]
     assert second == {"publishing_id": 6, "size": 0, "body": ""}
-    assert (said["role"], said["key"]) == (ASK_MANY, [1 << 64 | 5, 1 << 64 | 6])
+    assert (said["role"], said["key"]) == (REQUESTS, [1 << 64 | 5, 1 << 64 | 6])
     said = decode(publish(struct.pack(">Q", 5) + plain(b"x"), count=3))
     assert said["notes"] == ["count says 3 messages, 1 are there"]
     assert said["fault"] is None
@@ -442,11 +442,11 @@ def test_null_strings_and_text_that_is_not_utf8() -> None:
 
 def test_the_answer_to_credit_has_no_correlation_id() -> None:
     credit, answer = decode("00000007 0009 0001 2c 0001"), decode("00000007 8009 0001 0004 2c", SERVER)
-    assert (credit["kind"], credit["role"]) == ("one_way", ASK_MAYBE)
-    assert (answer["kind"], answer["role"], answer["outcome"], answer["id"]) == ("response", ANSWER, "refused", None)
+    assert (credit["kind"], credit["role"]) == ("one_way", OPTIONAL_RESPONSE)
+    assert (answer["kind"], answer["role"], answer["outcome"], answer["id"]) == ("response", RESPONSE, "refused", None)
     assert credit["key"] == answer["key"]
     inactive = decode("00000007 8009 0001 0011 2c", SERVER)
-    assert (inactive["role"], inactive["outcome"], inactive["key"]) == (ANSWER, "answered", credit["key"])
+    assert (inactive["role"], inactive["outcome"], inactive["key"]) == (RESPONSE, "answered", credit["key"])
     assert decode("00000007 0009 0001 2c ffff")["fields"]["credit"] == -1
 
 
@@ -454,7 +454,7 @@ def test_tune_is_asked_by_the_server_and_answered_under_the_same_key() -> None:
     dissector = current()
     asked = decode("0000000c 0014 0001 00100000 0000003c", SERVER, dissector)
     answered = decode("0000000c 0014 0001 00001000 00000000", CLIENT, dissector)
-    assert (asked["kind"], asked["role"], answered["kind"], answered["role"]) == ("request", ASK, "response", ANSWER)
+    assert (asked["kind"], asked["role"], answered["kind"], answered["role"]) == ("request", REQUEST, "response", RESPONSE)
     assert asked["key"] == answered["key"]
     assert dissector.facts == {"frame_max": 4096, "heartbeat": 0}
     marked = decode("0000000c 8014 0001 00001000 00000000", CLIENT, dissector)
@@ -483,7 +483,7 @@ def test_ids_of_client_and_server_do_not_meet() -> None:
 
 def test_metadata_is_answered_without_a_code() -> None:
     said = decode("00000010 800f 0001 00000005 00000000 00000000", SERVER)
-    assert (said["outcome"], said["role"]) == ("answered", ANSWER)
+    assert (said["outcome"], said["role"]) == ("answered", RESPONSE)
     assert "response_code" not in said["fields"]
 
 
@@ -936,7 +936,7 @@ def test_confirms_and_errors_answer_what_was_published() -> None:
     published = decode(publish(struct.pack(">Q", 2**64 - 1) + plain(b"x"), struct.pack(">Q", 0) + plain(b"y")))
     confirmed = decode(frame(3, b"\x01", struct.pack(">iQ", 1, 2**64 - 1)), SERVER)
     refused = decode(frame(4, b"\x01", struct.pack(">iQH", 1, 0, 0x12)), SERVER)
-    assert (confirmed["role"], refused["role"]) == (ANSWER_MANY, ANSWER_MANY)
+    assert (confirmed["role"], refused["role"]) == (RESPONSES, RESPONSES)
     assert (confirmed["outcome"], refused["outcome"]) == ("answered", "refused")
     assert sorted([*confirmed["key"], *refused["key"]]) == sorted(published["key"])
     other = decode(frame(3, b"\x02", struct.pack(">iQ", 1, 0)), SERVER)

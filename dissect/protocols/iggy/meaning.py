@@ -17,7 +17,7 @@ from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, Comm
 from streamdump.protocols.iggy.info import topic_of
 from streamdump.protocols.iggy.statuses import possible_names
 from streamdump.protocols.protocol import Context
-from streamdump.protocols.records import ANSWER, ASK, NONE, Frame, Meant
+from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Frame, Meant
 
 LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""
@@ -110,10 +110,10 @@ class FrameDecoder:
             if table in frames.OTHERS:
                 return name, "one_way", ident, fields, None, notes, fault, NONE, None, spans, None
         if asks:
-            return name, "request", ident, fields, None, notes, fault, ASK, number, spans, topic_of(name, fields)
+            return name, "request", ident, fields, None, notes, fault, REQUEST, number, spans, topic_of(name, fields)
         # An eviction that nobody asked for is one
         outcome = None if number is None and table is not frames.EVICTED else "refused" if refused else "answered"
-        return name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans, None
+        return name, "response", ident, fields, outcome, notes, fault, NONE if number is None else RESPONSE, number, spans, None
 
     def _vary(
         self, placed: Placement, name: str, fields: dict[str, Any], complete: bool, notes: list[str], current: int

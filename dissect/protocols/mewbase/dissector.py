@@ -49,7 +49,7 @@ from streamdump.protocols.mewbase.request_order import Dates, RequestOrder
 from streamdump.protocols.mewbase.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Frame, Meant
+from streamdump.protocols.records import NONE, PARTIAL_RESPONSE, REQUEST, RESPONSE, Frame, Meant, Role
 from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import ValueQuota
 
@@ -160,16 +160,16 @@ class MewbaseDissector(Dissector):
         self.subscriptions = None
         self.order.lose()
 
-    def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: int, key: Any) -> str | None:
+    def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: Role, key: Any) -> str | None:
         """Return the stream that a message names; and keep what it declares."""
         body = fields.get("frame")
         if type(body) is not dict:
             return None
         channel = body.get("name" if name == "CREATECHANNEL" else "channel", body.get("streamName"))
         subscription = body.get("subID", body.get("SubID"))
-        if name == "SUBSCRIBE" and role == ASK:
+        if name == "SUBSCRIBE" and role == REQUEST:
             self.streams.ask(key, None, channel, False, self.completed)
-        elif name == "SUBRESPONSE" and role == ANSWER and _plain(subscription):
+        elif name == "SUBRESPONSE" and role == RESPONSE and _plain(subscription):
             self.streams.answer(key, None, subscription, outcome == "answered", self.completed)
         elif channel is None and _plain(subscription):
             channel = self.streams.at(subscription, self.completed)
@@ -282,7 +282,7 @@ class MewbaseDissector(Dissector):
             rid = body.get("rID")
             if _plain(rid) and "ok" not in body and (self.client is None or side == self.client):
                 self.order.number()
-                kind, role, key = "request", ASK, (side, rid)
+                kind, role, key = "request", REQUEST, (side, rid)
         return name, kind, _ident(rid), fields, None, notes, fault, role, key, spans, self._stream_of(name, fields, None, role, key)
 
     def _meaning(
@@ -345,7 +345,7 @@ class MewbaseDissector(Dissector):
 
     def _response(
         self, side: int, name: str, body: dict[str, Any], found: Shape, rid: Any, fault: Fault | None, notes: Any
-    ) -> tuple[int | str | None, int, tuple[Any, ...] | None, Any]:
+    ) -> tuple[int | str | None, Role, tuple[Any, ...] | None, Any]:
         """Id, role, key and notes of what answers a request."""
         if name == "QUERYRESULT" or name == "QUERYRESPONSE":
             query = body.get("queryID")
@@ -361,11 +361,13 @@ class MewbaseDissector(Dissector):
             if len(self.subscriptions) > self.options.open_limit:
                 self.subscriptions = None
         ident = _ident(body.get("rID"))
-        return (ident, ANSWER, (1 - side, rid), notes) if rid is not None else (ident, *self.order.answer(name, fault, notes, self.client))
+        return (
+            (ident, RESPONSE, (1 - side, rid), notes) if rid is not None else (ident, *self.order.answer(name, fault, notes, self.client))
+        )
 
     def _request(
         self, side: int, table: FrameTable, body: dict[str, Any], rid: Any, fault: Fault | None, notes: Any
-    ) -> tuple[int | str | None, int, tuple[Any, ...] | None, Any]:
+    ) -> tuple[int | str | None, Role, tuple[Any, ...] | None, Any]:
         """Id, role, key and notes of a request."""
         role = NONE
         key: tuple[Any, ...] | None = None
@@ -375,12 +377,12 @@ class MewbaseDissector(Dissector):
             if rid is None and "rID" not in body and self.order.numbered and fault is None:
                 notes = [*notes, "mandatory field rID is missing"]
             if _plain(query):
-                role, key = ASK, (side, query, 0)
+                role, key = REQUEST, (side, query, 0)
             ident = _ident(query)
         else:
             ident = rid if type(rid) is int else _ident(body.get("rID"))
             if rid is not None:
-                role, key = ASK, (side, rid)
+                role, key = REQUEST, (side, rid)
             elif "rID" not in body:
                 # authInfo came three days before rID
                 if "authInfo" in body:
@@ -392,7 +394,7 @@ class MewbaseDissector(Dissector):
 
     def _one_way(
         self, side: int, name: str, body: dict[str, Any], notes: Any
-    ) -> tuple[str, int | str | None, str | None, int, tuple[Any, ...] | None, Any]:
+    ) -> tuple[str, int | str | None, str | None, Role, tuple[Any, ...] | None, Any]:
         """Kind, id, outcome, role, key and notes of what mostly asks for no answer."""
         if name == "QUERYACK":
             ident = _ident(body.get("queryID"))
@@ -405,29 +407,29 @@ class MewbaseDissector(Dissector):
             # empty, but with a sequence number in March 2017
             ident = _ident(body.get("sequence"))
             if type(ident) is int and body.get("type") == 8:
-                return "request", ident, None, ASK, (side, ident + 1, 0, 0), notes
+                return "request", ident, None, REQUEST, (side, ident + 1, 0, 0), notes
             if type(ident) is int and body.get("type") == 0:
-                return "response", ident, "answered", ANSWER, (1 - side, ident, 0, 0), notes
+                return "response", ident, "answered", RESPONSE, (1 - side, ident, 0, 0), notes
         return "one_way", ident, None, NONE, None, notes
 
-    def _result(self, name: str, body: dict[str, Any], key: tuple[Any, ...]) -> int:
+    def _result(self, name: str, body: dict[str, Any], key: tuple[Any, ...]) -> Role:
         """Whether more results follow."""
         results = self.results
         if name == "QUERYRESPONSE":
             count = body.get("numResults")
             if not body.get("ok", True) or not count:
-                return ANSWER
+                return RESPONSE
             if type(count) is int:
                 if len(results) >= self.options.open_limit:
                     del results[next(iter(results))]
                 results[key] = count
-            return ANSWER_PART
+            return PARTIAL_RESPONSE
         if body.get("last") or not body.get("ok", True) or (key in results and results[key] <= 1):
             results.pop(key, None)
-            return ANSWER
+            return RESPONSE
         if key in results:
             results[key] -= 1
-        return ANSWER_PART
+        return PARTIAL_RESPONSE
 
     def _unsubscribed(self, subscription: Any, notes: Any) -> Any:
         """`notes`, with one on a subscription that the server has not given out."""

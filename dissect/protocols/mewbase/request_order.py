@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from streamdump.model import Fault
 from streamdump.protocols.mewbase.layouts import FrameTable
-from streamdump.protocols.records import ANSWER, ASK, NONE
+from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Role
 
 NUMBERED: Final = "2016-12-01"
 """The day from which requests carry a rID."""
@@ -18,7 +18,7 @@ CUT: Final = "paired by order although a rID may be missing: unsure"
 AHEAD: Final = "paired by order although responses came that nothing had asked for: unsure"
 EARLY: Final = "no request for this response was seen before it"
 
-Paired = tuple[int, tuple[Any, ...] | None, Any]
+Paired = tuple[Role, tuple[Any, ...] | None, Any]
 """The role and key of a message, and its notes."""
 
 
@@ -82,12 +82,12 @@ class RequestOrder:
         early = self.early
         if early is not None and (early[0] == "SUBRESPONSE") == (table.name == "SUBSCRIBE"):
             self.early = None
-            return ASK, early[1], notes
+            return REQUEST, early[1], notes
         key = (side, "in order", self.asked)
         self.waiting.append((table.name, key, fault is not None))
         if len(self.waiting) > self.limit:
             self.waiting.popleft()
-        return ASK, key, notes
+        return REQUEST, key, notes
 
     def answer(self, name: str, fault: Fault | None, notes: Any, client: int | None) -> Paired:
         """The request that a response without rID answers."""
@@ -114,7 +114,7 @@ class RequestOrder:
             notes = [*notes, self.unsure]
         elif (cut or fault is not None) and not self.numbered and not self.dates.until and not (greets and not self.heard):
             notes = [*notes, CUT]
-        return ANSWER, key, notes
+        return RESPONSE, key, notes
 
     def _before_request(self, name: str, fault: Fault | None, notes: Any, client: int | None) -> Paired:
         """A response without rID that nothing asked for, yet. One is as if captured in another order; of a second one behind it nobody
@@ -127,7 +127,7 @@ class RequestOrder:
         key = client, "before", self.asked
         self.early, self.ahead = (name, key), True
         # Of a capture of one direction there is nothing to say
-        return ANSWER, key, [*notes, EARLY] if self.asked else notes
+        return RESPONSE, key, [*notes, EARLY] if self.asked else notes
 
     def number(self) -> None:
         """A rID was seen, so requests of which one may have been cut off are not answered by order."""

@@ -28,7 +28,7 @@ from streamdump.protocols.rabbitmq.meaning import FOLLOWS, UNLIMITED, meaning_of
 from streamdump.protocols.rabbitmq.publishers import Publishers
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame, is_mechanism, username
 from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
-from streamdump.protocols.records import ANSWER, ASK, NONE, Damage, Frame, Meant
+from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Damage, Frame, Meant, Role
 from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import Spans, UnpackQuota, ValueQuota
 
@@ -411,19 +411,19 @@ class StreamDissector(Dissector):
         """What the keys of a publisher's messages have above their publishing ids; `asks`: a Publish, no answer to one."""
         return publisher << 64
 
-    def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: int, key: Any) -> str | None:
+    def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: Role, key: Any) -> str | None:
         """Return the stream that a message names; and keep what it declares or deletes."""
         streams, order = self.streams, self.completed
         named = _SPEAKS_OF.get(name)
         if named is not None and named in fields:
-            if name in _DELETES and role == ASK:
+            if name in _DELETES and role == REQUEST:
                 streams.delete(key, (named, fields[named]), order)
             return streams.at((named, fields[named]), order)
         stream = fields.get("name" if name in _NAMES_SUPER_STREAM else "super_stream", fields.get("stream"))
         named = _DECLARES.get(name) or _DELETES.get(name)
-        if named in fields and role == ASK:
+        if named in fields and role == REQUEST:
             streams.ask(key, (named, fields[named]), stream, named == _PUBLISHER, order)
-        elif named is not None and role == ANSWER:
+        elif named is not None and role == RESPONSE:
             streams.answer(key, named, None, outcome == "answered", order, name in _DELETES)
         elif name == "Metadata" and len(fields.get("streams") or ()) == 1:
             (stream,) = fields["streams"]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from streamdump.layout import Layout
 from streamdump.protocols.rabbitmq import layouts, layouts_draft
 from streamdump.protocols.rabbitmq.layouts import CREDIT_KEPT
-from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE
+from streamdump.protocols.records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
 
 if TYPE_CHECKING:
     from streamdump.protocols.rabbitmq.dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
 
 Fields = dict[str, Any]
 
-Meant = tuple[int | None, str | None, int, Any]
+Meant = tuple[int | None, str | None, Role, Any]
 """Id, outcome, role and key."""
 
 Meaning = Callable[["StreamDissector", int, int, Fields], Meant]
@@ -41,7 +41,7 @@ def open_key(side: int, number: int, ident: int = 0) -> int:
 
 def _asks(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     ident = fields.get("correlation_id")
-    return NOTHING if ident is None else (ident, None, ASK, open_key(side, number, ident))
+    return NOTHING if ident is None else (ident, None, REQUEST, open_key(side, number, ident))
 
 
 def _answers(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
@@ -51,47 +51,47 @@ def _answers(self: StreamDissector, side: int, number: int, fields: Fields) -> M
     # The response to Metadata has no code of its own
     code = fields.get("response_code")
     refused = code is not None and code not in self.language.accepted
-    return ident, "refused" if refused else "answered", ANSWER, open_key(1 - side, number, ident)
+    return ident, "refused" if refused else "answered", RESPONSE, open_key(1 - side, number, ident)
 
 
 def _publishes(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     high = self.publisher_key(fields.get("publisher_id", 0), True)
     ids = [high | one["publishing_id"] for one in fields.get("published_messages", ()) if "publishing_id" in one]
-    return None, None, ASK_MANY, ids
+    return None, None, REQUESTS, ids
 
 
 def _confirms(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     high = self.publisher_key(fields.get("publisher_id", 0), False)
     ids = fields.get("publishing_ids", ())
-    return None, "answered", ANSWER_MANY, [high | one for one in ids] if high else ids
+    return None, "answered", RESPONSES, [high | one for one in ids] if high else ids
 
 
 def _refuses(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     high = self.publisher_key(fields.get("publisher_id", 0), False)
     ids = [high | one["publishing_id"] for one in fields.get("publishing_errors", ()) if "publishing_id" in one]
-    return None, "refused", ANSWER_MANY, ids
+    return None, "refused", RESPONSES, ids
 
 
 def _tunes(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
-    return None, None, ASK, open_key(side, number)
+    return None, None, REQUEST, open_key(side, number)
 
 
 def _is_tuned(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
-    return None, "answered", ANSWER, open_key(1 - side, number)
+    return None, "answered", RESPONSE, open_key(1 - side, number)
 
 
 def _credits(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     """Mostly answered in trouble only, and then without a correlation id."""
     if "subscription_id" not in fields:
         return _answers(self, side, number, fields)
-    return None, None, ASK_MAYBE, open_key(side, number, fields["subscription_id"])
+    return None, None, OPTIONAL_RESPONSE, open_key(side, number, fields["subscription_id"])
 
 
 def _refuses_credit(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     if "subscription_id" not in fields:
         return _answers(self, side, number, fields)
     outcome = "answered" if fields.get("response_code") == CREDIT_KEPT else "refused"
-    return None, outcome, ANSWER, open_key(1 - side, number, fields["subscription_id"])
+    return None, outcome, RESPONSE, open_key(1 - side, number, fields["subscription_id"])
 
 
 _OWN: dict[tuple[str, str], Meaning] = {

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from streamdump.layout import UNREADABLE, Layout, Style, decoder, read, walk_often
 from streamdump.layout.values import RENDER
 from streamdump.model import Fault, Options, Span
-from streamdump.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Meant
+from streamdump.protocols.records import NONE, OPTIONAL_RESPONSE, REQUEST, RESPONSE, Damage, Meant
 from streamdump.protocols.seastar import compression, layouts
 from streamdump.protocols.seastar.compression import Unpackable
 from streamdump.protocols.seastar.layouts import END_OF_STREAM, OVER
@@ -89,7 +89,9 @@ class RequestFrames(PlainFrames):
         elif self.negative:
             self.negative.discard(ident)
         verbs = self.options.verbs
-        kind, role = ("one_way", ASK_MAYBE) if verbs and fields.get("verb") in getattr(verbs, "one_way", ()) else ("request", ASK)
+        kind, role = (
+            ("one_way", OPTIONAL_RESPONSE) if verbs and fields.get("verb") in getattr(verbs, "one_way", ()) else ("request", REQUEST)
+        )
         return "Request", kind, ident, fields, None, notes, fault, role, ident, spans, None
 
 
@@ -111,7 +113,7 @@ class ResponseFrames(PlainFrames):
             notes.append(f"unknown exception type {fields['exception_type']}")
         ident = abs(ident)
         self.negative.discard(ident)
-        return layout.name, "response", ident, fields, outcome, notes, fault, ANSWER, ident, spans, None
+        return layout.name, "response", ident, fields, outcome, notes, fault, RESPONSE, ident, spans, None
 
 
 class StreamFrames(PlainFrames):

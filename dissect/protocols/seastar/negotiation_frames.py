@@ -10,7 +10,7 @@ from streamdump.layout import Style, read, walk_often
 from streamdump.layout.walk_state import NOTES_KEPT
 from streamdump.model import SideData, Span
 from streamdump.protocols.buffer import ReceiveBuffer
-from streamdump.protocols.records import ANSWER, ASK, Frame, Meant
+from streamdump.protocols.records import REQUEST, RESPONSE, Frame, Meant
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.frame_chains import LEAP, RULED_OUT, fit
 from streamdump.protocols.seastar.heuristic import NAME, SHORTEST
@@ -131,8 +131,8 @@ def greeting(
         notes += _unexpected(offer, other)
     spans = _told(told, terms.layouts(), fields.get("negotiated"), end - start) if told and detail else None
     if asks:
-        return "Negotiation", "request", None, fields, None, notes, fault, ASK, NAME, spans, None
-    return "Negotiation", "response", None, fields, "answered", notes, fault, ANSWER, NAME, spans, None
+        return "Negotiation", "request", None, fields, None, notes, fault, REQUEST, NAME, spans, None
+    return "Negotiation", "response", None, fields, "answered", notes, fault, RESPONSE, NAME, spans, None
 
 
 def _in_force(server: Offer, client: Offer | None) -> dict[str, Any]:
