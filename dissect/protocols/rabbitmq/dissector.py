@@ -26,7 +26,7 @@ from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import alarms, info, traffic
 from streamdump.protocols.rabbitmq.meaning import FOLLOWS, UNLIMITED, meaning_of
 from streamdump.protocols.rabbitmq.publishers import Publishers
-from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame, is_mechanism, username
+from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
 from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
 from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Damage, Frame, Meant, Role
 from streamdump.protocols.streams import DeclaredStreams
@@ -51,9 +51,6 @@ _SPEAKS_OF = {
     **dict.fromkeys(("Deliver", "Credit", "ConsumerUpdate", "Unsubscribe"), _SUBSCRIPTION),
 }
 """What names one of these only."""
-
-_SHOWN_OF_SERVER = frozenset(("PeerProperties", "SaslHandshake", "Heartbeat"))
-"""What a server says without flaw that is shown at every place of a handshake."""
 
 _NAMES_SUPER_STREAM = frozenset(("CreateSuperStream", "DeleteSuperStream"))
 
@@ -213,52 +210,22 @@ class StreamDissector(Dissector):
         return []
 
     def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
-        layout = None if self.layouts is None else self.layouts[side][data[start + 4 : start + 8]]
+        # What may be of a login is looked at closely, and follows the handshake there
+        if self.layouts is None or self.phase is not _OPEN or self.guard.place is not _OUTSIDE:
+            return None
+        layout = self.layouts[side][data[start + 4 : start + 8]]
         if layout is None:
             return None
-        name, kind, number, read, means, follow, of_login = layout
+        name, kind, number, read, means, follow = layout
         try:
             fields = read(data, start, end)
         except UNREADABLE:
             return None
         if fields is None or "trailing" in fields:
             return None
-        if (of_login or self.guard.place is not _OUTSIDE) and not self._is_certain(name, side, fields, data, start, end):
-            return None
         ident, outcome, role, key = means(self, side, number, fields)
         notes = () if follow is None else follow(self, name, side, fields)
-        if self.phase is not _OPEN:
-            notes = (*notes, *self.advance(name, kind))
         return name, kind, ident, fields, outcome, notes, None, role, key, None, self._stream_of(name, fields, outcome, role, key)
-
-    def _is_certain(self, name: str, side: int, fields: dict[str, Any], data: bytes, start: int, end: int) -> bool:
-        """Whether a frame without flaw is shown at every place of a handshake, which takes note of it."""
-        guard = self.guard
-        if name == "SaslHandshake" and guard.place is _OUTSIDE:
-            # On an open connection it changes what may be shown
-            return False
-        if side != self.client:
-            # What is no mechanism may be of a challenge
-            if name not in _SHOWN_OF_SERVER or not all(map(is_mechanism, fields.get("mechanisms", ()))):
-                return False
-            guard.listen(name)
-        elif name == "PeerProperties":
-            if self.language.holds.search(data, start + 8, end):
-                return False
-            guard.lead()
-        elif name == "SaslHandshake":
-            guard.begin()
-        elif name == "SaslAuthenticate":
-            mechanism = fields["mechanism"]
-            if not is_mechanism(mechanism):
-                return False
-            guard.ask(True)
-            fields["sasl_username"] = username(mechanism, data[start + 18 + len(mechanism) : end])
-        elif name != "Heartbeat":
-            return False
-        if guard.place is not _OUTSIDE:
-            guard.trusted[side] = True
-        return True
 
     def decode(self, frame: Frame) -> Meant:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
@@ -353,10 +320,13 @@ class StreamDissector(Dissector):
         # Without its beginning a connection may be the other way round
         astray = frame.odd is not None and not self.guard.loose
         name = "" if layout is None or astray else frame.name
-        login = sasl_redaction.is_login(data, start, end) or self.language.holds.search(data, start + 8, end) is not None
-        login = login or (layout is None and frame.name == "SaslAuthenticate")
         of_server = self.client is not None and side != self.client
         certain = frame.whole and not astray
+        login = not (of_server and certain) and (
+            sasl_redaction.is_login(data, start, end)
+            or self.language.holds.search(data, start + 8, end) is not None
+            or (layout is None and frame.name == "SaslAuthenticate")
+        )
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
         code = max(self.language.accepted)
         challenge = name != "SaslAuthenticate" and sasl_redaction.is_challenge(data, start, end, code)

@@ -32,14 +32,14 @@ _DESCRIBED = frozenset((0x53, 0x80, 0xA3, 0xB3))
 """What follows the first byte of an AMQP section."""
 
 _OF_LOGIN = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate"))
+"""May change what is shown."""
 
 Reader = Callable[[bytes, int, int], "Fields | None"]
 """Reads a frame; None, or one of `UNREADABLE`, where it takes a closer look."""
 
 
 class PlainLayout(NamedTuple):
-    """A layout that its key and version tell, what reads a frame of it that has no flaw, and what that means; `of_login`: it may change
-    what is shown."""
+    """A layout that its key and version tell, what reads a frame of it that has no flaw, and what that means."""
 
     name: str
     kind: str
@@ -47,7 +47,6 @@ class PlainLayout(NamedTuple):
     read: Reader
     means: Meaning
     follow: Follow | None
-    of_login: bool
 
 
 def _counted(counted: ValueQuota, size: int, entry: int) -> ValueQuota | None:
@@ -185,14 +184,16 @@ class PlainLayouts(dict[bytes, "PlainLayout | None"]):
     def __missing__(self, word: bytes) -> PlainLayout | None:
         layout, *others = self.table.get(int.from_bytes(word, "big"), (None,))
         # The draft answers Unsubscribe under the key of Subscribe
-        if layout is None or others or layout is layouts_draft.SUBSCRIBE_RESPONSE or layout.name not in (self.only or (layout.name,)):
+        if layout is None or others or layout is layouts_draft.SUBSCRIBE_RESPONSE or layout.name in _OF_LOGIN:
+            return None
+        if self.only is not None and layout.name not in self.only:
             return None
         by_hand = _BY_HAND.get(layout)
         if by_hand is None and layout in self.language.heads:
             return None
         read = decoder(layout, self.style) if by_hand is None else by_hand(self.style, layout.name in self.bodies)
         name, number = layout.name, self.language.numbers[layout.name]
-        made = PlainLayout(name, layout.kind, number, read, meaning_of(layout), FOLLOWS.get(layout), name in _OF_LOGIN)
+        made = PlainLayout(name, layout.kind, number, read, meaning_of(layout), FOLLOWS.get(layout))
         self[word] = made
         return made
 

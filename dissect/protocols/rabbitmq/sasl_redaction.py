@@ -166,7 +166,8 @@ class SaslRedaction:
 
     def hear(self, seen: SeenFrame, accepts: bool) -> bool:
         """Whether a frame of the server is shown as what it says it is; `accepts`: it lets the client in."""
-        self.listen(seen.name)
+        if self.place is not HandshakePlace.OUTSIDE and seen.name != "Heartbeat":
+            self.heard += 1
         if not seen.sound:
             self.told += self.place is HandshakePlace.INSIDE and self.heard >= self.least
             inside = self.place in (HandshakePlace.BEFORE, HandshakePlace.INSIDE) or seen.began < self.until
@@ -184,11 +185,6 @@ class SaslRedaction:
         elif seen.name == "SaslHandshake":
             self.enter()
         return True
-
-    def listen(self, name: str) -> None:
-        """The server sends a frame."""
-        if self.place is not HandshakePlace.OUTSIDE and name != "Heartbeat":
-            self.heard += 1
 
     def _opens(self) -> bool:
         """Whether Tune or Open may come now, from the server, by what it said before: damage makes either of other frames."""
