@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -231,6 +230,9 @@ class Row(NamedTuple):
     """Released later than records that came after it."""
 
 
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Row]).decode
+
 FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False), "!", "gap", "not kept any more", 0)
 """In the place of what is oldest of a capture without an end."""
 
@@ -266,7 +268,7 @@ class Records:
             self.marks.append(ord(mark))
             self.size += AROUND
             if len(self._rows) == RECORDS:
-                self._blocks.append(bytes(zstd.compress(pickle.dumps(self._rows), 3)))
+                self._blocks.append(bytes(zstd.compress(_encode(self._rows), 3)))
                 self.size += len(self._blocks[-1])
                 self._rows = []
 
@@ -305,5 +307,5 @@ class Records:
             if found is None:
                 while len(self._held) >= HELD:
                     del self._held[next(iter(self._held))]
-                found = self._held[at] = pickle.loads(bytes(zstd.decompress(self._blocks[at])))
+                found = self._held[at] = _decode(bytes(zstd.decompress(self._blocks[at])))
             return found

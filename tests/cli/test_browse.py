@@ -781,6 +781,23 @@ def test_a_terminal_is_sent_no_captured_sequence(tmp_path: Path) -> None:
     assert not any(one in text for one in ("\x1b]0;owned", "owned\x07", "\x9b", "\u202e", "\u2066", "\u2028", "\x7f", "\U000e0041"))
 
 
+def test_packed_records_are_unpacked_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "RECORDS", 4)
+    kinds = set()
+    for name in ("rabbitmq-stream/vhost_failure_405", "rabbitmq-stream/sasl_key_17_damaged", "seastar-rpc/basic", "iggy/seed-ids"):
+        records, added = index.Records(), []
+        for record in streamdump.read(GOLDEN / f"{name}.pcap", exchanges=True):
+            records.add(record, "*", "a name", "a text", record.number, True)  # type: ignore[arg-type]
+            added.append(msgspec.structs.replace(record, fields={}) if type(record) is Message else record)
+            kinds.add(type(record))
+        for at, record in enumerate(added):
+            row = records.row(at)
+            assert type(row.record) is type(record)
+            assert msgspec.json.encode(row.record) == msgspec.json.encode(record)
+            assert row[1:] == ("*", "a name", "a text", record.number, True)
+    assert len(kinds) > 2
+
+
 def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["browse", str(REFUSED)]) == ExitCode.USAGE
     assert capsys.readouterr().err == "streamdump: browse needs a terminal that is not dumb; streamdump FILE prints the messages\n"
