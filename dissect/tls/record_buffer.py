@@ -1,4 +1,4 @@
-"""One side of a TLS connection: its sealed bytes at hand, how far they have been read, and what comes out of them."""
+"""One side of a TLS connection: its sealed bytes, the position up to which they were read, and the decrypted bytes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from streamdump.tls.ciphers import Opener
 from streamdump.tls.facts import Alert
 
 PIECE_COST = 256
-"""The least that a held segment counts: its bytes are not all that it takes in memory."""
+"""The least that a held segment counts: it takes more memory than its bytes."""
 
 
 class Epoch(msgspec.Struct):
-    """Under which keys a side seals. `phase`: "early", "handshake" and "traffic" of TLS 1.3, where key updates count up `generation`,
-    or "master" of TLS 1.2. `server`: whose keys these are, where no handshake tells which side is the client."""
+    """The keys that protect the records of a side. `phase`: "early", "handshake" and "traffic" of TLS 1.3, where key updates increment
+    `generation`, or "master" of TLS 1.2. `server`: whether they are the server's, where no handshake shows which side is the client."""
 
     phase: str
     cipher: int
@@ -29,7 +29,7 @@ class Epoch(msgspec.Struct):
     server: bool | None = None
 
     def then(self, phase: str, generation: int = 0) -> Epoch:
-        """The keys of another phase of the same handshake."""
+        """Return the keys of another phase of the same handshake."""
         return Epoch(phase, self.cipher, self.client_random, self.server_random, self.mac_last, generation, self.server)
 
 
@@ -56,7 +56,7 @@ class SealedGap(msgspec.Struct):
     limited: bool = False
     anywhere: bool = False
     ways: list[tuple[Epoch, bool]] | None = None
-    """Where it is anywhere, the keys that may be this side's."""
+    """If `anywhere`, the keys that may be those of this side."""
 
 
 class RecordBuffer:
@@ -109,7 +109,6 @@ class RecordBuffer:
     """Keys are looked up again where this goes on."""
 
     def __init__(self, side: int) -> None:
-        # Long, as it is a member a line
         self.side = side
         # Bytes at hand from position `base` on, read up to `at` of them; segments with absolute starts, `index` is the one at `at`.
         self.data = b""
@@ -126,7 +125,7 @@ class RecordBuffer:
         self.queue: deque[SideData | StreamGap] | None = None
         """The bytes and gaps behind `data`. A deque takes 760 bytes even if it is empty, and most connections never wait."""
         self.floor = 0
-        """Nothing is certain before this packet."""
+        """The first packet that can complete anything."""
         self.current = 0
         """The packet that is being read."""
         self.unblock()
@@ -139,27 +138,27 @@ class RecordBuffer:
         self.entered = -1
         self.handshake = b""
         self.passing = 0
-        """Bytes still to come of a message of the handshake that is too large to look at."""
+        """Bytes still to come of a handshake message that is too large to read."""
         self.lost: SealedGap | None = None
         self.stopped: str | None = None
-        """Why it is not read any more, which the packet `stopped_at` told."""
+        """The reason why it is not read any more, known since the packet `stopped_at`."""
         self.stopped_at = 0
         self.alerts: list[Alert] = []
         self.skipped = 0
         """Records that did not authenticate."""
         self.deaf = False
-        """Not even its records can be told any more."""
+        """Its records can no longer be told apart."""
         self.opened = 0
         self.opened_bytes = 0
         self.failed = 0
         self.spent = 0
-        """Work done to find the way back after losses."""
+        """Work spent on resynchronising after losses."""
         self.limited = 0
         """How often a limit was reached."""
 
         self.plain = 0
         self.told: list[str] = []
-        """Notes for the next byte that comes out."""
+        """Notes for the next decrypted byte."""
         self.out: list[SideData | StreamGap] = []
 
     def prepare(self) -> None:
@@ -169,9 +168,9 @@ class RecordBuffer:
         self.openers: dict[tuple[str, int, int, bytes, bool], Opener | None] = {}
 
     def unblock(self) -> None:
-        """What this waited for is there."""
+        """Note that the keys or bytes that this side waited for have arrived."""
         self.blocked = False
-        """It waits for keys or for the other side; `held` counts what is kept meanwhile, `crossed` is the packet that made it too much."""
+        """It waits for keys or for the other side; `held` counts the bytes kept, `crossed` is the packet that exceeded the limit."""
         self.held = self.weighed = 0
         self.crossed: int | None = None
 
@@ -180,7 +179,7 @@ class RecordBuffer:
         return self.base + self.at
 
     def add(self, item: SideData) -> None:
-        """Take the next bytes."""
+        """Append the next bytes."""
         self.data = self.data[self.at :] + item.data
         self.base, self.at = self.position, 0
         if self.index or (self.starts and self.base >= item.position):
@@ -194,18 +193,18 @@ class RecordBuffer:
         self.notes += item.notes
 
     def drop(self, position: int) -> None:
-        """Forget the bytes at hand; those that come next are at `position`."""
+        """Release the bytes held; the next ones are at `position`."""
         self.missing += position - self.base - len(self.data)
         self.data, self.at, self.base, self.index = b"", 0, position, 0
         self.starts, self.marks, self.certain_at = [], [], []
 
     def reach(self, end: int) -> int:
-        """The segment that holds the byte before `end` of the bytes at hand."""
+        """Move on to the segment that holds the byte before `end` of the bytes held, and return its index."""
         self.index = self.find(end)
         return self.index
 
     def find(self, end: int) -> int:
-        """Finds the segment that brought the byte before `end`, and does not move on to it as `reach` does."""
+        """Return the index of the segment that holds the byte before `end`, without moving on to it."""
         starts, index, position = self.starts, self.index, self.base + end
         if index < len(starts) - 1 and starts[index + 1] < position:
             return bisect_left(starts, position, index + 1) - 1
@@ -225,11 +224,11 @@ class RecordBuffer:
             self.data, self.at = b"", 0
 
     def certain(self, index: int) -> int:
-        """The packet that made a segment's bytes, and all that they waited for, certain."""
+        """Return the packet that completed a segment's bytes and all that they waited for."""
         return max(self.certain_at[index], self.floor)
 
     def enter(self, epoch: Epoch) -> None:
-        """What follows is sealed under other keys."""
+        """Use other keys for the records that follow."""
         self.epoch = epoch
         self.seq = 0
         self.opener = None
@@ -242,7 +241,7 @@ class RecordBuffer:
         self.lost = SealedGap(since, seq, scan, reason, framed, spent=self.spent)
 
     def stop(self, reason: str, current: int) -> None:
-        """This side is not read any more, which the packet `current` told."""
+        """Stop reading this side, for a reason known since the packet `current`."""
         if self.stopped is None:
             self.stopped, self.stopped_at = reason, current
             self.lost = None
@@ -250,7 +249,7 @@ class RecordBuffer:
             self.floor = max(self.floor, current)
 
     def weigh(self, limit: int) -> None:
-        """Count what is held while this waits."""
+        """Count the bytes held while this side waits."""
         if not self.weighed:
             ends = [*self.starts[self.index + 1 :], self.base + len(self.data)]
             for place, end in enumerate(ends, self.index):
@@ -267,7 +266,7 @@ class RecordBuffer:
             self.crossed = current[0]
 
     def went(self, at: int, seq: int, index: int, opened: int) -> None:
-        """Sealed records up to `at`, so many, were opened."""
+        """Note that `opened` sealed records up to `at` were decrypted."""
         self.opened += opened
         self.opened_bytes += at - self.at
         self.seq = seq
@@ -275,7 +274,7 @@ class RecordBuffer:
         self.at = at
 
     def emit(self, said: list[tuple[bytes, int, int, int]]) -> None:
-        """Hand on what was in records: of each the content, its first segment, the one that completed it, and where it ends."""
+        """Output the content of records: each with its first segment, the one that completed it, and its end."""
         for data, first, pick, end in said:
             mark = max(self.marks[first : pick + 1]) if self.jumbled else self.marks[pick]
             notes = self._notes(end) if self.notes or self.told else ()
@@ -283,18 +282,18 @@ class RecordBuffer:
             self.plain += len(data)
 
     def _notes(self, end: int) -> tuple[tuple[int, str], ...]:
-        """The notes on a record that ends here."""
+        """Return the notes on a record that ends here."""
         mine = [*self.told, *[text for position, text in self.notes if position < self.base + end]]
         self.told = []
         self.notes = [note for note in self.notes if note[0] >= self.base + end]
         return tuple((self.plain, text) for text in mine)
 
     def gap(self, size: int | None, reason: Any, mark: Mark) -> None:
-        """Hand on that bytes are missing here."""
+        """Output a gap."""
         self.out.append(StreamGap(self.side, self.plain, size, reason, *mark))
         self.plain += size or 0
 
     def take(self) -> list[SideData | StreamGap]:
-        """What came out since the last call."""
+        """Return the output since the last call."""
         out, self.out = self.out, []
         return out

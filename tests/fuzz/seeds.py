@@ -1,4 +1,4 @@
-"""What fuzzing begins with: the captures, and what the two sides of their conversations say."""
+"""The first cases of fuzzing: the captures, and the bytes that the two sides of their conversations send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.rewrite import packets, tcp_offset
 CAPTURES = Path(__file__).parents[2] / "captures"
 
 LARGEST = 6_000
-"""Bytes of the longest seed: longer ones are slow and say the same."""
+"""Bytes of the longest seed: longer ones are slow and reach the same code."""
 
 
 SETTINGS = [
@@ -28,7 +28,7 @@ SETTINGS = [
 
 @cache
 def talks() -> dict[str, list[bytes]]:
-    """Programs of the captured conversations of each protocol, cut at `LARGEST` bytes."""
+    """Return programs of the captured conversations of each protocol, cut at `LARGEST` bytes."""
     found: dict[str, list[bytes]] = {name: [] for name in PORTS}
     for path in sorted(CAPTURES.rglob("*.pcap*")):
         if path.suffix not in (".pcap", ".pcapng"):
@@ -59,7 +59,7 @@ def talks() -> dict[str, list[bytes]]:
 
 @cache
 def seeds(target: str) -> list[bytes]:
-    """What a target begins with; never nothing."""
+    """Return the seeds of a target, at least one."""
     small = [path for path in sorted(CAPTURES.rglob("*.pcap*")) if path.stat().st_size <= LARGEST and path.suffix != ".golden"]
     if target in PORTS:
         found = talks()[target]
@@ -117,7 +117,7 @@ def _tcp(path: Path) -> bytes:
 
 
 def _sealed() -> list[bytes]:
-    """What the two sides of each connection of TLS sent."""
+    """Return programs of the TLS connections in `KEYS`."""
     sent: dict[frozenset[int], list[tuple[int, bytes]]] = {}
     for packet in packets(KEYS):
         at = tcp_offset(packet)

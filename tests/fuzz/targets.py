@@ -1,4 +1,4 @@
-"""What is fuzzed: each target turns bytes into a capture, reads it in every way, and fails where that shows a bug.
+"""The targets of fuzzing: each turns bytes into a capture, reads it in every way, and fails on a bug.
 
 What must hold for any bytes: only `CaptureError` is raised, every byte of a byte stream is in one message or gap, the records are valid,
 batches do not change them, the bytes bound the work, and no secret is shown. Golden files, settings and key logs are targets too.
@@ -49,7 +49,7 @@ TLS_PORT = 5551
 LINKS = (ETHERNET, 0, 108, 9, 50, 113, 276, 12, 14, 101, 228, 229)
 
 CALLS, CALLS_A_BYTE = 120_000, 150
-"""Calls of functions that reading a capture once may cost: so many, and for each of its bytes so many."""
+"""Function calls that one reading of a capture may cost: a constant, and a number for each byte."""
 
 VALID = jsonschema.Draft202012Validator(schema())
 
@@ -57,12 +57,12 @@ Target = Callable[[bytes], None]
 
 
 class TooMuch(AssertionError):
-    """A capture costs more work than its bytes allow."""
+    """A capture costs more work than its size allows."""
 
 
 @contextmanager
 def counted(allowed: int) -> Iterator[None]:
-    """Fails where more functions are called, Python's own among them: work that no busy machine changes."""
+    """Fail if more functions are called, built-in ones included: a measure that does not depend on the load of the machine."""
     left = allowed
 
     def count(frame: FrameType, event: str, _: Any) -> None:
@@ -87,7 +87,7 @@ def read(capture: bytes, rows: int | None = None, **options: Any) -> tuple[Resul
 
 
 def look(capture: bytes, deep: bool = True, **options: Any) -> None:
-    """Read a capture in every way, and fail where what must hold does not; `deep`: its work is counted and all is validated."""
+    """Read a capture in every way and check all properties; `deep`: also count the work and validate the records."""
     if deep:
         with counted(CALLS + CALLS_A_BYTE * len(capture)):
             result, inspector = read(capture, **options)
@@ -120,8 +120,8 @@ class Kept(NamedTuple):
 
 
 def segments(program: bytes) -> tuple[bool, list[Kept]]:
-    """Whether the beginning was captured, and what was sent, as a program says: a byte of flags, then for each segment a byte that says
-    which side sends and what becomes of it, a little-endian length of two bytes, and the bytes."""
+    """Return whether a program has a SYN, and its segments. A program is a byte of flags, then for each segment a byte with its side and
+    whether it is lost, repeated or swapped, a little-endian length of two bytes, and the bytes."""
     sent: list[Kept] = []
     syn = bool(program[:1] and program[0] & 1)
     at = 1
@@ -138,7 +138,7 @@ def segments(program: bytes) -> tuple[bool, list[Kept]]:
 
 
 def program(sent: list[tuple[int, bytes]], syn: bool = True) -> bytes:
-    """The program of what two sides send, in segments of at most 65,535 bytes."""
+    """Return the program of the bytes that two sides send, in segments of at most 65,535 bytes."""
     parts = [bytes([syn])]
     for side, data in sent:
         for at in range(0, len(data), 65_535):
@@ -148,7 +148,7 @@ def program(sent: list[tuple[int, bytes]], syn: bool = True) -> bytes:
 
 
 def conversation(syn: bool, sent: list[Kept], port: int) -> bytes:
-    """A capture of one connection to a port."""
+    """Return a capture of one connection to a port."""
     places = [1000, 5000]
     before: list[tuple[int, bytes]] = [(1000, b""), (5000, b"")]
     found: list[Packet] = []
@@ -177,7 +177,7 @@ def conversation(syn: bool, sent: list[Kept], port: int) -> bytes:
 
 
 def files(data: bytes, deep: bool = True) -> None:
-    """Capture files of any format, packed or not."""
+    """Capture files of any format, compressed or not."""
     try:
         open_capture(io.BytesIO(data), name="capture")
     except CaptureError:
@@ -186,7 +186,7 @@ def files(data: bytes, deep: bool = True) -> None:
 
 
 def links(data: bytes, deep: bool = True) -> None:
-    """Packets of any link layer: a byte that says which, then for each a length of one byte."""
+    """Packets of any link layer: a byte with the link layer, then for each packet a length of one byte."""
     found = []
     at = 1
     while at < len(data):
@@ -197,7 +197,7 @@ def links(data: bytes, deep: bool = True) -> None:
 
 
 def tcps(data: bytes, deep: bool = True) -> None:
-    """Segments of two connections in any order, with any numbers and flags: each is twelve bytes, then its own."""
+    """Segments of two connections in any order, with any numbers and flags: each is twelve bytes, then its payload."""
     found = []
     at = 0
     while at + 12 <= len(data):
@@ -216,7 +216,7 @@ def tcps(data: bytes, deep: bool = True) -> None:
 
 
 def talk(name: str | None, port: int) -> Target:
-    """Conversations that speak a protocol, or (None) any, to a port."""
+    """Conversations of a protocol, or (None) of any, on a port."""
 
     def target(data: bytes, deep: bool = True) -> None:
         options = {} if name is None else {"decode_as": ((port, name, None),)}
@@ -226,7 +226,7 @@ def talk(name: str | None, port: int) -> Target:
 
 
 def entries(data: bytes, deep: bool = True) -> None:
-    """What RabbitMQ Streams carries: a byte that says how (1 to 7: packed by that codec), then an AMQP message, or many, or anything."""
+    """Bodies of RabbitMQ Streams: a byte with the codec (1 to 7: of a sub-batch), then an AMQP message, or many, or anything."""
     how, body = (data or b"\0")[0] & 7, data[1:]
     if how:
         head = struct.pack(">BBHIqQQIIII", 0x50, 0, 1, 1, 1_700_000_000_000, 1, 0, 0, len(body) + 11, 0, 0)
