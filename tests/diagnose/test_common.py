@@ -226,7 +226,7 @@ def test_requests_that_are_remembered_are_bounded() -> None:
     batches = inspector.batches()
     next(batches)
     assert inspector.diagnoser is not None
-    (talk,) = inspector.diagnoser._talks.values()
+    (talk,) = inspector.diagnoser._contexts.values()
     assert len(talk.asked) == len(talk.ids) == ASKED_KEPT
 
 
