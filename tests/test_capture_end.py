@@ -23,7 +23,7 @@ WARNINGS = {
     "q1_hang_beside_other": ("open-requests", "Create has no answer for 1.01 min when the capture ends"),
     "u1_silent_pair_beside_other": (
         "silence",
-        "the client had said nothing for 2 min, more than twice the agreed heartbeat of 10 s, when the capture ends",
+        "the client had sent nothing for 2 min, more than twice the agreed heartbeat of 10 s, when the capture ends",
     ),
     "u2_no_credit_beside_other": (
         "out-of-credit",
@@ -35,7 +35,7 @@ WARNINGS = {
     ),
     "u4_connected_says_nothing_beside_other": (
         "tcp.unused",
-        "the client connected and has said nothing for 2 min when the capture ends",
+        "the client connected and has sent nothing for 2 min when the capture ends",
     ),
 }
 
@@ -136,4 +136,4 @@ def test_a_side_without_room_has_none_until_the_capture_ends() -> None:
     ]
     passed = 30 * SECOND - (stalled.packets[-1].time_ns - START_NS)
     assert found.severity == "warning"
-    assert found.cause == f"the client has no room for more (window 0) for {passed / SECOND:.3g} s: it does not read what comes"
+    assert found.cause == f"the client has a zero window for {passed / SECOND:.3g} s: it does not read incoming data"

@@ -74,13 +74,13 @@ def test_end_of_a_connection_without_times() -> None:
     talk = Connection().ready().client(layouts.CREATE, stream="s1", arguments=[]).wait(20 * SECOND).fin(1)
     _, records = read(mixed(talk.packets))
     assert findings(records) == [
-        "error rabbitmq-stream.open-requests: the server closes the connection after Create of the client, while Create has no answer",
+        "error rabbitmq-stream.open-requests: the server closes the connection after Create from the client, while Create has no answer",
     ]
 
 
 def test_empty_polls_without_times_are_no_storm() -> None:
     _, records = read(mixed(polling(STORM, NOTHING_POLLED).packets))
-    assert findings(records) == [f"note iggy.empty-polls: {STORM} polls of 1/1 bring no message"]
+    assert findings(records) == [f"note iggy.empty-polls: {STORM} polls of 1/1 return no message"]
 
 
 def test_merged_with_a_capture_that_has_times() -> None:

@@ -215,7 +215,7 @@ def _everybody(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]
         if one.rule == "tcp.unanswered":
             yield one.evidence(f"nothing at {one.server} accepts connections: {of} have no answer"), one
         else:
-            yield one.evidence(f"{one.server} turns everybody away: {of}"), one
+            yield one.evidence(f"{one.server} refuses every connection: {of}"), one
 
 
 def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -239,7 +239,7 @@ def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
             each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
             often = f", one every {span_text(each)}" if each else ""
             cause = (
-                f"{host} tries again and again: {one.hosts[host]:,} connections to {one.server}{often}, and each time the same: {one.cause}"
+                f"{host} retries repeatedly: {one.hosts[host]:,} connections to {one.server}{often}, each with the same error: {one.cause}"
             )
             yield one.evidence(cause), one
 
@@ -248,7 +248,7 @@ def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
         looped = one.severity == ERROR and max(one.hosts.values(), default=0) >= SAME
         if one.conversations >= SAME and not looped and one.rule not in _TCP_ENDS and not one.rule.endswith(".again-and-again"):
-            yield one.evidence(f"the same in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
+            yield one.evidence(f"the same error in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
 
 
 def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -256,7 +256,7 @@ def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
     for places, finding in seen.sent.items():
         for one in seen.failed:
             if one.server in places and one.rule in _TCP_ENDS and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
-                cause = f"clients are sent to {one.server}, where they do not get through: {one.cause}"
+                cause = f"clients are sent to {one.server}, where connections fail: {one.cause}"
                 yield FindingDraft(cause, (*finding.messages, *one.messages), (*finding.packets, *one.packets)), finding
                 break
 
@@ -270,7 +270,7 @@ def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Find
         lost = [host for host in one.hosts if host not in seen.active]
         tries = one.conversations if one.last_ns - one.first_ns <= one.conversations * SOON_NS else 0
         if lost and (one.severity != NOTE or tries >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
-            yield one.evidence(f"{some(lost)} {one.cause}, and no connection to there is in the capture"), one
+            yield one.evidence(f"{some(lost)} {one.cause}, and the capture has no connection to it"), one
 
 
 def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -381,7 +381,9 @@ def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         clients = {(one.client or "").rpartition(":")[0] for one in found}
         whose = f"{len(found):,} connections of {len(clients):,} clients" if len(clients) > 1 else f"{len(found):,} connections"
         passed = span_text(seen.end_ns - found[0].first_ns)
-        cause = f"{server} answers nobody any more: requests of {whose} have no answer, the first was sent {passed} before the capture ends"
+        cause = (
+            f"{server} no longer answers anyone: requests of {whose} have no answer, the first was sent {passed} before the capture ends"
+        )
         evidence = tuple(number for one in found for number in one.messages), tuple(packet for one in found for packet in one.packets)
         yield FindingDraft(cause, *evidence), found[0]
 
@@ -439,38 +441,38 @@ ACROSS: tuple[Across, ...] = (
         "server-stalled",
         ERROR,
         _stalled,
-        "Look at the server first (CPU, memory, disks, its log) for the time of the first packet that is named: all clients wait for it.",
+        "Check the server first (CPU, memory, disks, its log) at the time of the first packet named: all clients wait for it.",
     ),
     Across(
         "stream-deleted",
         ERROR,
         _deleted,
-        "Find out why it was deleted, and create it again if it is needed; let clients look up a stream that they lost, and go on there.",
+        "Find out why it was deleted, and recreate it if needed; have clients look up a stream that they lost, and continue there.",
     ),
     Across(
         "advertised-unreachable",
         ERROR,
         _unreachable,
-        "Let the server advertise a host and port that clients reach, and look whether a firewall is in the way.",
+        "Configure the server to advertise a host and port that clients can reach, and check for firewalls on the path.",
     ),
     Across(
         "never-at-the-leader",
         WARNING,
         _never_leader,
-        "Look whether the load balancer has the leader among its targets and the leader is up, or let clients connect to it directly.",
+        "Check that the leader is up and among the load balancer's targets, or have clients connect to it directly.",
     ),
     Across(
         "advertised-unresolved",
         WARNING,
         _unresolved,
-        "Let the server advertise a name or an address that clients can resolve, or add the name to the DNS that they ask.",
+        "Configure the server to advertise a name that clients can resolve, or an address, or add the name to their DNS.",
     ),
     Across("advertised-not-dialled", WARNING, _never_dialled, NOT_DIALLED),
     Across(
         "tcp.not-all-accepted",
         WARNING,
         _not_all_accepted,
-        "Look whether the server accepts connections in time (its listen queue, its limits); the address is right.",
+        "Check whether the server accepts connections in time (listen queue, limits); the address is right.",
     ),
     Across(
         "tcp.captured-twice",
@@ -482,9 +484,9 @@ ACROSS: tuple[Across, ...] = (
         "redelivered",
         WARNING,
         _redelivered,
-        "Let a consumer that becomes active ask for the stored offset (QueryOffset), and answer ConsumerUpdate with the one after it.",
+        "Have a consumer that becomes active query the stored offset (QueryOffset), and answer ConsumerUpdate with the next one.",
     ),
-    Across("tcp.turns-everybody-away", ERROR, _everybody, "Look at the server first: no client gets through."),
-    Across("retry-loop", ERROR, _retries, "Mend the cause that is named, and let the client wait longer from one attempt to the next."),
-    Across("again-and-again", WARNING, _same, "Look at what these clients have in common: a configuration, a version, a stream."),
+    Across("tcp.turns-everybody-away", ERROR, _everybody, "Check the server first: no client can connect."),
+    Across("retry-loop", ERROR, _retries, "Fix the cause, and have the client wait longer between attempts."),
+    Across("again-and-again", WARNING, _same, "Check what these clients have in common: configuration, version, stream."),
 )

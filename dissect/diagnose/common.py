@@ -74,7 +74,7 @@ def _orphans(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     found = list(context.orphans.values())
     names = some(dict.fromkeys(one.name for one in found))
     what = f"a response ({names}) answers" if len(found) == 1 else f"{len(found)} responses ({names}) answer"
-    return FindingDraft(f"{what} no request that was captured", numbers(*found), packets(*found), key=names)
+    return FindingDraft(f"{what} no captured request", numbers(*found), packets(*found), key=names)
 
 
 def _damaged(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -93,7 +93,7 @@ def _damaged(context: ConversationContext, message: Message) -> FindingDraft | N
     if known and fault.reason.endswith((ABORTED, CUT_BY_CAPTURE)):
         context.aborted = message
         return None
-    cause = f"{message.name} of the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}"
+    cause = f"{message.name} from the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}"
     return FindingDraft(cause, key=(message.name, fault.field))
 
 
@@ -111,7 +111,7 @@ def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
 
 def _no_frame(gap: Gap) -> FindingDraft:
     size = "some" if gap.size is None else f"{gap.size:,}"
-    return FindingDraft(f"{size} bytes of the {gap.sender or 'sender'} are no frame of {gap.protocol}", (), key="skipped")
+    return FindingDraft(f"{size} bytes from the {gap.sender or 'sender'} are not a frame of {gap.protocol}", (), key="skipped")
 
 
 def _missed_before(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -129,10 +129,10 @@ def _aborted(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         return None
     sizes = re.sub("[0-9]+", lambda found: f"{int(found[0]):,}", message.fault.reason)
     if closed.by is None:
-        cause = f"{message.name} of the {message.sender or 'sender'} is in the capture in part only: {sizes}"
+        cause = f"{message.name} from the {message.sender or 'sender'} is only partly captured: {sizes}"
         return FindingDraft(cause, numbers(message), packets(message), NOTE, _ENDED, "tail")
     own = closed.endpoints[closed.by] == message.src
-    whose = f"its own {message.name}" if own else f"{message.name} of {closed.who(1 - closed.by)}"
+    whose = f"its own {message.name}" if own else f"{message.name} from {closed.who(1 - closed.by)}"
     cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}: {sizes}"
     if own or closed.lacking:
         return FindingDraft(cause, numbers(message), packets(message), WARNING if own else NOTE, key="tail")
@@ -149,12 +149,12 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     stripped = len(closed.proxy.raw) if closed.proxy is not None and closed.proxy.side == side else 0
     if gap.position + gap.size < closed.bytes[side] - stripped:
         return _no_frame(gap)._replace(rule="skipped", severity=WARNING, advice=_MIXED)
-    who = f"{closed.who(side)}: {gap.size:,} bytes of it came"
+    who = f"{closed.who(side)}: {gap.size:,} bytes arrived"
     if closed.by is None or not closed.ended:
-        return FindingDraft(f"the capture ends in the middle of a frame of {who}", (), severity=NOTE, key="tail")
+        return FindingDraft(f"the capture ends in the middle of a frame from {who}", (), severity=NOTE, key="tail")
     own = closed.by == side
-    whose = f"its own: {gap.size:,} bytes of it came" if own else who
-    cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of a frame of {whose}"
+    whose = f"a frame of its own: {gap.size:,} bytes arrived" if own else f"a frame from {who}"
+    cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}"
     return FindingDraft(cause, (), severity=WARNING if own else NOTE, key="tail")
 
 
@@ -169,7 +169,9 @@ def _duplicate(context: ConversationContext, exchange: Exchange) -> FindingDraft
 
 def _used_again(one: Message | Exchange, evidence: tuple[int, ...]) -> FindingDraft:
     ident = "" if one.id is None else f" {one.id}"
-    return FindingDraft(f"{one.name} uses the id{ident} again while the request before with it has no answer", evidence, key=one.name)
+    return FindingDraft(
+        f"{one.name} uses the id{ident} again while the previous request with that id has no answer", evidence, key=one.name
+    )
 
 
 def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
@@ -201,11 +203,11 @@ def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     count, one, _ = max(often, key=lambda found: found[0], default=(0, None, False))
     if one is None or one.severity == NOTE:
         return None
-    return FindingDraft(f"the same {count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
+    return FindingDraft(f"{count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
 
 
 def _refusals(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """What comes behind the first of several refusals that are one finding."""
+    """What comes after the first of several refusals that are one finding."""
     if not context.unreported_refusals:
         return None
     every = some([f"{count:,} of {what}" for what, count in context.refusals.items()])
@@ -248,7 +250,7 @@ def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDr
     after, last = since(context, closed)
     # Of packets that were captured in another order nobody knows who was first
     severity = NOTE if closed.order_unsure else WARNING
-    cause = f"the server {closed.verb} the connection{after}, without a goodbye"
+    cause = f"the server {closed.verb} the connection{after}, without sending Close"
     return FindingDraft(cause, numbers(last), severity=severity, key=closed.how)
 
 
@@ -257,8 +259,10 @@ def _no_goodbye(context: ConversationContext, closed: Closed) -> FindingDraft | 
         return None
     if closed.injected:
         return None
-    last = last_before(context, closed)
-    return FindingDraft(f"the client leaves without a goodbye ({some(sorted(context.family.closing))})", numbers(last), key="no goodbye")
+    last, how = last_before(context, closed), "reset" if closed.how == "RST" else "closed"
+    return FindingDraft(
+        f"the client {how} the TCP connection without sending {some(sorted(context.family.closing))}", numbers(last), key="no goodbye"
+    )
 
 
 def _stands_still(context: ConversationContext, closed: Closed) -> bool:
@@ -284,11 +288,11 @@ def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | 
     return FindingDraft(cause, numbers(last), packets(last), severity, key=(reached, closed.by))
 
 
-_SPEAK_FIRST = "Clients speak first here: look at what this one waits for, or whether a proxy in front of the server has none behind it."
-_ENDED = "Look at why the connection or the capture ended here."
-_CUT_OFF = "Look at why the connection ended: this frame is lost."
+_SPEAK_FIRST = "The client must send first: check what it waits for, or whether a proxy has no server behind it."
+_ENDED = "Check why the connection or the capture ended here."
+_CUT_OFF = "Check why the connection ended: this frame is lost."
 _TOO_LARGE = "Send smaller batches, or raise the limit on the size of a request at the server; its log has the reason."
-_MIXED = "Look whether a sender mixes something else into the connection."
+_MIXED = "Check whether the sender writes other data into the connection."
 
 FIRST: tuple[Rule, ...] = (
     Rule(
@@ -296,8 +300,8 @@ FIRST: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         tcp.reset_injected,
-        "Look for a firewall, load balancer or NAT between the two that resets connections; if it resets idle ones, "
-        "use heartbeats or TCP keep-alives more often than it does.",
+        "Find the firewall, load balancer or NAT that resets the connection; if it resets idle connections, "
+        "send heartbeats or TCP keep-alives more often.",
         OURS | SIGNS,
     ),
     Rule(
@@ -305,8 +309,8 @@ FIRST: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         tcp.forgotten,
-        "Use heartbeats or TCP keep-alives more often than the idle timeout of firewalls, load balancers and NAT between the two; "
-        "look whether the server was restarted, too.",
+        "Send heartbeats or TCP keep-alives more often than the idle timeout of firewalls, load balancers and NAT on the path; "
+        "check whether the server was restarted.",
         OURS | SIGNS,
     ),
     Rule(
@@ -314,8 +318,8 @@ FIRST: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         tcp.never_acknowledged,
-        "Look for what drops these packets: a firewall or NAT that has forgotten the connection, a link with a smaller MTU, or a host that "
-        "is gone.",
+        "Find what drops these packets: a firewall or NAT that has forgotten the connection, a link with a smaller MTU, or a host that "
+        "is down.",
         OURS | SIGNS,
     ),
     Rule(
@@ -323,10 +327,11 @@ FIRST: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         tcp.proxy_unexpected,
-        "Let the server expect PROXY headers on this port (RabbitMQ: proxy_protocol of its stream plugin), or the load balancer send none.",
+        "Configure the server to expect PROXY headers on this port (RabbitMQ: proxy_protocol of its stream plugin), "
+        "or the load balancer to send none.",
         PROXY,
     ),
-    Rule("tcp.proxy-header-damaged", WARNING, CLOSED, tcp.proxy_damaged, "Look at the load balancer that sends it.", PROXY),
+    Rule("tcp.proxy-header-damaged", WARNING, CLOSED, tcp.proxy_damaged, "Check the load balancer that sends it.", PROXY),
 )
 """Asked before those of the family: what TCP shows explains what comes of it."""
 
@@ -353,21 +358,28 @@ COMMON: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         tls.on_plain_port,
-        "Connect to the port on which the server speaks TLS, or switch TLS off at the client.",
+        "Connect to the server's TLS port, or disable TLS at the client.",
         TLS,
     ),
-    Rule("tls.no-answer", ERROR, CLOSED, tls.no_answer, "Look whether the server speaks TLS on this port, and whether it still runs.", TLS),
+    Rule("tls.no-answer", ERROR, CLOSED, tls.no_answer, "Check that the server speaks TLS on this port and is running.", TLS),
     Rule(
         "tls.plain-on-tls-port",
         ERROR,
         CLOSED,
         tls.plain_on_tls_port,
-        "Switch TLS on at the client, or connect to the port for plain connections.",
+        "Enable TLS at the client, or connect to the port for plain connections.",
     ),
     *[Rule(name, ERROR, CLOSED, tls.handshake_error(name), advice, TLS) for name, advice in tls.HANDSHAKE_ERRORS],
-    Rule("tls.alert", ERROR, CLOSED, tls.alert, "Look in the log of the side that sent the alert for what it did not like.", TLS),
-    Rule("tls.incomplete", ERROR, CLOSED, tls.incomplete, "Look in the log of the side that closed for what it did not like.", TLS),
-    Rule("tcp.other-protocol", ERROR, CLOSED, tcp.other_protocol, "Check the port at the client: this one is for something else.", OURS),
+    Rule("tls.alert", ERROR, CLOSED, tls.alert, "Check the log of the side that sent the alert for the reason.", TLS),
+    Rule("tls.incomplete", ERROR, CLOSED, tls.incomplete, "Check the log of the side that closed for the reason.", TLS),
+    Rule(
+        "tcp.other-protocol",
+        ERROR,
+        CLOSED,
+        tcp.other_protocol,
+        "Check the port in the client's configuration: this one is for another protocol.",
+        OURS,
+    ),
     Rule(
         "tcp.accepted-only",
         ERROR,
@@ -382,7 +394,7 @@ COMMON: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         _open_requests,
-        "Look in the log of the side that closed for the time of the last packet that is named.",
+        "Check the log of the side that closed at the time of the last packet named.",
         OPEN,
     ),
     Rule("tcp.closed-unused", WARNING, CLOSED, tcp.closed_unused, _SPEAK_FIRST, OURS | SYN | SILENT),
@@ -392,7 +404,7 @@ COMMON: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         tcp.reset_in_handshake,
-        "Look in the log of the side that resets for the reason.",
+        "Check the log of the side that reset for the reason.",
         OURS | SYN | ENDED,
     ),
     Rule(
@@ -400,14 +412,14 @@ COMMON: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         _incomplete,
-        "Look in the log of the side that closed for the time of the last message.",
+        "Check the log of the side that closed at the time of the last message.",
     ),
     Rule(
         "closed-by-server",
         WARNING,
         CLOSED,
         _closed_by_server,
-        "Look in the log of the server: somebody closed the connection, or it was stopped.",
+        "Check the server's log: an operator closed the connection, or the server was stopped.",
         SPOKEN | ENDED,
     ),
     Rule(
@@ -415,20 +427,20 @@ COMMON: tuple[Rule, ...] = (
         ERROR,
         (CLOSED, CLOSED_BEFORE),
         tcp.sent_late,
-        "Let this side notice that the other one ended the connection, and open another one; look in the log of the other for why it did.",
+        "Have this side detect that the other closed the connection, and reconnect; check the log of the other side for the reason.",
         OURS | SIGNS,
     ),
-    Rule("no-goodbye", NOTE, CLOSED, _no_goodbye, "Let the client close in the way of the protocol, if it did not break down here.", ENDED),
+    Rule("no-goodbye", NOTE, CLOSED, _no_goodbye, "Send Close first, unless the client crashed.", ENDED),
     Rule(
         "tcp.unknown-bytes",
         WARNING,
         CLOSED,
         tcp.unknown_bytes,
-        "Check what runs on this port; -d tcp.port==N,PROTOCOL has it read all the same.",
+        "Check what runs on this port; -d tcp.port==N,PROTOCOL decodes it anyway.",
         OURS,
     ),
     Rule("server-stalled", NOTE, CLOSED, _stall_facts, SILENT_ADVICE, SPOKEN),
-    Rule("again-and-again", WARNING, CLOSED, _often, "Look at the first of them, and at why the client goes on asking."),
+    Rule("again-and-again", WARNING, CLOSED, _often, "Fix the first of them, and check why the client keeps retrying."),
     Rule("refused", NOTE, CLOSED, _refusals, "streamdump -Y 'outcome == refused' shows each of them."),
     Rule(
         "tcp.lost-by-capture",
@@ -443,7 +455,7 @@ COMMON: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         tcp.reset_ignored,
-        "Look for a firewall or intrusion prevention system that resets connections, where several come or the TTL differs.",
+        "If there are several or the TTL differs, find the firewall or intrusion prevention system that sends them.",
         OURS | SIGNS,
     ),
     Rule(
@@ -451,7 +463,7 @@ COMMON: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         tcp.retransmitted,
-        "Look at the network between the two if it is slow; else it is of no concern.",
+        "Check the network if the connection is slow; otherwise no action needed.",
         OURS | SIGNS,
     ),
     Rule(
@@ -459,7 +471,7 @@ COMMON: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         tcp.wrong_checksum,
-        "Look at the cables, network cards and drivers between the two where this happens often.",
+        "If this happens often, check cables, network cards and drivers on the path.",
         OURS | SIGNS,
     ),
     Rule(
@@ -467,11 +479,11 @@ COMMON: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         tcp.zero_window,
-        "Look at what keeps this side from reading: it is busy, or waits for something else.",
+        "Check what blocks this side from reading: it is busy or waits for something else.",
         OURS | SIGNS,
     ),
-    Rule("tcp.mid-stream", NOTE, CLOSED, tcp.mid_stream, "Begin the capture before the client connects to see the handshake, too."),
-    Rule("tcp.snap-length", NOTE, CLOSED, tcp.snap, "Capture whole packets: -s 262144.", OURS | LACKING),
+    Rule("tcp.mid-stream", NOTE, CLOSED, tcp.mid_stream, "Start the capture before the client connects to include the handshake."),
+    Rule("tcp.snap-length", NOTE, CLOSED, tcp.snap, "Capture complete packets: -s 262144.", OURS | LACKING),
     Rule("tcp.one-direction", NOTE, CLOSED, tcp.one_way, "Capture where the packets of both directions pass.", OURS | LACKING),
     Rule("tls.unread", NOTE, CLOSED, tls.unread, "Give the keys with --keylog FILE; clients write them where SSLKEYLOGFILE says.", TLS),
     Rule("slow", WARNING, ANY, _slow, "streamdump latency shows whether all requests of this kind are slow.", SLOW),
@@ -480,14 +492,14 @@ COMMON: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         _orphans,
-        "Look whether the server answers twice, or a proxy in between mixes connections up.",
+        "Check whether the server answers twice, or a proxy mixes up connections.",
         SPOKEN,
     ),
-    Rule("damaged", WARNING, ANY, _damaged, "Look at the message with -V -x: its sender writes what the protocol does not allow.", FAULTY),
+    Rule("damaged", WARNING, ANY, _damaged, "Inspect the message with -V -x: it violates the protocol.", FAULTY),
     Rule("skipped", WARNING, GAP, _missed, _MIXED),
     Rule("skipped", WARNING, ANY, _missed_before, _MIXED),
     Rule("frame-cut-off", NOTE, CLOSED, _tail, _CUT_OFF),
-    Rule("duplicate-id", WARNING, ANY, _id_again, "Let the client give every open request an id of its own.", REQUEST),
-    Rule("duplicate-id", WARNING, EXCHANGE, _duplicate, "Let the client give every open request an id of its own."),
-    Rule("late", WARNING, EXCHANGE, _late, "Look at what keeps the server busy; streamdump latency shows the others."),
+    Rule("duplicate-id", WARNING, ANY, _id_again, "Have the client use a unique id for every open request.", REQUEST),
+    Rule("duplicate-id", WARNING, EXCHANGE, _duplicate, "Have the client use a unique id for every open request."),
+    Rule("late", WARNING, EXCHANGE, _late, "Check what keeps the server busy; streamdump latency shows all requests."),
 )

@@ -94,7 +94,7 @@ def causes(groups: list[list[Opened]]) -> Iterator[tuple[str, tuple[int, ...], O
     counts = {len(group) for group in groups}
     often = "several times" if len(counts) > 1 else "twice" if counts == {2} else f"{counts.pop()} times"
     pair = f"{first.client} > {first.server} and {last.client} > {last.server}"
-    cause = f"{pair} are one connection, captured before and behind NAT: its messages are counted {often}"
+    cause = f"{pair} are one connection, captured on both sides of NAT: its messages are counted {often}"
     if len(groups) > 1:
-        cause = f"{len(groups):,} connections were captured before and behind NAT, as {pair}: their messages are counted {often}"
+        cause = f"{len(groups):,} connections were captured on both sides of NAT, as {pair}: their messages are counted {often}"
     yield cause, tuple(one.packet for group in groups for one in group), last

@@ -377,7 +377,7 @@ class Diagnoser:
         finding.number = self._numbers
         out.append(finding)
 
-    # Refusals: how bad one is shows in what comes behind it
+    # Refusals: how bad one is shows in what comes after it
 
     def _refused(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
         family, request = context.family, context.request_of(message)
@@ -427,11 +427,11 @@ class Diagnoser:
             case Closed() if _ends_it(context, message, ended) and not refusal.expected:
                 severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
             case True:
-                severity, behind = WARNING, "; a later one is taken"
+                severity, behind = WARNING, "; a later one succeeds"
             case _ if refusal.lacks:
-                severity, behind = ERROR, f", so that the client cannot {refusal.lacks}"
+                severity, behind = ERROR, f", so the client cannot {refusal.lacks}"
             case Closed() if refusal.needed and ended.by is not None and not context.close_seen:
-                severity, behind = ERROR, ", and the client leaves"
+                severity, behind = ERROR, ", and the client closes the connection"
         about = f" for {refusal.about}" if refusal.about else ""
         name = refusal.asked or _called(context, message, request)
         cause, alike = f"{name}{about} is refused: {refusal.why}{behind}", ""

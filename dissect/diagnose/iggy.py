@@ -69,36 +69,36 @@ FOLLOWED = 1_024
 EMPTIED = frozenset(("delete_consumer_offset", "delete_segments", "delete_stream", "delete_topic", "purge_stream", "purge_topic"))
 """Commands behind which consumers may begin anew."""
 
-_PING = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
+_PING = "Have the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s by default."
 
 GROUPS: tuple[tuple[str, str, bool, str], ...] = (
-    ("exists", r"already_exists$", True, "Nothing need be done if the one that is there is the one that is wanted."),
+    ("exists", r"already_exists$", True, "No action needed if the existing one is the one you want."),
     (
         "no-partition",
         r"^(no_partitions|partition_not_found|not_resolved_consumer|consumer_group_partition_not_owned)$",
         False,
-        "Look at how many partitions the topic has, and how the client numbers them: newer servers begin with 0, older ones with 1.",
+        "Check how many partitions the topic has, and how the client numbers them: newer servers start at 0, older ones at 1.",
     ),
     ("invalid-offset", r"^invalid_offset$", False, "Poll from first, last or next, or from an offset that the partition has."),
     (
         "not-a-member",
         r"^consumer_group_member_not_found$",
         False,
-        "Let the client join the consumer group before it polls, and again after each reconnect: servers remove members that leave or fall "
+        "Have the client join the consumer group before it polls, and again after each reconnect: servers remove members that leave or are "
         "silent.",
     ),
     (
         "not-found",
         r"_not_found$|^invalid_(consumer_group|stream|topic)_id$",
         True,
-        "Create it first, or check the name: names and numbers are not the same.",
+        "Create it first, or check the name: names and numeric ids differ.",
     ),
     ("stale-client", r"^stale[ _]client$", False, _PING),
     (
         "unauthenticated",
         r"^(unauthenticated|no session|session too low|session error|invalid_session)$",
         False,
-        "Let the client log in on this connection first, again after each reconnect.",
+        "Have the client log in first, and again after each reconnect.",
     ),
     ("not-permitted", r"^unauthorized$", False, "Give the user the permissions for this."),
     (
@@ -112,7 +112,7 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
         "checksum",
         r"_checksum$",
         False,
-        "Look at what changes messages between the one who made the checksum and the server.",
+        "Find what changes messages between the sender of the checksum and the server.",
     ),
     (
         "limit",
@@ -124,13 +124,13 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
         "version-mismatch",
         r"^(release (too low|too high|mismatch)|incompatible[_ ]protocol(_version)?|unsupported_option_key)$",
         False,
-        "Use a client and a server of releases that belong together.",
+        "Use compatible releases of client and server.",
     ),
     (
         "unknown-command",
         r"^(invalid_command|invalid_format|feature_unavailable|bad operation|bad body)$",
         False,
-        "Use a client that is made for this release of the server: commands and their layouts change with it.",
+        "Use a client for this release of the server: commands and layouts differ between releases.",
     ),
 )
 """Refusals by rule: the names of codes, whether a client may expect them, and the advice."""
@@ -246,7 +246,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
         shown = f"the server evicts the client: {shown}"
     rule, expected, advice = _group(why) or ("refused", False, None)
     if rule == "not-a-member" and message.name == "leave_consumer_group":
-        expected, advice = True, "Nothing need be done: the client is not in the group."
+        expected, advice = True, "No action needed: the client is not in the group."
     lacks = LACKS.get(message.name, "") if rule in ("not-found", "not-a-member", "no-partition", "not-permitted") else ""
     return Refusal(shown, about, expected, advice, rule, lacks=lacks, text=text)
 
@@ -256,7 +256,7 @@ def _beat(context: ConversationContext, late: Message | None = None) -> str:
     if context.state.pinged is None:
         return ", and never pinged"
     gap = context.state.pinged[2 if late is not None and late.name == "ping" else 1]
-    return f", where it had pinged every {span_text(gap)}" if gap else ""
+    return f", though it had pinged every {span_text(gap)}" if gap else ""
 
 
 # Logins and versions
@@ -269,7 +269,7 @@ def _evicted(context: ConversationContext, message: Message) -> FindingDraft | N
     why, last = reason(message), context.last[0]
     rule, _, advice = _group(why) or ("evicted", False, None)
     quiet = 0 if last is None else message.time_ns - last.time_ns
-    silent = f" after {span_text(quiet)} in which it was silent{_beat(context)}" if quiet >= STALE_NS else ""
+    silent = f" after {span_text(quiet)} of silence{_beat(context)}" if quiet >= STALE_NS else ""
     cause = f"the server evicts the client{silent}: {_words(why)}{_accepted(message, None)}"
     severity = WARNING if _words(why) == "stale client" else ERROR
     return FindingDraft(cause, (*numbers(last), message.number), severity=severity, advice=advice, rule=rule)
@@ -293,7 +293,7 @@ def _login(context: ConversationContext, message: Message) -> FindingDraft | Non
     why = reason(message)
     rule, _, advice = _group(why) or ("login-refused", False, None)
     if asked in LOGINS:
-        cause = f"the server does not let {_who(request)} in: {_words(why)}{_accepted(message, request)}"
+        cause = f"the server refuses the login of {_who(request)}: {_words(why)}{_accepted(message, request)}"
     elif rule == "unauthenticated" and context.opening_seen and not state.logged_in:
         since = "the client has logged out" if state.logged_in is None else "no login succeeded before on this connection"
         cause = f"{asked} is refused: {_words(why)}, as {since}"
@@ -334,7 +334,7 @@ def _mismatch(context: ConversationContext, message: Message) -> FindingDraft | 
     ):
         request = context.request_of(message)
         name = message.name if request is None else request.name
-        cause = f"the server does not understand {name}: {_words(reason(message))}; it is older or newer than the client"
+        cause = f"the server does not understand {name}: {_words(reason(message))}; its release is older or newer than the client's"
         return FindingDraft(cause, key=reason(message)) if name not in LOGINS else None
     for note in message.notes:
         if note.startswith("the client speaks the ") and " framing" in note:
@@ -346,7 +346,7 @@ def _framings(long: bool) -> str:
     mine, other = (LONG, CLASSIC) if long else (CLASSIC, LONG)
     return (
         f"the client speaks the {FRAMINGS[long]} framing ({in_words(mine)}), the server the {FRAMINGS[not long]} one ({in_words(other)}): "
-        "their releases do not fit together"
+        "their releases are not compatible"
     )
 
 
@@ -357,14 +357,16 @@ def _never_answered(context: ConversationContext, closed: Closed) -> FindingDraf
         return None
     long, waited = framing == FRAMINGS[True], closed.until_ns - asked.time_ns
     mine, other = (LONG, CLASSIC) if long else (CLASSIC, LONG)
-    likely = f"it does not know the {framing} framing of the client ({in_words(mine)}) and is one of the other ({in_words(other)})"
+    likely = f"does not know the {framing} framing of the client ({in_words(mine)}) and is one of the other ({in_words(other)})"
     if closed.by == server:
-        cause = f"the server ends the connection without an answer; likely {likely}"
+        cause = f"the server ends the connection without an answer; it probably {likely}"
         return FindingDraft(cause, numbers(asked), packets(asked), key="framing")
     if long or closed.bytes[1 - server] >= HEADER or waited < STALE_NS:
         return None
     context.unanswered.clear()
-    cause = f"the server has not answered {asked.name} for {span_text(waited)}; perhaps {likely}, and waits for the rest of a header"
+    cause = (
+        f"the server has not answered {asked.name} for {span_text(waited)}; perhaps it {likely}, and is waiting for the rest of a header"
+    )
     return FindingDraft(cause, numbers(asked), packets(asked), WARNING, key="framing")
 
 
@@ -412,7 +414,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         return FindingDraft(f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}", numbers(last))
     severity = NOTE if closed.order_unsure else WARNING
     silent = f"the client was silent for {span_text(quiet)}{_beat(context)}"
-    cause = f"the server {closed.verb} the connection after {silent}: likely it takes the client for dead"
+    cause = f"the server {closed.verb} the connection after {silent}: it probably considers the client dead"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="stale-client")
 
 
@@ -437,7 +439,7 @@ def _polled(context: ConversationContext, message: Message) -> FindingDraft | No
     if message.time_ns - window[0] > SECOND_NS:
         window[:] = message.time_ns, 0
     window[1] += 1
-    cause = f"the client polls as fast as it can: {STORM} empty answers within {span_text(message.time_ns - window[0])}"
+    cause = f"the client polls without a pause: {STORM} empty answers within {span_text(message.time_ns - window[0])}"
     return FindingDraft(cause, key="storm") if window[1] >= STORM else None
 
 
@@ -455,7 +457,7 @@ def _nothing_came(context: ConversationContext, closed: Closed) -> FindingDraft 
     place = written[0] if written else next(iter(found))
     count, number, packet = found[place]
     although = ", although the same connection sends messages there" if written else ""
-    return FindingDraft(f"{count} polls of {place} bring no message{although}", (number,), (packet,), WARNING if written else NOTE)
+    return FindingDraft(f"{count} polls of {place} return no message{although}", (number,), (packet,), WARNING if written else NOTE)
 
 
 def _span(fields: dict[str, Any]) -> tuple[int, int] | None:
@@ -480,7 +482,7 @@ def _progress(context: ConversationContext, message: Message) -> FindingDraft | 
     if following is None or first == following or (first > following and kind == "consumer_group"):
         return None
     who = f"{_words(str(kind))} {_named(consumer.get('id'))} of {_place(request)}, partition {partition},"
-    behind = "" if first < following else f", {first - following:,} are passed over"
+    behind = "" if first < following else f", {first - following:,} are skipped"
     again = "" if behind else " again"
     return FindingDraft(f"{who} gets offset {first:,}{again}: {following:,} was the next{behind}", key=(who, again))
 
@@ -585,32 +587,37 @@ def reached(context: ConversationContext, closed: Closed) -> str:
     return f"{login} ({some(layouts, 3)}: {in_words(layouts)})" if layouts and "mismatch" not in closed.facts else login
 
 
-_VERSIONS = "Use a client and a server of releases that belong together: up to server 0.8.x, or from server 0.9.0 on."
+_VERSIONS = "Use compatible releases of client and server: up to server 0.8.x, or from server 0.9.0 on."
 
 RULES: tuple[Rule, ...] = (
-    Rule("evicted", ERROR, "eviction", _evicted, "Look in the log of the server for the time of the last packet that is named."),
-    Rule("login-refused", ERROR, ANY, _login, "Look at how the client logs in."),
-    Rule("login-refused", ERROR, CLOSED, lambda context, closed: context.state.login_refused, "Look at how the client logs in."),
+    Rule("evicted", ERROR, "eviction", _evicted, "Check the server's log at the time of the last packet named."),
+    Rule("login-refused", ERROR, ANY, _login, "Check how the client logs in."),
+    Rule("login-refused", ERROR, CLOSED, lambda context, closed: context.state.login_refused, "Check how the client logs in."),
     Rule("version-mismatch", ERROR, ANY, _mismatch, _VERSIONS),
     Rule("version-mismatch", ERROR, CLOSED, _never_answered, _VERSIONS),
-    Rule("newer-version", NOTE, LOGINS, _newer, "Look whether there is a newer streamdump; what it shows of this connection may be wrong."),
+    Rule("newer-version", NOTE, LOGINS, _newer, "Check for a newer streamdump; its output for this connection may be wrong."),
     Rule(
         "malformed-request",
         ERROR,
         CLOSED,
         _malformed,
-        "Look at the message with -V -x, and use another release of the client: this one writes what servers do not read.",
+        "Inspect the message with -V -x, and use another release of the client: servers cannot read this message.",
         ENDED | OPEN,
     ),
     Rule(
-        "closed-by-server", NOTE, CLOSED, _ended, "Look in the log of the server: somebody closed the connection, or it was stopped.", ENDED
+        "closed-by-server",
+        NOTE,
+        CLOSED,
+        _ended,
+        "Check the server's log: an operator closed the connection, or the server was stopped.",
+        ENDED,
     ),
     Rule(
         "checksum",
         ERROR,
         ANY,
-        noted("checksum.*computed|computed.*checksum", "{name} of the {who}: {note}", "{name}"),
-        "Look whether the message is damaged where it is stored, too, or only on the way.",
+        noted("checksum.*computed|computed.*checksum", "{name} from the {who}: {note}", "{name}"),
+        "Check whether the stored message is damaged, or only its copy in transit.",
         NOTED,
     ),
     Rule("not-found", NOTE, tuple(sorted(FINDS)), _absent, "Create it first, or check the name, if it should be there."),
@@ -619,22 +626,22 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         "poll_messages",
         _polled,
-        "Let the client wait between polls that bring nothing (its poll interval), and take more messages at once.",
+        "Have the client wait between empty polls (poll interval), and fetch more messages at once.",
     ),
     Rule(
         "empty-polls",
         NOTE,
         CLOSED,
         _nothing_came,
-        "Look at the partition, the offset and the group of the consumer: other partitions may have the messages.",
+        "Check the consumer's partition, offset and group: the messages may be in other partitions.",
     ),
     Rule(
         "offsets",
         WARNING,
         "poll_messages",
         _progress,
-        "Let the consumer store its offset or poll with auto_commit; look who else polls or stores offsets as this consumer, and what the "
-        "topic retains.",
+        "Have the consumer store its offset or poll with auto_commit; check who else polls or stores offsets as this consumer, "
+        "and what the topic retains.",
     ),
     Rule("advertised-not-dialled", WARNING, CLOSED, _roster, NOT_DIALLED),
     Rule("stream-deleted", NOTE, ("delete_stream", "delete_topic", *LACKS), _stream_facts, "Create it first, or check the name."),
@@ -642,8 +649,11 @@ RULES: tuple[Rule, ...] = (
         "pairs-unsure",
         NOTE,
         ANY,
-        noted("^the pairing is unsure", "which response answers which request is not sure: frames were missed, and only their order tells"),
-        "Capture without loss: in this framing no number ties a response to its request.",
+        noted(
+            "^the pairing is unsure",
+            "responses may be paired with the wrong requests: frames are missing, and pairing depends on their order",
+        ),
+        "Capture without loss: in this framing responses have no id.",
         NOTED,
     ),
 )

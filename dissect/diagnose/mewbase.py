@@ -74,7 +74,7 @@ STOPPED_NS = 200_000_000
 
 ADVICE = {
     "authentication failed": "Check user and password in authInfo.",
-    "not authorised": "Give the user the right to do this; servers close the connection over it.",
+    "not authorised": "Give the user the right to do this; servers close the connection if it lacks this right.",
     "no such channel": "Create it first with CREATECHANNEL, or check the name.",
     "no such binder": "Create it first with CREATEBINDER, or check the name.",
     "no such query": "Check the name: queries are built into the server.",
@@ -134,7 +134,7 @@ def _key(value: Any) -> Any:
 
 def _no_connect(context: ConversationContext, message: Message) -> FindingDraft | None:
     first = sum(context.messages) == 1 and context.from_start and not message.position and message.sender == "client"
-    cause = f"the client begins with {message.name} and not with CONNECT: servers answer nothing before that"
+    cause = f"the client begins with {message.name} and not with CONNECT: servers do not answer before that"
     return FindingDraft(cause) if first and message.name != "CONNECT" else None
 
 
@@ -142,8 +142,8 @@ def _version(context: ConversationContext, message: Message) -> str | None:
     version = body_of(message).get("version")
     if message.kind != "request" or message.fault is not None or (isinstance(version, str) and VERSION(version)):
         return None
-    shown = "no version" if version is None else f"version {quoted(version)}, which is no number of the form a.b"
-    return f"the client states {shown}: servers answer nothing to that"
+    shown = "no version" if version is None else f"version {quoted(version)}, which is not a number of the form a.b"
+    return f"the client states {shown}: servers do not answer that"
 
 
 def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
@@ -184,14 +184,14 @@ def _missing_field(context: ConversationContext, message: Message) -> FindingDra
     found = [note for note in message.notes if note.startswith("mandatory field ")]
     if not found or message.sender == "server" or message.fault is not None:
         return None
-    return FindingDraft(f"{message.name} of the client: {'; '.join(found)}", key=(message.name, tuple(found)))
+    return FindingDraft(f"{message.name} from the client: {'; '.join(found)}", key=(message.name, tuple(found)))
 
 
 def _unreadable_reason(message: Message) -> str | None:
     """Return why a server may be unable to parse a frame."""
     if message.fault is not None:
         if message.fields.get("size", 0) > LONGEST:
-            return f"states a length of {message.fields['size']:,} bytes, for which servers wait"
+            return f"states a length of {message.fields['size']:,} bytes, which servers wait for"
         return f"cannot be read: {message.fault.field} at byte {message.fault.offset}: {message.fault.reason}"
     if message.name in TRANSACTIONS:
         return "belongs to transactions, which servers do not have"
@@ -199,7 +199,7 @@ def _unreadable_reason(message: Message) -> str | None:
         return "holds a decimal128, which servers cannot read"
     for note in message.notes:
         if note in DEAFENING or note.endswith(" is a frame of the server") or "is not UTF-8" in note:
-            return f"cannot be taken apart: {note}"
+            return f"cannot be parsed: {note}"
     return None
 
 
@@ -214,21 +214,21 @@ def _stated(closed: Closed) -> str | None:
     length = closed.facts.get("wrong_length_of_client")
     if length is None:
         return None
-    why = "for which servers wait" if length > 4 else "which no frame has"
-    return f"a frame of the client that states a length of {length:,} bytes, {why}"
+    why = "which servers wait for" if length > 4 else "which no frame has"
+    return f"a frame from the client that states a length of {length:,} bytes, {why}"
 
 
 def _impossible(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     what, severity = _stated(closed), WARNING if context.messages[1] else ERROR
     draft = what is not None and not context.failed and not closed.lacking
-    return FindingDraft(f"servers answer nothing behind {what}", (), severity=severity) if draft else None
+    return FindingDraft(f"servers do not answer after {what}", (), severity=severity) if draft else None
 
 
 def _skipped(context: ConversationContext, gap: Gap) -> None:
     if gap.reason == "skipped" and gap.sender == "client" and context.state.unreadable is None and context.opening_seen:
         last = context.last[0]
         size = "some" if gap.size is None else f"{gap.size:,}"
-        context.state.unreadable = (0 if last is None else last.number) + 1, None, f"{size} bytes of the client, which are no frame"
+        context.state.unreadable = (0 if last is None else last.number) + 1, None, f"{size} bytes from the client, which are not a frame"
 
 
 def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -247,7 +247,7 @@ def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     after = f", and closes the connection {span_text(closed.until_ns - (context.last_ns or 0))} later" if closed.by == closed.server else ""
     names = some(dict.fromkeys(one.name for one in context.unanswered if one.request in open_))
     marks += packets(*map(context.remembered().get, open_))
-    cause = f"the server answers nothing more ({names}) behind {what}{after}"
+    cause = f"the server stops answering ({names}) after {what}{after}"
     return FindingDraft(cause, tuple(dict.fromkeys(evidence)), tuple(dict.fromkeys(marks)))
 
 
@@ -287,7 +287,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         cause = f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}"
         return FindingDraft(cause, numbers(last), packets(last))
     severity = NOTE if closed.order_unsure else WARNING
-    cause = f"the server {closed.verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
+    cause = f"the server {closed.verb} the connection after {span_text(quiet)} without any message, not even a PING"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="idle")
 
 
@@ -302,9 +302,9 @@ def _backwards(context: ConversationContext, message: Message) -> FindingDraft |
         return None
     ident = body.get("subID")
     if position == one.position:
-        cause = f"the event at position {position} comes twice to subscription {ident}"
+        cause = f"the event at position {position} is delivered twice to subscription {ident}"
         return FindingDraft(cause, (one.last_number, message.number), severity=NOTE, key=(ident, "twice"))
-    cause = f"the positions of subscription {ident} do not rise: {position} comes behind {one.position}"
+    cause = f"the positions of subscription {ident} do not increase: {position} comes after {one.position}"
     return FindingDraft(cause, (one.last_number, message.number), (one.last_packet, *packets(message)), key=ident)
 
 
@@ -326,10 +326,10 @@ def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
             continue
         which = f"the {one.published:,} events that the same connection published to {quoted(one.channel)}"
         if one.events:
-            cause = f"subscription {ident} gets {one.events:,} of {which}: the server does not go on"
+            cause = f"subscription {ident} gets {one.events:,} of {which}: the server has stopped delivering"
             return FindingDraft(cause, (one.last_number,), (one.last_packet,))
         # It may never have begun
-        advice = "Look whether the server could read these events, and where the subscription begins."
+        advice = "Check whether the server could read these events, and where the subscription starts."
         return FindingDraft(f"subscription {ident} gets none of {which}", (one.begin,), (one.begin_packet,), NOTE, advice)
     return None
 
@@ -347,7 +347,7 @@ def _begun_twice(context: ConversationContext, message: Message) -> FindingDraft
         cause = f"STARTTX begins a transaction of {_session(session)} while one is open"
         return FindingDraft(cause, (before[0], message.number), (before[1], *packets(message)), key=session)
     alone = message.name != "STARTTX" and before is None and context.opening_seen
-    return FindingDraft(f"{message.name} ends a transaction of {_session(session)}, where none was begun", key=session) if alone else None
+    return FindingDraft(f"{message.name} ends a transaction of {_session(session)}, but none is open", key=session) if alone else None
 
 
 def _not_ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -366,7 +366,7 @@ def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | 
         return None
     ident = next(iter(found), None)
     which = "a query" if ident is None else f"query {ident}" if len(found) == 1 else f"{len(found)} queries"
-    cause = f"the results of {which} have no last one when {closed.who(closed.by)} ends the connection"
+    cause = f"{closed.who(closed.by)} ends the connection before the last result of {which}"
     messages, marks = zip(*found.values(), strict=True)
     return FindingDraft(cause, messages, marks)
 
@@ -466,21 +466,21 @@ _FOLLOW = {
     "QUERYRESPONSE": _result,
 }
 
-_BSON = "Look at the message with -V -x: a frame is a BSON document with type and frame, whose length counts itself."
+_BSON = "Inspect the message with -V -x: a frame is a BSON document with type and frame, and its length includes itself."
 
 RULES: tuple[Rule, ...] = (
-    Rule("no-connect", ERROR, ANY, _no_connect, "Let the client send CONNECT first, and wait for its RESPONSE."),
-    Rule("version", WARNING, "CONNECT", _version, f'Let the client state version "{LATEST}".'),
-    Rule("old-unsubscribe", NOTE, CLOSED, _old_end, "Nothing need be done, unless the client goes on to use the connection.", OPEN),
+    Rule("no-connect", ERROR, ANY, _no_connect, "Have the client send CONNECT first, and wait for its RESPONSE."),
+    Rule("version", WARNING, "CONNECT", _version, f'Have the client state version "{LATEST}".'),
+    Rule("old-unsubscribe", NOTE, CLOSED, _old_end, "No action needed, unless the client continues to use the connection.", OPEN),
     Rule(
         "closes-over",
         ERROR,
         CLOSED,
         _closes_over,
-        "Look at the message with -V, and let the client write what the server expects.",
+        "Inspect the message with -V, and have the client send what the server expects.",
         ENDED | OPEN,
     ),
-    Rule("deaf", ERROR, CLOSED, _deaf, "Connect anew: a server that could not take a frame apart reads all wrongly from there on.", OPEN),
+    Rule("deaf", ERROR, CLOSED, _deaf, "Reconnect: a server that could not parse a frame misreads all that follows.", OPEN),
     Rule("impossible-length", WARNING, CLOSED, _impossible, _BSON),
     Rule(
         "unknown-type",
@@ -491,27 +491,32 @@ RULES: tuple[Rule, ...] = (
         NOTED,
     ),
     Rule(
-        "missing-field", WARNING, ANY, _missing_field, "Let the client write this field: servers close over most that are missing.", NOTED
+        "missing-field",
+        WARNING,
+        ANY,
+        _missing_field,
+        "Have the client send this field: servers close the connection for most missing fields.",
+        NOTED,
     ),
-    Rule("length", NOTE, ANY, noted(re.escape(REST_NOTE), "{name} of the {who}: {note}", "{who}"), _BSON, NOTED),
+    Rule("length", NOTE, ANY, noted(re.escape(REST_NOTE), "{name} from the {who}: {note}", "{who}"), _BSON, NOTED),
     Rule("skipped-bytes", WARNING, GAP, _skipped, _BSON),
-    Rule("positions", WARNING, "RECEV", _backwards, "Let the consumer pass over positions that it has had."),
+    Rule("positions", WARNING, "RECEV", _backwards, "Have the consumer skip positions that it has processed."),
     Rule(
         "subscription-stopped",
         WARNING,
         CLOSED,
         _stopped,
-        "Send ACKEV for each event at once, and subscribe anew: a server that stopped at its limit may not go on.",
+        "Send ACKEV for each event immediately, and subscribe again: a server that stopped at its limit may not resume.",
     ),
-    Rule("unacknowledged", WARNING, CLOSED, _unacknowledged, "Let the client send ACKEV for each RECEV: the server stops at a limit."),
-    Rule("transaction", WARNING, TRANSACTIONS, _begun_twice, "Let the client end each transaction before it begins another."),
-    Rule("transaction", WARNING, CLOSED, _not_ended, "Let the client commit or abort before it leaves.", ENDED),
+    Rule("unacknowledged", WARNING, CLOSED, _unacknowledged, "Have the client send ACKEV for each RECEV: the server stops at a limit."),
+    Rule("transaction", WARNING, TRANSACTIONS, _begun_twice, "Have the client end each transaction before it starts another."),
+    Rule("transaction", WARNING, CLOSED, _not_ended, "Have the client commit or abort before it disconnects.", ENDED),
     Rule(
         "query-unfinished",
         WARNING,
         CLOSED,
         _unfinished,
-        "Do not wait for a last result alone: none comes where the query filters out the last document.",
+        "Do not wait only for a last result: there is none if the query filters out the last document.",
         ENDED,
     ),
     Rule(
@@ -519,13 +524,13 @@ RULES: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         _ended,
-        "Look in the log of the server: somebody closed the connection, or it was stopped.",
+        "Check the server's log: an operator closed the connection, or the server was stopped.",
         ENDED | SPOKEN,
     ),
 )
 
-_VERSION = f'Let the client state version "{LATEST}": servers refuse a greater one.'
-_PING = "Let the client send PING more often than the idle time of the server, which is 30 s as it is installed."
+_VERSION = f'Have the client state version "{LATEST}": servers refuse a greater one.'
+_PING = "Have the client send PING more often than the server's idle timeout, 30 s by default."
 
 FAMILY = Family(
     protocols=("mewbase",),

@@ -99,7 +99,7 @@ PROPERTIES: dict[str, tuple[str, ...]] = {
 TEXTS = ("publisher_reference", "reference", "stream", "super_stream", "virtual_host", "mechanism", "routing_key", "name", "closing_reason")
 """Fields that must not be null."""
 
-WRITE_EMPTY = "Let the client write an empty text instead of null."
+WRITE_EMPTY = "Have the client send an empty string instead of null."
 
 SINCE = {(0x02, 2): "3.13", (0x08, 2): "3.11", **dict.fromkeys(((key, 1) for key in (0x1A, 0x1B, 0x1C)), "3.11")}
 SINCE |= {(0x1D, 1): "3.13", (0x1E, 1): "3.13", (0x1F, 1): "4.3"}
@@ -125,11 +125,11 @@ EXPECTED = frozenset(
 
 ADVICE = {
     "stream does not exist": "Create the stream first, or check its name and the virtual host.",
-    "stream already exists": "Nothing need be done if the stream is the one that is wanted.",
-    "no offset": "Nothing need be done: the consumer has not stored an offset yet.",
-    "precondition failed": "Look at arguments and ids: they do not agree with what is there, or a value is not valid.",
-    "stream not available": "Wait and look the leader up again with Metadata: the stream is being moved, or its nodes are down.",
-    "internal error": "Look in the log of the server for the time of this response.",
+    "stream already exists": "No action needed if the existing stream is the one you want.",
+    "no offset": "No action needed: the consumer has not stored an offset yet.",
+    "precondition failed": "Check arguments and ids: they differ from the existing ones, or a value is not valid.",
+    "stream not available": "Wait, then query the leader again with Metadata: the stream is being moved, or its nodes are down.",
+    "internal error": "Check the server's log at the time of this response.",
     "publisher does not exist": "Declare the publisher before it publishes or is deleted; the server drops those whose stream is gone.",
     "subscription id does not exist": "Do not use a subscription that has ended.",
 }
@@ -328,12 +328,12 @@ def _authentication(state: RabbitmqState, message: Message, code: str) -> str:
 
 def _loopback(state: RabbitmqState, message: Message, code: str) -> str:
     who = quoted(state.user) if state.user is not None else "this user"
-    return f"{state.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
+    return f"{state.server} lets {who} log in only from its own machine, and the client connects from {message.dst.rpartition(':')[0]}"
 
 
 def _mechanism(state: RabbitmqState, message: Message, code: str) -> str:
     offers = f"; it offers {some(state.offered)}" if state.offered else ""
-    return f"{state.server} does not take the mechanism {quoted(state.mechanism)}{offers}"
+    return f"{state.server} does not accept the mechanism {quoted(state.mechanism)}{offers}"
 
 
 def _renewal(state: RabbitmqState, message: Message, code: str) -> str:
@@ -388,7 +388,7 @@ def _too_large(context: ConversationContext, message: Message) -> FindingDraft |
     if size <= limit:
         return None
     agreed = f"the agreed {limit:,}" if context.state.tuned else f"the {limit:,} allowed before Tune"
-    cause = f"{message.name} of the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}"
+    cause = f"{message.name} from the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}"
     # Servers do not hold what they deliver to it
     return FindingDraft(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
 
@@ -402,7 +402,7 @@ def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft
     if size <= limit:
         return None
     held = "are agreed" if context.state.tuned else "are allowed before Tune"
-    cause = f"the server closes over {last.name} of the client, a frame of {size:,} bytes where {limit:,} {held}"
+    cause = f"the server closes the connection over {last.name} from the client, a frame of {size:,} bytes where {limit:,} {held}"
     return FindingDraft(cause, numbers(last), key="closed")
 
 
@@ -414,7 +414,10 @@ def _arguments(context: ConversationContext, closed: Closed) -> FindingDraft | N
     for one in last.fields.get("arguments") or ():
         name, value = one.get("key"), one.get("value")
         if name in NUMBERS and not str(value).isdigit():
-            return FindingDraft(f"the server closes over Create: its argument {name} is {quoted(value)}, which is no number", numbers(last))
+            return FindingDraft(
+                f"the server closes the connection over Create: its argument {name} is {quoted(value)}, which is not a number",
+                numbers(last),
+            )
     return None
 
 
@@ -428,7 +431,7 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     if null is not None:
         cause = f"the {message.sender} closes with {code}: {null}"
         return FindingDraft(cause, numbers(before, message), packets(before, message), ERROR, WRITE_EMPTY, null, rule="null-reference")
-    after = f" after {before.name} of the {before.sender}" if before is not None else ""
+    after = f" after {before.name} from the {before.sender}" if before is not None else ""
     why = f": {quoted(reason)}" if reason else ""
     hint, advice = "", None
     if code == "frame too large" and before is not None:
@@ -450,16 +453,16 @@ def _not_known(context: ConversationContext, message: Message) -> str:
     state, command = context.state, _command(message)
     key, version = message.fields.get("key", 0), message.fields.get("version", 0)
     if message.kind == "response" and message.request is None:
-        return f"{command} is a response that nobody asked for"
+        return f"{command} is a response without a request"
     if message.kind == "request" and message.size <= ASKED_SIZE and message.number not in context.asked:
-        return f"{command} was answered, so that what is meant came behind it, or was not captured"
+        return f"{command} was answered, so the server means a later frame, or one that was not captured"
     stated = state.versions.get(key)
     if stated is not None and stated[0] <= version <= stated[1]:
-        return f"{state.server} states that it knows {command}, so that something in it is wrong"
+        return f"{state.server} states that it knows {command}, so its content is wrong"
     first = _too_old(state, key, version)
     if stated is None and version == 1 and key <= max(SINCE)[0] and first is None and not state.versions:
         since = f" from RabbitMQ {SINCE[key, version]} on" if (key, version) in SINCE else ""
-        return f"every server{since} knows {command}, so that something in it is wrong"
+        return f"every server{since} knows {command}, so its content is wrong"
     states = "no version of it" if stated is None else f"versions {stated[0]} to {stated[1]}"
     came = "" if first is None else f", which came with RabbitMQ {first}"
     return f"{state.server} does not know {command}{came}{f', and states {states}' if state.versions else ''}"
@@ -513,7 +516,7 @@ def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | Non
             if closed.client is not None and closed.by == (closed.client if side else closed.server):
                 when, severity = f", when {closed.who(closed.by)} {closed.verb} the connection", ERROR
         passed, beat = span_text(until_ns - silent.since_ns), span_text(agreed)
-        cause = f"the {who} had said nothing for {passed}, more than twice the agreed heartbeat of {beat}{when}"
+        cause = f"the {who} had sent nothing for {passed}, more than twice the agreed heartbeat of {beat}{when}"
         found.append(FindingDraft(cause, silent.messages, silent.packets, severity))
     return next((one for one in found if one.severity == ERROR), found[0] if found else None)
 
@@ -529,7 +532,7 @@ def _null(message: Message) -> str | None:
     if message.sender == "server" or message.fault is not None or None not in message.fields.values():
         return None
     name = next((name.replace("_", " ") for name in TEXTS if message.fields.get(name, "") is None), None)
-    return None if name is None else f"the {name} of {message.name} is null, which servers take for a damaged frame"
+    return None if name is None else f"the {name} of {message.name} is null, which servers treat as a damaged frame"
 
 
 # Publishing
@@ -579,7 +582,10 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
     when = closed.when if by is None else f"when {closed.who(by)} {closed.verb} the connection"
     cause = f"{count} not confirmed {when}{later_text(waited)}"
     if missing:
-        cause, advice = f"{cause}; the capture lacks bytes of the server, which may say so", "Capture again with a larger buffer (-B)."
+        cause, advice = (
+            f"{cause}; the capture lacks bytes from the server, which may contain the confirm",
+            "Capture again with a larger buffer (-B).",
+        )
     return FindingDraft(cause, tuple(one.request for one in found), severity=severity, key="confirms", advice=advice)
 
 
@@ -629,7 +635,7 @@ def _more(context: ConversationContext, message: Message) -> list[FindingDraft]:
         cause = f"{whose} from offset {one.begin:,}, the chunk begins at {first:,}"
         found.append(FindingDraft(cause, key=(ident, "offset")))
     if one.wanted and chunk.get("num_entries", 0) > 1:
-        cause = f"{whose} for {some(one.wanted)}, and gets a chunk of {chunk['num_entries']:,} entries: others may be among them"
+        cause = f"{whose} for {some(one.wanted)}, and gets a chunk of {chunk['num_entries']:,} entries: others may be included"
         found.append(FindingDraft(cause, key=(ident, "filter")))
     return found
 
@@ -646,7 +652,7 @@ def _ignored(context: ConversationContext, message: Message) -> FindingDraft | N
     if not odd:
         return None
     names = some([f"{name}={' or '.join(values)}" if values else name for name, values in PROPERTIES.items()], len(PROPERTIES))
-    return FindingDraft(f"the server ignores {some(odd)} of Subscribe without a word: it knows {names}", key=tuple(odd))
+    return FindingDraft(f"the server ignores {some(odd)} of Subscribe silently: it knows {names}", key=tuple(odd))
 
 
 def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, behind: Message | None = None) -> FindingDraft | None:
@@ -660,7 +666,7 @@ def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str,
         granted, advice = "1 chunk was" if one.asked == 1 else f"{one.asked:,} chunks were", None
         why = f"{granted} granted and {one.delivered:,} delivered" if one.asked else "none was granted"
         if one.lowest_credit < 0:
-            why, advice = f"a Credit of {one.lowest_credit:,} took it away, as servers read a signed number", _GRANT_LESS
+            why, advice = f"a Credit of {one.lowest_credit:,} took it away, because servers read it as a signed number", _GRANT_LESS
         cause = f"{whose} has had no credit for {span_text(passed)}{when}: {why}"
         severity = WARNING if passed >= STARVED_NS and one.waits else NOTE
         return FindingDraft(cause, *evidence, severity, advice, key) if passed else None
@@ -673,7 +679,7 @@ def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str,
     )
     if lasts:
         times += f", the last time for {span_text(passed)}{when}"
-    who = f"; the server delivers within {span_text(one.slowest_ns)} of each Credit, so it is the consumer that is slow"
+    who = f"; the server delivers within {span_text(one.slowest_ns)} of each Credit, so the consumer is slow"
     cause = f"{whose} was without credit {times}{who if one.slowest_ns else ''}"
     shown = [(*first, *last) for first, last in zip(one.first, evidence if lasts else ((), ()), strict=True)]
     return FindingDraft(cause, shown[0], shown[1], WARNING, _SLOW_CONSUMER, key)
@@ -779,14 +785,14 @@ def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     if last is None or context.lossy or closed.by is None or (closed.by != closed.client and context.close_message is None):
         return None
     missing = next(one.get("stream_name") for one in last.fields["stream_metadata"] if one.get("response_code_label") in EXPECTED)
-    cause = f"the client leaves after it heard that the stream {quoted(missing)} does not exist"
+    cause = f"the client closes the connection after the response that the stream {quoted(missing)} does not exist"
     return FindingDraft(cause, numbers(last), packets(last), key=missing)
 
 
 def _moved(context: ConversationContext, message: Message) -> FindingDraft | None:
     stream, code = message.fields.get("stream"), label_of(message, "code")
     which = "a stream" if stream is None else f"the stream {quoted(stream)}"
-    cause = f"the server says that {which} changed ({code}): publishers and subscriptions of it have ended"
+    cause = f"the server reports that {which} changed ({code}): publishers and subscriptions of it have ended"
     return None if _deletes(context.state, stream) else FindingDraft(cause, key=stream)
 
 
@@ -845,7 +851,7 @@ def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft 
     if gone is None or end - gone.time_ns < LOST_NS or context.lossy:
         return None
     stream = quoted(gone.fields.get("stream"))
-    cause = f"the client does nothing for {span_text(end - gone.time_ns)} after the server said that the stream {stream} changed"
+    cause = f"the client does nothing for {span_text(end - gone.time_ns)} after the server reported that the stream {stream} changed"
     return FindingDraft(cause, numbers(gone), packets(gone))
 
 
@@ -1051,9 +1057,7 @@ def _declared(context: ConversationContext, state: RabbitmqState, message: Messa
     elif message.outcome == "refused" and request is not None and len(state.refused) < PUBLISHERS:
         what, about = refusal(context, message, request), (request, message)
         if what.lacks:
-            cause = (
-                f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes all the same, and nothing of it is stored"
-            )
+            cause = f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes anyway, and nothing is stored"
             key = (message.name, what.about, what.why), ERROR
             draft = FindingDraft(cause, numbers(*about), packets(*about), ERROR, what.advice, key, rule="refused")
             state.refused[request.fields.get("publisher_id", -1)] = draft
@@ -1291,7 +1295,7 @@ def _skipped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     first = context.state.first
     if first is None or context.ready or closed.by is None or closed.by == closed.client:
         return None
-    cause = f"the client begins with {first.name} instead of PeerProperties, and the server closes without a word of the reason"
+    cause = f"the client begins with {first.name} instead of PeerProperties, and the server closes the connection without a reason"
     return FindingDraft(cause, numbers(first), packets(first))
 
 
@@ -1302,13 +1306,13 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     if last is None or last.name != "SaslAuthenticate" or not any(one.name == "SaslAuthenticate" for one in context.unanswered):
         return None
     login = f"the login by {context.state.mechanism or UNKNOWN}"
-    cause = f"{context.state.server} ends the connection instead of answering {login}: it cannot go on with it"
+    cause = f"{context.state.server} ends the connection instead of answering {login}: it cannot continue it"
     return FindingDraft(cause, numbers(last), packets(last))
 
 
-_SLOW_CONSUMER = "Let the consumer work faster, or grant credit as chunks arrive and not when they are processed; one credit is one chunk."
-_GRANT_LESS = "Let the consumer grant at most 32,767 chunks at once."
-_GRANT = "Let the consumer send Credit for each chunk: without it the server delivers nothing more."
+_SLOW_CONSUMER = "Speed up the consumer, or grant credit when chunks arrive, not when they have been processed; one credit is one chunk."
+_GRANT_LESS = "Have the consumer grant at most 32,767 chunks at once."
+_GRANT = "Have the consumer send Credit for each chunk: without it the server delivers nothing."
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -1316,10 +1320,10 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         _skipped,
-        "Let the client begin with PeerProperties, then SaslHandshake, SaslAuthenticate, Tune, Open.",
+        "Have the client send PeerProperties first, then SaslHandshake, SaslAuthenticate, Tune, Open.",
         ENDED,
     ),
-    Rule("argument-not-valid", ERROR, CLOSED, _arguments, "Let the client write this argument as a decimal number of bytes.", ENDED | OPEN),
+    Rule("argument-not-valid", ERROR, CLOSED, _arguments, "Have the client send this argument as a decimal number of bytes.", ENDED | OPEN),
     Rule(
         "frame-too-large",
         ERROR,
@@ -1333,7 +1337,7 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         _cut_off,
-        "Look in the log of the server for the reason, and choose another mechanism.",
+        "Check the server's log for the reason, and choose another mechanism.",
         ENDED | OPEN,
     ),
     Rule(
@@ -1341,7 +1345,7 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         "SaslAuthenticate",
         _refused("^authentication failure$", _authentication),
-        "Check user and password at the client: rabbitmqctl authenticate_user tells whether the server takes them.",
+        "Check user and password at the client: rabbitmqctl authenticate_user shows whether the server accepts them.",
         REFUSED,
     ),
     Rule(
@@ -1368,13 +1372,13 @@ RULES: tuple[Rule, ...] = (
         "Renew it with the mechanism and the user that the connection began with, or open another connection.",
         REFUSED,
     ),
-    Rule("sasl-error", ERROR, "SaslAuthenticate", _refused("", _sasl), "Look at how the client makes the data of this mechanism.", REFUSED),
+    Rule("sasl-error", ERROR, "SaslAuthenticate", _refused("", _sasl), "Check how the client builds the data of this mechanism.", REFUSED),
     Rule(
         "virtual-host-refused",
         ERROR,
         "Open",
         _vhost,
-        "Check the name; rabbitmqctl list_vhosts and list_permissions -p VHOST show what there is.",
+        "Check the name; rabbitmqctl list_vhosts and list_permissions -p VHOST show the existing ones.",
         REFUSED,
     ),
     Rule(
@@ -1382,7 +1386,7 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         "Tune",
         _raised,
-        "Let the client take the smaller of both sizes: 3.10 and 4.0 go by its answer, other servers need not.",
+        "Have the client use the smaller of both sizes: RabbitMQ 3.10 and 4.0 follow its answer, other servers may not.",
     ),
     Rule("frame-too-large", WARNING, ANY, _too_large, "Send smaller batches, or raise stream.frame_max at the server and at the client."),
     Rule(
@@ -1390,21 +1394,21 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         "Close",
         _closing,
-        "Look at the message before it, which is named as evidence, and in the log of the server.",
+        "Check the message before it, named as evidence, and the server's log.",
     ),
     Rule(
         "unknown-command",
         WARNING,
         ANY,
         _unknown,
-        "Use a client that is made for this version of the server, or bring the server up to date.",
+        "Use a client for this version of the server, or upgrade the server.",
     ),
     Rule(
         "silence",
         WARNING,
         CLOSED,
         _silence,
-        "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
+        "Check what blocks this side from sending: a busy client, or a network that drops packets.",
     ),
     Rule("null-reference", WARNING, CLOSED, lambda context, closed: context.state.null, WRITE_EMPTY),
     Rule(
@@ -1412,7 +1416,7 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         ("DeclarePublisher", "Subscribe"),
         _id_in_use,
-        "Delete the publisher or subscription first, or take another id; both have one byte, so 256 are all there are.",
+        "Delete the publisher or subscription first, or use another id; ids have one byte (0 to 255).",
         REFUSED,
     ),
     Rule("refused", NOTE, "DeletePublisher", _never_there, ADVICE["publisher does not exist"], REFUSED),
@@ -1421,14 +1425,14 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         "PublishError",
         _publish_error,
-        "Declare the publisher again once its stream is there, and publish these anew.",
+        "Declare the publisher again once its stream exists, and publish these messages again.",
     ),
     Rule(
         "confirms-missing",
         WARNING,
         CLOSED,
         _confirms,
-        "Publish these again on the next connection: with a publisher reference the server drops what it has already.",
+        "Publish these again on the next connection: with a publisher reference the server drops duplicates.",
         OPEN,
     ),
     Rule(
@@ -1436,22 +1440,22 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         _dropped,
-        "If these are not meant to be repeats, go on from what QueryPublisherSequence says, give each frame and sub-batch a higher id, "
-        "or publish without a reference.",
+        "If these are not duplicates, continue from the id that QueryPublisherSequence returns, use a higher id for each frame "
+        "and sub-batch, or publish without a reference.",
     ),
     Rule(
         "more-than-asked",
         NOTE,
         "Deliver",
         _more,
-        "Let the client pass over what it did not ask for: servers deliver chunks whole, also where a filter picks them.",
+        "Have the client skip what it did not ask for: servers deliver complete chunks, with a filter too.",
     ),
     Rule(
         "property-ignored",
         NOTE,
         "Subscribe",
         _ignored,
-        "Write names and values as the server reads them, in lower case; match-unfiltered counts beside a filter only.",
+        "Write names and values as the server expects them, in lower case; match-unfiltered has an effect only with a filter.",
     ),
     Rule("out-of-credit", WARNING, ("Unsubscribe", "MetadataUpdate"), _starved, _SLOW_CONSUMER),
     Rule("out-of-credit", WARNING, LIVE, _starving, _GRANT),
@@ -1461,7 +1465,7 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         "Deliver",
         noted("^checksum of the chunk", "a chunk is damaged: the {note}"),
-        "Look whether the chunk is damaged on the disk of the server, too, or only on the way.",
+        "Check whether the chunk is damaged on the server's disk, or only in transit.",
         NOTED,
     ),
     Rule(
@@ -1469,12 +1473,10 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         ("Deliver", "Publish"),
         noted("^sub-batch", "a sub-batch of {name} cannot be unpacked: {note}", "{note}"),
-        "Look at how the publisher packs its batches.",
+        "Check how the publisher compresses its batches.",
         NOTED,
     ),
-    Rule(
-        "offsets", WARNING, "Deliver", _offsets, "Compare with what the stream retains, and let the consumer pass over what it has already."
-    ),
+    Rule("offsets", WARNING, "Deliver", _offsets, "Compare with the stream's retention, and have the consumer skip duplicates."),
     Rule("stream-not-available", WARNING, ANY, _not_available, ADVICE["stream not available"], REFUSED),
     Rule("no-leader", WARNING, "Metadata", _metadata, ADVICE["stream not available"]),
     Rule("gave-up", ERROR, CLOSED, _gave_up, ADVICE["stream does not exist"], ENDED),
@@ -1484,7 +1486,7 @@ RULES: tuple[Rule, ...] = (
         NOTE,
         "MetadataUpdate",
         _moved,
-        "Look the stream up again with Metadata, and subscribe or publish where it is now.",
+        "Query the stream again with Metadata, and subscribe or publish at its current leader.",
     ),
     Rule(
         "stream-deleted",
@@ -1499,14 +1501,14 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         _not_followed,
-        "Let the client look the stream up again, and subscribe or publish where it is now.",
+        "Have the client query the stream again, and subscribe or publish at its current leader.",
     ),
     Rule(
         "server-request-unanswered",
         WARNING,
         (EXCHANGE, "ConsumerUpdate"),
         _asked_by_server,
-        "Look at what keeps the client busy, and let it answer ConsumerUpdate, also where the server is to decide: the server waits.",
+        "Check what keeps the client busy, and have it answer every ConsumerUpdate: the server waits for it.",
     ),
     Rule("advertised-not-dialled", WARNING, CLOSED, _stranded, NOT_DIALLED),
     Rule("never-at-the-leader", NOTE, "Metadata", _leader_facts, NOT_DIALLED),
@@ -1552,6 +1554,6 @@ FAMILY = Family(
     reported_apart=frozenset(("Publish", "ConsumerUpdate")),
     refusals=(
         "streamdump -Y 'kind == response and (outcome == refused or name in {Metadata, PublishError})' shows each of them, "
-        "and Metadata of streams that are there."
+        "and Metadata of existing streams."
     ),
 )

@@ -53,17 +53,17 @@ PATIENCE_NS = 1_000_000_000
 """A request that was open for so long when the capture ended should have had its answer."""
 
 NOT_DIALLED = (
-    "Look whether clients can resolve and reach this place, and let the server advertise a host and port that they can; "
-    "or capture there, too."
+    "Check that clients can resolve and reach this endpoint, and configure the server to advertise one that they can; "
+    "or capture there as well."
 )
 
 LEFT_NS = 60_000_000_000
 """A client that cannot go where it is sent leaves by then."""
 
-REFUSED_ADVICE = "Look at the request that is named as evidence, and at what it asks for."
+REFUSED_ADVICE = "Check the request named as evidence."
 """What to do about a refusal of which nothing more is known."""
 
-SILENT_ADVICE = "Look in the log of the side that stays silent for the time of the last packet that is named."
+SILENT_ADVICE = "Check the log of the silent side at the time of the last packet named."
 
 
 FirstBytes = tuple[bytes, bytes]
@@ -587,7 +587,7 @@ def last_before(context: ConversationContext, closed: Closed) -> Message | None:
 
 
 def since(context: ConversationContext, closed: Closed) -> tuple[str, Message | None]:
-    """How long after which message the connection was ended, as " 3.1 ms after Open of the client", and that message."""
+    """How long after which message the connection was ended, as " 3.1 ms after Open from the client", and that message."""
     last = last_before(context, closed)
     if last is None or closed.ended_ns is None:
         return "", last
@@ -612,7 +612,7 @@ def said(context: ConversationContext, message: Message) -> str:
         return f"the answer to {asked}"
     if message.kind == "response" and message.id is not None and not context.family.renames_responses:
         return f"the answer to {message.name}"
-    return f"{message.name} of the {message.sender or 'other side'}"
+    return f"{message.name} from the {message.sender or 'other side'}"
 
 
 def is_address(text: str) -> bool:

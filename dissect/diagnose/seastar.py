@@ -116,7 +116,7 @@ def _negotiation_failed(context: ConversationContext, closed: Closed) -> Finding
         if any(context.messages) or not size or not closed.syn or closed.bytes[closed.server] or closed.other_protocols[client] is not None:
             return None
         if head == MAGIC[: len(head)]:
-            where = f"in the middle of the negotiation, behind {size} bytes of the client"
+            where = f"in the middle of the negotiation, after {size} bytes from the client"
             return FindingDraft(f"{closed.who(closed.by)} ends the connection {where}", ())
         # Of bytes that nobody knows none are shown: they may be a password
         near = head.startswith(MAGIC[:NEAR]) and head.isascii()
@@ -130,13 +130,13 @@ def _negotiation_failed(context: ConversationContext, closed: Closed) -> Finding
     if offer.fault is not None:
         why = f"the negotiation of the client cannot be read: {offer.fault.field} at byte {offer.fault.offset}: {offer.fault.reason}"
     elif "stream_parent" in parent:
-        why = f"likely it does not know connection {connection_text(parent['stream_parent'])}, of which the client asks for a stream"
-        advice = "Open streams on the server, shard and connection that gave this id, and while that connection is open."
+        why = f"it probably does not know connection {connection_text(parent['stream_parent'])}, of which the client asks for a stream"
+        advice = "Open streams on the server, shard and connection that issued this id, while that connection is open."
     elif "cookie" in cookie:
-        why = f"likely it refuses the isolation cookie {quoted(cookie['cookie'])}"
-        advice = "Use a cookie that the server has a scheduling group for; its configuration tells."
+        why = f"it probably refuses the isolation cookie {quoted(cookie['cookie'])}"
+        advice = "Use a cookie for which the server's configuration has a scheduling group."
     elif "algorithms" in packed:
-        why = f"likely it does not bear the compression that is offered, {quoted(packed['algorithms'])}"
+        why = f"it probably does not support the offered compression, {quoted(packed['algorithms'])}"
     else:
         why = "it does not answer the negotiation"
     return FindingDraft(f"the server ends the connection: {why}", numbers(offer), packets(offer), advice=advice)
@@ -162,10 +162,10 @@ def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if one is None or one["after"] <= PAYS * one["before"]:
         return None
     before, after = one["before"], one["after"]
-    offered = f" of {some(one['offered'])} that the client offers" if one["offered"] else ""
+    offered = f" (the client offers {some(one['offered'])})" if one["offered"] else ""
     verdict = f"{1 - after / before:.0%} less" if after < before else f"{after - before:,} more than without"
     cause = (
-        f"{one['taken']} is taken{offered}, and saves little: {one['frames']:,} frames of {before:,} bytes are sent as {after:,}, {verdict}"
+        f"{one['taken']} is used{offered}, and saves little: {one['frames']:,} frames of {before:,} bytes are sent as {after:,}, {verdict}"
     )
     return FindingDraft(cause, (), key="compression")
 
@@ -262,15 +262,15 @@ def _times(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         return None
     took, handler, verb, *evidence = context.state.longest
     rest = max(0, took - handler)
-    times = f"{span_text(took)}: {span_text(handler)} in its handler and {span_text(rest)} on the way"
+    times = f"{span_text(took)}: {span_text(handler)} in its handler and {span_text(rest)} in transit"
     advice, rule = (None, "handler-time") if handler >= rest else (_NETWORK, "network-time")
-    cause = f"the call that takes longest, {verb}, takes {times}"
+    cause = f"the slowest call, {verb}, takes {times}"
     return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=advice, rule=rule)
 
 
 def _not_positive(context: ConversationContext, message: Message) -> FindingDraft | None:
     ident = message.fields.get("msg_id", 1)
-    cause = f"{verb_of(message)} is called with msg_id {ident}; ids begin with 1 and rise"
+    cause = f"{verb_of(message)} is called with msg_id {ident}; ids start at 1 and increase"
     return FindingDraft(cause, key="negative") if ident <= 0 else None
 
 
@@ -331,8 +331,8 @@ def follow(context: ConversationContext, message: Message) -> None:
         state.offer, state.stream = message, _feature(message, STREAM_PARENT) is not None
 
 
-_BEGINNING = "Let the client begin with the negotiation of Seastar RPC, or look what it takes the server for."
-_TIME = "Look at what keeps the handler busy; a server drops the reply by design once the time is over."
+_BEGINNING = "Have the client start with the Seastar RPC negotiation, or check which protocol it expects."
+_TIME = "Check what keeps the handler busy; servers drop replies after the deadline by design."
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -340,28 +340,28 @@ RULES: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         _pays,
-        "Leave it out between machines that are near each other: both pay for it with time, and small messages grow.",
+        "Disable it between hosts on a fast network: it costs CPU at both, and small messages grow.",
     ),
     Rule(
         "negotiation-failed",
         ERROR,
         CLOSED,
         _negotiation_failed,
-        "Look at what the client sends first: servers close without a word over it.",
+        "Check what the client sends first: servers close silently if it is wrong.",
         ENDED,
     ),
     Rule("declined", WARNING, "Negotiation", _declined, "If the feature is wanted, upgrade the server or configure it there."),
     Rule("deadline-passed", WARNING, ANY, _overdue, _TIME),
     Rule("deadline-passed", WARNING, EXCHANGE, _unanswered, _TIME),
     Rule(
-        "late-reply", WARNING, ("Response", "Exception"), _late, "Look at what keeps the server busy, or let the client wait longer.", NOTED
+        "late-reply", WARNING, ("Response", "Exception"), _late, "Check what keeps the server busy, or raise the client's timeout.", NOTED
     ),
-    Rule("not-positive-id", NOTE, "Request", _not_positive, "Let the client count up from 1: exceptions have the opposite of the id."),
+    Rule("not-positive-id", NOTE, "Request", _not_positive, "Have the client count up from 1: exceptions carry the negated id."),
     Rule(
         "compression-unread",
         WARNING,
         "Compressed",
-        noted("^compression .*cannot be opened", "what is said cannot be read: {note}", "{note}"),
+        noted("^compression .*cannot be opened", "the content cannot be read: {note}", "{note}"),
         "Capture with compression off, or with LZ4, to see the calls.",
         NOTED,
     ),
@@ -370,26 +370,26 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         _dropped,
-        "Look in the log of the side that ends the connection for the time of the last packet that is named.",
+        "Check the log of the side that ended the connection at the time of the last packet named.",
     ),
     Rule("handler-time", NOTE, CLOSED, _times, "streamdump latency --by verb shows all calls; this one spent its time in the handler."),
-    Rule("stream-without-end", WARNING, CLOSED, _no_end, "Let both sides close the stream first: what was sent last may be lost.", ENDED),
+    Rule("stream-without-end", WARNING, CLOSED, _no_end, "Have both sides close the stream first: the last data may be lost.", ENDED),
     Rule(
         "closed-by-server",
         NOTE,
         CLOSED,
         _closed_by_server,
-        "Look in the log of the server: somebody closed the connection, or it was stopped.",
+        "Check the server's log: an operator closed the connection, or the server was stopped.",
         ENDED | SPOKEN,
     ),
 )
 
-_RELEASES = "Look whether all nodes have the same release: while they are upgraded, older ones do not know what newer ones ask for."
-_LOG = "Look in the log of the server for this text."
-_NOT_ACCEPTED = "Look in the log of the server for this connection, and compare release, compression and verbs of both sides."
-_NO_WAIT = "--verbs tells calls that expect no reply, where they are known."
-_HANGS = "Look in the log of the side that was called for what keeps it from replying."
-_NETWORK = "Look at the network, and at queues in front of the handler: it was not what took so long."
+_RELEASES = "Check that all nodes have the same release: during an upgrade, older nodes do not know the verbs of newer ones."
+_LOG = "Check the server's log for this text."
+_NOT_ACCEPTED = "Check the server's log for this connection, and compare release, compression and verbs of both sides."
+_NO_WAIT = "--verbs names calls that expect no reply, if known."
+_HANGS = "Check the log of the called side for what blocks the reply."
+_NETWORK = "Check the network, and queues in front of the handler: the handler itself was fast."
 
 FAMILY = Family(
     protocols=("seastar-rpc",),

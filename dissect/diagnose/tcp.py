@@ -30,7 +30,7 @@ STALLED_NS = 1_000_000_000
 UNUSED_NS = 10_000_000_000
 """Silence of a client after connecting that is reported."""
 
-ICMP_ADVICE = "Look at the host that reports this: at its firewall, its routes, and whether what it names is up."
+ICMP_ADVICE = "Check the host that reports this: its firewall, its routes, and whether the destination is up."
 _SMALLER = "Let this ICMP reach the sender, which then sends smaller packets, or set a smaller MTU at its interface."
 _NOTHING_BEHIND = "Check that a server runs behind this port: a proxy, or a published port of a container, accepts connections without one."
 
@@ -62,7 +62,7 @@ def icmp(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
     for one in closed.icmp if closed.packets[1] and not context.failed else ():
         if one.reason not in TOO_BIG and closed.signs.unacknowledged[one.side] is None:
             often = f" ({one.times} times)" if one.times > 1 else ""
-            cause = f"of the segments of {closed.who(one.side)}, {one.text}{often}"
+            cause = f"for segments from {closed.who(one.side)}, {one.text}{often}"
             found.append(FindingDraft(cause, (), one.packets, NOTE if closed.how == "FIN" else WARNING, key=(one.side, one.reason)))
     return found
 
@@ -80,7 +80,7 @@ def reset_in_handshake(context: ConversationContext, closed: Closed) -> FindingD
     if closed.by == 0 and not any(closed.bytes):
         return FindingDraft(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
     last = context.last[0] or context.last[1]
-    place = f"behind {said(context, last)}" if last is not None else "at once"
+    place = f"after {said(context, last)}" if last is not None else "at once"
     cause = f"{closed.who(closed.by)} resets the connection {place}, before it could be used"
     return FindingDraft(cause, numbers(last), key=(closed.by, place))
 
@@ -108,13 +108,13 @@ def forgotten(context: ConversationContext, closed: Closed) -> FindingDraft | No
     first = context.sent_with(silence.number, closed.endpoints[sender])
     passed = span_text(silence.until_ns - silence.since_ns)
     if first is None:
-        what = f"the first packet of {closed.name(sender)} after {passed} of silence"
+        what = f"the first packet from {closed.name(sender)} after {passed} of silence"
     else:
-        what = f"{first.name} of {closed.name(sender)}, the first message after {passed} of silence,"
+        what = f"{first.name} from {closed.name(sender)}, the first message after {passed} of silence,"
     who = f"{closed.name(reset.side)}, or a device between the two,"
     if reset.injected:
         who = f"a device between the two ({_other_ttl(closed, reset)})"
-    cause = f"{what} is answered by RST: {who} no longer knew the connection"
+    cause = f"{what} is answered with RST: {who} no longer knew the connection"
     return FindingDraft(cause, numbers(first), (silence.number, reset.number), key="forgotten")
 
 
@@ -155,7 +155,7 @@ def never_acknowledged(context: ConversationContext, closed: Closed) -> list[Fin
         if again is None:
             continue
         first = context.sent_with(again.packets[0], closed.endpoints[side])
-        what = f"{first.name} of {closed.name(side)}" if first is not None else f"what {closed.name(side)} sends last"
+        what = f"{first.name} from {closed.name(side)}" if first is not None else f"what {closed.name(side)} sends last"
         silence = closed.signs.silence
         if silence is not None and silence.number == again.packets[0]:
             what += f", the first packet after {span_text(silence.until_ns - silence.since_ns)} of silence,"
@@ -197,14 +197,14 @@ def accepted_only(context: ConversationContext, closed: Closed) -> FindingDraft 
         return None
     place, passed = f"{closed.endpoints[server]} accepts the connection", max(0, closed.until_ns - asked.time_ns)
     if closed.by == server:
-        cause = f"{place} and {closed.verb} it {span_text(passed)} after {said(context, asked)}, without having sent a byte"
+        cause = f"{place} and {closed.verb} it {span_text(passed)} after {said(context, asked)}, without sending a byte"
         return FindingDraft(cause, numbers(asked), packets(asked), advice=_NOTHING_BEHIND, key=closed.how)
     if passed < PATIENCE_NS:
         return None
     if closed.by is None:
-        cause = f"{place} and has sent not one byte in the {span_text(passed)} from {said(context, asked)} until the capture ends"
+        cause = f"{place} and has sent nothing in the {span_text(passed)} between {said(context, asked)} and the end of the capture"
         return FindingDraft(cause, numbers(asked), packets(asked), WARNING, key="silent")
-    cause = f"{place} and sends not one byte in the {span_text(passed)} after {said(context, asked)}, until the client {closed.verb} it"
+    cause = f"{place} and sends nothing in the {span_text(passed)} after {said(context, asked)}, until the client {closed.verb} it"
     return FindingDraft(cause, numbers(asked), packets(asked), key="silent")
 
 
@@ -212,14 +212,14 @@ def closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft 
     if closed.how != "FIN" or closed.by != closed.server or any(closed.lost):
         return None
     passed = span_text(closed.until_ns - closed.first[3])
-    return FindingDraft(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
+    return FindingDraft(f"the server closes the connection after {passed} in which neither side sent anything", (), key="silent")
 
 
 def unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     passed = closed.until_ns - closed.first[3]
     if not all(closed.packets) or closed.by is not None or passed < UNUSED_NS:
         return None
-    return FindingDraft(f"the client connected and has said nothing for {span_text(passed)} {closed.when}", (), key="silent")
+    return FindingDraft(f"the client connected and has sent nothing for {span_text(passed)} {closed.when}", (), key="silent")
 
 
 def proxy_unexpected(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -247,7 +247,7 @@ def proxy_damaged(context: ConversationContext, closed: Closed) -> FindingDraft 
     proxy = closed.proxy
     if proxy is None or proxy.damaged is None:
         return None
-    return FindingDraft(f"the {proxy.name} of the client is damaged: {proxy.damaged}", (), (closed.first[1],), key="damaged")
+    return FindingDraft(f"the {proxy.name} from the client is damaged: {proxy.damaged}", (), (closed.first[1],), key="damaged")
 
 
 def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -256,7 +256,7 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
         if verdict.name is None or verdict.name.startswith("TLS"):
             return None
         return FindingDraft(
-            f"{closed.port}, but what comes is {verdict.name}{_in_amqp(closed)}",
+            f"{closed.port}, but the bytes are {verdict.name}{_in_amqp(closed)}",
             (),
             severity=_doubtful(closed),
             key=verdict.name,
@@ -288,11 +288,11 @@ def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft 
     verdict, sizes = closed.verdict, closed.sizes
     if verdict.name is not None or not any(sizes) or closed.lacking or any(context.messages) or context.failed:
         return None
-    sent = " and ".join(f"{size:,} byte{'' if size == 1 else 's'} of {closed.who(side)}" for side, size in enumerate(sizes) if size)
+    sent = " and ".join(f"{size:,} byte{'' if size == 1 else 's'} from {closed.who(side)}" for side, size in enumerate(sizes) if size)
     if verdict.protocol is not None:
         severity = ERROR if closed.by == closed.server else WARNING
-        return FindingDraft(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
-    return FindingDraft(f"{closed.port}, but nobody knows what comes ({sent})", (), severity=_doubtful(closed), key="unknown")
+        return FindingDraft(f"no frame of {verdict.protocol} is in the bytes ({sent})", (), severity=severity, key="unknown")
+    return FindingDraft(f"{closed.port}, but the bytes are not recognised ({sent})", (), severity=_doubtful(closed), key="unknown")
 
 
 def _doubtful(closed: Closed) -> Severity | None:
@@ -306,9 +306,7 @@ def lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     return FindingDraft(cause, (), key="lost") if lost else None
 
 
-_DIFFERS = (
-    "One of the copies is damaged, and the first one was read: look at the note on the next message, and at the frames on both sides."
-)
+_DIFFERS = "One of the copies is damaged, and the first one was used: check the note on the next message, and the frames on both sides."
 
 
 def retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -316,7 +314,7 @@ def retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft 
     if any(closed.signs.unacknowledged):
         return None
     what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
-    cause = f"{what} bytes that were there already: the network loses some, or the capture has them twice"
+    cause = f"{what} bytes that had arrived already: the network loses some, or the capture has them twice"
     advice = None
     if closed.conflicts:
         others = "1 brings" if closed.conflicts == 1 else f"{closed.conflicts:,} bring"
@@ -329,9 +327,9 @@ def wrong_checksum(context: ConversationContext, closed: Closed) -> list[Finding
     found = []
     for side, count in enumerate(closed.signs.damaged):
         name = closed.name(side)
-        what = f"{count:,} segments of {name} have wrong TCP checksums, and were"
+        what = f"{count:,} segments from {name} have wrong TCP checksums, and were"
         if count == 1:
-            what = f"1 segment of {name} has a wrong TCP checksum, and was"
+            what = f"1 segment from {name} has a wrong TCP checksum, and was"
         cause = f"{what} sent again: the network damages packets"
         if count:
             found.append(FindingDraft(cause, (), key=side))
@@ -343,12 +341,12 @@ def zero_window(context: ConversationContext, closed: Closed) -> FindingDraft | 
     if not sides:
         return None
     longest, side, packet = max(sides)
-    cause = f"{closed.who(-side)} has no room for more (window 0) for {span_text(longest)}: it does not read what comes"
+    cause = f"{closed.who(-side)} has a zero window for {span_text(longest)}: it does not read incoming data"
     return FindingDraft(cause, (), (packet,), WARNING if longest >= STALLED_NS else NOTE, key=-side)
 
 
 def mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    cause = "the capture begins in the middle of the conversation: what was agreed before is not known"
+    cause = "the capture begins in the middle of the conversation: earlier negotiation is unknown"
     return FindingDraft(cause, (), (closed.first[1],)) if closed.verdict.protocol is not None and not closed.syn else None
 
 
@@ -360,5 +358,5 @@ def snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 def one_way(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     for side in (0, 1):
         if not closed.packets[side] and closed.bytes[1 - side]:
-            return FindingDraft(f"no packet of {closed.who(side)} was captured, only those to it", ())
+            return FindingDraft(f"no packet from {closed.who(side)} was captured, only those to it", ())
     return None

@@ -25,19 +25,19 @@ HARMLESS = (None, 0, 90)
 """Alerts that are not errors: encrypted ones, close_notify and user_canceled."""
 
 _CERTIFICATE = (
-    "Give the client the certificate of the authority that issued the server's, and connect by a name that the server's has; "
-    "the log of the client says what it did not like."
+    "Install the certificate of the server's issuing authority at the client, and connect by a name in the server's certificate; "
+    "the client's log has the reason."
 )
-_LOG = "Look in the log of the server for what it did not like."
+_LOG = "Check the server's log for the reason."
 
 HANDSHAKE_ERRORS: tuple[tuple[str, str], ...] = (
-    ("tls.plain-peer", "Switch TLS on or off at one of the two, or go to the other port: that of TLS is not that of plain connections."),
-    ("tls.no-common-version", "Allow a version of TLS at the server that the client knows, or bring the client up to date."),
-    ("tls.no-common-cipher", "Allow a cipher suite at the server that the client offers, and look at the kind of key its certificate has."),
-    ("tls.unknown-authority", "Give the one who complains the certificate of the authority that issued the other's."),
-    ("tls.certificate-expired", "Renew the certificate, and look at the clocks of both."),
-    ("tls.another-name", "Connect by a name that the certificate has, or issue one with the name that clients use."),
-    ("tls.client-certificate-missing", "Configure a certificate and its key at the client, or let the server not ask for one."),
+    ("tls.plain-peer", "Enable or disable TLS at one side, or use the other port: TLS and plain connections use different ports."),
+    ("tls.no-common-version", "Allow a TLS version at the server that the client supports, or upgrade the client."),
+    ("tls.no-common-cipher", "Allow a cipher suite at the server that the client offers, and check the key type of its certificate."),
+    ("tls.unknown-authority", "Install the issuing authority's certificate at the side that rejects the other's."),
+    ("tls.certificate-expired", "Renew the certificate, and check the clocks of both sides."),
+    ("tls.another-name", "Connect by a name in the certificate, or issue one with the name that clients use."),
+    ("tls.client-certificate-missing", "Configure a certificate and its key at the client, or configure the server not to require one."),
 )
 
 
@@ -89,7 +89,7 @@ def plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDr
         and closed.sizes[1 - closed.server]
         and not closed.sizes[closed.server]
     )
-    cause = f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing"
+    cause = f"the client does not speak TLS, and port {port} is usually that of TLS; the server does not answer"
     return FindingDraft(cause, numbers(context.last[0])) if plain else None
 
 
@@ -108,7 +108,7 @@ def alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _latest(tls: Any) -> str:
     """Return the last message of a handshake and its sender."""
-    return f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
+    return f"{tls.last[1]} from the {'client' if tls.last[0] == tls.client else 'server'}"
 
 
 def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -121,30 +121,30 @@ def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | N
         return None
     if closed.by is None:
         waited = closed.until_ns - tls.last[2]
-        cause = f"TLS is not agreed on: nothing follows {_latest(tls)} for {span_text(waited)} {closed.when}"
+        cause = f"the TLS handshake did not complete: nothing follows {_latest(tls)} for {span_text(waited)} {closed.when}"
         return (
             FindingDraft(cause, (), severity=WARNING, advice=SILENT_ADVICE, key="open") if waited >= PATIENCE_NS and tls.version else None
         )
     if tls.unanswered and closed.by == tls.client and not tls.resumed and tls.last[2] <= closed.until_ns:
         cause = f"the client {closed.verb} the connection silently once it has the server's certificate: it does not accept it"
         return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
-    cause = f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {_latest(tls)}"
+    cause = f"the TLS handshake did not complete: {closed.who(closed.by)} {closed.verb} the connection after {_latest(tls)}"
     return FindingDraft(cause, (), key=(closed.by, _latest(tls)))
 
 
 def _sealed_alert(closed: Closed, side: int, time_ns: int) -> FindingDraft | None:
     """A sealed alert in place of what follows in a handshake."""
     if side == closed.tls.client:
-        cause = "the client ends TLS with a sealed alert once it has the server's certificate: it does not accept it"
+        cause = "the client ends TLS with an encrypted alert once it has the server's certificate: it does not accept it"
         return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
     if closed.ended_ns is not None and closed.ended_ns < time_ns:
         # It answers the end of the other side
         return None
-    cause = "the server ends TLS with a sealed alert once the client has finished: perhaps it requires a certificate of the client"
+    cause = "the server ends TLS with an encrypted alert once the client has finished: perhaps it requires a client certificate"
     return FindingDraft(cause, (), severity=WARNING, advice=_LOG, key="sealed alert")
 
 
 def unread(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     unread = closed.expected is not None and closed.verdict.protocol is None and closed.tls is not None
-    draft = FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
+    draft = FindingDraft("the data inside TLS cannot be read without keys", (), key="unread")
     return draft if unread and not (closed.tls_errors or closed.handshake_open or closed.tls.sealed_alert) else None

@@ -38,14 +38,14 @@ def _no_common_version(facts: Facts) -> str | None:
     if side == facts.client:
         return f"the client does not take TLS {version_name(facts.version)}, which the server chose" if facts.version is not None else None
     offered = f" ({_some([version_name(one) for one in facts.offered])})" if facts.offered else ""
-    return f"the server takes none of the versions that the client offers{offered}"
+    return f"the server accepts none of the versions that the client offers{offered}"
 
 
 def _no_common_cipher(facts: Facts) -> str | None:
     if facts.version is not None or not facts.ciphers or _alerted(facts, REFUSED, TOO_WEAK) != 1 - facts.client:
         return None
     offered = _some([suite_name(one) for one in facts.ciphers])
-    return f"the server takes none of the cipher suites, or groups, that the client offers ({offered})"
+    return f"the server accepts none of the cipher suites, or groups, that the client offers ({offered})"
 
 
 def _unknown_authority(facts: Facts) -> str | None:
@@ -84,7 +84,7 @@ def _another_name(facts: Facts) -> str | None:
 
 def _no_client_certificate(facts: Facts) -> str | None:
     refused = _alerted(facts, REFUSED, NO_CERTIFICATE, REQUIRED) == 1 - facts.client
-    return "the server asks for a certificate of the client, which gives none" if refused and facts.certificate_given is False else None
+    return "the server asks for a client certificate, and the client sends none" if refused and facts.certificate_given is False else None
 
 
 RULES: tuple[tuple[str, Callable[[Facts], str | None]], ...] = (

@@ -42,12 +42,12 @@ def close(*items: bytes) -> bytes:
     [
         (
             "amqp091_on_port_310.pcap",
-            "the port is that of rabbitmq-stream, but what comes is AMQP 0-9-1; the client says protocol header 0-9-1, Open; "
+            "the port is that of rabbitmq-stream, but the bytes are AMQP 0-9-1; the client says protocol header 0-9-1, Open; "
             'the server says Start, Close 530 "NOT_ALLOWED - vhost nowhere not found"',
         ),
         (
             "amqp10_on_port_310.pcap",
-            "the port is that of rabbitmq-stream, but what comes is AMQP 1.0 (SASL); "
+            "the port is that of rabbitmq-stream, but the bytes are AMQP 1.0 (SASL); "
             "the client says protocol header 1-0-0 for SASL, protocol header 1-0-0, Open; "
             "the server says protocol header 1-0-0 for SASL, protocol header 1-0-0, Open, "
             "Close amqp:unauthorized-access \"Access for user 'guest' was refused: insufficient permissions\"",

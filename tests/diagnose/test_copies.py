@@ -1,4 +1,4 @@
-"""Connections that were captured before and behind NAT."""
+"""Connections that were captured on both sides of NAT."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def found(*talks: Connection, rows: int | None = None) -> list[str]:
     return [f"{one.severity} {one.rule}: {one.cause}" for one in diagnosed(capture(*talks), rows)[0]]
 
 
-BOTH = "are one connection, captured before and behind NAT: its messages are counted twice"
+BOTH = "are one connection, captured on both sides of NAT: its messages are counted twice"
 
 
 def test_connection_before_and_behind_nat() -> None:
@@ -95,7 +95,7 @@ def test_several_connections_and_points() -> None:
         for hops, (client, server) in enumerate(((CLIENT, SERVER), (CLIENT, NAT), (NAT, CONTAINER)))
     ]
     assert found(*talks) == [
-        f"{RULE}: 2 connections were captured before and behind NAT, as 10.0.0.1:40000 > 10.0.0.2:5552 and "
+        f"{RULE}: 2 connections were captured on both sides of NAT, as 10.0.0.1:40000 > 10.0.0.2:5552 and "
         "10.0.0.9:40000 > 172.17.0.2:5552: their messages are counted 3 times",
     ]
 

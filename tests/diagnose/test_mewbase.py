@@ -191,7 +191,7 @@ def test_a_server_is_not_deaf_that_had_no_time_to_answer(waited: int, told: str 
     assert rules(one).get("mewbase.deaf") == told
 
 
-STATED = {4: "4 bytes, which no frame has", -5: "-5 bytes, which no frame has", 2**31 - 1: "2,147,483,647 bytes, for which servers wait"}
+STATED = {4: "4 bytes, which no frame has", -5: "-5 bytes, which no frame has", 2**31 - 1: "2,147,483,647 bytes, which servers wait for"}
 
 
 def stating(length: int) -> bytes:
@@ -236,7 +236,7 @@ def test_a_decimal_is_what_closes_the_connection(deep: bool, side: int) -> None:
     one = answered(ready(), "LISTBINDERS", 0).ask(frame("PUB", channel="orders", event=event, rID=1)).ask(frame("LISTBINDERS", rID=2))
     rule, cause = first_cause(one.wait(30 * SECOND).fin(side))
     assert rule == "error mewbase.deaf"
-    assert "behind PUB, which holds a decimal128, which servers cannot read" in cause
+    assert "after PUB, which holds a decimal128, which servers cannot read" in cause
     assert cause.endswith(", and closes the connection 30 s later") == (side == 1)
 
 

@@ -88,7 +88,7 @@ def test_reports() -> None:
     (first,) = [one for one in diagnosed(REPORTS / "unacked_pmtu_icmp.pcap")[0] if one.rule == "tcp.never-acknowledged"]
     assert first.severity == "warning"
     assert first.cause == (
-        "Publish of the client was sent 6 times over 6.2 s, and never acknowledged: "
+        "Publish from the client was sent 6 times over 6.2 s, and never acknowledged: "
         "10.0.0.254 reports by ICMP: fragmentation needed (MTU 1,400)"
     )
     (finding,) = diagnosed(REPORTS / "dns_nxdomain.pcap")[0]
@@ -122,7 +122,7 @@ def test_an_error_in_a_connection_that_goes_on_is_a_note() -> None:
     put(put(one, error(quoted, 3, 1)), error(quoted, 3, 1))
     (finding,) = told(one.server(rabbit.CREATE_RESPONSE).goodbye())
     assert (finding.rule, finding.severity) == ("tcp.icmp", "note")
-    assert finding.cause == "of the segments of the client, 192.0.2.254 reports by ICMP: host unreachable (2 times)"
+    assert finding.cause == "for segments from the client, 192.0.2.254 reports by ICMP: host unreachable (2 times)"
 
 
 def test_what_is_quoted_of_others_says_nothing() -> None:

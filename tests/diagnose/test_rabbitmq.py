@@ -29,7 +29,7 @@ def test_what_the_capture_lacks_may_be_the_confirm() -> None:
     path = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "lost_segments_405.pcap"
     every = Inspector([open_capture(path)], Options(findings=True)).records()
     (told,) = [one for one in every if isinstance(one, Finding) and "confirms" in one.rule]
-    assert "the capture lacks bytes of the server" in told.cause
+    assert "the capture lacks bytes from the server" in told.cause
     assert "Publish these again" not in told.advice
 
 
@@ -662,7 +662,7 @@ def test_a_client_that_cannot_resolve_a_name_is_told_with_it() -> None:
     assert (found.rule, found.severity, found.messages) == (NAME + "advertised-not-dialled", "warning", [37])
     assert found.cause == (
         "127.0.0.1 neither publishes nor subscribes: Metadata sends it to rabbit-0.internal.example:5552, "
-        "and no connection to there is in the capture"
+        "and the capture has no connection to it"
     )
     # A server on the loopback interface may well call itself so, and the client goes on
     assert NAME + "advertised-not-dialled" not in {one.rule for one in diagnosed(GOLDEN / "rstream_twice_1_310.pcap")[0]}
@@ -682,7 +682,7 @@ def from_offset(begin: int, *chunks: bytes, answer: dict[str, Any] | None = None
 
 
 FILTER = [{"key": "filter.0", "value": "x"}, {"key": "name", "value": "n"}]
-EARLIER, OTHERS = "asked from offset 45, the chunk begins at 32", 'asked for "x", and gets a chunk of 16 entries: others may be among them'
+EARLIER, OTHERS = "asked from offset 45, the chunk begins at 32", 'asked for "x", and gets a chunk of 16 entries: others may be included'
 
 MORE: dict[str, tuple[Callable[[], Connection], list[str]]] = {
     "before the offset": (lambda: from_offset(45, chunk(32, 16), chunk(48, 16)), [EARLIER]),
@@ -744,7 +744,7 @@ def test_properties_that_servers_ignore(case: str) -> None:
     one = subscribed(9, properties=[{"key": key, "value": value} for key, value in properties.items()]).goodbye()
     found = [(each.rule, each.severity, each.cause) for each in diagnosed(capture(one))[0]]
     cause = (
-        f"the server ignores {named} of Subscribe without a word: it knows chunk_selector=all or user_data, filter.NAME, "
+        f"the server ignores {named} of Subscribe silently: it knows chunk_selector=all or user_data, filter.NAME, "
         "match-unfiltered=true or false, name, single-active-consumer=true or false, super-stream"
     )
     assert found == ([] if named is None else [(NAME + "property-ignored", "note", cause)])
@@ -804,7 +804,7 @@ def turned_down(one: Connection) -> Connection:
     [
         (
             Connection().ready().client(rabbit.STREAM_STATS, stream="s"),
-            "every server from RabbitMQ 3.11 on knows StreamStats (key 0x001c, version 1), so that something in it is wrong",
+            "every server from RabbitMQ 3.11 on knows StreamStats (key 0x001c, version 1), so its content is wrong",
         ),
         (
             Connection().ready().client(rabbit.RESOLVE_OFFSET_SPEC, stream="s", offset_type=1),
@@ -812,7 +812,7 @@ def turned_down(one: Connection) -> Connection:
         ),
         (
             Connection().ready().client(rabbit.ROUTE, routing_key="k", super_stream="s"),
-            "every server knows Route (key 0x0018, version 1), so that something in it is wrong",
+            "every server knows Route (key 0x0018, version 1), so its content is wrong",
         ),
         (
             versions(2, ends=False),
@@ -820,15 +820,15 @@ def turned_down(one: Connection) -> Connection:
         ),
         (
             versions(1, ends=False),
-            "RabbitMQ 4.0.5 states that it knows Publish (key 0x0002, version 1), so that something in it is wrong",
+            "RabbitMQ 4.0.5 states that it knows Publish (key 0x0002, version 1), so its content is wrong",
         ),
         (
             Connection().ready().client(rabbit.DELETE_PUBLISHER_RESPONSE),
-            "DeletePublisher (key 0x8006, version 1) is a response that nobody asked for",
+            "DeletePublisher (key 0x8006, version 1) is a response without a request",
         ),
         (
             Connection().ready().client(rabbit.DELETE, correlation_id=7, stream="s").server(rabbit.DELETE_RESPONSE, correlation_id=7),
-            "Delete (key 0x000e, version 1) was answered, so that what is meant came behind it, or was not captured",
+            "Delete (key 0x000e, version 1) was answered, so the server means a later frame, or one that was not captured",
         ),
     ],
 )
@@ -843,7 +843,7 @@ def test_a_null_over_which_the_server_closes_is_one_finding() -> None:
     (found,) = diagnosed(capture(turned_down(one)))[0]
     assert (found.rule, found.severity) == (NAME + "null-reference", "error")
     assert found.cause == (
-        "the server closes with unknown frame: the publisher reference of DeclarePublisher is null, which servers take for a damaged frame"
+        "the server closes with unknown frame: the publisher reference of DeclarePublisher is null, which servers treat as a damaged frame"
     )
     assert found.messages == [11, 12]
 
@@ -868,13 +868,13 @@ def test_a_password_that_is_not_set_is_told(mechanism: str, password: str, why: 
 
 def test_a_frame_size_that_is_raised_is_not_said_to_end_the_connection() -> None:
     (found,) = diagnosed(capture(tuned((0, 60))))[0]
-    assert found.advice == "Let the client take the smaller of both sizes: 3.10 and 4.0 go by its answer, other servers need not."
+    assert found.advice == "Have the client use the smaller of both sizes: RabbitMQ 3.10 and 4.0 follow its answer, other servers may not."
 
 
 def test_what_is_not_permitted_names_who_needs_what_permission_for_what() -> None:
     one = Connection().ready().client(rabbit.SUBSCRIBE, subscription_id=1, stream="x", offset_type=1, credit=1)
     (found,) = diagnosed(capture(one.server(rabbit.SUBSCRIBE_RESPONSE, response_code=16).goodbye()))[0]
-    assert found.cause == 'Subscribe for the stream "x" is refused: access refused, so that the client cannot consume from it'
+    assert found.cause == 'Subscribe for the stream "x" is refused: access refused, so the client cannot consume from it'
     assert found.advice == (
         'Give the user "alice" the permission read for the stream "x" in the virtual host "/": '
         "rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ."
@@ -906,7 +906,7 @@ def test_a_publisher_that_is_refused_and_used_is_one_finding() -> None:
     (found,) = (one for one in diagnosed(GOLDEN / "publisher_refused_310.pcap")[0] if one.severity != "note")
     assert (found.rule, found.severity, found.messages) == (NAME + "refused", "error", [14, 15, 18, 19])
     assert found.cause == (
-        'DeclarePublisher for the stream "s1" is refused: access refused; the client publishes all the same, and nothing of it is stored'
+        'DeclarePublisher for the stream "s1" is refused: access refused; the client publishes anyway, and nothing is stored'
     )
     assert [one.rule for one in diagnosed(capture(turned_away(1)))[0]] == [NAME + "refused"]
 
@@ -927,7 +927,7 @@ def slow(*stalls_ms: int, took_ms: int = 1) -> Connection:
     return one.client(rabbit.UNSUBSCRIBE, subscription_id=3).server(rabbit.UNSUBSCRIBE_RESPONSE)
 
 
-FAST = "; the server delivers within 1 ms of each Credit, so it is the consumer that is slow"
+FAST = "; the server delivers within 1 ms of each Credit, so the consumer is slow"
 
 
 @pytest.mark.parametrize(
@@ -963,12 +963,12 @@ def credit_of(first: int, *more: int) -> Connection:
 @pytest.mark.parametrize(
     ("one", "why", "advice"),
     [
-        (credit_of(1), "1 chunk was granted and 1 delivered", "Let the consumer send Credit for each chunk"),
-        (credit_of(0), "none was granted", "Let the consumer send Credit for each chunk"),
+        (credit_of(1), "1 chunk was granted and 1 delivered", "Have the consumer send Credit for each chunk"),
+        (credit_of(0), "none was granted", "Have the consumer send Credit for each chunk"),
         (
             credit_of(1, -32768),
-            "a Credit of -32,768 took it away, as servers read a signed number",
-            "Let the consumer grant at most 32,767 chunks at once.",
+            "a Credit of -32,768 took it away, because servers read it as a signed number",
+            "Have the consumer grant at most 32,767 chunks at once.",
         ),
         (credit_of(0, 5), None, ""),
     ],
@@ -1293,7 +1293,7 @@ def test_a_server_that_answers_nobody_any_more() -> None:
         return [(one.severity, one.cause, one.messages) for one in found if one.rule == NAME + "server-stalled"]
 
     cause = (
-        "192.0.2.2:5552 answers nobody any more: requests of 4 connections of 4 clients have no answer, "
+        "192.0.2.2:5552 no longer answers anyone: requests of 4 connections of 4 clients have no answer, "
         "the first was sent 9.3 s before the capture ends"
     )
     ((severity, said, messages),) = told(stalling(2))
@@ -1359,6 +1359,6 @@ def test_a_frame_that_is_too_large_has_the_size_that_it_states() -> None:
     assert found == [
         'the server closes with frame too large: "frame too large"; 65,536 bytes are agreed, and the frame that exceeds them was not '
         "complete by then",
-        "the server closes the connection in the middle of Publish of the client: 1,013 of 20,000,004 bytes sent",
-        "Publish of the client has 20,000,000 bytes, more than the agreed 65,536",
+        "the server closes the connection in the middle of Publish from the client: 1,013 of 20,000,004 bytes sent",
+        "Publish from the client has 20,000,000 bytes, more than the agreed 65,536",
     ]

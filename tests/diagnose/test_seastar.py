@@ -24,7 +24,7 @@ RAISED = {
     "a verb that is not known": ("no_wait.pcap", "seastar-rpc.unknown-verb", "warning"),
     "exceptions": ("exceptions.pcap", "seastar-rpc.exception", "warning"),
     "no reply in time": ("timeout_expiry.pcap", "seastar-rpc.deadline-passed", "warning"),
-    "the same in the middle": ("timeout_midstream.pcap", "seastar-rpc.deadline-passed", "warning"),
+    "the same error in the middle": ("timeout_midstream.pcap", "seastar-rpc.deadline-passed", "warning"),
     "the server goes": ("server_stops.pcap", "seastar-rpc.dropped-calls", "error"),
     "the client goes": ("raw_badpayload.pcap", "seastar-rpc.dropped-calls", "warning"),
     "an id below 1": ("raw_badpayload.pcap", "seastar-rpc.not-positive-id", "note"),
@@ -50,7 +50,7 @@ def test_healthy_connections_have_nothing(file: str) -> None:
 
 def test_each_way_to_be_refused_is_told_by_its_cause() -> None:
     causes = [one.cause for one in diagnosed(GOLDEN / "raw_refused.pcap")[0] if one.rule == "seastar-rpc.negotiation-failed"]
-    words = ("features[0].len", "length says 100 bytes", "behind 10 bytes", 'isolation cookie "reject"', "connection 153 on shard 0")
+    words = ("features[0].len", "length says 100 bytes", "after 10 bytes", 'isolation cookie "reject"', "connection 153 on shard 0")
     assert [[word for word in words if word in cause] for cause in causes] == [[word] for word in words]
 
 
@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "no reply in time": (lambda: timed((200, 1)), "seastar-rpc.deadline-passed", "warning"),
     "replies within the deadline": (lambda: timed((20, 1), (20, 2)), "seastar-rpc.deadline-passed", None),
     "time spent in the handler": (lambda: measured(190_000), "seastar-rpc.handler-time", "note"),
-    "time spent on the way": (lambda: measured(100), "seastar-rpc.network-time", "note"),
+    "time spent in transit": (lambda: measured(100), "seastar-rpc.network-time", "note"),
     "a stream with one end": (lambda: streaming(0), "seastar-rpc.stream-without-end", "warning"),
     "a stream with both": (lambda: streaming(0, 1), "seastar-rpc.stream-without-end", None),
     "the server goes": (lambda: agreed().ask(ask(5, 1)).tell(reply(1)).fin(1), "seastar-rpc.closed-by-server", "note"),
@@ -231,9 +231,7 @@ def test_whether_compression_pays() -> None:
 
     assert told(squeezed(bytes(2000))) == []
     (grown,) = told(squeezed(b""))
-    assert "LZ4 is taken of LZ4 that the client offers, and saves little: 2 frames of 32 bytes" in grown and grown.endswith(
-        "more than without"
-    )
+    assert "LZ4 is used (the client offers LZ4), and saves little: 2 frames of 32 bytes" in grown and grown.endswith("more than without")
     once = bytes(range(256))
     (less,) = told(squeezed(once + once[:24]))
     assert less.endswith("% less")

@@ -45,7 +45,7 @@ def test_where_nothing_shows_who_is_the_client_this_is_said_in_a_note() -> None:
     assert (finding.rule, finding.severity) == ("tcp.unknown-bytes", "note")
     assert finding.cause == (
         "one of the ports is that of rabbitmq-stream (the capture does not show which side is the client), "
-        "but nobody knows what comes (23 bytes of 192.0.2.2:110 and 12 bytes of 192.0.2.1:5552)"
+        "but the bytes are not recognised (23 bytes from 192.0.2.2:110 and 12 bytes from 192.0.2.1:5552)"
     )
 
 

@@ -74,7 +74,7 @@ def test_rst_of_another_that_leaves_a_request_open() -> None:
     one = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).segment(1, flags=RST | ACK, ttl=255)
     assert told(capture(one))["rabbitmq-stream.open-requests"] == (
         "error",
-        "a device between the two resets the connection 1 ms after Create of the client, while Create has no answer",
+        "a device between the two resets the connection 1 ms after Create from the client, while Create has no answer",
     )
 
 
@@ -182,7 +182,7 @@ def test_dead_connection_that_is_used(name: str) -> None:
         (
             "rabbitmq-stream.closed-by-server",
             "warning",
-            "the server closes the connection 36 s after the answer to Publish, without a goodbye",
+            "the server closes the connection 36 s after the answer to Publish, without sending Close",
             [30, 36 if "v2" in name else 35],
         ),
     ]
@@ -190,7 +190,7 @@ def test_dead_connection_that_is_used(name: str) -> None:
 
 def test_server_that_sends_to_a_client_that_left() -> None:
     one = Connection().ready().segment(0, flags=FIN | ACK).segment(1).wait(40 * SECOND).server(rabbit.HEARTBEAT).segment(0, flags=RST)
-    cause = "the client closed the connection 2 ms after Open of the client, and the server sends Heartbeat on it 40 s later"
+    cause = "the client closed the connection 2 ms after Open from the client, and the server sends Heartbeat on it 40 s later"
     assert told(capture(one))["tcp.sent-after-end"] == ("note", cause)
 
 
@@ -251,10 +251,11 @@ def test_late_request_where_the_end_was_reported_before() -> None:
 
 def test_connection_that_was_forgotten() -> None:
     findings = told(REPORTS / "idle_forgot_rst.pcap")
-    cause = (
-        "Publish of the client, the first message after 5.83 min of silence, is answered by RST: a device between the two (the TTL is 255, "
+    cause = "Publish from the client, the first message after 5.83 min of silence, is answered with RST: a device between the two "
+    assert findings["tcp.forgotten"] == (
+        "error",
+        f"{cause}(the TTL is 255, that of the server's other packets 64) no longer knew the connection",
     )
-    assert findings["tcp.forgotten"] == ("error", f"{cause}that of the server's other packets 64) no longer knew the connection")
     assert set(findings) == {"tcp.forgotten", "rabbitmq-stream.confirms-missing"}
 
 
@@ -262,13 +263,15 @@ def test_connection_that_was_forgotten() -> None:
 def test_request_behind_a_long_silence_that_rst_answers(family: str) -> None:
     begin, ask, name = FAMILIES[family]
     one = ask(begin().wait(120 * SECOND)).segment(1, flags=RST)
-    cause = f"{name} of the client, the first message after 2 min of silence, is answered by RST: the server, or a device between the two, "
+    cause = (
+        f"{name} from the client, the first message after 2 min of silence, is answered with RST: the server, or a device between the two, "
+    )
     assert told(capture(one))["tcp.forgotten"] == ("error", f"{cause}no longer knew the connection")
 
 
 def test_heartbeat_of_the_server_behind_a_long_silence() -> None:
     one = Connection().ready().wait(400 * SECOND).server(rabbit.HEARTBEAT).segment(0, flags=RST)
-    cause = "Heartbeat of the server, the first message after 6.67 min of silence, is answered by RST: the client, or a device between "
+    cause = "Heartbeat from the server, the first message after 6.67 min of silence, is answered with RST: the client, or a device between "
     assert told(capture(one))["tcp.forgotten"] == ("error", f"{cause}the two, no longer knew the connection")
 
 
@@ -292,7 +295,7 @@ def test_resets_that_show_no_forgotten_connection(one: Connection) -> None:
 def test_publish_that_is_never_acknowledged() -> None:
     findings = {each.rule: each for each in diagnosed(REPORTS / "unacked_then_syn.pcap")[0]}
     one = findings["tcp.never-acknowledged"]
-    assert (one.severity, one.cause) == ("warning", "Publish of the client was sent 7 times over 12.6 s, and never acknowledged")
+    assert (one.severity, one.cause) == ("warning", "Publish from the client was sent 7 times over 12.6 s, and never acknowledged")
     assert one.packets == [32, 33, 34, 35, 36, 37, 38]
     assert "tcp.retransmitted" not in findings
 
@@ -315,7 +318,7 @@ def sent_again(times: int, side: int = 0, size: int = 0) -> Connection:
 def test_data_that_is_never_acknowledged(side: int) -> None:
     who = "the server" if side else "the client"
     findings = told(capture(sent_again(3, side)))
-    assert findings["tcp.never-acknowledged"] == ("warning", f"Heartbeat of {who} was sent 3 times over 3 s, and never acknowledged")
+    assert findings["tcp.never-acknowledged"] == ("warning", f"Heartbeat from {who} was sent 3 times over 3 s, and never acknowledged")
     assert "tcp.never-acknowledged" not in told(capture(sent_again(2, side)))
     recovered = told(capture(sent_again(5, side).segment(1 - side)))
     assert "tcp.never-acknowledged" not in recovered
@@ -335,7 +338,7 @@ def test_direction_without_packets_acknowledges_nothing() -> None:
 
 def test_damaged_segment_is_sent_again() -> None:
     findings, outcomes, records = diagnosed(REPORTS / "damaged_then_right.pcap")
-    cause = "1 segment of the client has a wrong TCP checksum, and was sent again: the network damages packets"
+    cause = "1 segment from the client has a wrong TCP checksum, and was sent again: the network damages packets"
     assert [(each.rule, each.severity, each.cause) for each in findings] == [("tcp.damaged", "note", cause)]
     assert (outcomes[0].messages, outcomes[0].ended) == (20, "Close by client")
     assert not [each for each in records if isinstance(each, Message) and (each.fault or each.notes)]
@@ -348,7 +351,7 @@ def test_copies_that_differ_are_of_concern() -> None:
     one.packets.append(packet._replace(data=packet.data[:-1] + b"?", time_ns=one.now))
     (again,) = [each for each in diagnosed(capture(one.wait(2 * MS).server(rabbit.CREATE_RESPONSE)))[0] if each.rule == "tcp.retransmitted"]
     assert again.cause == (
-        "1 segment brings bytes that were there already: the network loses some, or the capture has them twice; 1 brings other bytes than "
+        "1 segment brings bytes that had arrived already: the network loses some, or the capture has them twice; 1 brings other bytes than "
         "those that came first"
     )
-    assert again.advice is not None and again.advice.startswith("One of the copies is damaged, and the first one was read")
+    assert again.advice is not None and again.advice.startswith("One of the copies is damaged, and the first one was used")

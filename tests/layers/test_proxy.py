@@ -173,7 +173,7 @@ def test_a_header_before_a_good_conversation(header: str, way: str) -> None:
     assert row.evidence[-1] == f"behind a PROXY header (version {(raw[:1] == b'P' and 1) or 2})"
     assert row.facts["handshake"] == "ready" and row.client == "192.0.2.1:40000"
     accounted(found, row)
-    cause = f"the PROXY header (version {(raw[:1] == b'P' and 1) or 2}) of the client is damaged: {facts.get('proxy_damaged')}"
+    cause = f"the PROXY header (version {(raw[:1] == b'P' and 1) or 2}) from the client is damaged: {facts.get('proxy_damaged')}"
     damaged = [("tcp.proxy-header-damaged", cause)] if "proxy_damaged" in facts else []
     assert [(one.rule, one.cause) for one in diagnosed(capture)[0] if one.rule.startswith("tcp.")] == damaged
 
@@ -241,7 +241,7 @@ def test_what_is_no_header_stays(case: str) -> None:
     assert row.bytes == (len(NONE[case]), 5)
     assert not [name for name in row.facts if name.startswith("proxy")]
     (finding,) = diagnosed(wire.capture())[0]
-    assert finding.cause == "the port is that of rabbitmq-stream, but what comes is PROXY (damaged)"
+    assert finding.cause == "the port is that of rabbitmq-stream, but the bytes are PROXY (damaged)"
 
 
 @pytest.mark.parametrize("lost", range(3, 7))
@@ -314,7 +314,7 @@ def test_a_header_alone_is_not_unknown() -> None:
     assert [one.rule for one in diagnosed(wire.capture())[0]] == ["tcp.proxy-header-unexpected"]
     one = Connection().open().ask(V1).ask(b"what is this? ")
     (unknown,) = [one for one in diagnosed(capture(one))[0] if one.rule == "tcp.unknown-bytes"]
-    assert "(14 bytes of the client)" in unknown.cause
+    assert "(14 bytes from the client)" in unknown.cause
 
 
 def test_a_server_that_answers_in_another_protocol() -> None:

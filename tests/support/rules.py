@@ -24,23 +24,23 @@ EVERY = """In a finding, a name without a dot has the protocol before it: `iggy.
 """
 TOLD = {
     "tls.plain-peer": "the client does not speak TLS, and the server expects it",
-    "tls.no-common-version": "the server takes none of the versions that the client offers (TLS 1.2)",
-    "tls.no-common-cipher": "the server takes none of the cipher suites, or groups, that the client offers (TLS_AES_128_GCM_SHA256)",
+    "tls.no-common-version": "the server accepts none of the versions that the client offers (TLS 1.2)",
+    "tls.no-common-cipher": "the server accepts none of the cipher suites, or groups, that the client offers (TLS_AES_128_GCM_SHA256)",
     "tls.unknown-authority": "the client does not know who issued the server's certificate",
     "tls.certificate-expired": "the server's certificate had expired (2026-01-31T00:00:00Z)",
-    "tls.client-certificate-missing": "the server asks for a certificate of the client, which gives none",
-    "server-stalled": "192.0.2.2:5552 answers nobody any more: 4 connections of 4 clients have open requests, the first for 9.3 s when the "
-    "capture ends",
-    "tcp.proxy-header-damaged": "the PROXY header (version 2) of the client is damaged: the checksum is wrong",
-    "tcp.icmp": "of the segments of the client, 192.0.2.254 reports by ICMP: host unreachable (2 times)",
+    "tls.client-certificate-missing": "the server asks for a client certificate, and the client sends none",
+    "server-stalled": "192.0.2.2:5552 no longer answers anyone: requests of 4 connections of 4 clients have no answer, "
+    "the first was sent 9.3 s before the capture ends",
+    "tcp.proxy-header-damaged": "the PROXY header (version 2) from the client is damaged: the checksum is wrong",
+    "tcp.icmp": "for segments from the client, 192.0.2.254 reports by ICMP: host unreachable (2 times)",
     "late": "poll_messages was not answered in time",
-    "advertised-unreachable": "clients are sent to 192.0.2.9:5552, where they do not get through: the SYN has no answer",
-    "tcp.turns-everybody-away": "192.0.2.2:5552 turns everybody away: 3 connections of 3 clients",
-    "retry-loop": "192.0.2.1 tries again and again: 5 connections to 192.0.2.2:5552, one every 1 s, and each time the same: "
+    "advertised-unreachable": "clients are sent to 192.0.2.9:5552, where connections fail: the SYN has no answer",
+    "tcp.turns-everybody-away": "192.0.2.2:5552 refuses every connection: 3 connections of 3 clients",
+    "retry-loop": "192.0.2.1 retries repeatedly: 5 connections to 192.0.2.2:5552, one every 1 s, each with the same error: "
     "192.0.2.2:5552 refuses the connection: it answers the SYN with RST",
     "rabbitmq-stream.sub-batch": "a sub-batch of Publish cannot be unpacked: sub-batch unpacks to 90 bytes, 100 declared",
     "iggy.stream-deleted": "192.0.2.7:50000 deleted the topic 1/1 9 s before 192.0.2.1:40000 wanted to consume from it",
-    "mewbase.impossible-length": "servers answer nothing behind a frame of the client that states a length of 2 bytes, which no frame has",
+    "mewbase.impossible-length": "servers do not answer after a frame from the client that states a length of 2 bytes, which no frame has",
 }
 """Causes of rules that neither a capture nor a table of cases shows."""
 

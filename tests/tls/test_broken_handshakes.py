@@ -22,7 +22,7 @@ CHANGE = bytes.fromhex("140303000101")
 UNTRUSTED = "the client does not know who issued the server's certificate"
 NOT_ACCEPTED = "once it has the server's certificate: it does not accept it"
 PLAIN_PORT = "the client begins with TLS, and the server {} the connection without an answer: this is probably a plain port"
-REFUSED = "the server ends TLS with a sealed alert once the client has finished: perhaps it requires a certificate of the client"
+REFUSED = "the server ends TLS with an encrypted alert once the client has finished: perhaps it requires a client certificate"
 
 
 def failing(version: str, change: Callable[[ssl.SSLContext, ssl.SSLContext], None]) -> list[Said]:
@@ -78,7 +78,7 @@ CASES = [
         client_certificate,
         "tls.client-certificate-missing",
         "error",
-        "the server asks for a certificate of the client, which gives none",
+        "the server asks for a client certificate, and the client sends none",
     ),
     ("1.3", client_certificate, "tls.incomplete", "warning", REFUSED),
     (
@@ -86,14 +86,14 @@ CASES = [
         other_ciphers,
         "tls.no-common-cipher",
         "error",
-        "the server takes none of the cipher suites, or groups, that the client offers (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, 0x00ff)",
+        "the server accepts none of the cipher suites, or groups, that the client offers (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, 0x00ff)",
     ),
     (
         "1.2",
         other_version,
         "tls.no-common-version",
         "error",
-        "the server takes none of the versions that the client offers (SSL 3.0, 1.0, 1.1, 1.2)",
+        "the server accepts none of the versions that the client offers (SSL 3.0, 1.0, 1.1, 1.2)",
     ),
 ]
 
@@ -116,14 +116,14 @@ def test_a_client_that_leaves_silently_does_not_accept_the_certificate(version: 
     if version == "1.3":
         assert told(wire) == [("tls.incomplete", "error", f"the client {verb} the connection silently {NOT_ACCEPTED}")]
     else:
-        cause = f"TLS is not agreed on: the client {verb} the connection after ServerHelloDone of the server"
+        cause = f"the TLS handshake did not complete: the client {verb} the connection after ServerHelloDone from the server"
         assert told(wire) == [("tls.incomplete", "error", cause)]
 
 
 def test_a_sealed_alert_of_the_client_refuses_the_certificate() -> None:
     hellos = failing("1.3", untrusted)[:2]
     wire = Wire(port=PORT).send([*hellos, (CLIENT, CHANGE + SEALED_ALERT)]).end()
-    assert told(wire) == [("tls.incomplete", "error", f"the client ends TLS with a sealed alert {NOT_ACCEPTED}")]
+    assert told(wire) == [("tls.incomplete", "error", f"the client ends TLS with an encrypted alert {NOT_ACCEPTED}")]
 
 
 def test_a_server_that_answers_the_end_of_the_client_refuses_nothing() -> None:
@@ -181,7 +181,11 @@ def test_a_handshake_that_stands_still() -> None:
     wire.time_ns += 30 * SECOND
     wire._put(CLIENT, b"", ACK)
     assert told(wire) == [
-        ("tls.incomplete", "warning", "TLS is not agreed on: nothing follows ServerHelloDone of the server for 30 s when the capture ends")
+        (
+            "tls.incomplete",
+            "warning",
+            "the TLS handshake did not complete: nothing follows ServerHelloDone from the server for 30 s when the capture ends",
+        )
     ]
 
 

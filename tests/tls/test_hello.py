@@ -280,7 +280,7 @@ def test_no_common_version() -> None:
     assert facts["tls_offered"][-1] == "1.2"
     assert facts["tls_handshake"] == "ended after ClientHello of the client"
     assert facts["tls_troubles"] == {
-        "tls.no-common-version": f"the server takes none of the versions that the client offers ({', '.join(facts['tls_offered'])})"
+        "tls.no-common-version": f"the server accepts none of the versions that the client offers ({', '.join(facts['tls_offered'])})"
     }
 
 
@@ -290,7 +290,7 @@ def test_no_common_cipher() -> None:
     one, facts = refused(client, server)
     assert facts["tls_alerts"] == ["fatal handshake_failure by the server"]
     (cause,) = facts["tls_troubles"].values()
-    assert cause.startswith("the server takes none of the cipher suites, or groups, that the client offers (TLS_RSA_WITH_AES_128_CBC_SHA")
+    assert cause.startswith("the server accepts none of the cipher suites, or groups, that the client offers (TLS_RSA_WITH_AES_128_CBC_SHA")
     assert list(facts["tls_troubles"]) == ["tls.no-common-cipher"]
     (tracked,) = once(Wire().send(one.sent).end().capture()).inspector.table.conversations
     assert tracked.tls.facts is not None
@@ -312,7 +312,7 @@ def test_a_certificate_of_the_client_that_is_not_given(version: str) -> None:
     assert facts["tls_client_certificate_asked"] == "asked for, not given"
     alerts = {"1.2": "handshake_failure", "1.3": "certificate_required"}
     assert facts["tls_alerts"] == [f"fatal {alerts[version]} by the server"]
-    cause = "the server asks for a certificate of the client, which gives none"
+    cause = "the server asks for a client certificate, and the client sends none"
     assert facts["tls_troubles"] == {"tls.client-certificate-missing": cause}
 
 
