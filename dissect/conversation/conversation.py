@@ -496,11 +496,16 @@ def how(conversation: Conversation) -> str:
 def row_of(conversation: Conversation, number: int) -> ConversationRow:
     """What the `conversations` view says of it."""
     tcp, tally = conversation.tcp, conversation.tally
+    one, two = tcp.sides
     verdict = conversation.verdict or TOO_FEW
     step = conversation.step if conversation.pairer is None else conversation.pairer.handshake.step
     proxy = conversation.proxy_header
-    layers = {} if proxy is None else proxy.row()
-    facts = {**(conversation.facts or {}), **({} if step is None else {"handshake": step}), **layers, **conversation.tls.row()}
+    facts = {**conversation.facts} if conversation.facts else {}
+    if step is not None:
+        facts["handshake"] = step
+    if proxy is not None:
+        facts |= proxy.row()
+    facts |= conversation.tls.row()
     client = conversation.known_client
     return ConversationRow(
         1,
@@ -518,7 +523,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
         verdict.evidence if proxy is None else (*verdict.evidence, f"behind a {proxy.name}"),
         facts.pop("layout", verdict.layout),
         tuple(facts.pop("candidates", verdict.candidates)),
-        (tcp.packets[0], tcp.packets[1]),
+        (one.packets, two.packets),
         stream_bytes(conversation),
         tally.messages,
         tally.faults,
