@@ -15,7 +15,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Gap, Message, Options, Record
-from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
+from tests.support.captures import ACCEPT, CAPTURES, GOLDEN, capture_name, every_family
 
 MISSING = object()
 
@@ -40,8 +40,6 @@ def rows_of(path: Path, rows: int | None = None, finite: bool = False) -> list[b
 def lines(path: Path, rows: int | None = None) -> bytes:
     return msgspec.json.Encoder().encode_lines(records(path, rows, exchanges=True)[0])
 
-
-ACCEPT = "If this is right: pytest tests/golden --update-golden"
 
 SHOWN, LONGEST = 5, 120
 """So many records that differ are shown, with values up to this length."""

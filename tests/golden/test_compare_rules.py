@@ -13,7 +13,7 @@ from streamdump.golden.check import capture_source, check, golden_of
 from streamdump.golden.settings import CheckSettings
 from streamdump.model import Options
 from tests.golden.rebuild import GOLDEN, compared
-from tests.support.captures import CAPTURES, capture_name, every_family
+from tests.support.captures import ACCEPT, CAPTURES, capture_name, every_family
 
 EXPECTED = GOLDEN.parent / "check"
 FILES = sorted(EXPECTED.rglob("*.golden"))
@@ -59,8 +59,9 @@ def test_a_capture_says_what_its_golden_file_says(paths: list[Path], subtests: p
             if request.config.getoption("--update-golden"):
                 check(str(capture), path, capture_source(capture, Options()), CheckSettings(), update=True)
             checked = check(str(capture), path, capture_source(capture, Options()), CheckSettings())
-            assert [one.text for one in checked.differences] == []
-            assert checked.outcome == "same"
+            if checked.outcome != "same":
+                found = [f"  {one.text}" for one in checked.differences]
+                pytest.fail("\n".join([f"{capture_name(capture)} is {checked.outcome}:", *found, ACCEPT]), pytrace=False)
 
 
 def test_there_are_golden_files() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(GOLDEN.rglob("*.pcap*"))
+ACCEPT = "If this is right: pytest tests/golden --update-golden"
 
 
 def capture_name(path: Path) -> str:
