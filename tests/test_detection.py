@@ -12,7 +12,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
-from streamdump.detect import EARLY_KEPT, Detector, _early_looks, neighbour
+from streamdump.detect import EARLY_KEPT, ENOUGH, Detector, _early_looks, neighbour
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, SideData, StreamGap, Verdict
 from streamdump.protocols import PROTOCOLS
@@ -297,6 +297,19 @@ def test_a_beginning_that_is_captured_late_is_the_beginning() -> None:
 
 def said(side: int, position: int, data: bytes, order: int = 1) -> SideData:
     return SideData(side, position, data, order, order + 1, 0, order * 10)
+
+
+@pytest.mark.parametrize(("confidence", "protocol"), [(ENOUGH, PROTOCOLS[0].name), (ENOUGH - 0.01, None)])
+def test_how_certain_a_protocol_is_at_the_end(confidence: float, protocol: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def heuristic(view: DetectionView) -> Verdict:
+        return Verdict(PROTOCOLS[0].name, confidence, ("as planted",))
+
+    monkeypatch.setattr("streamdump.detect.PROTOCOLS", (msgspec.structs.replace(PROTOCOLS[0], heuristic=heuristic),))
+    _early_looks.clear()
+    detector = Detector((40_000, 50_000), True, 1 << 20)
+    assert detector.add([said(0, 0, b"planted")]) is None
+    assert detector.finish().protocol == protocol
+    _early_looks.clear()
 
 
 def counted_probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:

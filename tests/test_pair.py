@@ -82,6 +82,16 @@ def test_a_response_names_its_request_and_the_time_between() -> None:
     assert talk.close() == []
 
 
+def test_a_response_at_the_time_of_its_request_has_a_latency_of_0() -> None:
+    talk = Talk()
+    talk.put(REQUEST, 1, 100)
+    response = talk.put(RESPONSE, 1, 100, "answered")
+    assert (response.outcome, response.latency_ns, list(response.notes)) == ("answered", 0, [])
+    talk.put(REQUEST, 2, 200)
+    response = talk.put(RESPONSE, 2, 199, "answered")
+    assert (response.latency_ns, list(response.notes)) == (-1, ["response begins before its request ends"])
+
+
 PAIRED = pytest.mark.parametrize(
     "ask, answer, key", [(REQUEST, RESPONSE, 1), (REQUESTS, RESPONSES, (1, 2)), (OPTIONAL_RESPONSE, RESPONSE, 1)]
 )

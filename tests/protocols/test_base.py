@@ -7,6 +7,7 @@ import sys
 from itertools import groupby
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,6 +161,15 @@ def test_a_frame_over_the_limit_is_skipped_by_its_length() -> None:
     data = frame(b"x" * 200) + frame(b"y")
     said = brief(run(toy(frame_limit=100), *one_by_one(chunk(0, [data[:50], data[50:]], 0))))
     assert [one[:3] for one in said] == [("message", 0, 202), ("message", 202, 3)]
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize(("size", "notes"), [(100, []), (101, ["frame of 101 bytes is over the limit of 100 bytes"])])
+def test_a_frame_of_exactly_the_limit_is_read(size: int, notes: list[str], pieces: int) -> None:
+    data = frame(b"x" * (size - 2))
+    cut = len(data) // pieces
+    found = run(toy(frame_limit=100), *one_by_one(chunk(0, [data[:cut], data[cut:]], 0)))
+    assert [list(one.notes) for one in found if isinstance(one, Message)] == [notes]
 
 
 def test_what_the_other_side_does_is_merged_in_packet_order() -> None:

@@ -31,7 +31,7 @@ from streamdump.protocols.seastar.frame_chains import (
     needed,
 )
 from streamdump.protocols.seastar.heuristic import ALONE, CHAIN, heuristic
-from streamdump.protocols.seastar.info import paired
+from streamdump.protocols.seastar.info import paired, unanswered
 from streamdump.protocols.seastar.terms import SeastarFraming, agree, read_offer
 from streamdump.protocols.work_budget import WorkBudget
 from streamdump.quota import UnpackQuota
@@ -222,6 +222,8 @@ def test_an_answer_at_its_deadline_is_not_late() -> None:
     assert paired(asked, answered) == []
     answered.time_ns += 1_000
     assert paired(asked, answered) == ["0.001 ms after the deadline of 1 ms"]
+    assert unanswered(asked, asked.time_ns + 1_000_000) is None
+    assert unanswered(asked, asked.time_ns + 1_000_001) == "deadline passed"
 
 
 def test_layouts_that_name_verbs_are_made_once() -> None:
