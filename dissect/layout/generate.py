@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from struct import Struct
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from streamdump.layout.types import (
@@ -44,9 +44,13 @@ from streamdump.layout.types import (
     minimum,
 )
 from streamdump.layout.values import RENDER, lossy, not_finite, redacted
+from streamdump.layout.walk import walk
 
 BRANCHES = 8
 """Alternatives from which on an object that has them is read by a function of its own."""
+
+WALKED, WALKED_SIZE = 4, 512
+"""So many frames of so many bytes at the most are walked before a decoder is compiled."""
 
 _serial = count()
 
@@ -73,8 +77,41 @@ def exact_decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], d
 def _made(layout: Layout, style: Style, exact: bool) -> Callable[[bytes, int, int], dict[str, Any]]:
     made = _decoders.get((layout.fields, style, exact))
     if made is None:
-        made = _decoders[layout.fields, style, exact] = compiled(source(layout, style, exact), f"{layout.name} {layout.kind}")
+        made = _decoders[layout.fields, style, exact] = _lazy(layout, style, exact)
     return made
+
+
+def _lazy(layout: Layout, style: Style, exact: bool) -> Callable[[bytes, int, int], dict[str, Any]]:
+    """A decoder that gets its code when it has walked a few frames: to compile it takes longer than that, and most layouts are rare in a
+    capture. It stays the same object, as others keep it."""
+    names: dict[str, Any] = {}
+    left = WALKED
+
+    def first(buf: bytes, start: int, end: int) -> dict[str, Any]:
+        nonlocal left
+        left -= 1
+        if left >= 0 and end - start <= WALKED_SIZE:
+            walked = walk(layout, buf, start, end, style)
+            over = "trailing" in walked.fields
+            # what walking notes the decoder raises in its own way
+            if not walked.notes and (exact or not over):
+                if over or walked.fault is not None:
+                    raise ValueError
+                return walked.fields
+        text, used = source(layout, style, exact)
+        names.update(used)
+        decode.__code__ = compiled((text, names), f"{layout.name} {layout.kind}").__code__
+        fields: dict[str, Any] = decode(buf, start, end)
+        return fields
+
+    names["FIRST"] = first
+    decode = FunctionType(_call_first.__code__, names)
+    return decode
+
+
+def _call_first(buf: bytes, at: int, end: int) -> dict[str, Any]:
+    """What a decoder does as long as it has no code of its own."""
+    return FIRST(buf, at, end)  # type: ignore[name-defined,no-any-return]  # noqa: F821
 
 
 def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict[str, Any], int]]:

@@ -57,6 +57,8 @@ from streamdump.layout import (
     u128le,
     walk,
 )
+from streamdump.layout.generate import WALKED
+from tests.support.layout_properties import generated
 
 RAW = Style("raw", show_secrets=True)
 LABELS = {1: "one", 2: "two"}
@@ -66,7 +68,7 @@ def both(data: str, *fields: Entry, style: Style = RAW) -> dict[str, Any]:
     """The fields of a frame in which both engines find nothing wrong."""
     layout = Layout("test", *fields)
     frame = bytes.fromhex(data)
-    made = decoder(layout, style)(b"\xff" + frame + b"\xff", 1, 1 + len(frame))
+    made = generated(layout, style)(b"\xff" + frame + b"\xff", 1, 1 + len(frame))
     walked = walk(layout, b"\xff" + frame + b"\xff", 1, 1 + len(frame), style)
     assert walked.fault is None
     assert not walked.notes
@@ -276,12 +278,12 @@ def test_a_secret_that_is_not_utf8_tells_nothing() -> None:
 
 def test_left_over_bytes_are_trailing() -> None:
     layout = Layout("test", Field("a", u8))
-    assert decoder(layout, Style())(b"\1\2\3", 0, 3) == {"a": 1, "trailing": "0203"}
+    assert generated(layout, Style())(b"\1\2\3", 0, 3) == {"a": 1, "trailing": "0203"}
     assert read(layout, b"\1\2\3", 0, 3, Style()) == ({"a": 1, "trailing": "0203"}, ["2 bytes left over"], None)
     assert read(layout, b"\1\2\3", 0, 1, Style()) == ({"a": 1}, [], None)
     secret = Layout("test", Field("a", u8, secret=True))
-    assert decoder(secret, Style())(b"\1\2\3", 0, 3)["trailing"] == "<redacted 2 bytes>"
-    assert decoder(secret, Style(show_secrets=True))(b"\1\2\3", 0, 3)["trailing"] == "0203"
+    assert generated(secret, Style())(b"\1\2\3", 0, 3)["trailing"] == "<redacted 2 bytes>"
+    assert generated(secret, Style(show_secrets=True))(b"\1\2\3", 0, 3)["trailing"] == "0203"
 
 
 def test_customs_and_readers_of_parts() -> None:
@@ -305,21 +307,25 @@ def test_customs_and_readers_of_parts() -> None:
 def test_counts_are_compared_before_anything_is_made(kind: Type, count: str) -> None:
     frame = bytes.fromhex(count) + bytes(80)
     with pytest.raises(UNREADABLE):
-        decoder(Layout("test", Field("x", kind)), RAW)(frame, 0, len(frame))
+        generated(Layout("test", Field("x", kind)), RAW)(frame, 0, len(frame))
 
 
 def test_the_next_frame_is_not_read() -> None:
     for kind in (u64, Array(u8, u8), Text(u8), Repeat(u16), Fixed(4), Group(Field("a", u32))):
         layout = Layout("test", Field("x", kind))
         with pytest.raises(UNREADABLE):
-            decoder(layout, RAW)(b"\3abcdefghijk", 0, 3)
+            generated(layout, RAW)(b"\3abcdefghijk", 0, 3)
 
 
 def test_decoders_are_made_once_and_show_their_source() -> None:
     layout = Layout("test", Field("name", Text(u8)))
     decode = decoder(layout, RAW)
+    walks = decode.__code__
     assert decoder(layout, RAW) is decode
     assert decoder(layout, Style()) is not decode
+    for _ in range(WALKED):
+        assert decode(b"\1a", 0, 2) == {"name": "a"}
+        assert decode.__code__ is walks
     linecache.checkcache()
     with pytest.raises((struct.error, IndexError)) as caught:
         decode(b"", 0, 0)

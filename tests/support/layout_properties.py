@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -33,11 +34,11 @@ from streamdump.layout import (
     Type,
     Walked,
     boolean,
-    decoder,
     read,
     rows,
     walk,
 )
+from streamdump.layout.generate import compiled, source
 from streamdump.layout.spans import span_reader
 from streamdump.layout.types import parts_of
 from streamdump.model import Limited
@@ -63,6 +64,12 @@ class Doubtful(Wire):
 
 
 # Values
+
+
+@cache
+def generated(layout: Layout, style: Style) -> Callable[..., dict[str, Any]]:
+    """A decoder with its code from the first frame on: `decoder` makes one that walks a few before."""
+    return compiled(source(layout, style), layout.name)
 
 
 def values_for(layout: Layout) -> st.SearchStrategy[dict[str, Any]]:
@@ -221,7 +228,7 @@ def check_agreement(layout: Layout, buf: bytes, start: int, end: int, styles: Se
         walked = walk(layout, buf, start, end, style)
         check_tiles(walked, end - start)
         try:
-            fields = decoder(layout, style)(buf, start, end)
+            fields = generated(layout, style)(buf, start, end)
         except UNREADABLE:
             assert walked.fault is not None or walked.notes or _hides_objects(layout, style), (walked, style)
         else:
@@ -292,7 +299,7 @@ def check_round_trip(layout: Layout, values: dict[str, Any]) -> bytes:
 def check_truncations(layout: Layout, frame: bytes) -> None:
     """For every cut, alone and with another frame behind it, decoder and walk agree; lost bytes always give a fault. Of a long frame some
     are made, others in each."""
-    decode = decoder(layout, BARE)
+    decode = generated(layout, BARE)
     step = 1 + len(frame) // CUTS
     for cut in range(len(frame) % step, len(frame), step):
         alone = check_agreement(layout, frame[:cut], 0, cut, STYLES[:1])
@@ -325,7 +332,7 @@ def check_limits(layout: Layout, frame: bytes, limits: Sequence[int] = (0, 1, 2,
         else:
             assert walked == whole
         try:
-            fields = decoder(layout, style)(frame, 0, len(frame))
+            fields = generated(layout, style)(frame, 0, len(frame))
         except UNREADABLE:
             continue
         assert type(walked.fault) is not Limited

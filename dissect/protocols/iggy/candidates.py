@@ -77,7 +77,7 @@ make_placement = partial(tuple.__new__, Placement)
 class Candidates:
     """The layouts that are left, by what both sides said so far, and which framing each side speaks."""
 
-    DERIVED = ("usual",)
+    DERIVED = ("settled", "usual")
 
     def __init__(self, context: Context, client: int, facts: dict[str, Any]) -> None:
         self.context = context
@@ -96,7 +96,6 @@ class Candidates:
         # nothing said which framing it is: what frames tell counts from the packet on that brought them
         self.blind = not self.candidates
         self.told: list[bool | None] = [None, None] if self.blind else self.long
-        self.settled = len(self.candidates) == 1
         self.hint: str | None = None
         self.deciding: list[str] = []
         self.mismatch = False
@@ -106,6 +105,7 @@ class Candidates:
         self.tell()
 
     def prepare(self) -> None:
+        self.settled = len(self.candidates) == 1
         self.usual = _usual(self.candidates)
         """What `place` knows of classic frames of these candidates."""
 
@@ -166,9 +166,10 @@ class Candidates:
             if status:
                 return _tables(candidates, _refusal, status, self.mismatch, length > 0)
         choose = _ask if asks else _answer
-        if code is not None and _in_all(code, candidates):
-            return _tables(candidates, choose, code, False)
-        return _tables(candidates, choose, code, (self._may_hide if asks else self._hides_answer)(code, data, start + 8, end))
+        hidden = (code is None or not _in_all(code, candidates)) and (self._may_hide if asks else self._hides_answer)(
+            code, data, start + 8, end
+        )
+        return _tables(candidates, choose, code, hidden)
 
     def _long_tables(self, asks: bool, data: bytes, start: int, end: int, asked: Asked) -> Tables:
         code, operation, candidates, size = asked.code, asked.operation, self.candidates, end - start
@@ -271,7 +272,6 @@ class Candidates:
         if not candidates or len(candidates) == len(self.candidates):
             return
         self.candidates = candidates
-        self.settled = len(candidates) == 1
         who = "client" if frame.side == self.client else "server"
         if len(self.deciding) < DECIDING_KEPT:
             self.deciding.append(f"{frames.name_of(asked.code)} ({who}, position {frame.position}): {', '.join(candidates)}")

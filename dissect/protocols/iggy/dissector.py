@@ -221,7 +221,8 @@ class IggyDissector(Dissector):
         self._put(frame, placed)
 
     def _put(self, frame: Frame, placed: Placement) -> None:
-        if not self.assumed and (placed.differ or (self.held and self._asked_by_held(placed.asked))):
+        # what answers a request that is held waits with it
+        if not self.assumed and (placed.differ or (self.held and any(placed.asked.number == asked.number > 0 for _, asked in self.held))):
             self.held.append((frame.alone(), placed.asked))
             self.held_bytes += frame.end - frame.start
             if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
@@ -237,10 +238,6 @@ class IggyDissector(Dissector):
         held, self.held, self.held_bytes = self.held, [], 0
         for frame, asked in held:
             self._put(frame, self.layouts.place(frame, asked, False))
-
-    def _asked_by_held(self, asked: Asked) -> bool:
-        """Whether the request that this answers is held."""
-        return asked.number > 0 and any(asked.number == before.number for _, before in self.held)
 
     def _misleads(self, frame: Frame, asked: Asked) -> bool:
         """Whether nothing should be told of the layouts from this frame.

@@ -17,7 +17,7 @@ from streamdump.layout.generate import decoder, exact_decoder
 from streamdump.layout.spans import walk_often
 from streamdump.layout.types import has_secret, minimum
 from streamdump.layout.values import UNREADABLE
-from streamdump.layout.walk import Walked, walk
+from streamdump.layout.walk import Walked
 from streamdump.protocols.iggy import bodies as b
 from streamdump.protocols.iggy.bodies import Body
 from streamdump.protocols.iggy.commands import (
@@ -76,9 +76,6 @@ EVICTION_REASONS: Mapping[int, str] = {
 OK: Mapping[int, str] = {0: "ok"}
 
 PLAIN = Style()
-
-WALKED, WALKED_SIZE = 4, 512
-"""So many frames of so many bytes at the most are walked before a decoder is made."""
 
 Read = Callable[[bytes, int, int], dict[str, Any]]
 """`read(data, start, end)`: fields, or one of UNREADABLE, also where bytes are left over."""
@@ -182,7 +179,7 @@ class CommandTable:
         """Whether it is in the 256-byte framing."""
         self.mixed = len(set(commands)) > 1
         self.secret = any(_alone(*fields).secret for fields in (head, *bodies))
-        self.readers: dict[Style, LazyReader | FormsReader] = {}
+        self.readers: dict[Style, Read] = {}
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
@@ -194,18 +191,39 @@ class CommandTable:
             for one, body in zip(self.commands, self.bodies, strict=True)
         )
 
-    def reader(self, style: Style) -> LazyReader | FormsReader:
+    def reader(self, style: Style) -> Read:
         """It reads the first form that leaves nothing over."""
         made = self.readers.get(style)
         if made is None:
             simple = not self.long and len(self.bodies) == 1
-            made = self.readers[style] = _lazy_reader((*self.head, *self.bodies[0]), style) if simple else FormsReader(self, style)
+            made = self.readers[style] = exact_decoder(_alone(*self.head, *self.bodies[0]), style) if simple else self._reader(style)
         return made
+
+    def _reader(self, style: Style) -> Read:
+        head, size = decoder(_alone(*self.head), style), minimum(self.head)
+        bodies = [exact_decoder(_alone(*body), style) for body in self.bodies]
+
+        def read(data: bytes, start: int, end: int) -> dict[str, Any]:
+            at = start + size
+            if at > end:
+                raise ValueError("no whole header")
+            for body in bodies:
+                try:
+                    fields = body(data, at, end)
+                    return head(data, start, at) | fields
+                except KeyError:
+                    # A label that nobody knows: the form may fit all the same
+                    raise
+                except UNREADABLE:
+                    continue
+            raise ValueError("no form fits")
+
+        return read
 
     def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
         """The fields of a frame, secrets hidden; None where it does not read as this, to its end. A label that nobody knows is no harm."""
         try:
-            return self.reader(PLAIN).read(data, start, end)
+            return self.reader(PLAIN)(data, start, end)
         except UNREADABLE as error:
             # No reader takes a frame that is large enough to hold too many values
             if type(error) is not KeyError and end - start <= PLAIN.values:
@@ -231,60 +249,6 @@ class CommandTable:
                 best = (*rank, layout, walked)
         assert best is not None
         return best[3], best[4]
-
-
-class LazyReader:
-    """Reads what has these fields and nothing behind them. It walks the first few: to make a decoder takes longer, and most of the tables
-    that are tried to tell layouts apart are soon dropped."""
-
-    __slots__ = ("layout", "left", "read", "style")
-
-    def __init__(self, fields: Body, style: Style) -> None:
-        self.layout = _alone(*fields)
-        self.style = style
-        self.left = WALKED
-        self.read: Read = self._walk
-
-    def _walk(self, data: bytes, start: int, end: int) -> dict[str, Any]:
-        if self.left and end - start <= WALKED_SIZE:
-            self.left -= 1
-            walked = walk(self.layout, data, start, end, self.style)
-            if walked.fault is not None:
-                raise ValueError(walked.fault.reason)
-            if not walked.notes:
-                if "trailing" in walked.fields:
-                    raise ValueError("bytes are left over")
-                return walked.fields
-        self.read = exact_decoder(self.layout, self.style)
-        return self.read(data, start, end)
-
-
-_lazy_reader = cache(LazyReader)
-
-
-class FormsReader:
-    """Reads a header, and the first form of what is behind it that leaves nothing over."""
-
-    __slots__ = ("bodies", "head", "size")
-
-    def __init__(self, table: CommandTable, style: Style) -> None:
-        self.head, self.size = decoder(_alone(*table.head), style), minimum(table.head)
-        self.bodies = [_lazy_reader(body, style) for body in table.bodies]
-
-    def read(self, data: bytes, start: int, end: int) -> dict[str, Any]:
-        at = start + self.size
-        if at > end:
-            raise ValueError("no whole header")
-        for body in self.bodies:
-            try:
-                fields = body.read(data, at, end)
-                return self.head(data, start, at) | fields
-            except KeyError:
-                # A label that nobody knows: the form may fit all the same
-                raise
-            except UNREADABLE:
-                continue
-        raise ValueError("no form fits")
 
 
 def command_of(code: int) -> Command | None:
@@ -353,16 +317,16 @@ def hides(code: int) -> bool:
 
 
 @lru_cache(CODES_KEPT)
-def _readers(code: int) -> list[LazyReader]:
+def _readers(code: int) -> list[Read]:
     command = command_of(code)
-    return [] if command is None else [_lazy_reader(body, PLAIN) for since in command.request.values() for body in since]
+    return [] if command is None else [exact_decoder(_alone(*body), PLAIN) for since in command.request.values() for body in since]
 
 
 def is_body(code: int, data: bytes, start: int, end: int) -> bool:
     """Whether these bytes are the body of a command's request in some layout, to their end."""
     for body in _readers(code):
         try:
-            body.read(data, start, end)
+            body(data, start, end)
         except UNREADABLE:
             continue
         return True

@@ -13,7 +13,7 @@ from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
 from streamdump.protocols.iggy.checksums import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
-from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, FormsReader, LazyReader
+from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, Read
 from streamdump.protocols.iggy.info import topic_of
 from streamdump.protocols.iggy.statuses import possible_names
 from streamdump.protocols.protocol import Context
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     checked, and whether a checksum in the header is, too; and whether what a frame says decides its name, its id or its outcome, or lets
     the client in."""
 
-    reader: LazyReader | FormsReader | None
+    read: Read | None
     check: Check | None
     summed: bool
     varies: bool
@@ -66,24 +66,26 @@ class FrameDecoder:
         """Made once for all conversations."""
         # of an error, or the answer to a request that was not seen, nothing is hidden where it is whole
         walked = self.detail or (table.code is None and (asks or table.long))
-        plan = self.plans[table, layout, asks] = Plan(
-            None if walked else table.reader(self.style),
-            checks(table.code, layout, asks),
-            asks and table.long and layout != "V1",
-            table.long or table.code is None or table.mixed or table.name in STATING or (not asks and table.code in LOGINS),
+        return self.plans.setdefault(
+            (table, layout, asks),
+            Plan(
+                None if walked else table.reader(self.style),
+                checks(table.code, layout, asks),
+                asks and table.long and layout != "V1",
+                table.long or table.code is None or table.mixed or table.name in STATING or (not asks and table.code in LOGINS),
+            ),
         )
-        return plan
 
     def decode(self, frame: Frame, placed: Placement, current: int) -> Meant:
         asked, table, layout, differ, fields = placed
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
         asks, name = frame.side == self.layouts.client, table.name
         plan = self.plans.get((table, layout, asks)) or self._plan(table, layout, asks)
-        if plan.reader is None or damage is not None:
+        if plan.read is None or damage is not None:
             fields = None
         elif fields is None or not self.plain:
             try:
-                fields = plan.reader.read(data, start, end)
+                fields = plan.read(data, start, end)
             except UNREADABLE:
                 fields = None
         if table.mixed:
