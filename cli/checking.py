@@ -67,7 +67,7 @@ class Chosen:
 
     def report_unused(self) -> None:
         """Say what was said of fields that no message had."""
-        for field in sorted(set().union(*(one.said() for one in self._made.values())) - self.used):
+        for field in sorted(set().union(*(one.named_fields() for one in self._made.values())) - self.used):
             say(f"{field}: no message has this field, so what the settings say of it does nothing")
 
 

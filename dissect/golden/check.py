@@ -130,9 +130,9 @@ def read_golden(path: Path) -> str | None:
         raise GoldenError(str(path), 1, str(error)) from error
 
 
-def write_golden(path: Path, said: Transcript) -> bool:
+def write_golden(path: Path, transcript: Transcript) -> bool:
     """Write a golden file, completely or not at all; return whether that changed it."""
-    data = written(said).encode("utf-8", "backslashreplace")
+    data = written(transcript).encode("utf-8", "backslashreplace")
     if len(data) > SIZE or data.count(b"\n") >= LINES:
         raise UsageError(
             f"{path}: would have more than {LINES:,} lines or {SIZE >> 20} MiB, and not be read again; --only handshake takes less"

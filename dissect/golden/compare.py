@@ -568,10 +568,12 @@ def _scores(
     scores = []
     for a, b in product(one, other):
         if a.protocol == b.protocol:
-            both = signs[a][0].keys() & signs[b][0].keys()
-            if not effort.spend(len(both)):
+            (one_names, one_fields), (other_names, other_fields) = signs[a], signs[b]
+            names, fields = one_names.keys() & other_names.keys(), len(one_fields | other_fields)
+            if not effort.spend(len(names)):
                 return None
-            score = _likeness(*signs[a], *signs[b], both)
+            both, total = sum(min(one_names[name], other_names[name]) for name in names), one_names.total() + other_names.total()
+            score = (2 * both / total if total else 1.0) + (len(one_fields & other_fields) / fields if fields else 0.0) / 4
             if score >= ALIKE:
                 scores.append((-score, abs(place[a] - place[b]), place[a], place[b]))
     return scores
@@ -597,15 +599,6 @@ def _sketch(conversation: GoldenConversation) -> frozenset[int]:
         for path, value in part.fields.items()
     }
     return frozenset(sorted(seen)[:SKETCH])
-
-
-def _likeness(
-    one: Counter[Hashable], says: frozenset[int], other: Counter[Hashable], too: frozenset[int], names: Iterable[Hashable]
-) -> float:
-    """How much of two conversations is the same, of which both have these `names`."""
-    both, total = sum(min(one[name], other[name]) for name in names), one.total() + other.total()
-    union = len(says | too)
-    return (2 * both / total if total else 1.0) + (len(says & too) / union if union else 0.0) / 4
 
 
 # In words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -80,9 +80,8 @@ class GoldenConversation(msgspec.Struct, eq=False):
         """What it is called: by its client."""
         return "".join(map(str, self.ends[CLIENT]))
 
-    def parts(self) -> Iterator[Line | Total]:
-        yield from self.lines
-        yield from self.flows
+    def parts(self) -> list[Line | Total]:
+        return [*self.lines, *self.flows]
 
 
 class Transcript(msgspec.Struct, eq=False):

@@ -164,14 +164,14 @@ class Normaliser:
                 request.responses.append(line)
                 line.outcome = line.outcome or "answered"
                 line.lane = line.lane or request.lane
-        said = Transcript(unread=unread, only=self.only, heartbeats=self.heartbeats)
+        transcript = Transcript(unread=unread, only=self.only, heartbeats=self.heartbeats)
         for place in places.values():
             place.finish()
             restrict(place.conversation, self.only, self.heartbeats)
             if place.conversation.lines or place.conversation.flows:
-                said.conversations.append(place.conversation)
-        _renumber(said)
-        return said
+                transcript.conversations.append(place.conversation)
+        _renumber(transcript)
+        return transcript
 
     def rules(self, protocol: str) -> FieldRules:
         """What is done with the fields of a protocol."""
@@ -179,9 +179,9 @@ class Normaliser:
             self._rules[protocol] = FieldRules(COMPARE_RULES.get(protocol), self.settings, protocol, self.used)
         return self._rules[protocol]
 
-    def again(self, said: Transcript) -> None:
+    def again(self, transcript: Transcript) -> None:
         """Do to what a golden file says what the settings ask for now."""
-        for conversation in said.conversations:
+        for conversation in transcript.conversations:
             rules = self.rules(conversation.protocol)
             for part in conversation.parts():
                 self._again(rules, part.name, "", part.fields)
@@ -190,7 +190,7 @@ class Normaliser:
                     for item in part.items:
                         self._again(rules, part.name, prefix, item)
             restrict(conversation, self.only, self.heartbeats)
-        said.conversations = [one for one in said.conversations if one.lines or one.flows]
+        transcript.conversations = [one for one in transcript.conversations if one.lines or one.flows]
 
     def _again(self, rules: FieldRules, name: str, prefix: str, fields: dict[str, Any]) -> None:
         if not rules.asked:
@@ -324,10 +324,10 @@ class Normaliser:
                 into.fields[path] = reduced(rule, value)
             elif rule.what == "paired" and into.line is not None and into.line.kind == "request":
                 # An id says no more than which request is answered
-                used, said = into.place.used[into.line.side], shown(value)
-                if said in used:
+                used, text = into.place.used[into.line.side], shown(value)
+                if text in used:
                     into.fields[path] = Placeholder("used before")
-                used.add(said)
+                used.add(text)
         elif isinstance(value, dict):
             self._fill(into, value, path, pattern)
         elif type(value) is not list:
@@ -430,14 +430,14 @@ class _Place:
         self.conversation.flows = sorted(self._flows.values(), key=lambda one: (one.side, one.name, one.by))
 
 
-def _renumber(said: Transcript) -> None:
+def _renumber(transcript: Transcript) -> None:
     """Number aliases by where they stand in a golden file."""
     names = IdNames()
 
     def named(value: Any) -> Any:
         return names.alias(value.kind, value) if type(value) is Alias else value
 
-    for conversation in said.conversations:
+    for conversation in transcript.conversations:
         conversation.ends = named(conversation.ends[0]), named(conversation.ends[1])
         parts: list[Line | Total] = [*ordered(conversation.lines), *conversation.flows]
         for part in parts:
@@ -461,16 +461,15 @@ def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats:
             first = next((one for one in lines if one.kind == "request"), None)
             lines = [one for one in lines if one is first or (first is not None and one.request is first)]
         conversation.flows = []
+    conversation.lines = lines
     if "names" in only:
-        parts: list[Line | Total] = [*lines, *conversation.flows]
-        for part in parts:
+        for part in conversation.parts():
             part.fields.clear()
             part.labels.clear()
             if isinstance(part, Total):
                 part.items.clear()
                 part.packets.clear()
     unpair(lines)
-    conversation.lines = lines
 
 
 def _of(line: Line, names: tuple[str, ...]) -> bool:

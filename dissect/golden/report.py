@@ -87,15 +87,11 @@ def defused(line: str) -> str:
 
 
 def _command(kind: str, file: str, line: int | None, title: str, message: str) -> str:
+    # GitHub wants paths as they are in the repository, where its steps run
+    root, absolute = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()), Path(file).absolute()
+    path = str(absolute.relative_to(root)) if absolute.is_relative_to(root) else file
     place = f",line={line}" if line is not None else ""
-    return f"::{kind} file={_property(_relative(file))}{place},title={_property(title)}::{_data(defused(message))}"
-
-
-def _relative(path: str) -> str:
-    """GitHub wants paths as they are in the repository, where its steps run."""
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-    absolute = Path(path).absolute()
-    return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else path
+    return f"::{kind} file={_property(path)}{place},title={_property(title)}::{_data(defused(message))}"
 
 
 def _data(value: str) -> str:

@@ -101,7 +101,7 @@ class CheckSettings:
         """Whether the latency of any response is limited."""
         return any(own.max_latency for own in self._all())
 
-    def said(self) -> set[str]:
+    def named_fields(self) -> set[str]:
         """Return every field that the settings name."""
         return {field for own in self._all() for field in (*own.ignore, *own.keep, *own.mask.type, *own.mask.pattern)}
 

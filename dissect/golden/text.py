@@ -62,14 +62,14 @@ class GoldenError(StreamdumpError):
 # Writing
 
 
-def written(said: Transcript) -> str:
+def written(transcript: Transcript) -> str:
     """The golden file of what a capture says."""
     lines = [f"{FIRST} {VERSION}"]
-    if said.only:
-        lines.append(f"only {' '.join(sorted(said.only))}")
-    if said.heartbeats:
+    if transcript.only:
+        lines.append(f"only {' '.join(sorted(transcript.only))}")
+    if transcript.heartbeats:
         lines.append("with heartbeats")
-    for conversation in said.conversations:
+    for conversation in transcript.conversations:
         lines.append("")
         lines += _conversation(conversation)
     return "".join(f"{line}\n" for line in lines)
@@ -182,7 +182,7 @@ class _Asked:
 
 def parsed(text: str, file: str) -> Transcript:
     """What a golden file says."""
-    return _Reader(text, file).said()
+    return _Reader(text, file).transcript()
 
 
 class _Repeated(list[Any]):
@@ -207,8 +207,8 @@ class _Reader:
     def wrong(self, what: str) -> GoldenError:
         return GoldenError(self.file, self.number, cut(text_of(what), QUOTED))
 
-    def said(self) -> Transcript:
-        said = Transcript()
+    def transcript(self) -> Transcript:
+        transcript = Transcript()
         if len(self.lines) > LINES:
             self.number = LINES + 1
             raise self.wrong(f"more than {LINES:,} lines")
@@ -216,14 +216,14 @@ class _Reader:
             self.number += 1
             text = line.rstrip()
             try:
-                self._line(text.lstrip(" "), len(text) - len(text.lstrip(" ")), said)
+                self._line(text.lstrip(" "), len(text) - len(text.lstrip(" ")), transcript)
             except Unreadable as wrong:
                 raise self.wrong(f"{wrong} at column {wrong.at + 1}") from wrong
         for fields, path in self._repeated:
             fields[path] = ValueSet(tuple(fields[path]))
-        return said
+        return transcript
 
-    def _line(self, text: str, indent: int, said: Transcript) -> None:
+    def _line(self, text: str, indent: int, transcript: Transcript) -> None:
         """Read one line, which stands below the part and its fields that were read before."""
         part, into = self._part, self._into
         if self.number == 1:
@@ -232,9 +232,9 @@ class _Reader:
             pass
         elif indent == 0:
             self._part = self._into = None
-            self._top(text, said)
-        elif indent == 2 and said.conversations:
-            self._part = part = self._message(text, said.conversations[-1])
+            self._top(text, transcript)
+        elif indent == 2 and transcript.conversations:
+            self._part = part = self._message(text, transcript.conversations[-1])
             self._into = part.fields, part.labels
         elif indent == 4 and isinstance(part, Total):
             self._into = self._item(text, part)
@@ -249,18 +249,18 @@ class _Reader:
             unknown = f"version {version or 'none'} of the format is not known, only {VERSION}"
             raise self.wrong(unknown if begins else f"a golden file begins with {FIRST!r}")
 
-    def _top(self, text: str, said: Transcript) -> None:
+    def _top(self, text: str, transcript: Transcript) -> None:
         found = _HEAD.fullmatch(text)
         if text.startswith("only "):
-            said.only = frozenset(text.split()[1:])
+            transcript.only = frozenset(text.split()[1:])
         elif text == "with heartbeats":
-            said.heartbeats = True
+            transcript.heartbeats = True
         elif found is None:
             raise self.wrong("neither a conversation nor what the file is about")
         else:
             one, number, arrow, other, its, protocol, layout = found.groups()
             ends = Alias(one, int(number)), Alias(other, int(its))
-            said.conversations.append(GoldenConversation(protocol, layout, arrow == ">", ends, at=self.number))
+            transcript.conversations.append(GoldenConversation(protocol, layout, arrow == ">", ends, at=self.number))
             self.asked = (_Asked(), _Asked())
 
     def _message(self, text: str, conversation: GoldenConversation) -> Line | Total:
