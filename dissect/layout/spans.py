@@ -5,6 +5,7 @@ They read frames of which there is nothing more to say. They raise at any other 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,6 +17,7 @@ from streamdump.layout.types import (
     Bits,
     Blob,
     Custom,
+    Entry,
     Field,
     Fixed,
     FixedText,
@@ -39,8 +41,11 @@ from streamdump.layout.walk import Walked, Walker, walk
 from streamdump.model import Span
 from streamdump.quota import MOST_SPANS
 
-WALKED = 40
-"""Frames of a layout that are walked before a reader is made, which takes as long as walking 20 to 90 of them."""
+WALKED = 16
+"""Frames that are walked before a reader is made of their layout, which takes as long as walking 20 to 90 of them."""
+
+_walked = Counter[tuple[Entry, ...]]()
+"""How many there were, by the last part of their layout."""
 
 Read = Callable[[bytes, int, int, str], tuple[dict[str, Any], list[Span]]]
 
@@ -48,8 +53,9 @@ Read = Callable[[bytes, int, int, str], tuple[dict[str, Any], list[Span]]]
 def walk_often(layout: Layout, buf: bytes, start: int, end: int, style: Style, missing: str | None = None, buffer: str = "frame") -> Walked:
     """What `walk` returns, in less time where a layout has many frames without flaw."""
     if missing is None:
-        layout.walked += 1
-        if layout.walked > WALKED:
+        fields = layout.parts[-1]
+        _walked[fields] += 1
+        if _walked[fields] > WALKED:
             try:
                 return Walked(*span_reader(layout, style)(buf, start, end, buffer), [], None)
             except UNREADABLE:
@@ -65,11 +71,16 @@ def span_reader(layout: Layout, style: Style) -> Read:
     # What may have more values or spans than are kept is left to the walk, which counts them
     maker.refuse(f"end - at > {min(least * style.values, MOST_SPANS) if least else MOST_SPANS}")
     maker.emit("base = at", "spans = []", "add = spans.append")
-    value = maker.object(layout.fields)
+    value = maker.object(layout.fields) if len(layout.parts) == 1 else " | ".join(map(maker.shared, map(_group, layout.parts)))
     maker.settle()
     maker.refuse(f"at != end or len(spans) > {MOST_SPANS}")
     maker.emit(f"return {value}, spans")
     return compiled((maker.source("buf, at, end, buffer"), maker.names), f"spans of {layout.name} {layout.kind}")
+
+
+@cache
+def _group(part: tuple[Entry, ...]) -> Group:
+    return Group(*part)
 
 
 @cache

@@ -256,7 +256,9 @@ class Layout:
         key: int | str | None = None,
         note: str = "",
         info: Callable[[dict[str, Any]], str] | None = None,
+        parts: tuple[tuple[Entry, ...], ...] = (),
     ) -> None:
+        """`parts`: the same fields, divided where others have some of them; none refers to a field of another."""
         self.name = name
         self.fields = fields
         self.kind = kind
@@ -265,8 +267,7 @@ class Layout:
         self.info = info
         self.secret = facts(fields).secret
         self.decoders: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
-        self.walked = 0
-        """How many of its frames were read with their spans."""
+        self.parts = parts or (fields,)
 
     def __repr__(self) -> str:
         return f"<Layout {self.name} {self.kind}>"

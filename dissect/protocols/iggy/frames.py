@@ -185,9 +185,11 @@ class CommandTable:
     def layouts(self) -> tuple[Layout, ...]:
         """The whole frame, by form."""
         if not self.commands:
-            return tuple(Layout(self.name, *self.head, *body, kind=self.kind, note=self.note) for body in self.bodies)
+            return tuple(
+                Layout(self.name, *self.head, *body, kind=self.kind, note=self.note, parts=(self.head, body)) for body in self.bodies
+            )
         return tuple(
-            Layout(one.name, *self.head, *body, kind=self.kind, key=str(one.code), note=self.note)
+            Layout(one.name, *self.head, *body, kind=self.kind, key=str(one.code), note=self.note, parts=(self.head, body))
             for one, body in zip(self.commands, self.bodies, strict=True)
         )
 
