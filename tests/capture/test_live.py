@@ -642,9 +642,9 @@ def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
     start = 1_700_000_000_000_000_000
     records = inspector.take(batch_of(packets, 0, start, 1_000_000))
     assert [record.name for record in records if isinstance(record, Message)] == ["ping"] * 3
-    late = inspector.age(start + 30_000_000_000)
-    assert late == []
-    late = inspector.age(start + 61_000_000_000)
+    end = inspector.rows()[0].time_ns + inspector.rows()[0].duration_ns
+    assert inspector.age(end + 58_000_000_000) == []
+    late = inspector.age(end + 60_000_000_000)
     timeout, ending = late
     assert (timeout.outcome, timeout.reason, timeout.request) == ("unanswered", "timeout", 3)  # type: ignore[union-attr]
     assert (ending.how, ending.open) == ("forgotten", 1)  # type: ignore[union-attr]

@@ -421,6 +421,15 @@ def test_limits_on_latency(tmp_path: Path) -> None:
     assert found[0].text.startswith("conversation client1: Open answered after ")
     assert "allowed are 1ns (packet " in found[0].text
     assert duration_text(50_000_000) == "50ms"
+    (took,) = [
+        line.latency_ns
+        for conversation in said_bytes(data).conversations
+        for line in conversation.lines
+        if line.name == "Open" and line.request
+    ]
+    assert took is not None
+    assert compared(data, data, settings_of(f'[check.max_latency]\nOpen = "{took}ns"', tmp_path)) == []
+    assert len(compared(data, data, settings_of(f'[check.max_latency]\nOpen = "{took - 1}ns"', tmp_path))) == 1
 
 
 def test_only_the_handshake_or_names() -> None:

@@ -63,6 +63,14 @@ HEADERS: dict[str, tuple[bytes, dict[str, str]]] = {
         b"PROXY TCP4 192.0.2.300 198.51.100.7 51234 5552\r\n",
         {"proxy_header": "version 1, TCP4, 48 bytes", "proxy_damaged": "an address or a port is not valid"},
     ),
+    "1, the largest port": (
+        b"PROXY TCP4 192.0.2.10 198.51.100.7 65535 5552\r\n",
+        {"proxy_header": "version 1, TCP4, 47 bytes", "proxy_client": "192.0.2.10:65535", "proxy_server": "198.51.100.7:5552"},
+    ),
+    "1, a port too large": (
+        b"PROXY TCP4 192.0.2.10 198.51.100.7 65536 5552\r\n",
+        {"proxy_header": "version 1, TCP4, 47 bytes", "proxy_damaged": "an address or a port is not valid"},
+    ),
     "2": (
         v2(0x11, FOUR),
         {"proxy_header": "version 2, TCP4, 28 bytes", "proxy_client": "192.0.2.10:51234", "proxy_server": "198.51.100.7:5552"},

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+from array import array
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from streamdump.model import Message, Options
 from streamdump.scrub.packets import _pseudo, _sum
 from streamdump.scrub.replace import AddressReplacements, NameReplacements, prose
 from streamdump.scrub.run import ScrubOptions, ScrubResult, SecretLeft, scrub
-from streamdump.scrub.search import SecretSearch, pieces
+from streamdump.scrub.search import SecretSearch, _Side, pieces
 from tests.golden.rebuild import GOLDEN, Frame, frames, rebuilt
 from tests.scrub.test_golden_captures import bad_checksums, needs_tshark
 from tests.support.frames import (
@@ -483,6 +484,13 @@ def test_what_is_searched_is_found_across_blocks() -> None:
     assert not list(search.everywhere(bytes(data)))
     assert not list(search.everywhere(b""))
     assert not SecretSearch(pieces(b"shorter"))
+
+
+@pytest.mark.parametrize("first", range(1, 8))
+def test_a_piece_in_two_segments_is_found_wherever_they_meet(first: int) -> None:
+    file = b"-" * 20 + PASSWORD[:first] + b"=" * 9 + PASSWORD[first:8] + b"-" * 20
+    side = _Side(0, array("q", (0, 20 + first)), array("q", (0, 29 + first)), array("q", (20 + first, 28 - first)))
+    assert list(side.across(SecretSearch(pieces(PASSWORD)), file)) == [(20, 20 + first), (29 + first, 37)]
 
 
 @pytest.mark.parametrize("wide", [False, True])
