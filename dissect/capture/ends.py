@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from ipaddress import ip_address
-from socket import AF_INET, AF_INET6, inet_ntop
 
 
 @lru_cache(1_024)
@@ -33,7 +32,10 @@ def _endpoint(address: bytes, port: bytes) -> tuple[str, int]:
     """An endpoint as text, and its port; a server's is one text for all of its conversations."""
     number = int.from_bytes(port, "big")
     if len(address) == 4:
-        return f"{inet_ntop(AF_INET, address)}:{number}", number
+        return f"{'.'.join(map(str, address))}:{number}", number
+    # this module takes long to load, and most captures do not need it
+    from socket import AF_INET6, inet_ntop
+
     return f"[{inet_ntop(AF_INET6, address)}]:{number}", number
 
 
