@@ -24,11 +24,11 @@ from streamdump.protocols.rabbitmq.frame_redaction import hide, hide_rest, holds
 from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import alarms, info, traffic
-from streamdump.protocols.rabbitmq.meaning import FOLLOWS, UNLIMITED, meaning_of
+from streamdump.protocols.rabbitmq.meaning import FOLLOWS, NOTHING, UNLIMITED, meaning_of
 from streamdump.protocols.rabbitmq.publishers import Publishers
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
 from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
-from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Damage, Frame, Meant, Role
+from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Frame, Meant, Role
 from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import Spans, UnpackQuota, ValueQuota
 
@@ -230,36 +230,33 @@ class StreamDissector(Dissector):
     def decode(self, frame: Frame) -> Meant:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
         self.frame = frame
-        return self._decode(frame.side, frame.data, frame.start, frame.end, frame.damage)
-
-    def _decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Meant:
+        side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         (word,) = _WORD(data, start)
         if self.client is None and damage is None:
             self._tell_client(side, word, data, start, end)
-        frame = Read(side, data, start, end, word, None if damage is None else damage.reason)
-        layout, frame.odd = self._layout_of(side, word, data, start, end)
+        read = Read(side, data, start, end, word, None if damage is None else damage.reason)
+        layout, read.odd = self._layout_of(side, word, data, start, end)
         if layout is None:
-            self._read_unknown(frame)
+            self._read_unknown(read)
         else:
-            self._read(frame, layout)
-        read = frame.fields
-        shown = self.style.show_secrets or (frame.sound and self.guard.place is _OUTSIDE and frame.name != "SaslHandshake")
-        shown = shown or self._protect(frame)
-        spans = frame.spans if self.options.detail else None
-        if layout is None:
-            stream = self._stream_of(frame.name, frame.fields, None, NONE, None)
-            return frame.name, frame.kind, None, frame.fields, None, frame.notes, frame.fault, NONE, None, spans, stream
-        number = self.language.numbers[layout.name]
-        ident, outcome, role, key = meaning_of(layout)(self, side, number, read if frame.sound else frame.fields)
-        if frame.odd is not None:
-            # Whoever is right about the direction, this answers nothing and waits for nothing.
-            outcome, role, key = None, NONE, None
-        elif shown and layout in FOLLOWS:
-            frame.notes.extend(FOLLOWS[layout](self, layout.name, side, frame.fields))
-        if self.phase is not _OPEN and (shown or frame.sound):
-            frame.notes.extend(self.advance(frame.name, frame.kind))
-        stream = self._stream_of(frame.name, frame.fields, outcome, role, key)
-        return frame.name, frame.kind, ident, frame.fields, outcome, frame.notes, frame.fault, role, key, spans, stream
+            self._read(read, layout)
+        as_read = read.fields
+        shown = self.style.show_secrets or (read.sound and self.guard.place is _OUTSIDE and read.name != "SaslHandshake")
+        shown = shown or self._protect(read)
+        ident, outcome, role, key = NOTHING
+        if layout is not None:
+            number = self.language.numbers[layout.name]
+            ident, outcome, role, key = meaning_of(layout)(self, side, number, as_read if read.sound else read.fields)
+            if read.odd is not None:
+                # Whoever is right about the direction, this answers nothing and waits for nothing.
+                outcome, role, key = None, NONE, None
+            elif shown and layout in FOLLOWS:
+                read.notes.extend(FOLLOWS[layout](self, layout.name, side, read.fields))
+            if self.phase is not _OPEN and (shown or read.sound):
+                read.notes.extend(self.advance(read.name, read.kind))
+        spans = read.spans if self.options.detail else None
+        stream = self._stream_of(read.name, read.fields, outcome, role, key)
+        return read.name, read.kind, ident, read.fields, outcome, read.notes, read.fault, role, key, spans, stream
 
     def _read(self, frame: Read, layout: Layout) -> None:
         """A frame that has a layout."""

@@ -192,9 +192,8 @@ class PlainLayouts(dict[bytes, "PlainLayout | None"]):
         if by_hand is None and layout in self.language.heads:
             return None
         read = decoder(layout, self.style) if by_hand is None else by_hand(self.style, layout.name in self.bodies)
-        name, number = layout.name, self.language.numbers[layout.name]
-        made = PlainLayout(name, layout.kind, number, read, meaning_of(layout), FOLLOWS.get(layout))
-        self[word] = made
+        number = self.language.numbers[layout.name]
+        self[word] = made = PlainLayout(layout.name, layout.kind, number, read, meaning_of(layout), FOLLOWS.get(layout))
         return made
 
 

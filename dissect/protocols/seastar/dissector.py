@@ -306,7 +306,7 @@ class SeastarDissector(Dissector):
 
     def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
         frames = self.frames_of[side]
-        return None if frames is None or self.sides[side].greets else frames.plain(data, start, end)
+        return frames.plain(data, start, end) if isinstance(frames, PlainFrames) and not self.sides[side].greets else None
 
     def decode(self, frame: Frame) -> Meant:
         side = frame.side

@@ -145,9 +145,6 @@ class CompressedFrames:
     def prepare(self) -> None:
         self.render = RENDER[self.options.bytes_as]
 
-    def plain(self, data: bytes, start: int, end: int) -> Meant | None:
-        return None
-
     def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Meant:
         self.buffers = {}
         size: int = _u32(data, start)[0]
