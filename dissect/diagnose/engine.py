@@ -7,7 +7,7 @@ Findings about several conversations come at the end of the run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import msgspec
@@ -177,14 +177,6 @@ class Diagnoser:
             except Exception as error:
                 self._report(describe_exception(error), None)
         return out
-
-    def seen(self) -> tuple[Any, ...]:
-        """Return the input of `finish` as plain data."""
-        return self.overview.seen()
-
-    def merge(self, seen: Sequence[Any]) -> None:
-        """Take what another one has seen, of other conversations."""
-        self.overview.merge(seen)
 
     def forget(self, conversations: Iterable[int]) -> None:
         """Drop what is known of these conversations."""

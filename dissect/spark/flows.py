@@ -317,7 +317,7 @@ class Dissection:
             self.results.twice = self._twice.found()
         if self._diagnoser is not None:
             self._diagnoser.overview.end_ns = max([self._diagnoser.overview.end_ns, *self._ends_ns.values()])
-            self.results.overview = failed, later, sent, *_ = self._diagnoser.seen()
+            self.results.overview = failed, later, sent, *_ = self._diagnoser.overview.seen()
             for one in (*failed, *later, *(finding for _, finding in sent)):
                 one["messages"] = list(map(id_of, one["messages"]))
         yield from self.made()

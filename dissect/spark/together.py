@@ -157,7 +157,7 @@ class Together:
             elif kind == SLOW:
                 self.slowest = slowest([*self.slowest, tuple(value)])
             else:
-                self._diagnoser.merge(value)
+                self._diagnoser.overview.merge(value)
         self.related.sort(key=lambda row: (row.time_ns, row.conversation))
 
     def relate(self, before: Sequence[ConversationRow]) -> list[Report]:

@@ -1134,7 +1134,7 @@ def test_who_deleted_a_stream_that_others_use(talks: tuple[Connection, ...], cau
             inspector = Inspector([open_capture(io.BytesIO(capture(one)))], Options(findings=True), finite=True)
             list(inspector.records())
             assert inspector.diagnoser is not None
-            together.merge(inspector.diagnoser.seen())
+            together.overview.merge(inspector.diagnoser.overview.seen())
         assert told(together.finish()) == told(found)
 
 
