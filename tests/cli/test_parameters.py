@@ -90,7 +90,9 @@ def test_of_several_filters_all_hold(capsys: pytest.CaptureFixture[str]) -> None
     assert "2 records match -Y" in wanted[0].err
 
 
-@pytest.mark.parametrize("command", [[], ["diagnose"], ["pipeline", "--out", "no-such"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [[], ["diagnose"], pytest.param(["pipeline", "--out", "no-such"], marks=pytest.mark.spark)], ids=" ".join
+)
 @pytest.mark.parametrize("wrong", ["outcme == refused", "name == Open) or (name == Close", "name =="])
 def test_the_place_of_a_mistake_is_in_its_own_filter(wrong: str, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     said = []
