@@ -12,7 +12,7 @@ def main() -> int:
     # Modules and records are many objects and few cycles; nothing of it is put back, as this process ends with the run
     gc.set_threshold(200_000, 50, 50)
     try:
-        from streamdump.cli.app import main as run
+        from .app import main as run
     except KeyboardInterrupt:
         return 130
     gc.freeze()

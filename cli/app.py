@@ -17,13 +17,14 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from streamdump.cli.config import preferences
-from streamdump.cli.exits import ENDING, ExitCode
-from streamdump.cli.help import page
-from streamdump.cli.live import ways_out
-from streamdump.cli.output import PipeClosed, fill_in, say, write_text
-from streamdump.cli.run import COMMANDS
 from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, crowded, describe_exception
+
+from .config import preferences
+from .exits import ENDING, ExitCode
+from .help import page
+from .live import ways_out
+from .output import PipeClosed, fill_in, say, write_text
+from .run import COMMANDS
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING
 
 from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.options import one_of
-from streamdump.cli.output import palette, say, write, write_text
 from streamdump.errors import InterfaceError, InternalError, UsageError
 from streamdump.golden import report
 from streamdump.golden.check import SUFFIX, Checked, Source, Tasks, capture_source, check, golden_of, record_source
@@ -26,8 +23,12 @@ from streamdump.options import Options
 from streamdump.render.jsonl import encode
 from streamdump.render.terminal import Palette, count, visible
 
+from .exits import ExitCode
+from .options import one_of
+from .output import palette, say, write, write_text
+
 if TYPE_CHECKING:
-    from streamdump.cli.commands.check import Compared
+    from .commands.check import Compared
 
 CODES = {
     "unreadable": ExitCode.UNREADABLE,

@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from streamdump.cli.options import BETWEEN, CLOCKS, WHEN, one_of
 from streamdump.errors import UsageError
+
+from .options import BETWEEN, CLOCKS, WHEN, one_of
 
 LEAVE_OUT = "--no-config"
 SIZE = 128 << 10

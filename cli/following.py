@@ -6,11 +6,12 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.output import say
-from streamdump.cli.run import counts, suspicion
 from streamdump.errors import UsageError
 from streamdump.render.terminal import count
+
+from .exits import ExitCode
+from .output import say
+from .run import counts, suspicion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 from typing import Any
 
-from streamdump.cli.output import coloured
+from .output import coloured
 
 EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     "": (

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from streamdump.cli.output import say
+from .output import say
 
 
 def key_logs(given: Sequence[str], live: bool = False) -> tuple[str, ...]:

@@ -14,9 +14,11 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from streamdump.cli.exits import ENDING, ExitCode
-from streamdump.cli.keys import key_logs
-from streamdump.cli.options import (
+from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception, refuse
+
+from .exits import ENDING, ExitCode
+from .keys import key_logs
+from .options import (
     AutoStop,
     Buffer,
     CaptureFilter,
@@ -31,9 +33,8 @@ from streamdump.cli.options import (
     size,
     whole,
 )
-from streamdump.cli.output import PipeClosed, abandon, coloured, say, write_text
-from streamdump.cli.run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, check_html, slip_of
-from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception, refuse
+from .output import PipeClosed, abandon, coloured, say, write_text
+from .run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, check_html, slip_of
 
 if TYPE_CHECKING:
     from rich.console import ConsoleDimensions
@@ -189,7 +190,7 @@ class LiveRun(RunReport):
             keys = ", and with them the keys of TLS" if wanted.embed else ""
             say(f"-w {wanted.write}: packets are written as captured, passwords and tokens included{keys}")
         if os.geteuid() == 0:
-            from streamdump.cli.privileges import give_up
+            from .privileges import give_up
 
             self.keys.poll(0)
             say(f"{self.live.name}: {give_up(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")

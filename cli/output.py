@@ -8,8 +8,9 @@ import shutil
 import sys
 from typing import IO, TYPE_CHECKING
 
-from streamdump.cli.options import WHEN, one_of
 from streamdump.errors import UsageError
+
+from .options import WHEN, one_of
 
 if TYPE_CHECKING:
     from streamdump.render.terminal import Palette

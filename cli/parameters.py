@@ -9,9 +9,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from streamdump.cli.options import LIMITS as LIMITS_PANEL
-from streamdump.cli.options import LIVE, READ, SHOWN, completion, decode_rules, nanoseconds, one_of, size, whole
 from streamdump.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
+
+from .options import LIMITS as LIMITS_PANEL
+from .options import LIVE, READ, SHOWN, completion, decode_rules, nanoseconds, one_of, size, whole
 
 PANELS: dict[Group, str] = {
     "shown": SHOWN,

@@ -17,11 +17,12 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.options import JOINS, OPERATORS, WHEN, one_of
-from streamdump.cli.output import coloured, say
 from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
 from streamdump.render.terminal import count, those
+
+from .exits import ExitCode
+from .options import JOINS, OPERATORS, WHEN, one_of
+from .output import coloured, say
 
 if TYPE_CHECKING:
     from collections import Counter

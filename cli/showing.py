@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from streamdump.cli.options import (
+from streamdump.errors import UsageError, refuse
+from streamdump.options import Options
+
+from .options import (
     BETWEEN,
     COLUMNS,
     FORMS,
@@ -26,16 +29,15 @@ from streamdump.cli.options import (
     looks_of,
     one_of,
 )
-from streamdump.cli.output import write, write_text
-from streamdump.cli.run import blocks
-from streamdump.errors import UsageError, refuse
-from streamdump.options import Options
+from .output import write, write_text
+from .run import blocks
 
 if TYPE_CHECKING:
-    from streamdump.cli.run import RunReport
     from streamdump.inspector import Inspector
     from streamdump.model import Message, Record
     from streamdump.render.terminal import Palette
+
+    from .run import RunReport
 
 AT_ONCE = 4_096
 """Lines of a message that are put together at a time."""

@@ -12,17 +12,19 @@ from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
 from streamdump.capture.selection import PacketSelection, Spot, copy
 from streamdump.capture.write import PcapngWriter, check, is_input
-from streamdump.cli.output import say
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import END, Exchange, Finding, Message
 from streamdump.render.terminal import count
 
+from .output import say
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from streamdump.cli.run import FileRun
     from streamdump.inspector import Inspector
     from streamdump.model import Record
+
+    from .run import FileRun
 
 OPEN, ANSWERED = 1 << 17, 1 << 12
 """Requests without a response, and messages of late, of which it is remembered with which packets they came."""

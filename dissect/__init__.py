@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from streamdump.model import Options, Record
+    from .model import Options, Record
 
 __all__ = ["__version__", "read"]
 
@@ -37,16 +37,16 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
     """
     from dataclasses import replace
 
-    from streamdump.model import Options
-    from streamdump.protocols import check_options
-    from streamdump.tls.keys import check
+    from .model import Options
+    from .protocols import check_options
+    from .tls.keys import check
 
     check_options(options)
     check(options.get("keylog", ()))
     chosen = Options(**options)
     if where is None:
         return _records(sources, chosen, None)
-    from streamdump.filter import compile_filter
+    from .filter import compile_filter
 
     asked = compile_filter(where, chosen)
     chosen = replace(chosen, wanted=asked.wanted, detail=chosen.detail or asked.reads_raw)
@@ -54,8 +54,8 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
 
 
 def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options, begin: Callable[[int], None] | None) -> Iterator[Record]:
-    from streamdump.capture.files import open_capture
-    from streamdump.inspector import Inspector
+    from .capture.files import open_capture
+    from .inspector import Inspector
 
     inspector = Inspector([open_capture(source) for source in sources], options, finite=True, keeps_rows=False)
     inspector.begins += [] if begin is None else [begin]

@@ -2,7 +2,7 @@
 
 import sys
 
-from streamdump.cli.__main__ import main
+from .cli.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from streamdump.model import VALUES, Fault, Limited, Span
-from streamdump.quota import Spans, ValueQuota
+from .model import VALUES, Fault, Limited, Span
+from .quota import Spans, ValueQuota
 
 NESTING_LIMIT: Final = 200
 """Documents and arrays inside each other, the outermost not counted. Real events have fewer than ten levels."""

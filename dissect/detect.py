@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from streamdump.layers.proxy import BEGIN_1, BEGIN_2
-from streamdump.model import Options, SideData, StreamGap, Verdict
-from streamdump.protocols import PORTS, PROTOCOLS, server_ports
-from streamdump.protocols.protocol import DetectionView, Protocol, SideView
-from streamdump.protocols.work_budget import STEP, WorkBudget
+from .layers.proxy import BEGIN_1, BEGIN_2
+from .model import Options, SideData, StreamGap, Verdict
+from .protocols import PORTS, PROTOCOLS, server_ports
+from .protocols.protocol import DetectionView, Protocol, SideView
+from .protocols.work_budget import STEP, WorkBudget
 
 CERTAIN = 0.9
 """From this confidence on a verdict is final at once."""

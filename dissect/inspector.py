@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamdump.capture.files import CaptureReader
-from streamdump.capture.link import LinkParser, SeparateFiles
-from streamdump.capture.merge import merge
-from streamdump.capture.selection import ConversationSpan
-from streamdump.conversation.endings import patience_ns
-from streamdump.conversation.run_state import EVERY, AcknowledgedPairs
-from streamdump.conversation.table import ForgottenCounts, Timers
-from streamdump.diagnose.rules import Closed
-from streamdump.errors import CaptureError, InternalError, Report, describe_exception
-from streamdump.model import END, ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
-from streamdump.protocols.records import Event
-from streamdump.session import Session
-from streamdump.tls.keys import EmbeddedKeys, KeyLog
+from .capture.files import CaptureReader
+from .capture.link import LinkParser, SeparateFiles
+from .capture.merge import merge
+from .capture.selection import ConversationSpan
+from .conversation.endings import patience_ns
+from .conversation.run_state import EVERY, AcknowledgedPairs
+from .conversation.table import ForgottenCounts, Timers
+from .diagnose.rules import Closed
+from .errors import CaptureError, InternalError, Report, describe_exception
+from .model import END, ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
+from .protocols.records import Event
+from .session import Session
+from .tls.keys import EmbeddedKeys, KeyLog
 
 if TYPE_CHECKING:
-    from streamdump.diagnose.engine import Diagnoser
+    from .diagnose.engine import Diagnoser
 
 BLOCK = 64
 """So many packets go through each step together: all that they bring fits in the processor's cache."""
@@ -82,8 +82,8 @@ class Inspector:
         self.asked: dict[int, tuple[Message, Ending | None]] = {}
         """By the number of an exchange without a response, of those handed on last: the request, and what ended the conversation."""
         if self.options.findings:
-            from streamdump.diagnose.engine import Diagnoser
-            from streamdump.diagnose.zero_window import Windows
+            from .diagnose.engine import Diagnoser
+            from .diagnose.zero_window import Windows
 
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
@@ -193,7 +193,7 @@ class Inspector:
 
     def _aside(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
         """Keep what a packet of ICMP or DNS says of conversations, for the diagnosis."""
-        from streamdump.capture.icmp_dns import UDP, dns_answer, icmp_error
+        from .capture.icmp_dns import UDP, dns_answer, icmp_error
 
         assert self.diagnoser is not None
         data = packet.buffer[ip : packet.offset + packet.captured]

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from streamdump.options import VALUES as VALUES
-from streamdump.options import Options as Options
+from .options import VALUES as VALUES
+from .options import Options as Options
 
 __all__ = [
     "ConversationRow",

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from streamdump.model import Exchange, Message, Pair
-from streamdump.protocols.compare_rules import HandshakeProgress
-from streamdump.protocols.protocol import Tally
-from streamdump.protocols.records import (
+from .model import Exchange, Message, Pair
+from .protocols.compare_rules import HandshakeProgress
+from .protocols.protocol import Tally
+from .protocols.records import (
     GAP,
     HANDED_ON,
     LARGE,

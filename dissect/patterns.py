@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.errors import UsageError
+from .errors import UsageError
 
 _LARGE = b"pattern too large - compile failed"
 SMALL = 1 << 16

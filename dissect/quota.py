@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex
 
-from streamdump.model import Span
+from .model import Span
 
 MOST_SPANS = 1 << 18
 """Fields of a frame that are shown one by one with their bytes."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamdump import snapshot
-from streamdump.conversation.run_state import Reports, RunCounters, SharedState
-from streamdump.conversation.table import ConversationTable
-from streamdump.errors import ForeignState
-from streamdump.model import ConversationRow, Message, Options, Record, Segment
-from streamdump.protocols.records import PLACE, Event
-from streamdump.tcp.assembler import Pool
-from streamdump.tls.keys import KeyLog
-from streamdump.tls.manager import TlsManager
+from . import snapshot
+from .conversation.run_state import Reports, RunCounters, SharedState
+from .conversation.table import ConversationTable
+from .errors import ForeignState
+from .model import ConversationRow, Message, Options, Record, Segment
+from .protocols.records import PLACE, Event
+from .tcp.assembler import Pool
+from .tls.keys import KeyLog
+from .tls.manager import TlsManager
 
 Linked = tuple[Record, Message | None, Message | None]
 """A record with the request and the response that it names."""
@@ -74,7 +74,7 @@ class Session:
     def restore(cls, data: bytes, options: Options, keys: KeyLog) -> Session:
         """A session that goes on where the one was whose snapshot this is; raises `ForeignState`."""
         # Its classes may be in what was written
-        import streamdump.tls.decryptor  # noqa: F401
+        from .tls import decryptor  # noqa: F401
 
         table = snapshot.decode(data, options, keys)
         if type(table) is not ConversationTable:

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.errors import ForeignState
-from streamdump.model import Options
-from streamdump.tls.keys import KeyLog
+from .errors import ForeignState
+from .model import Options
+from .tls.keys import KeyLog
 
 FORMAT = 10
 """Changes with every change of what is written that reading does not find out by itself: what members mean, not which there are."""

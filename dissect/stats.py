@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from streamdump.model import ConversationRow, Ending, Gap, Message, Packet, Record
-from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.protocol import Traffic
-from streamdump.protocols.records import rfc3339
+from .model import ConversationRow, Ending, Gap, Message, Packet, Record
+from .protocols import PROTOCOLS
+from .protocols.protocol import Traffic
+from .protocols.records import rfc3339
 
 GROUPS, INTERVALS = 1_000, 4_096
 """Commands and streams that are told apart, and intervals that are kept: when there are more, each becomes twice as long."""

@@ -28,62 +28,75 @@ ROWS = (
     {"cli"},
     {"__main__"},
 )
+OURS = {"streamdump", "dissect", "cli"}
 LATE = {"cryptography", "scapy", "pyspark", "rich", "textual"}
 """Imported inside the functions that need them."""
 
-BROWSE = "streamdump.cli.browse"
+BROWSE = Path("cli/browse")
 """The terminal interface: nobody else imports it, and it imports what draws it."""
 
 
-def unit_of(module: str) -> str:
-    """The room of a module, or a module that is none; empty for the package itself."""
-    return f"{module}.".split(".")[1]
-
-
-def row_of(module: str) -> int:
-    unit = unit_of(module) or "inspector"
+def row_of(path: Path) -> int:
+    """The row of a module or folder below the root."""
+    unit = path.parts[0] if path.parts[0] == "cli" else Path(*path.parts[1:2]).stem or "inspector"
     for row, units in enumerate(ROWS):
         if unit in units:
             return row
-    raise AssertionError(f"{module} is in no row of the order of modules")
+    raise AssertionError(f"{path} is in no row of the order of modules")
 
 
 def modules() -> list[Path]:
-    return sorted([*(ROOT / "dissect").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
+    return sorted(path.relative_to(ROOT) for folder in ("dissect", "cli") for path in (ROOT / folder).rglob("*.py"))
 
 
-def name_of(path: Path) -> str:
-    """The module of a file: the folder `dissect` is the package `streamdump`, and `cli` is in it."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(("streamdump", *parts[parts[0] == "dissect" :])).removesuffix(".__init__")
+def parsed(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 
 
-def imported(tree: ast.AST) -> set[str]:
-    names: set[str] = set()
+def imported(path: Path, tree: ast.AST) -> set[Path]:
+    """The folders and modules of this project that a module imports, below the root and without suffix."""
+    found: set[Path] = set()
     for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-    return names
+            found |= {absolute(path, name) for name in names if name.split(".")[0] in OURS}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                target = path.parents[node.level - 1].joinpath(*module.split("."))
+                found |= {target} if module else {target / name if exists(target / name) else target for name in names}
+            elif module.split(".")[0] in OURS:
+                found.add(absolute(path, module))
+    return found
+
+
+def exists(module: Path) -> bool:
+    return (ROOT / module).is_dir() or (ROOT / module).with_suffix(".py").is_file()
+
+
+def absolute(path: Path, name: str) -> Path:
+    """The library as `cli/` and any user import it. Inside of each folder imports are relative."""
+    top, *parts = name.split(".")
+    assert path.parts[0] == "cli" and top == "streamdump" and parts[:1] != ["cli"], f"{path} imports {name}: write it relative"
+    return Path("dissect", *parts)
 
 
 def test_imports_go_one_way(subtests: pytest.Subtests) -> None:
     for path in modules():
-        with subtests.test(str(path.relative_to(ROOT))):
-            module = name_of(path)
-            for name in imported(ast.parse(path.read_text())):
-                assert name.split(".")[0] not in ("dissect", "cli"), f"{module} imports {name}"
-                if name.startswith("streamdump.") and module != "streamdump":
-                    assert unit_of(name) == unit_of(module) or row_of(name) < row_of(module), f"{module} imports {name}"
+        with subtests.test(str(path)):
+            for target in imported(path, parsed(path)):
+                assert exists(target), f"{path} imports {target}, which is not there"
+                same = target.parts[:2] == path.with_suffix("").parts[:2] if path.parts[0] == "dissect" else target.parts[0] == "cli"
+                if path != Path("dissect/__init__.py"):
+                    assert same or row_of(target) < row_of(path), f"{path} imports {target}"
 
 
 def test_heavy_packages_are_imported_where_they_are_used(subtests: pytest.Subtests) -> None:
     for path in modules():
-        with subtests.test(str(path.relative_to(ROOT))):
-            tree = ast.parse(path.read_text())
+        with subtests.test(str(path)):
+            tree = parsed(path)
             top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-            late = LATE - {"rich", "textual"} if name_of(path).startswith(BROWSE) else LATE
+            late = LATE - {"rich", "textual"} if path.is_relative_to(BROWSE) else LATE
             for node in top:
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
                 assert not {name.split(".")[0] for name in names} & late
@@ -91,17 +104,18 @@ def test_heavy_packages_are_imported_where_they_are_used(subtests: pytest.Subtes
 
 def test_the_terminal_interface_is_imported_by_its_command_alone_and_only_when_that_runs() -> None:
     for path in modules():
-        tree, module = ast.parse(path.read_text()), name_of(path)
-        if not module.startswith(BROWSE):
-            assert module == "streamdump.cli.commands.browse" or not any(one.startswith(BROWSE) for one in imported(tree)), module
+        tree = parsed(path)
+        if not path.is_relative_to(BROWSE):
+            found = [one for one in imported(path, tree) if one.is_relative_to(BROWSE)]
+            assert path == Path("cli/commands/browse.py") or not found, path
             top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
-            assert not any(one.startswith(BROWSE) for one in imported(top)), module
+            assert not any(one.is_relative_to(BROWSE) for one in imported(path, top)), path
 
 
 def test_text_files_are_in_utf_8_whatever_the_locale_says(subtests: pytest.Subtests) -> None:
     for path in modules():
-        with subtests.test(str(path.relative_to(ROOT))):
-            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        with subtests.test(str(path)):
+            for call in ast.walk(parsed(path)):
                 if not isinstance(call, ast.Call):
                     continue
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
@@ -113,7 +127,7 @@ def test_text_files_are_in_utf_8_whatever_the_locale_says(subtests: pytest.Subte
 
 def test_no_class_has_more_methods_than_can_be_kept_in_mind() -> None:
     for path in modules():
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]
                 assert len(methods) <= 25, f"{path.name}: {node.name}"

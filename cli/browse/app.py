@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from streamdump.cli.browse import saving
-from streamdump.cli.browse.asking import Asking
-from streamdump.cli.browse.index import Shown
-from streamdump.cli.browse.places import TIMES, Conversations, Fields, Findings, Messages, Place, Told
-from streamdump.cli.browse.reading import View
 from streamdump.render.clock import Clock
 from streamdump.render.terminal import count, visible
+
+from . import saving
+from .asking import Asking
+from .index import Shown
+from .places import TIMES, Conversations, Fields, Findings, Messages, Place, Told
+from .reading import View
 
 FORMS = tuple(TIMES)
 

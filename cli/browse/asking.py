@@ -7,12 +7,13 @@ from typing import Any
 
 from textual.widgets import Input
 
-from streamdump.cli.browse import saving
-from streamdump.cli.browse.listing import BAD, Names
-from streamdump.cli.browse.places import Fields, Messages, Place
-from streamdump.cli.browse.reading import Reader, View
-from streamdump.cli.browse.screen import Screen
 from streamdump.errors import FilterError
+
+from . import saving
+from .listing import BAD, Names
+from .places import Fields, Messages, Place
+from .reading import Reader, View
+from .screen import Screen
 
 ASKS = {
     "/": "filter, such as outcome == refused or latency > 20ms",

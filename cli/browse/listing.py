@@ -18,9 +18,10 @@ from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import Input
 
-from streamdump.cli.options import filter_words
 from streamdump.filter.grammar import printable
 from streamdump.render.terminal import visible
+
+from ..options import filter_words
 
 Parts = list[tuple[str, Style]]
 """A line."""

@@ -11,9 +11,6 @@ from typing import Any
 
 import msgspec
 
-from streamdump.cli.browse.index import Row, Shown
-from streamdump.cli.browse.listing import ANSWER, ASK, BAD, BOLD, CHOSEN, COLOURS, DIM, LOUD, PLAIN, WARN, Parts, Texts
-from streamdump.cli.browse.reading import Reader, View
 from streamdump.layout.values import hidden, must_hide
 from streamdump.model import ConversationRow, Finding, Message, Span
 from streamdump.render.clock import LATE, Clock, Times
@@ -24,6 +21,10 @@ from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROO
 from streamdump.render.terminal import PLAIN as COLOURLESS
 from streamdump.render.terminal import count, cut, pad, width
 from streamdump.render.tree import about, broken_span, fault_text, nested, value_text
+
+from .index import Row, Shown
+from .listing import ANSWER, ASK, BAD, BOLD, CHOSEN, COLOURS, DIM, LOUD, PLAIN, WARN, Parts, Texts
+from .reading import Reader, View
 
 TIME = re.compile(r"(?:([0-9]{1,2}):([0-9]{2}):)?([0-9]{1,18}(?:[.][0-9]{1,9})?)s?")
 """A time of day, or seconds."""

@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from cramjam import zstd
 
-from streamdump.cli.browse.index import Packets, Records, Row, Shown
-from streamdump.cli.live import LiveRun
-from streamdump.cli.run import Bugs, FileRun, about
-from streamdump.cli.showing import Shown as Looks
-from streamdump.cli.showing import text_settings
 from streamdump.errors import CaptureError, Report, StreamdumpError, describe_exception
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Finding, Message, Options, Packet, Record
@@ -25,6 +20,12 @@ from streamdump.render.clock import Clock
 from streamdump.render.summary import Lines
 from streamdump.render.terminal import PLAIN
 from streamdump.session import Session
+
+from ..live import LiveRun
+from ..run import Bugs, FileRun, about
+from ..showing import Shown as Looks
+from ..showing import text_settings
+from .index import Packets, Records, Row, Shown
 
 if TYPE_CHECKING:
     from streamdump.filter import Filter

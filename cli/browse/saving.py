@@ -11,11 +11,12 @@ from typing import Any, BinaryIO
 from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
 from streamdump.capture.write import PcapngWriter, check, is_input
-from streamdump.cli.browse.places import Messages, Place
-from streamdump.cli.browse.reading import Reader, View
 from streamdump.errors import UsageError
 from streamdump.model import Exchange, Message, Pair
 from streamdump.render.terminal import PLAIN, count, visible
+
+from .places import Messages, Place
+from .reading import Reader, View
 
 COLUMNS = 1 << 16
 """Columns of a line that is exported: it is not cut."""

@@ -11,12 +11,13 @@ from textual.app import App, ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
-from streamdump.cli.browse.index import Shown
-from streamdump.cli.browse.listing import ANSWER, BAD, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
-from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place, Told
-from streamdump.cli.browse.reading import Reader
 from streamdump.errors import StreamdumpError, describe_exception
 from streamdump.render.terminal import visible, width, wrapped
+
+from .index import Shown
+from .listing import ANSWER, BAD, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
+from .places import Conversations, Fields, Findings, Messages, Place, Told
+from .reading import Reader
 
 TICK = 0.1
 """Seconds between two looks at what was read."""

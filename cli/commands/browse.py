@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
-from streamdump.cli.live import LiveOptions, run_of
-from streamdump.cli.options import Colour, Files, ReadFiles, TimeForm, Where, check_clock, inputs
-from streamdump.cli.output import coloured, say
-from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import Bugs, FileRun, joined
 from streamdump.errors import Report, UsageError, describe_exception
 from streamdump.options import Options
 from streamdump.render.terminal import count
+
+from ..live import LiveOptions, run_of
+from ..options import Colour, Files, ReadFiles, TimeForm, Where, check_clock, inputs
+from ..output import coloured, say
+from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from ..run import Bugs, FileRun, joined
 
 
 @gathers
@@ -52,9 +53,10 @@ def browse(
     with run_of(live, names, options, colour) as run:
         if isinstance(run, FileRun) and not run.readers:
             return run.end()
-        from streamdump.cli.browse.app import Browser
-        from streamdump.cli.browse.reading import Reader
         from streamdump.render.clock import Clock, Times
+
+        from ..browse.app import Browser
+        from ..browse.reading import Reader
 
         reader = Reader(run, run.inspector.options, Clock(cast(Times, clock)))
         title = Path(run.names[0]).name if len(run.names) == 1 else count(len(run.names), "file")

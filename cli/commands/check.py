@@ -8,9 +8,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.keys import key_logs
-from streamdump.cli.options import (
+from streamdump.errors import UsageError, refuse
+from streamdump.options import Options
+
+from ..exits import ExitCode
+from ..keys import key_logs
+from ..options import (
     LIVE,
     OTHER,
     READ,
@@ -23,9 +26,7 @@ from streamdump.cli.options import (
     completion,
     inputs,
 )
-from streamdump.cli.parameters import READING, Members, gathers
-from streamdump.errors import UsageError, refuse
-from streamdump.options import Options
+from ..parameters import READING, Members, gathers
 
 COMPARED = "What is compared"
 
@@ -101,8 +102,9 @@ def check(
     """Whether captures say what their golden files say they should."""
     from datetime import UTC, datetime
 
-    from streamdump.cli.checking import CheckRun, Chosen
     from streamdump.golden.check import tasks
+
+    from ..checking import CheckRun, Chosen
 
     names = inputs(read_files, captures)
     of_run = (("-i", interfaces), ("-f", capture_filter), ("-w", write_to))

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
-from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
-from streamdump.cli.output import columns, palette, write, write_text
-from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import FileRun, asking, blocks, write_html
 from streamdump.errors import Report
 from streamdump.options import Options
+
+from ..live import LiveOptions, LiveRun, LiveTable, run_of
+from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
+from ..output import columns, palette, write, write_text
+from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from ..run import FileRun, asking, blocks, write_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

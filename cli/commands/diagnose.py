@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.live import LiveOptions, LiveRun, run_of
-from streamdump.cli.options import (
+from streamdump.options import Options
+from streamdump.render.terminal import count
+
+from ..exits import ExitCode
+from ..live import LiveOptions, LiveRun, run_of
+from ..options import (
     SHOWN,
     Colour,
     Enough,
@@ -25,12 +28,10 @@ from streamdump.cli.options import (
     inputs,
     one_of,
 )
-from streamdump.cli.output import columns, palette, say, write, write_text
-from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import STOPPED, FileRun, FilterCount, blocks, joined, write_html
-from streamdump.cli.showing import first
-from streamdump.options import Options
-from streamdump.render.terminal import count
+from ..output import columns, palette, say, write, write_text
+from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from ..run import STOPPED, FileRun, FilterCount, blocks, joined, write_html
+from ..showing import first
 
 if TYPE_CHECKING:
     from streamdump.diagnose.engine import Outcome

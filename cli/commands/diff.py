@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from streamdump.cli.commands.check import Compared
-from streamdump.cli.keys import key_logs
-from streamdump.cli.options import Colour, Json
-from streamdump.cli.output import palette, say
-from streamdump.cli.parameters import READING, Members, gathers
 from streamdump.errors import UsageError
 from streamdump.options import Options
 from streamdump.render.terminal import count
+
+from ..keys import key_logs
+from ..options import Colour, Json
+from ..output import palette, say
+from ..parameters import READING, Members, gathers
+from .check import Compared
 
 
 @gathers
@@ -31,8 +32,9 @@ def diff(
     """What one capture says that another one does not."""
     from pathlib import Path
 
-    from streamdump.cli.checking import Chosen, code_of, report_one
     from streamdump.golden.check import capture_source, check
+
+    from ..checking import Chosen, code_of, report_one
 
     if captures is None or len(captures) != 2:
         raise UsageError("two captures are compared: streamdump diff OLD NEW")

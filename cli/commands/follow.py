@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.live import LiveOptions, LiveRun, run_of
-from streamdump.cli.options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, completion, inputs
-from streamdump.cli.output import columns, palette, say, write, write_text
-from streamdump.cli.parameters import Members, gathers
-from streamdump.cli.run import FileRun, asking, lines_of, write_html
-from streamdump.cli.showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError, refuse
 from streamdump.options import SETTINGS, Options
 from streamdump.render.terminal import PLAIN, count, those
+
+from ..exits import ExitCode
+from ..live import LiveOptions, LiveRun, run_of
+from ..options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, completion, inputs
+from ..output import columns, palette, say, write, write_text
+from ..parameters import Members, gathers
+from ..run import FileRun, asking, lines_of, write_html
+from ..showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
 
 if TYPE_CHECKING:
     from streamdump.model import ConversationRow, Head, Message, Record

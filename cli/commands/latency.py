@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
-from streamdump.cli.options import LIMITS as LIMITS_PANEL
-from streamdump.cli.options import (
+from streamdump.errors import Report, describe_exception, refuse
+from streamdump.options import Options
+
+from ..live import LiveOptions, LiveRun, LiveTable, run_of
+from ..options import LIMITS as LIMITS_PANEL
+from ..options import (
     SHOWN,
     Colour,
     Enough,
@@ -29,12 +32,10 @@ from streamdump.cli.options import (
     one_of,
     whole,
 )
-from streamdump.cli.output import columns, palette, say, write, write_text
-from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import FileRun, FilterCount, asking, write_html
-from streamdump.cli.showing import first
-from streamdump.errors import Report, describe_exception, refuse
-from streamdump.options import Options
+from ..output import columns, palette, say, write, write_text
+from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from ..run import FileRun, FilterCount, asking, write_html
+from ..showing import first
 
 if TYPE_CHECKING:
     from rich.console import ConsoleDimensions

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamdump.cli import following
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.keys import key_logs
-from streamdump.cli.options import (
+from streamdump.errors import UsageError, refuse
+from streamdump.options import Options, members
+from streamdump.render.terminal import count
+
+from .. import following
+from ..exits import ExitCode
+from ..keys import key_logs
+from ..options import (
     OTHER,
     READ,
     Colour,
@@ -30,12 +34,9 @@ from streamdump.cli.options import (
     size,
     whole,
 )
-from streamdump.cli.output import coloured, say, write_text
-from streamdump.cli.parameters import READING, Members, gathers
-from streamdump.cli.run import counts, joined, suspicion
-from streamdump.errors import UsageError, refuse
-from streamdump.options import Options, members
-from streamdump.render.terminal import count
+from ..output import coloured, say, write_text
+from ..parameters import READING, Members, gathers
+from ..run import counts, joined, suspicion
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.options import SHOWN, Colour, protocol_named, protocol_names
-from streamdump.cli.output import columns, palette, write_text
+from ..exits import ExitCode
+from ..options import SHOWN, Colour, protocol_named, protocol_names
+from ..output import columns, palette, write_text
 
 
 def protocols(

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.help import brief
-from streamdump.cli.live import LiveOptions, LiveRun, list_interfaces, run_of
-from streamdump.cli.options import (
+from streamdump.errors import UsageError
+from streamdump.options import SETTINGS, Options
+
+from ..exits import ExitCode
+from ..help import brief
+from ..live import LiveOptions, LiveRun, list_interfaces, run_of
+from ..options import (
     LIVE,
     OTHER,
     SHOWN,
@@ -28,12 +31,10 @@ from streamdump.cli.options import (
     Where,
     inputs,
 )
-from streamdump.cli.output import columns, palette, write_text
-from streamdump.cli.parameters import Members, gathers
-from streamdump.cli.run import FileRun, asking, lines_of
-from streamdump.cli.showing import QUIET, Failed, RecordView, Showing, Shown, form_of, options_for, text_settings, view_of_values
-from streamdump.errors import UsageError
-from streamdump.options import SETTINGS, Options
+from ..output import columns, palette, write_text
+from ..parameters import Members, gathers
+from ..run import FileRun, asking, lines_of
+from ..showing import QUIET, Failed, RecordView, Showing, Shown, form_of, options_for, text_settings, view_of_values
 
 if TYPE_CHECKING:
     from streamdump.model import Record
@@ -87,7 +88,7 @@ def read(
     if writes and live.write == "-" and (form.given or sys.stdout.isatty()):
         raise UsageError("-w - : standard output is for one thing: not for a terminal, and not with -V, -x, -T or --json")
     if writes and live.write is not None:
-        from streamdump.cli.writing import Selection
+        from ..writing import Selection
 
         selection = Selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
     keeps_rows = selection is not None and not selection.takes_all

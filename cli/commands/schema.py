@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.output import write_text
+from ..exits import ExitCode
+from ..output import write_text
 
 
 def schema() -> int:

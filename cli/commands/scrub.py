@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.output import say
-from streamdump.cli.parameters import Members, gathers
 from streamdump.errors import UsageError
 from streamdump.options import Options
 from streamdump.render.terminal import count, those
+
+from ..exits import ExitCode
+from ..output import say
+from ..parameters import Members, gathers
 
 if TYPE_CHECKING:
     from streamdump.scrub.run import ScrubOptions, ScrubResult

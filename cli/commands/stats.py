@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, interval_of
-from streamdump.cli.output import columns, palette, say, write, write_text
-from streamdump.cli.parameters import FILES, LIMITS, READING, Members, gathers
-from streamdump.cli.run import FileRun, asking, check_html, write_html
 from streamdump.errors import refuse
 from streamdump.options import Options
+
+from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, interval_of
+from ..output import columns, palette, say, write, write_text
+from ..parameters import FILES, LIMITS, READING, Members, gathers
+from ..run import FileRun, asking, check_html, write_html
 
 if TYPE_CHECKING:
     from streamdump.model import Record

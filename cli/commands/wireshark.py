@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from streamdump.cli.exits import ExitCode
-from streamdump.cli.output import say, write_text
 from streamdump.errors import UsageError
+
+from ..exits import ExitCode
+from ..output import say, write_text
 
 NAME = "streamdump.lua"
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from streamdump.errors import CaptureError
-from streamdump.model import Packet
+from ..errors import CaptureError
+from ..model import Packet
 
 BLOCK = 1 << 20
 """Bytes of a natural block: large enough that the cost per block does not show, small enough for the processor's cache."""

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streamdump.capture.link import IPV4, IPV6
-from streamdump.errors import UsageError
+from ..errors import UsageError
+from .link import IPV4, IPV6
 
 SO_ATTACH_FILTER = 26
 

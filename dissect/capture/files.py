@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
-from streamdump.capture import pcap, pcapng
-from streamdump.capture.blocks import Blocks, Raw, explain, parts
-from streamdump.capture.unpack import packing
-from streamdump.errors import CaptureError, NoCapture
-from streamdump.model import Packet
+from ..errors import CaptureError, NoCapture
+from ..model import Packet
+from . import pcap, pcapng
+from .blocks import Blocks, Raw, explain, parts
+from .unpack import packing
 
 NAMES = (".pcap", ".pcapng", ".cap")
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from streamdump.errors import InterfaceError
+from ..errors import InterfaceError
 
 UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
 

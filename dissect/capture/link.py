@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from streamdump.capture.duplicates import Duplicates, digest, place_of
-from streamdump.capture.ends import network_key
-from streamdump.model import CLAIMS, UNTIMED, Packet, Segment
+from ..model import CLAIMS, UNTIMED, Packet, Segment
+from .duplicates import Duplicates, digest, place_of
+from .ends import network_key
 
 if TYPE_CHECKING:
-    from streamdump.capture.rare_packets import OddPackets
+    from .rare_packets import OddPackets
 
 ETHERNET, PPP, PPP_HDLC, CISCO_HDLC, SLL, SLL2, NULL, LOOP = 1, 9, 50, 104, 113, 276, 0, 108
 RAW = (12, 14, 101, 228, 229)
@@ -217,7 +217,7 @@ class LinkParser:
     def _of_odd(self, packet: Packet, order: int, ip: int, sent: int) -> Segment | None:
         """The segment of an odd packet."""
         # dpkt takes a tenth of the time to start, and most captures have no such packet
-        from streamdump.capture.rare_packets import NOT_TCP, UNDECODED, WAITS, OddPackets
+        from .rare_packets import NOT_TCP, UNDECODED, WAITS, OddPackets
 
         if self._odd is None:
             self._odd = OddPackets(joins=not self.stateless)

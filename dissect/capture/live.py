@@ -17,13 +17,13 @@ from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Self
 
-from streamdump.capture import bpf
-from streamdump.capture.blocks import explain, parts
-from streamdump.capture.duplicates import Duplicates, digest, place_of
-from streamdump.capture.interfaces import Interface, interfaces, is_up, needs_linux
-from streamdump.capture.link import IPV4, IPV6
-from streamdump.errors import InterfaceError
-from streamdump.model import Packet
+from ..errors import InterfaceError
+from ..model import Packet
+from . import bpf
+from .blocks import explain, parts
+from .duplicates import Duplicates, digest, place_of
+from .interfaces import Interface, interfaces, is_up, needs_linux
+from .link import IPV4, IPV6
 
 SOL_PACKET = 263
 ADD_MEMBERSHIP, RX_RING, STATISTICS, VERSION = 1, 5, 6, 10

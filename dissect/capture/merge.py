@@ -8,9 +8,9 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Protocol
 
-from streamdump.capture.blocks import parts
-from streamdump.errors import CaptureError
-from streamdump.model import Packet
+from ..errors import CaptureError
+from ..model import Packet
+from .blocks import parts
 
 AT_HAND = 16 << 20
 """Bytes at hand of all inputs together, about, of which there may be hundreds."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from streamdump.capture.blocks import Blocks
-from streamdump.errors import CaptureError
-from streamdump.model import Packet
+from ..errors import CaptureError
+from ..model import Packet
+from .blocks import Blocks
 
 MAGICS: dict[bytes, tuple[str, int]] = {
     bytes.fromhex("d4c3b2a1"): ("<", 1000),

@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from streamdump.capture.blocks import Blocks
-from streamdump.capture.pcap import ALWAYS, size_limit
-from streamdump.errors import CaptureError
-from streamdump.model import Packet
+from ..errors import CaptureError
+from ..model import Packet
+from .blocks import Blocks
+from .pcap import ALWAYS, size_limit
 
 MAGIC = bytes.fromhex("0a0d0d0a")
 BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}

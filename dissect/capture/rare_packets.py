@@ -10,8 +10,8 @@ from typing import Final, Literal, NamedTuple
 import dpkt  # type: ignore[import-untyped]
 import msgspec
 
-from streamdump.capture.link import EXTENSIONS, TCP
-from streamdump.model import CLAIMS
+from ..model import CLAIMS
+from .link import EXTENSIONS, TCP
 
 Outcome = Literal["not TCP", "undecoded", "waits"]
 NOT_TCP: Final = "not TCP"

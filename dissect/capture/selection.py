@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from streamdump.capture.ends import ends_between
-from streamdump.capture.link import FragmentPiece, LinkParser
-from streamdump.capture.merge import merge
-from streamdump.model import Packet, Segment
+from ..model import Packet, Segment
+from .ends import ends_between
+from .link import FragmentPiece, LinkParser
+from .merge import merge
 
 if TYPE_CHECKING:
-    from streamdump.capture.files import CaptureReader
-    from streamdump.capture.write import PcapngWriter
+    from .files import CaptureReader
+    from .write import PcapngWriter
 
 
 class ConversationSpan(msgspec.Struct):

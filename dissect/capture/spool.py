@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from streamdump.capture.blocks import explain
-from streamdump.capture.files import CaptureReader, open_capture
-from streamdump.errors import CaptureError
+from ..errors import CaptureError
+from .blocks import explain
+from .files import CaptureReader, open_capture
 
 
 def open_twice(name: str) -> tuple[CaptureReader, Callable[[], CaptureReader]]:

@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from streamdump import lz4
-from streamdump.capture.blocks import PIECE, Damaged, Raw
-from streamdump.errors import CaptureError, MissingCodec
+from .. import lz4
+from ..errors import CaptureError, MissingCodec
+from .blocks import PIECE, Damaged, Raw
 
 GZIP = bytes.fromhex("1f8b")
 BZIP2 = b"BZh"

@@ -14,11 +14,11 @@ from stat import S_ISREG
 from time import gmtime, strftime
 from typing import NamedTuple
 
-from streamdump.capture.atomic_files import PLAIN_FILE, is_of_system
-from streamdump.capture.blocks import explain
-from streamdump.capture.pcapng import ENHANCED, INTERFACE, SECRETS, SECTION, TLS_KEYS
-from streamdump.errors import UsageError
-from streamdump.model import Packet
+from ..errors import UsageError
+from ..model import Packet
+from .atomic_files import PLAIN_FILE, is_of_system
+from .blocks import explain
+from .pcapng import ENHANCED, INTERFACE, SECRETS, SECTION, TLS_KEYS
 
 STATISTICS = 5
 END_OF_OPTIONS, APPLICATION, INTERFACE_NAME, RESOLUTION = 0, 4, 2, 9

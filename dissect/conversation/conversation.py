@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from streamdump.conversation import endings
-from streamdump.conversation.run_state import SharedState
-from streamdump.detect import BY_NAME, TOO_FEW, Detector, Suspicion, forced
-from streamdump.errors import Report, describe_exception
-from streamdump.layers.proxy import ProxyHeader, ProxyLayer
-from streamdump.model import END, Close, ConversationRow, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
-from streamdump.pair import Pairer, PairOutputs, PairRules
-from streamdump.protocols import server_ports
-from streamdump.protocols.buffer import Range
-from streamdump.protocols.compare_rules import HandshakeProgress
-from streamdump.protocols.parser import Parser, unread
-from streamdump.protocols.protocol import Context, Tally
-from streamdump.protocols.records import GAP, HANDED_ON, PLACE, SENDERS, Event, count_gap, rfc3339
-from streamdump.tcp.assembler import LengthOnly, TcpStream
-from streamdump.tls.manager import TlsState
+from ..detect import BY_NAME, TOO_FEW, Detector, Suspicion, forced
+from ..errors import Report, describe_exception
+from ..layers.proxy import ProxyHeader, ProxyLayer
+from ..model import END, Close, ConversationRow, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
+from ..pair import Pairer, PairOutputs, PairRules
+from ..protocols import server_ports
+from ..protocols.buffer import Range
+from ..protocols.compare_rules import HandshakeProgress
+from ..protocols.parser import Parser, unread
+from ..protocols.protocol import Context, Tally
+from ..protocols.records import GAP, HANDED_ON, PLACE, SENDERS, Event, count_gap, rfc3339
+from ..tcp.assembler import LengthOnly, TcpStream
+from ..tls.manager import TlsState
+from . import endings
+from .run_state import SharedState
 
 BEGIN_KEPT, AMQP_KEPT = 64, 2_048
 """So many bytes of each side are kept for the diagnosis until it is told the end, and of AMQP, with whose ports ours are confused."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamdump.detect import TOO_FEW, neighbour
-from streamdump.model import END, Ending, Message, Options
-from streamdump.pair import Moment, behind, waiting
-from streamdump.protocols import PORTS, PROTOCOLS, known_ports, server_ports
-from streamdump.protocols.records import NONE, SENDERS, Event, rfc3339
-from streamdump.tcp.assembler import REUSED, never_acknowledged
+from ..detect import TOO_FEW, neighbour
+from ..model import END, Ending, Message, Options
+from ..pair import Moment, behind, waiting
+from ..protocols import PORTS, PROTOCOLS, known_ports, server_ports
+from ..protocols.records import NONE, SENDERS, Event, rfc3339
+from ..tcp.assembler import REUSED, never_acknowledged
 
 if TYPE_CHECKING:
-    from streamdump.conversation.conversation import Conversation
+    from .conversation import Conversation
 
 IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
 """How conversations end that are forgotten."""
@@ -95,8 +95,8 @@ def ports_of(conversation: Conversation) -> tuple[int, int]:
 
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
     """The end of a conversation, for the diagnosis; `before`: where it is told ahead, the requests that will have no response, and why."""
-    from streamdump.diagnose.ends import closed_of
-    from streamdump.tls.diagnostics import troubles
+    from ..diagnose.ends import closed_of
+    from ..tls.diagnostics import troubles
 
     run, tcp, told = conversation.run, conversation.tcp, conversation.tls.known()
     assert run.windows is not None

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from streamdump.capture.ends import back
-from streamdump.errors import Report
-from streamdump.model import ConversationRow, Ending, Options, Pair, Segment
-from streamdump.pair import KEYS_COUNTED, Link, Pairer
-from streamdump.protocols.protocol import Tally
-from streamdump.protocols.records import Event
-from streamdump.tcp.assembler import ACK, SYN, Pool
-from streamdump.tcp.sequence import MASK, distance
-from streamdump.tcp.signs import SentAgain
-from streamdump.tls.manager import TlsManager
+from ..capture.ends import back
+from ..errors import Report
+from ..model import ConversationRow, Ending, Options, Pair, Segment
+from ..pair import KEYS_COUNTED, Link, Pairer
+from ..protocols.protocol import Tally
+from ..protocols.records import Event
+from ..tcp.assembler import ACK, SYN, Pool
+from ..tcp.sequence import MASK, distance
+from ..tcp.signs import SentAgain
+from ..tls.manager import TlsManager
 
 if TYPE_CHECKING:
-    from streamdump.conversation.conversation import Conversation
-    from streamdump.diagnose.engine import Diagnoser
-    from streamdump.diagnose.zero_window import Windows
+    from ..diagnose.engine import Diagnoser
+    from ..diagnose.zero_window import Windows
+    from .conversation import Conversation
 
 KEY_BYTES = 8 * KEYS_COUNTED
 """The least bytes for each of what a large message adds to the open requests, as they are counted."""

@@ -10,17 +10,17 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from streamdump.capture.ends import back, endpoints, ends_between
-from streamdump.capture.selection import ConversationSpan
-from streamdump.conversation.conversation import Conversation, Items, mark_of, report, row_of
-from streamdump.conversation.endings import CROWDED, IDLE, ahead, closed, is_unused, patience_ns, ports_of
-from streamdump.conversation.run_state import SharedState
-from streamdump.errors import Report, describe_exception
-from streamdump.model import END, ConversationRow, Options, Segment
-from streamdump.pair import KEYS_COUNTED, asked_since
-from streamdump.protocols import PORTS, PROTOCOLS
-from streamdump.protocols.records import LARGE, PLACE, Event
-from streamdump.tcp.assembler import ACK, SYN, TcpStream
+from ..capture.ends import back, endpoints, ends_between
+from ..capture.selection import ConversationSpan
+from ..errors import Report, describe_exception
+from ..model import END, ConversationRow, Options, Segment
+from ..pair import KEYS_COUNTED, asked_since
+from ..protocols import PORTS, PROTOCOLS
+from ..protocols.records import LARGE, PLACE, Event
+from ..tcp.assembler import ACK, SYN, TcpStream
+from .conversation import Conversation, Items, mark_of, report, row_of
+from .endings import CROWDED, IDLE, ahead, closed, is_unused, patience_ns, ports_of
+from .run_state import SharedState
 
 EPOCH, SEGMENT = 1 << 18, 64
 """After so many bytes, of which a segment counts some more than it carries, the totals over all conversations are looked at."""

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.diagnose.copies import Copies, causes
-from streamdump.diagnose.network import NetworkEvidence
-from streamdump.diagnose.rules import (
+from ..model import Finding, Severity
+from .copies import Copies, causes
+from .network import NetworkEvidence
+from .rules import (
     ERROR,
     EVIDENCE,
     NOT_DIALLED,
@@ -24,7 +25,6 @@ from streamdump.diagnose.rules import (
     span_text,
     without_times,
 )
-from streamdump.model import Finding, Severity
 
 
 class Seen(NamedTuple):

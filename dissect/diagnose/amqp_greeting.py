@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from struct import unpack_from
 
-from streamdump.diagnose.rules import quoted
+from .rules import quoted
 
 METHODS = {b"\0\x0a\0\x0a": "Start", b"\0\x0a\0\x28": "Open", b"\0\x0a\0\x32": "Close", b"\0S\x10": "Open", b"\0S\x18": "Close"}
 """By their first bytes: class and method of 0-9-1, the descriptor of a performative of 1.0."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from streamdump.diagnose import tcp, tls
-from streamdump.diagnose.rules import (
+from ..model import Exchange, Gap, Limited, Message
+from . import tcp, tls
+from .rules import (
     ANY,
     CLOSED,
     CLOSED_BEFORE,
@@ -44,7 +45,6 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
-from streamdump.model import Exchange, Gap, Limited, Message
 
 PLAIN = Family(())
 """For conversations of any other protocol."""

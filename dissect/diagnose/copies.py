@@ -8,7 +8,7 @@ from zlib import crc32
 
 import msgspec
 
-from streamdump.model import Message
+from ..model import Message
 
 CONNECTIONS_KEPT, COPIES_KEPT = 4_096, 4
 """Connections remembered by their sequence numbers, and copies of each, at most. More copies mean that the numbers are not random."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamdump.diagnose.network import Reported
-from streamdump.diagnose.rules import Closed
-from streamdump.layers.proxy import ProxyHeader
-from streamdump.model import Message, Verdict
-from streamdump.tcp.assembler import TcpStream, never_acknowledged
-from streamdump.tcp.signs import Signs
+from ..layers.proxy import ProxyHeader
+from ..model import Message, Verdict
+from ..tcp.assembler import TcpStream, never_acknowledged
+from ..tcp.signs import Signs
+from .network import Reported
+from .rules import Closed
 
 CLOSE_NOTIFY = 0
 """The alert that announces the end."""

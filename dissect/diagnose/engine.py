@@ -12,11 +12,14 @@ from typing import Any
 
 import msgspec
 
-from streamdump.diagnose.across import ACROSS, ACROSS_KEPT, Failed, Overview, Seen
-from streamdump.diagnose.common import COMMON, FIRST, PLAIN
-from streamdump.diagnose.copies import Opened
-from streamdump.diagnose.registry import FAMILIES
-from streamdump.diagnose.rules import (
+from ..errors import Report, describe_exception
+from ..model import Exchange, Finding, Gap, Message, Record, Severity
+from ..protocols.records import rfc3339
+from .across import ACROSS, ACROSS_KEPT, Failed, Overview, Seen
+from .common import COMMON, FIRST, PLAIN
+from .copies import Opened
+from .registry import FAMILIES
+from .rules import (
     ANY,
     CLOSED,
     CLOSED_BEFORE,
@@ -44,10 +47,7 @@ from streamdump.diagnose.rules import (
     untimed,
     without_numbers,
 )
-from streamdump.diagnose.tcp import set_late_aside
-from streamdump.errors import Report, describe_exception
-from streamdump.model import Exchange, Finding, Gap, Message, Record, Severity
-from streamdump.protocols.records import rfc3339
+from .tcp import set_late_aside
 
 PENDING = 16
 """Refusals of a conversation that wait for the next message of the client, at most."""

@@ -11,7 +11,10 @@ from typing import Any
 
 import msgspec
 
-from streamdump.diagnose.rules import (
+from ..model import Message
+from ..protocols.iggy.frames import HEADER
+from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, in_words
+from .rules import (
     ANY,
     CLOSED,
     ENDED,
@@ -39,9 +42,6 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
-from streamdump.model import Message
-from streamdump.protocols.iggy.frames import HEADER
-from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, in_words
 
 LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import msgspec
 
-from streamdump.bson import Special
-from streamdump.diagnose.rules import (
+from ..bson import Special
+from ..model import Gap, Message
+from ..protocols.mewbase.dissector import REST_NOTE
+from .rules import (
     ANY,
     CLOSED,
     ENDED,
@@ -41,8 +43,6 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
-from streamdump.model import Gap, Message
-from streamdump.protocols.mewbase.dissector import REST_NOTE
 
 TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.capture.ends import ends_between
-from streamdump.capture.icmp_dns import DnsAnswer, IcmpError
-from streamdump.model import END, Mark
-from streamdump.tcp.assembler import TcpStream
+from ..capture.ends import ends_between
+from ..capture.icmp_dns import DnsAnswer, IcmpError
+from ..model import END, Mark
+from ..tcp.assembler import TcpStream
 
 ERRORS_KEPT = 64
 """Errors counted about the segments of one side, at most."""

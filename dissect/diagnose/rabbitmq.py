@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.diagnose.rules import (
+from ..model import Exchange, Message
+from ..protocols.records import LOST, SKIPPED
+from .rules import (
     ANY,
     ASKED_SIZE,
     CLOSED,
@@ -48,8 +50,6 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
-from streamdump.model import Exchange, Message
-from streamdump.protocols.records import LOST, SKIPPED
 
 BEFORE_TUNE = 8_192
 """Bytes of a frame that newer servers take before Tune, whatever is agreed then."""

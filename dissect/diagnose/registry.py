@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streamdump.diagnose.iggy import FAMILY as IGGY
-from streamdump.diagnose.mewbase import FAMILY as MEWBASE
-from streamdump.diagnose.rabbitmq import FAMILY as RABBITMQ
-from streamdump.diagnose.rules import Family
-from streamdump.diagnose.seastar import FAMILY as SEASTAR
+from .iggy import FAMILY as IGGY
+from .mewbase import FAMILY as MEWBASE
+from .rabbitmq import FAMILY as RABBITMQ
+from .rules import Family
+from .seastar import FAMILY as SEASTAR
 
 FAMILIES: tuple[Family, ...] = (RABBITMQ, IGGY, SEASTAR, MEWBASE)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.diagnose.copies import MESSAGES_COMPARED, content_of
-from streamdump.diagnose.network import Reported
-from streamdump.layers.proxy import ProxyHeader
-from streamdump.model import Exchange, Finding, Gap, Message, Severity, Verdict
-from streamdump.tcp.signs import Signs
+from ..layers.proxy import ProxyHeader
+from ..model import Exchange, Finding, Gap, Message, Severity, Verdict
+from ..tcp.signs import Signs
+from .copies import MESSAGES_COMPARED, content_of
+from .network import Reported
 
 ERROR: Severity = "error"
 WARNING: Severity = "warning"

@@ -11,7 +11,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.diagnose.rules import (
+from ..model import Exchange, Message
+from ..protocols.seastar.frame_chains import LONGEST_HEADER
+from ..protocols.seastar.info import connection_text, worked
+from ..protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from .rules import (
     ANY,
     CLOSED,
     ENDED,
@@ -38,10 +42,6 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
-from streamdump.model import Exchange, Message
-from streamdump.protocols.seastar.frame_chains import LONGEST_HEADER
-from streamdump.protocols.seastar.info import connection_text, worked
-from streamdump.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 
 NEAR = 4
 """Leading bytes of the magic that show the intent to send it."""

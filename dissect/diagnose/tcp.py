@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from streamdump.capture.icmp_dns import TOO_BIG
-from streamdump.diagnose.amqp_greeting import said as in_amqp
-from streamdump.diagnose.network import Reported
-from streamdump.diagnose.rules import (
+from ..capture.icmp_dns import TOO_BIG
+from ..model import Severity
+from ..tcp.signs import LATE_NS, RESETS_KEPT, Reset
+from .amqp_greeting import said as in_amqp
+from .network import Reported
+from .rules import (
     ERROR,
     EVIDENCE,
     NOTE,
@@ -21,8 +23,6 @@ from streamdump.diagnose.rules import (
     since,
     span_text,
 )
-from streamdump.model import Severity
-from streamdump.tcp.signs import LATE_NS, RESETS_KEPT, Reset
 
 STALLED_NS = 1_000_000_000
 """Duration of a zero window that stalls the other side."""

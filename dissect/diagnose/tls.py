@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamdump.diagnose.rules import (
+from .rules import (
     ERROR,
     NOTE,
     PATIENCE_NS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from streamdump.capture.ends import endpoints
-from streamdump.model import Segment
-from streamdump.tcp.assembler import TcpStream
+from ..capture.ends import endpoints
+from ..model import Segment
+from ..tcp.assembler import TcpStream
 
 SIDES_KEPT = 4_096
 """Sides of conversations remembered, at most."""

@@ -7,8 +7,8 @@ build.py     Node       -> Filter      one Python predicate for each kind of rec
 columns.py   names      -> Columns     the values of a record under these names
 """
 
-from streamdump.filter.build import Filter, compile_filter
-from streamdump.filter.columns import Columns, compile_columns
-from streamdump.filter.names import NameTable, names_of
+from .build import Filter, compile_filter
+from .columns import Columns, compile_columns
+from .names import NameTable, names_of
 
 __all__ = ["Columns", "Filter", "NameTable", "compile_columns", "compile_filter", "names_of"]

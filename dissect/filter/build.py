@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from streamdump.errors import FilterError
-from streamdump.filter import literals
-from streamdump.filter.grammar import All, Any_, Compare, Exists, Name, Node, Not, Value, parse, shortened
-from streamdump.filter.literals import Misfit, Want
-from streamdump.filter.names import (
+from ..errors import FilterError
+from ..model import Head, Message, Options, Record
+from ..options import SETTINGS
+from ..protocols.field_registry import INT, OBJECT, OTHER, WORDS
+from ..protocols.records import rfc3339
+from . import literals
+from .grammar import All, Any_, Compare, Exists, Name, Node, Not, Value, parse, shortened
+from .literals import Misfit, Want
+from .names import (
     ADDRESS,
     DELTA,
     DURATION,
@@ -32,11 +36,7 @@ from streamdump.filter.names import (
     names_of,
     nearest,
 )
-from streamdump.filter.values import Earlier, Test, present, some, texts
-from streamdump.model import Head, Message, Options, Record
-from streamdump.options import SETTINGS
-from streamdump.protocols.field_registry import INT, OBJECT, OTHER, WORDS
-from streamdump.protocols.records import rfc3339
+from .values import Earlier, Test, present, some, texts
 
 TRUE, FALSE = "True", "False"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from streamdump.errors import UsageError
-from streamdump.filter.grammar import Exists, parse, parts_of, shortened
-from streamdump.filter.names import AS_IN_TSHARK, ENDPOINT, FRAME, RAW, Key, NameTable, Path, names_of
-from streamdump.filter.values import Earlier, collect, split
-from streamdump.model import Message, Options, Record
+from ..errors import UsageError
+from ..model import Message, Options, Record
+from .grammar import Exists, parse, parts_of, shortened
+from .names import AS_IN_TSHARK, ENDPOINT, FRAME, RAW, Key, NameTable, Path, names_of
+from .values import Earlier, collect, split
 
 Get = Callable[[Any], Any]
 

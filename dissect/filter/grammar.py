@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from streamdump.errors import FilterError
+from ..errors import FilterError
 
 GRAMMAR = r"""
 ?start: any_of

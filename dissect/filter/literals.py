@@ -13,11 +13,11 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
-from streamdump.filter.grammar import SIZES, TIMES, Value, shortened
-from streamdump.filter.names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
-from streamdump.filter.values import REMEMBERED, Test, split
-from streamdump.patterns import linear
-from streamdump.protocols.field_registry import BOOL, FLOAT, INT, OTHER, WORDS
+from ..patterns import linear
+from ..protocols.field_registry import BOOL, FLOAT, INT, OTHER, WORDS
+from .grammar import SIZES, TIMES, Value, shortened
+from .names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
+from .values import REMEMBERED, Test, split
 
 DIGITS_LIMIT = 400
 WIDE_LIMIT = 64

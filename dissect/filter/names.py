@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from streamdump.filter.grammar import BracketEntry, parts_of
-from streamdump.model import Exchange, Gap, Message, Options, Record
-from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.field_registry import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, RegisteredField, declared
-from streamdump.protocols.protocol import Protocol
+from ..model import Exchange, Gap, Message, Options, Record
+from ..protocols import PROTOCOLS
+from ..protocols.field_registry import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, RegisteredField, declared
+from ..protocols.protocol import Protocol
+from .grammar import BracketEntry, parts_of
 
 RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-from streamdump.filter.grammar import BracketEntry
-from streamdump.filter.names import DELTA, RELATIVE, Free
-from streamdump.layout.values import seen
-from streamdump.model import Message
+from ..layout.values import seen
+from ..model import Message
+from .grammar import BracketEntry
+from .names import DELTA, RELATIVE, Free
 
 CLIENTS_KEPT = 65_536
 """So many conversations are remembered with their client."""

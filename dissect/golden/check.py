@@ -9,18 +9,18 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from streamdump.capture.atomic_files import in_place_of
-from streamdump.capture.blocks import explain
-from streamdump.capture.files import NAMES, named_as_capture, open_capture
-from streamdump.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
-from streamdump.golden.compare import GOLDEN_FILE, OLD_CAPTURE, Difference, differences
-from streamdump.golden.model import Transcript
-from streamdump.golden.normalise import LINES, Normaliser
-from streamdump.golden.settings import CheckSettings
-from streamdump.golden.text import GoldenError, parsed, written
-from streamdump.golden.untrusted_files import Unfit, read_text, readable
-from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Options, Record
+from ..capture.atomic_files import in_place_of
+from ..capture.blocks import explain
+from ..capture.files import NAMES, named_as_capture, open_capture
+from ..errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
+from ..inspector import Inspector
+from ..model import ConversationRow, Options, Record
+from .compare import GOLDEN_FILE, OLD_CAPTURE, Difference, differences
+from .model import Transcript
+from .normalise import LINES, Normaliser
+from .settings import CheckSettings
+from .text import GoldenError, parsed, written
+from .untrusted_files import Unfit, read_text, readable
 
 SUFFIX = ".golden"
 SIZE = 8 << 20

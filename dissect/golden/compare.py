@@ -11,13 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from streamdump.golden.align import Effort, Key, alike, between, common, divided, out_of_order
-from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
-from streamdump.golden.normalise import COMPARE_RULES
-from streamdump.golden.ranges import ranges, without
-from streamdump.golden.settings import CheckSettings, duration_text
-from streamdump.golden.text import ENDS, fields_text, head
-from streamdump.golden.values import SIMPLE, Alias, Placeholder, ValueSet, cut, mapped, same, shown, text_of
+from .align import Effort, Key, alike, between, common, divided, out_of_order
+from .model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
+from .normalise import COMPARE_RULES
+from .ranges import ranges, without
+from .settings import CheckSettings, duration_text
+from .text import ENDS, fields_text, head
+from .values import SIMPLE, Alias, Placeholder, ValueSet, cut, mapped, same, shown, text_of
 
 AROUND = 2
 """Lines shown before and behind a difference."""

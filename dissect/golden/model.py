@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from streamdump.golden.values import Alias
+from .values import Alias
 
 CLIENT, SERVER = 0, 1
 

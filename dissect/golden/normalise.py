@@ -8,16 +8,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from streamdump.errors import CaptureError
-from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered, unpair
-from streamdump.golden.ranges import merged
-from streamdump.golden.rules import FieldRule, FieldRules, reduced
-from streamdump.golden.settings import CheckSettings
-from streamdump.golden.values import SIMPLE, Alias, Placeholder, ValueSet, digest, identity, key, mapped, shortened, shown
-from streamdump.model import ConversationRow, Exchange, Gap, Message, Record
-from streamdump.patterns import encodable
-from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.compare_rules import CompareRules, TotalRule
+from ..errors import CaptureError
+from ..model import ConversationRow, Exchange, Gap, Message, Record
+from ..patterns import encodable
+from ..protocols import PROTOCOLS
+from ..protocols.compare_rules import CompareRules, TotalRule
+from .model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered, unpair
+from .ranges import merged
+from .rules import FieldRule, FieldRules, reduced
+from .settings import CheckSettings
+from .values import SIMPLE, Alias, Placeholder, ValueSet, digest, identity, key, mapped, shortened, shown
 
 _REDACTED = re.compile(r"<redacted [0-9]+ bytes>")
 _ENDPOINT = re.compile(r"(?:(?<![0-9])[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a-f:.]{2,45}\]):[0-9]+")

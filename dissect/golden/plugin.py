@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from streamdump.model import ConversationRow, Gap, Message, Record
+    from ..model import ConversationRow, Gap, Message, Record
 
 SUFFIX = ".golden"
 OUTPUT = "streamdump_golden"
@@ -74,14 +74,14 @@ class Recording:
     @property
     def messages(self) -> list[Message]:
         """The messages alone."""
-        from streamdump.model import Message
+        from ..model import Message
 
         return [record for record in self.records if isinstance(record, Message)]
 
     @property
     def gaps(self) -> list[Gap]:
         """Bytes that belong to no message."""
-        from streamdump.model import Gap
+        from ..model import Gap
 
         return [record for record in self.records if isinstance(record, Gap)]
 
@@ -92,7 +92,7 @@ class Recording:
 
     def where(self, expression: str) -> list[Record]:
         """The records for which a filter holds, as `streamdump -Y` takes it: `seen.where("outcome == refused")`."""
-        from streamdump.filter import compile_filter
+        from ..filter import compile_filter
 
         asked = compile_filter(expression)
         if asked.reads_raw:
@@ -146,8 +146,8 @@ class Streamdump:
     def read(self, path: str | Path, where: str | None = None, **options: Any) -> Recording:
         """What a capture says, or of that the records for which the filter `where` holds; `path` from the folder of the test, `options` as
         `streamdump.read` takes them; without `keylog` the keys of TLS are those of the file that SSLKEYLOGFILE names."""
-        from streamdump.capture.files import open_capture
-        from streamdump.inspector import Inspector
+        from ..capture.files import open_capture
+        from ..inspector import Inspector
 
         inspector = Inspector([open_capture(self._path(path))], self._options(options), finite=True)
         seen = Recording(self, not options.get("show_secrets"))
@@ -168,8 +168,8 @@ class Streamdump:
         `port`: TCP of this port or these, without it of the known ports; `filter` is what tcpdump would take instead. Where one may not
         capture, the test is skipped; where `CI` is set, it fails.
         """
-        from streamdump.errors import InterfaceError
-        from streamdump.golden.record import Recorder
+        from ..errors import InterfaceError
+        from .record import Recorder
 
         ports = () if port is None else (port,) if isinstance(port, int) else tuple(port)
         seen = Recording(self, not options.get("show_secrets"))
@@ -194,9 +194,9 @@ class Streamdump:
     def _compare(
         self, seen: Recording, golden: Path, only: str | None, unordered: bool | None, heartbeats: bool | None, ignore: Sequence[str]
     ) -> list[str]:
-        from streamdump.golden import report
-        from streamdump.golden.check import check, record_source
-        from streamdump.golden.settings import ONLY, field_name, settings_for
+        from . import report
+        from .check import check, record_source
+        from .settings import ONLY, field_name, settings_for
 
         if only is not None and only not in ONLY:
             raise ValueError(f"only={only!r} is none of {', '.join(ONLY)}")
@@ -217,8 +217,8 @@ class Streamdump:
         return report.text(checked)
 
     def _options(self, options: dict[str, Any], live: bool = False) -> Any:
-        from streamdump.model import Options
-        from streamdump.tls.keys import check, log_of
+        from ..model import Options
+        from ..tls.keys import check, log_of
 
         if "bytes_as" in options:
             raise TypeError("bytes are bytes here; leave bytes_as out")

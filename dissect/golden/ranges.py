@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamdump.conversation.conversation import united
+from ..conversation.conversation import united
 
 Run = tuple[int, int]
 """The first number and the last."""

@@ -8,12 +8,12 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from streamdump.capture.live import Live
-from streamdump.capture.write import PcapngWriter
-from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Options, Record
-from streamdump.protocols import known_ports
-from streamdump.tls.keys import KeyLog
+from ..capture.live import Live
+from ..capture.write import PcapngWriter
+from ..inspector import Inspector
+from ..model import ConversationRow, Options, Record
+from ..protocols import known_ports
+from ..tls.keys import KeyLog
 
 LINGER = 1.0
 """Seconds at most that one waits for the last packets when what ran has ended: until none came for a moment."""

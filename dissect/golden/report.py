@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from streamdump.golden.check import Checked
-from streamdump.golden.compare import ABSENT, Difference
+from .check import Checked
+from .compare import ABSENT, Difference
 
 ERRORS = ("unreadable", "internal error")
 """Outcomes of captures that could not be compared."""

@@ -8,10 +8,10 @@ from functools import lru_cache, partial
 from itertools import product
 from typing import Any, Literal, NamedTuple, cast
 
-from streamdump.golden.settings import CheckSettings
-from streamdump.golden.values import Alias, Placeholder, key, shown
-from streamdump.patterns import encodable, linear
-from streamdump.protocols.compare_rules import CompareRules
+from ..patterns import encodable, linear
+from ..protocols.compare_rules import CompareRules
+from .settings import CheckSettings
+from .values import Alias, Placeholder, key, shown
 
 What = Literal["drop", "paired", "alias", "host", "port", "mask", "reduce", "type", "pattern"]
 

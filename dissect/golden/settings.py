@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streamdump.errors import UsageError
-from streamdump.golden.untrusted_files import Unfit, read_toml
-from streamdump.golden.values import cut
-from streamdump.patterns import TooLarge, linear
+from ..errors import UsageError
+from ..patterns import TooLarge, linear
+from .untrusted_files import Unfit, read_toml
+from .values import cut
 
 ONLY = ("all", "handshake", "names")
 
@@ -168,7 +168,7 @@ class _Reader:
         return self.wrong(key, f"unknown {what}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"))
 
     def settings(self, table: Any) -> CheckSettings:
-        from streamdump.protocols import PROTOCOLS
+        from ..protocols import PROTOCOLS
 
         own: dict[str, Read] = {"only": self.only, "unordered": self.boolean, "heartbeats": self.boolean}
         protocols: dict[str, Read] = {protocol.name: partial(self.protocol, protocol) for protocol in PROTOCOLS}

@@ -18,11 +18,11 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from streamdump.errors import StreamdumpError
-from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
-from streamdump.golden.normalise import FIELDS, LINES, rules_of
-from streamdump.golden.ranges import Run, merged, ranges
-from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, quoted, read, read_path, shown, text_of
+from ..errors import StreamdumpError
+from .model import GAP, GoldenConversation, Line, Total, Transcript, ordered
+from .normalise import FIELDS, LINES, rules_of
+from .ranges import Run, merged, ranges
+from .values import Alias, Unreadable, ValueSet, cut, quoted, read, read_path, shown, text_of
 
 VERSION = 1
 FIRST = "streamdump golden"

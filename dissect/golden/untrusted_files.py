@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from streamdump.capture.blocks import explain
+from ..capture.blocks import explain
 
 _PARTS = re.compile(r"""(?:["'\w-]++[ \t]*+\.[ \t]*+){50}""")
 """A name for which tomllib needs quadratic time."""

@@ -10,11 +10,11 @@ from operator import attrgetter
 
 import msgspec
 
-from streamdump.latency.records import SlowRow
-from streamdump.latency.sketch import Sketch
-from streamdump.model import Message, Pair
-from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.records import rfc3339
+from ..model import Message, Pair
+from ..protocols import PROTOCOLS
+from ..protocols.records import rfc3339
+from .records import SlowRow
+from .sketch import Sketch
 
 GROUPS = 1_000
 """The usual limit on the number of groups; exchanges of further ones are counted together, by protocol."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.latency.groups import BY, Key, Latencies, LatencyGroup
-from streamdump.latency.records import IntervalRow, LatencyRow, Times
-from streamdump.latency.sketch import Sketch
-from streamdump.protocols.records import rfc3339
+from ..protocols.records import rfc3339
+from .groups import BY, Key, Latencies, LatencyGroup
+from .records import IntervalRow, LatencyRow, Times
+from .sketch import Sketch
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from ddsketch.mapping import LogarithmicMapping
 
-from streamdump.latency.records import Bucket
+from .records import Bucket
 
 ACCURACY = 0.009
 """The relative error of a quantile: a little less than the 1 % that is promised, which leaves room for rounding."""

@@ -11,7 +11,7 @@ from functools import cache
 
 import msgspec
 
-from streamdump.model import SideData, StreamGap
+from ..model import SideData, StreamGap
 
 BEGIN_1, BEGIN_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 BEGINNINGS = BEGIN_1[:1], BEGIN_2[:1]

@@ -6,10 +6,11 @@ every byte, and never raises. `read` is the first, and on failure the second.
 
 from typing import Any
 
-from streamdump.layout.docs import PartTable, describe, rows
-from streamdump.layout.generate import decoder, reader
-from streamdump.layout.spans import walk_often
-from streamdump.layout.types import (
+from ..model import Fault
+from .docs import PartTable, describe, rows
+from .generate import decoder, reader
+from .spans import walk_often
+from .types import (
     Array,
     Bits,
     Blob,
@@ -55,9 +56,8 @@ from streamdump.layout.types import (
     u128,
     u128le,
 )
-from streamdump.layout.values import RENDER, UNREADABLE, lossy, redacted
-from streamdump.layout.walk import Walked, Walker, fault_of, walk
-from streamdump.model import Fault
+from .values import RENDER, UNREADABLE, lossy, redacted
+from .walk import Walked, Walker, fault_of, walk
 
 __all__ = [
     "RENDER",

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from streamdump.layout.types import (
+from .types import (
     Array,
     Bits,
     Blob,

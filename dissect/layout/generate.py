@@ -17,7 +17,7 @@ from struct import Struct
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from streamdump.layout.types import (
+from .types import (
     Array,
     Bits,
     Blob,
@@ -43,8 +43,8 @@ from streamdump.layout.types import (
     is_closed,
     minimum,
 )
-from streamdump.layout.values import RENDER, lossy, not_finite, redacted
-from streamdump.layout.walk import walk
+from .values import RENDER, lossy, not_finite, redacted
+from .walk import walk
 
 BRANCHES = 8
 """Alternatives from which on an object that has them is read by a function of its own."""

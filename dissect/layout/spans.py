@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
 
-from streamdump.layout.generate import Maker, compiled, is_flat
-from streamdump.layout.types import (
+from ..model import Span
+from ..quota import MOST_SPANS
+from .generate import Maker, compiled, is_flat
+from .types import (
     Array,
     Bits,
     Blob,
@@ -36,10 +38,8 @@ from streamdump.layout.types import (
     facts,
     minimum,
 )
-from streamdump.layout.values import UNREADABLE
-from streamdump.layout.walk import Walked, Walker, walk
-from streamdump.model import Span
-from streamdump.quota import MOST_SPANS
+from .values import UNREADABLE
+from .walk import Walked, Walker, walk
 
 WALKED = 16
 """Frames that are walked before a reader is made of their layout, which takes as long as walking 20 to 90 of them."""

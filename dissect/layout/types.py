@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from streamdump.model import VALUES
+from ..model import VALUES
 
 if TYPE_CHECKING:
-    from streamdump.layout.walk import Walker
+    from .walk import Walker
 
 BytesAs = Literal["hex", "base64", "text", "omit", "raw"]
 Labels = Mapping[int, str]

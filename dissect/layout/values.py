@@ -7,9 +7,9 @@ from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streamdump.errors import Malformed
-from streamdump.layout.types import BytesAs
-from streamdump.model import Span
+from ..errors import Malformed
+from ..model import Span
+from .types import BytesAs
 
 UNREADABLE = (struct.error, ValueError, LookupError, Malformed)
 """What reading a frame raises when its bytes do not fit; text that is not UTF-8 is a ValueError."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from streamdump.layout.types import Array, Choice, Entry, Field, Group, Optional, Repeat, Since, Sized, Type
+from .types import Array, Choice, Entry, Field, Group, Optional, Repeat, Since, Sized, Type
 
 
 def at(entries: Sequence[Entry], version: int, marks: set[int]) -> tuple[Entry, ...]:

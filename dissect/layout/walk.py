@@ -9,8 +9,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple
 
-from streamdump.errors import Malformed, OverLimit
-from streamdump.layout.types import (
+from ..errors import Malformed, OverLimit
+from ..model import Fault, Limited, Span
+from .types import (
     Array,
     Bits,
     Blob,
@@ -36,9 +37,8 @@ from streamdump.layout.types import (
     minimum,
     typed,
 )
-from streamdump.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
-from streamdump.layout.walk_state import WalkState
-from streamdump.model import Fault, Limited, Span
+from .values import UNREADABLE, lossy, not_finite, redacted, sized
+from .walk_state import WalkState
 
 
 class Walked(NamedTuple):

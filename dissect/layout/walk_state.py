@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.errors import Malformed, OverLimit
-from streamdump.layout.types import Style
-from streamdump.layout.values import RENDER, redacted, sized
-from streamdump.model import VALUES, Span
-from streamdump.quota import Spans, ValueQuota
+from ..errors import Malformed, OverLimit
+from ..model import VALUES, Span
+from ..quota import Spans, ValueQuota
+from .types import Style
+from .values import RENDER, redacted, sized
 
 NOTES_KEPT = 64
 """Notes on one frame; further ones are counted."""

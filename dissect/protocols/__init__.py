@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from streamdump.errors import UsageError
-from streamdump.options import DEFAULTS, SETTINGS, Options
-from streamdump.protocols.iggy.dissector import PROTOCOLS as IGGY
-from streamdump.protocols.mewbase.dissector import PROTOCOLS as MEWBASE
-from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Protocol
-from streamdump.protocols.rabbitmq.dissector import PROTOCOLS as RABBITMQ
-from streamdump.protocols.seastar.dissector import PROTOCOLS as SEASTAR
+from ..errors import UsageError
+from ..options import DEFAULTS, SETTINGS, Options
+from .iggy.dissector import PROTOCOLS as IGGY
+from .mewbase.dissector import PROTOCOLS as MEWBASE
+from .parser import Parser
+from .protocol import Protocol
+from .rabbitmq.dissector import PROTOCOLS as RABBITMQ
+from .seastar.dissector import PROTOCOLS as SEASTAR
 
 __all__ = ["PROTOCOLS", "Parser", "Protocol", "known_ports", "server_ports"]
 

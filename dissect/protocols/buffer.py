@@ -6,8 +6,8 @@ from bisect import bisect_right
 
 import msgspec
 
-from streamdump.model import Mark, SideData, StreamGap
-from streamdump.protocols.work_budget import WorkBudget
+from ..model import Mark, SideData, StreamGap
+from .work_budget import WorkBudget
 
 Range = tuple[int, int, int]
 """Bytes of a byte stream: side, from, to."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from streamdump.protocols.buffer import Range
-from streamdump.protocols.protocol import Context
-from streamdump.protocols.records import Frame, FrameGap, Meant
+from .buffer import Range
+from .protocol import Context
+from .records import Frame, FrameGap, Meant
 
 if TYPE_CHECKING:
-    from streamdump.protocols.parser import Parser
+    from .parser import Parser
 
 WAIT = -2
 """`frame_length`: how long this frame is depends on bytes of the other side that are not there yet."""

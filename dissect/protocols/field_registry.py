@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from streamdump.layout import (
+from ..layout import (
     Array,
     Bits,
     Blob,
@@ -35,7 +35,7 @@ from streamdump.layout import (
     rows,
     types,
 )
-from streamdump.protocols.protocol import Protocol
+from .protocol import Protocol
 
 NUMBERS = {one.name: one for one in vars(types).values() if isinstance(one, Number)}
 

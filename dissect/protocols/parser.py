@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from streamdump.model import END, Close, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Verdict
-from streamdump.protocols.buffer import PartialFrame, Range, ReceiveBuffer
-from streamdump.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
-from streamdump.protocols.protocol import Context, Protocol, Tally
-from streamdump.protocols.records import (
+from ..model import END, Close, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Verdict
+from .buffer import PartialFrame, Range, ReceiveBuffer
+from .dissector import SEARCH, SEARCH_WINDOW, WAIT
+from .protocol import Context, Protocol, Tally
+from .records import (
     GAP,
     HANDED_ON,
     PLACE,
@@ -30,10 +30,10 @@ from streamdump.protocols.records import (
     rfc3339,
     straighten,
 )
-from streamdump.protocols.work_budget import STEP
+from .work_budget import STEP
 
 if TYPE_CHECKING:
-    from streamdump.protocols.dissector import Dissector
+    from .dissector import Dissector
 
 _MISSING = {
     "lost": "lost",

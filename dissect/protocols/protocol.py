@@ -9,13 +9,13 @@ from typing import Protocol as Typed
 
 import msgspec
 
-from streamdump.model import ConversationRow, Message, Options, Verdict
-from streamdump.protocols.compare_rules import CompareRules
-from streamdump.protocols.scrub_rules import ScrubRules
-from streamdump.protocols.work_budget import WorkBudget
+from ..model import ConversationRow, Message, Options, Verdict
+from .compare_rules import CompareRules
+from .scrub_rules import ScrubRules
+from .work_budget import WorkBudget
 
 if TYPE_CHECKING:
-    from streamdump.protocols.dissector import Dissector
+    from .dissector import Dissector
 
 
 class Tally(msgspec.Struct, gc=False):

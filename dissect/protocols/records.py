@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from streamdump.model import Fault, Gap, SideData, Span, StreamGap
-from streamdump.protocols.protocol import Tally
+from ..model import Fault, Gap, SideData, Span, StreamGap
+from .protocol import Tally
 
 
 class Role(IntEnum):

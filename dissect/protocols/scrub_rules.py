@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from streamdump.model import Message, Span
+from ..model import Message, Span
 
 What = Literal["secret", "payload", "key", "name", "text", "address"]
 """A key is a name inside of a payload: like names, equal ones get equal replacements."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from time import localtime, strftime
 from typing import Literal
 
-from streamdump.model import Message, Packet, Record
-from streamdump.protocols.records import rfc3339
+from ..model import Message, Packet, Record
+from ..protocols.records import rfc3339
 
 PACKETS_NOTED = 1 << 18
 """Packets of which that before is known, beside those that are read."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamdump.model import ConversationRow
-from streamdump.render.summary import bytes_text
-from streamdump.render.terminal import Palette, count, cut, pad, those, visible, width, wrapped
+from ..model import ConversationRow
+from .summary import bytes_text
+from .terminal import Palette, count, cut, pad, those, visible, width, wrapped
 
 _HEADINGS = (
     "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order conflicts limits ended"

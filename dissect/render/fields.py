@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from streamdump.filter import Columns
-from streamdump.model import Record
-from streamdump.render.jsonl import encode_value
-from streamdump.render.terminal import visible
+from ..filter import Columns
+from ..model import Record
+from .jsonl import encode_value
+from .terminal import visible
 
 Quote = Literal["", '"', "'"]
 

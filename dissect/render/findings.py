@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from streamdump.diagnose.engine import Outcome
-from streamdump.diagnose.rules import SEVERITIES
-from streamdump.model import Finding
-from streamdump.render.clock import Clock
-from streamdump.render.terminal import Palette, cut, pad, visible, width, wrapped
+from ..diagnose.engine import Outcome
+from ..diagnose.rules import SEVERITIES
+from ..model import Finding
+from .clock import Clock
+from .terminal import Palette, cut, pad, visible, width, wrapped
 
 COLUMNS = 80
 """Where there is no terminal that says how wide it is."""

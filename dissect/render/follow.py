@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from streamdump.layout.values import seen
-from streamdump.model import Ending, Finding, Message, Record
-from streamdump.render.summary import Lines, laid_out, latency_text
-from streamdump.render.terminal import cut, pad, visible, width
+from ..layout.values import seen
+from ..model import Ending, Finding, Message, Record
+from .summary import Lines, laid_out, latency_text
+from .terminal import cut, pad, visible, width
 
 WIDE = 100
 """Columns of a terminal from which on there is room for words where else are marks."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from streamdump.layout.values import hidden
-from streamdump.model import Message, Span
-from streamdump.render.terminal import PLAIN, Palette, cut, visible, width
-from streamdump.render.tree import PRINTABLE
+from ..layout.values import hidden
+from ..model import Message, Span
+from .terminal import PLAIN, Palette, cut, visible, width
+from .tree import PRINTABLE
 
 ROW, NARROW_ROW = 16, 8
 PATH_KEPT = 200

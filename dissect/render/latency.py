@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import NamedTuple
 
-from streamdump.latency.groups import Latencies, LatencyGroup
-from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from streamdump.latency.rows import interval_rows, rows
-from streamdump.latency.sketch import Sketch
-from streamdump.render.clock import Clock
-from streamdump.render.terminal import Palette, cut, pad, visible, width
+from ..latency.groups import Latencies, LatencyGroup
+from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
+from ..latency.rows import interval_rows, rows
+from ..latency.sketch import Sketch
+from .clock import Clock
+from .terminal import Palette, cut, pad, visible, width
 
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _BARS = " ▁▂▃▄▅▆▇█"

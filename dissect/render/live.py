@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from streamdump.conversation.conversation import Conversation, how
-from streamdump.inspector import Inspector
-from streamdump.model import Message, Record
-from streamdump.render.summary import latency_text
-from streamdump.render.terminal import count, cut, visible
+from ..conversation.conversation import Conversation, how
+from ..inspector import Inspector
+from ..model import Message, Record
+from .summary import latency_text
+from .terminal import count, cut, visible
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from streamdump.layout import rows
-from streamdump.protocols.protocol import Protocol
-from streamdump.render.terminal import PLAIN, Palette, cut, pad, width
+from ..layout import rows
+from ..protocols.protocol import Protocol
+from .terminal import PLAIN, Palette, cut, pad, width
 
 TEXT_WIDTH = 100
 

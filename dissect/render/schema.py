@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from streamdump.model import ConversationRow, Ending, Exchange, Fault, Finding, Gap, Message
-from streamdump.stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
+from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
+from ..model import ConversationRow, Ending, Exchange, Fault, Finding, Gap, Message
+from ..stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
 
 _COMMON = {
     "record": "What kind of record this line is.",

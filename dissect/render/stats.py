@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.render.clock import utc
-from streamdump.render.latency import harmless, table
-from streamdump.render.terminal import Palette, visible
-from streamdump.stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
+from ..stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
+from .clock import utc
+from .latency import harmless, table
+from .terminal import Palette, visible
 
 
 class Counted(NamedTuple):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from streamdump.model import Ending, Exchange, Finding, Gap, Message, Record
-from streamdump.protocols.protocol import InfoWithContext
-from streamdump.render.clock import LATE, Clock, ReleaseOrder, Times
-from streamdump.render.terminal import PLAIN, Palette, count, cut, visible, width, wrapped
-from streamdump.tcp.signs import SentAgain
+from ..model import Ending, Exchange, Finding, Gap, Message, Record
+from ..protocols.protocol import InfoWithContext
+from ..tcp.signs import SentAgain
+from .clock import LATE, Clock, ReleaseOrder, Times
+from .terminal import PLAIN, Palette, count, cut, visible, width, wrapped
 
 Info = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]

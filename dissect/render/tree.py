@@ -14,10 +14,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from streamdump.layout.values import must_hide
-from streamdump.model import Message, Span
-from streamdump.quota import FURTHER, UNDECODED
-from streamdump.render.terminal import PLAIN, Palette, cut, folded, pad, visible, width
+from ..layout.values import must_hide
+from ..model import Message, Span
+from ..quota import FURTHER, UNDECODED
+from .terminal import PLAIN, Palette, cut, folded, pad, visible, width
 
 RAW, NARROW_RAW, NARROW = 8, 4, 80
 """Bytes shown beside a field, and on terminals of fewer columns than `NARROW`."""

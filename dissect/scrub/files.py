@@ -15,11 +15,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from streamdump.capture import pcap, pcapng
-from streamdump.capture.blocks import Blocks, Raw
-from streamdump.capture.files import open_capture
-from streamdump.capture.unpack import packing
-from streamdump.errors import CaptureError
+from ..capture import pcap, pcapng
+from ..capture.blocks import Blocks, Raw
+from ..capture.files import open_capture
+from ..capture.unpack import packing
+from ..errors import CaptureError
 
 PIECE = 1 << 20
 STATISTICS = 5

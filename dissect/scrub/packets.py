@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamdump.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UNKNOWN_LINK, udp_tunnel
-from streamdump.conversation.conversation import united
-from streamdump.scrub.replace import FILL, AddressReplacements
-from streamdump.scrub.search import ByteStreams, Range
-from streamdump.tcp.assembler import TcpStream
-from streamdump.tcp.sequence import distance
+from ..capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UNKNOWN_LINK, udp_tunnel
+from ..conversation.conversation import united
+from ..tcp.assembler import TcpStream
+from ..tcp.sequence import distance
+from .replace import FILL, AddressReplacements
+from .search import ByteStreams, Range
 
 TCP, UDP, ICMP, IGMP, ICMP6 = 6, 17, 1, 2, 58
 EXTENSIONS = (0, 43, 51, 60)

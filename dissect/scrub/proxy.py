@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from streamdump.layers.proxy import BEGIN_1, CRC32C, FAMILIES, FIXED, ProxyHeader, fields_at, sum_of
-from streamdump.scrub.packets import Edit
-from streamdump.scrub.replace import FILL, AddressReplacements, Replacements
+from ..layers.proxy import BEGIN_1, CRC32C, FAMILIES, FIXED, ProxyHeader, fields_at, sum_of
+from .packets import Edit
+from .replace import FILL, AddressReplacements, Replacements
 
 KEPT = (1, CRC32C, 4)
 """Fields of version 2 that stay: the protocol inside, the checksum, and what only fills up."""

@@ -15,24 +15,24 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from streamdump.capture.atomic_files import in_place_of
-from streamdump.capture.blocks import explain
-from streamdump.capture.files import PACKED, CaptureReader, open_capture
-from streamdump.capture.link import ip_header
-from streamdump.capture.write import is_input
-from streamdump.conversation.conversation import Conversation, united
-from streamdump.errors import CaptureError, UsageError, refuse
-from streamdump.inspector import Inspector
-from streamdump.model import Gap, Message, Options, Span
-from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart
-from streamdump.scrub.files import CaptureCopy, copied
-from streamdump.scrub.packets import ConversationEdits, Echoes, Edit, Edits, End, Packets, end_of
-from streamdump.scrub.proxy import ProxyReplacements
-from streamdump.scrub.replace import FILL, AddressReplacements, NameReplacements, prose
-from streamdump.scrub.sealed import TlsOverwriter, TlsSide
-from streamdump.scrub.search import LEAST, Range, SecretSearch, pieces
-from streamdump.scrub.sensitive_parts import parts
+from ..capture.atomic_files import in_place_of
+from ..capture.blocks import explain
+from ..capture.files import PACKED, CaptureReader, open_capture
+from ..capture.link import ip_header
+from ..capture.write import is_input
+from ..conversation.conversation import Conversation, united
+from ..errors import CaptureError, UsageError, refuse
+from ..inspector import Inspector
+from ..model import Gap, Message, Options, Span
+from ..protocols import PROTOCOLS
+from ..protocols.scrub_rules import ScrubRules, SensitivePart
+from .files import CaptureCopy, copied
+from .packets import ConversationEdits, Echoes, Edit, Edits, End, Packets, end_of
+from .proxy import ProxyReplacements
+from .replace import FILL, AddressReplacements, NameReplacements, prose
+from .sealed import TlsOverwriter, TlsSide
+from .search import LEAST, Range, SecretSearch, pieces
+from .sensitive_parts import parts
 
 SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.scrub_rules for protocol in PROTOCOLS}
 

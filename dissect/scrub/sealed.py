@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamdump.model import Options, SideData, StreamGap
-from streamdump.scrub.packets import Edits
-from streamdump.scrub.replace import FILL
-from streamdump.tcp.assembler import TcpStream
-from streamdump.tls.hello import CERTIFICATE, CLIENT_HELLO, SERVER_HELLO
-from streamdump.tls.keys import KeyLog
-from streamdump.tls.manager import TlsManager, TlsState
-from streamdump.tls.records import ALERT, CHANGE, MESSAGE, sane
+from ..model import Options, SideData, StreamGap
+from ..tcp.assembler import TcpStream
+from ..tls.hello import CERTIFICATE, CLIENT_HELLO, SERVER_HELLO
+from ..tls.keys import KeyLog
+from ..tls.manager import TlsManager, TlsState
+from ..tls.records import ALERT, CHANGE, MESSAGE, sane
+from .packets import Edits
+from .replace import FILL
 
 HEADER = 5
 _EVERYTHING = 1 << 62

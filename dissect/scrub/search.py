@@ -10,7 +10,7 @@ from mmap import mmap
 
 import msgspec
 
-from streamdump.tcp.sequence import distance
+from ..tcp.sequence import distance
 
 LEAST = 8
 """Shorter pieces are found everywhere by chance."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from streamdump.model import Message, Span
-from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart, What
+from ..model import Message, Span
+from ..protocols.scrub_rules import ScrubRules, SensitivePart, What
 
 ANY = ScrubRules()
 _REDACTED = re.compile(r"<redacted ([0-9]+) bytes>")

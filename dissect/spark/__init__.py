@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streamdump.model import Options
+    from ..model import Options
 
 __all__ = ["conversations", "endings", "exchanges", "findings", "gaps", "latency", "messages", "register", "write_tables"]
 
@@ -26,7 +26,7 @@ PARTS = 4
 
 def register(spark: Any) -> None:
     """Makes `streamdump` and `streamdump.packets` known to a Spark session."""
-    from streamdump.spark.source import sources
+    from .source import sources
 
     for source in sources():
         spark.dataSource.register(source)
@@ -35,10 +35,10 @@ def register(spark: Any) -> None:
 def write_tables(spark: Any, sources: Sequence[str], out: str, **settings: Any) -> dict[str, int]:
     """Writes the tables of captures, as `streamdump pipeline SOURCES --out OUT` does, in a session that is there; not under Spark Connect.
     `settings`: members of `streamdump.spark.pipeline.PipelineSettings`. How many rows each table has."""
-    from streamdump.errors import UsageError
-    from streamdump.spark import storage
-    from streamdump.spark.pipeline import PipelineRun, PipelineSettings
-    from streamdump.spark.session import SparkTasks
+    from ..errors import UsageError
+    from . import storage
+    from .pipeline import PipelineRun, PipelineSettings
+    from .session import SparkTasks
 
     if storage.folder(out).names() and not settings.get("append"):
         raise UsageError(f"{out}: is there already")
@@ -84,7 +84,7 @@ def findings(packets: Any, options: Options | None = None, parts: int | None = N
 def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
     """How long these exchanges took, by columns of theirs: how many, refused and unanswered, quantiles as `streamdump latency` has them,
     and the sketch they come from, which merges with others (`streamdump.latency.sketch.Sketch.unpack`)."""
-    from streamdump.spark.latencies import table
+    from .latencies import table
 
     return table(exchanges, by)
 
@@ -92,8 +92,8 @@ def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
 def by_conversation(packets: Any, parts: int | None = None) -> Any:
     """The packets of each conversation together and in order, each conversation in one partition of `parts`: as sorted blocks of rows, and
     beside each the end of the capture."""
-    from streamdump.spark import tasks
-    from streamdump.spark.rows import CARRY, SEGMENT
+    from . import tasks
+    from .rows import CARRY, SEGMENT
 
     count = parts or PARTS * cores(packets.sparkSession)
     alone = packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")
@@ -124,9 +124,9 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
 
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from streamdump.model import Options
-    from streamdump.spark import tasks
-    from streamdump.spark.write import pointless
+    from ..model import Options
+    from . import tasks
+    from .write import pointless
 
     chosen = replace(options or Options(), findings=name == "findings")
     return by_conversation(packets, parts).mapInArrow(partial(tasks.records, name, chosen), from_arrow_schema(pointless(name)))

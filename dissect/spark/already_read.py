@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamdump.spark.splits import HEAD, digest, head_of
-from streamdump.spark.tables import Input
+from .splits import HEAD, digest, head_of
+from .tables import Input
 
 
 class Captures:

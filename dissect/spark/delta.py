@@ -21,10 +21,10 @@ from urllib.parse import quote, unquote
 import msgspec
 import pyarrow as pa
 
-from streamdump.errors import UsageError
-from streamdump.spark.storage import Disk, Folder
-from streamdump.spark.tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema
-from streamdump.spark.write import Written
+from ..errors import UsageError
+from .storage import Disk, Folder
+from .tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema
+from .write import Written
 
 CLAIM = "streamdump.claim"
 

@@ -30,22 +30,22 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from streamdump import snapshot
-from streamdump.capture.blocks import UNREADABLE
-from streamdump.capture.duplicates import Duplicates
-from streamdump.capture.ends import network_key
-from streamdump.capture.rare_packets import OddPackets
-from streamdump.diagnose.engine import Diagnoser
-from streamdump.diagnose.rules import Closed
-from streamdump.diagnose.zero_window import Windows
-from streamdump.errors import CaptureError, ForeignState, Report
-from streamdump.model import ConversationRow, Finding, Message, Options, Segment
-from streamdump.protocols.records import Event
-from streamdump.session import Linked, Session
-from streamdump.spark import storage
-from streamdump.spark.keys import ends_of, key_of, network_of
-from streamdump.spark.rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows
-from streamdump.tls.keys import KeyLog, logged
+from .. import snapshot
+from ..capture.blocks import UNREADABLE
+from ..capture.duplicates import Duplicates
+from ..capture.ends import network_key
+from ..capture.rare_packets import OddPackets
+from ..diagnose.engine import Diagnoser
+from ..diagnose.rules import Closed
+from ..diagnose.zero_window import Windows
+from ..errors import CaptureError, ForeignState, Report
+from ..model import ConversationRow, Finding, Message, Options, Segment
+from ..protocols.records import Event
+from ..session import Linked, Session
+from ..tls.keys import KeyLog, logged
+from . import storage
+from .keys import ends_of, key_of, network_of
+from .rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
 """How rows have to be sorted for `dissect`; a minus sign: descending."""

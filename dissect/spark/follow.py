@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from streamdump.capture.files import PACKED
-from streamdump.errors import CaptureError, UsageError
-from streamdump.model import ConversationRow, Options
-from streamdump.spark import storage
-from streamdump.spark.pipeline import Job, PipelineSettings, Points, Progress, lock, texts_of
-from streamdump.spark.rotation import ReadFile, Ready, Rotation, SeenFile, same_file
-from streamdump.spark.session import of_spark
-from streamdump.spark.splits import NEVER, LastPacket, Plan, Trouble, ends_of, first_packet, last_packets
-from streamdump.spark.storage import Disk, Folder
-from streamdump.spark.tables import TABLES, Input
-from streamdump.spark.tasks import Work, flows_carried
-from streamdump.spark.write import CARRIED, Receipt, Target, Written, files_of, receipts, suspected, twice
+from ..capture.files import PACKED
+from ..errors import CaptureError, UsageError
+from ..model import ConversationRow, Options
+from . import storage
+from .pipeline import Job, PipelineSettings, Points, Progress, lock, texts_of
+from .rotation import ReadFile, Ready, Rotation, SeenFile, same_file
+from .session import of_spark
+from .splits import NEVER, LastPacket, Plan, Trouble, ends_of, first_packet, last_packets
+from .storage import Disk, Folder
+from .tables import TABLES, Input
+from .tasks import Work, flows_carried
+from .write import CARRIED, Receipt, Target, Written, files_of, receipts, suspected, twice
 
 if TYPE_CHECKING:
-    from streamdump.spark.delta import Delta
+    from .delta import Delta
 
 FOLDER = ".follow"
 
@@ -137,7 +137,7 @@ class Follow(Job):
         self.folder = self.out.at(FOLDER)
         self._delta: Delta | None = None
         if settings.form == "delta":
-            from streamdump.spark.delta import Delta, check
+            from .delta import Delta, check
 
             check()
             self._delta = Delta(self.out)

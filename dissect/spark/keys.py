@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-from streamdump.capture.ends import network_key, split
+from ..capture.ends import network_key, split
 
 NETWORKS = 1 << 24
 """So many networks have a number of their own in them."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamdump.latency.groups import LatencyGroup
-from streamdump.latency.records import Times
-from streamdump.latency.rows import times_of
+from ..latency.groups import LatencyGroup
+from ..latency.records import Times
+from ..latency.rows import times_of
 
 NEEDED = ("outcome", "reason", "latency_ns")
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from streamdump.errors import UsageError
-from streamdump.latency.groups import LatencyGroup
-from streamdump.model import ConversationRow, Options
-from streamdump.spark import PARTS, storage, tasks
-from streamdump.spark.already_read import Captures
-from streamdump.spark.keys import NETWORKS
-from streamdump.spark.session import SparkTasks, Watch
-from streamdump.spark.splits import (
+from ..errors import UsageError
+from ..latency.groups import LatencyGroup
+from ..model import ConversationRow, Options
+from . import PARTS, storage, tasks
+from .already_read import Captures
+from .keys import NETWORKS
+from .session import SparkTasks, Watch
+from .splits import (
     HEAD,
     TARGET,
     Copy,
@@ -38,14 +38,14 @@ from streamdump.spark.splits import (
     stamps,
     unpack,
 )
-from streamdump.spark.storage import Disk, Folder
-from streamdump.spark.tables import BY_DAY, TABLES, Input, PointOf
-from streamdump.spark.tasks import TaskInput, Work
-from streamdump.spark.together import BUCKET, Together, by_server, frames, slowest
-from streamdump.spark.write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
+from .storage import Disk, Folder
+from .tables import BY_DAY, TABLES, Input, PointOf
+from .tasks import TaskInput, Work
+from .together import BUCKET, Together, by_server, frames, slowest
+from .write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
-    from streamdump.spark.delta import Delta
+    from .delta import Delta
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
@@ -357,7 +357,7 @@ class PipelineRun(Job):
 
     def _begin_delta(self) -> bool:
         """Find out what is in the tables, and commit what another run left."""
-        from streamdump.spark.delta import Delta, check
+        from .delta import Delta, check
 
         check()
         self._delta = delta = Delta(self.out)

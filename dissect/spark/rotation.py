@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamdump.capture.files import PACKED
-from streamdump.errors import CaptureError
-from streamdump.spark import storage
-from streamdump.spark.splits import HEAD, NEVER, Trouble, digest
+from ..capture.files import PACKED
+from ..errors import CaptureError
+from . import storage
+from .splits import HEAD, NEVER, Trouble, digest
 
 HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""

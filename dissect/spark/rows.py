@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamdump.capture.ends import network_key
-from streamdump.capture.link import LinkParser
-from streamdump.capture.merge import merge
-from streamdump.errors import CaptureError
-from streamdump.model import Packet, Segment
-from streamdump.spark.keys import key_of
-from streamdump.spark.splits import Split, batches
-from streamdump.tcp.assembler import SYN
-from streamdump.tcp.checksum import is_right
+from ..capture.ends import network_key
+from ..capture.link import LinkParser
+from ..capture.merge import merge
+from ..errors import CaptureError
+from ..model import Packet, Segment
+from ..tcp.assembler import SYN
+from ..tcp.checksum import is_right
+from .keys import key_of
+from .splits import Split, batches
 
 SEGMENT, FRAGMENT, OTHER, REPEATED, CARRY, CARRY_IN_ORDER = 0, 1, 2, 3, 4, 5
 """Kinds of rows: a TCP segment; a fragment of a TCP datagram, whose `payload` is the IP packet; a packet that is none of ours, which in a

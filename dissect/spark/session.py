@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamdump.errors import UsageError
+from ..errors import UsageError
 
 OLDEST = 17
 """The oldest Java that Spark runs on."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from streamdump.errors import CaptureError, UsageError
-from streamdump.model import Options
-from streamdump.spark.rows import DDL, read
-from streamdump.spark.splits import TARGET, Plan, Split, ends_of, expand, grouped, last_packets, plan
-from streamdump.spark.tables import RECORDS
-from streamdump.spark.tasks import TaskInput, alone, dissected
-from streamdump.spark.write import batches, pointless
+from ..errors import CaptureError, UsageError
+from ..model import Options
+from .rows import DDL, read
+from .splits import TARGET, Plan, Split, ends_of, expand, grouped, last_packets, plan
+from .tables import RECORDS
+from .tasks import TaskInput, alone, dissected
+from .write import batches, pointless
 
 NAME = "streamdump"
 

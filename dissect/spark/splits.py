@@ -29,17 +29,17 @@ from typing import Any, BinaryIO, cast
 import msgspec
 import numpy as np
 
-from streamdump.capture import pcap, pcapng
-from streamdump.capture.blocks import Blocks, Damaged, Raw
-from streamdump.capture.ends import network_key
-from streamdump.capture.files import named_as_capture, open_capture
-from streamdump.capture.link import SLL, SLL2, LinkParser
-from streamdump.capture.unpack import packing
-from streamdump.conversation.run_state import EVERY
-from streamdump.errors import CaptureError, MissingCodec, NoCapture, UsageError
-from streamdump.model import Packet
-from streamdump.spark import storage
-from streamdump.spark.keys import key_of
+from ..capture import pcap, pcapng
+from ..capture.blocks import Blocks, Damaged, Raw
+from ..capture.ends import network_key
+from ..capture.files import named_as_capture, open_capture
+from ..capture.link import SLL, SLL2, LinkParser
+from ..capture.unpack import packing
+from ..conversation.run_state import EVERY
+from ..errors import CaptureError, MissingCodec, NoCapture, UsageError
+from ..model import Packet
+from . import storage
+from .keys import key_of
 
 TARGET = 64 << 20
 """Bytes of a range, unless asked for otherwise."""

@@ -21,9 +21,9 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from streamdump.capture.blocks import explain
-from streamdump.capture.files import CaptureReader, open_capture
-from streamdump.errors import CaptureError, UsageError
+from ..capture.blocks import explain
+from ..capture.files import CaptureReader, open_capture
+from ..errors import CaptureError, UsageError
 
 STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss"}
 """Schemes of object stores, and what pyarrow calls them."""

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from streamdump.errors import Report, describe_exception
-from streamdump.model import Ending, Exchange, Finding, Gap, Message
-from streamdump.protocols import PROTOCOLS
-from streamdump.session import Linked
-from streamdump.spark.flows import FILE_BITS, message_id
-from streamdump.spark.latencies import FOUND, TIMES
-from streamdump.spark.typed import STRUCTS, Objects, Struct, struct_name
+from ..errors import Report, describe_exception
+from ..model import Ending, Exchange, Finding, Gap, Message
+from ..protocols import PROTOCOLS
+from ..session import Linked
+from .flows import FILE_BITS, message_id
+from .latencies import FOUND, TIMES
+from .typed import STRUCTS, Objects, Struct, struct_name
 
 _JSON = msgspec.json.Encoder()
 

@@ -18,13 +18,13 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from streamdump.conversation.run_state import EVERY
-from streamdump.model import Options
-from streamdump.spark import storage
-from streamdump.spark.blocks import Runs, Sorter, SortOrder
-from streamdump.spark.flows import IN_ORDER, SORTED_BY, Dissection, TaskResults, dissect, in_order
-from streamdump.spark.keys import key_of
-from streamdump.spark.rows import (
+from ..conversation.run_state import EVERY
+from ..model import Options
+from . import storage
+from .blocks import Runs, Sorter, SortOrder
+from .flows import IN_ORDER, SORTED_BY, Dissection, TaskResults, dissect, in_order
+from .keys import key_of
+from .rows import (
     CARRY,
     CARRY_IN_ORDER,
     ROWS,
@@ -38,10 +38,10 @@ from streamdump.spark.rows import (
     row_of,
     timed_segments,
 )
-from streamdump.spark.splits import Plan, Split, grouped
-from streamdump.spark.tables import PointOf
-from streamdump.spark.write import PartWriter, Target
-from streamdump.spark.write import batches as table_batches
+from .splits import Plan, Split, grouped
+from .tables import PointOf
+from .write import PartWriter, Target
+from .write import batches as table_batches
 
 BY_CONVERSATION, BY_TIME = SortOrder(SORTED_BY), SortOrder(IN_ORDER)
 

@@ -15,15 +15,15 @@ from zlib import crc32
 
 import msgspec
 
-from streamdump.conversation.table import relate
-from streamdump.diagnose.engine import Diagnoser
-from streamdump.errors import Report
-from streamdump.latency.groups import LatencyGroup
-from streamdump.model import ConversationRow, Exchange
-from streamdump.session import Linked
-from streamdump.spark import storage
-from streamdump.spark.latencies import told
-from streamdump.spark.tables import ends_of
+from ..conversation.table import relate
+from ..diagnose.engine import Diagnoser
+from ..errors import Report
+from ..latency.groups import LatencyGroup
+from ..model import ConversationRow, Exchange
+from ..session import Linked
+from . import storage
+from .latencies import told
+from .tables import ends_of
 
 MINUTE_NS = 60_000_000_000
 

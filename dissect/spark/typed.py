@@ -39,9 +39,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, RegisteredField, declared
-from streamdump.protocols.protocol import Protocol
+from ..protocols import PROTOCOLS
+from ..protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, RegisteredField, declared
+from ..protocols.protocol import Protocol
 
 NULL = type(None)
 WHOLE_CLASSES = frozenset((int, NULL))

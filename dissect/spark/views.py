@@ -15,12 +15,12 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.dataset
 
-from streamdump.spark import storage
-from streamdump.spark.delta import Delta
-from streamdump.spark.rows import ROWS
-from streamdump.spark.storage import Disk, Folder
-from streamdump.spark.tables import DATE, TABLES, schema
-from streamdump.spark.write import FORMATS, JSON, flat
+from . import storage
+from .delta import Delta
+from .rows import ROWS
+from .storage import Disk, Folder
+from .tables import DATE, TABLES, schema
+from .write import FORMATS, JSON, flat
 
 
 def form_of(out: Folder) -> str | None:
@@ -96,7 +96,7 @@ def _of_store(spark: Any, out: Folder, table: str, form: str) -> Any:
     place = out.at(table).name
 
     def rows(given: Iterator[Any]) -> Iterator[Any]:
-        from streamdump.spark.views import read
+        from .views import read
 
         for batch in given:
             for index in batch.column(0).to_pylist():

@@ -22,18 +22,18 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from streamdump.conversation.table import RELATED
-from streamdump.errors import Report, UsageError
-from streamdump.filter import compile_filter
-from streamdump.model import ConversationRow
-from streamdump.spark import storage, together
-from streamdump.spark.flows import TaskResults, earliest
-from streamdump.spark.rows import SCHEMA
-from streamdump.spark.splits import Trouble, each
-from streamdump.spark.storage import Disk, Folder
-from streamdump.spark.tables import DATE, TABLES, PendingRows, PointOf, schema, sorted_out
-from streamdump.spark.together import Frames
-from streamdump.spark.typed import STRUCTS, struct_name
+from ..conversation.table import RELATED
+from ..errors import Report, UsageError
+from ..filter import compile_filter
+from ..model import ConversationRow
+from . import storage, together
+from .flows import TaskResults, earliest
+from .rows import SCHEMA
+from .splits import Trouble, each
+from .storage import Disk, Folder
+from .tables import DATE, TABLES, PendingRows, PointOf, schema, sorted_out
+from .together import Frames
+from .typed import STRUCTS, struct_name
 
 FRAMES, CARRIED = "frames", "carry"
 """The files with what is put together of several parts, and with what has to be given with later packets."""

@@ -33,10 +33,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from streamdump.model import CLAIMS, END, UNTIMED, Close, Mark, Options, Segment, SideData, StreamGap
-from streamdump.tcp.checksum import is_checkable, is_right
-from streamdump.tcp.sequence import FAR, MASK, NEAR, distance
-from streamdump.tcp.signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, RESETS_KEPT, SENT_OFTEN, LateData, Reset, SentAgain, Silence
+from ..model import CLAIMS, END, UNTIMED, Close, Mark, Options, Segment, SideData, StreamGap
+from .checksum import is_checkable, is_right
+from .sequence import FAR, MASK, NEAR, distance
+from .signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, RESETS_KEPT, SENT_OFTEN, LateData, Reset, SentAgain, Silence
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 _ANY = FIN | SYN | RST | ACK | UNTIMED

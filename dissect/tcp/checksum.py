@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamdump.model import Segment
+from ..model import Segment
 
 LARGEST = 9_216
 """No frame carries more bytes: a larger segment was put together by the machine that captured it, and its checksum means nothing."""

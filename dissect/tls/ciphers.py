@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Protocol
 
-from streamdump.tls.schedule import Keys
-from streamdump.tls.suites import CBC, CCM, CCM_8, CHACHA20, GCM, Suite
+from .schedule import Keys
+from .suites import CBC, CCM, CCM_8, CHACHA20, GCM, Suite
 
 HEADER = 5
 

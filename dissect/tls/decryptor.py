@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.model import Mark, Options, SideData, StreamGap, Verdict
-from streamdump.tls import hello, resync
-from streamdump.tls.facts import Facts
-from streamdump.tls.handshake import TlsHandshake
-from streamdump.tls.keys import KeyLog
-from streamdump.tls.missing_keys import BEGINNING, MISSING
-from streamdump.tls.reader import RecordReader
-from streamdump.tls.record_buffer import RecordBuffer, SealedGap
-from streamdump.tls.records import begins
+from ..model import Mark, Options, SideData, StreamGap, Verdict
+from . import hello, resync
+from .facts import Facts
+from .handshake import TlsHandshake
+from .keys import KeyLog
+from .missing_keys import BEGINNING, MISSING
+from .reader import RecordReader
+from .record_buffer import RecordBuffer, SealedGap
+from .records import begins
 
 NO_KEYS = "no keys"
 WAITING, UNFINISHED = "waiting for keys", "handshake not finished"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamdump.tls.facts import Certificate, Facts
-from streamdump.tls.hello import version_name
-from streamdump.tls.suites import suite_name
+from .facts import Certificate, Facts
+from .hello import version_name
+from .suites import suite_name
 
 NO_CERTIFICATE, EXPIRED, UNKNOWN_AUTHORITY, REQUIRED = 41, 45, 48, 116
 REFUSED, VERSION, TOO_WEAK = 40, 70, 71

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streamdump.model import Mark
-from streamdump.tls.hello import version_name
-from streamdump.tls.suites import suite_name
+from ..model import Mark
+from .hello import version_name
+from .suites import suite_name
 
 ALERTS = {
     0: "close_notify",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from streamdump.tls import hello
-from streamdump.tls.facts import ALERTS_KEPT, Alert, Facts, kept
-from streamdump.tls.hello import TLS_12, TLS_13, ClientHello, ServerHello
-from streamdump.tls.record_buffer import RecordBuffer
+from . import hello
+from .facts import ALERTS_KEPT, Alert, Facts, kept
+from .hello import TLS_12, TLS_13, ClientHello, ServerHello
+from .record_buffer import RecordBuffer
 
 H = TypeVar("H", ClientHello, ServerHello)
 

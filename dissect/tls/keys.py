@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from streamdump.capture.blocks import Blocks, Raw, explain
-from streamdump.capture.files import CaptureReader, open_capture
-from streamdump.capture.pcapng import MAGIC
-from streamdump.capture.unpack import packing
-from streamdump.errors import CaptureError, UsageError
+from ..capture.blocks import Blocks, Raw, explain
+from ..capture.files import CaptureReader, open_capture
+from ..capture.pcapng import MAGIC
+from ..capture.unpack import packing
+from ..errors import CaptureError, UsageError
 
 T = TypeVar("T")
 

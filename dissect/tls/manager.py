@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from streamdump.model import Options, SideData, StreamGap, Verdict
-from streamdump.tcp.assembler import TcpStream
-from streamdump.tls.keys import KeyLog
-from streamdump.tls.records import alert, begins, sealed
+from ..model import Options, SideData, StreamGap, Verdict
+from ..tcp.assembler import TcpStream
+from .keys import KeyLog
+from .records import alert, begins, sealed
 
 if TYPE_CHECKING:
-    from streamdump.tls.decryptor import TlsDecryptor
-    from streamdump.tls.facts import Facts
+    from .decryptor import TlsDecryptor
+    from .facts import Facts
 
 BOTH = 3
 """Both sides, a bit for each."""
@@ -65,7 +65,7 @@ class TlsState(msgspec.Struct, gc=False):
         told = self.known()
         if told is None:
             return {}
-        from streamdump.tls.diagnostics import troubles
+        from .diagnostics import troubles
 
         found = troubles(told)
         return told.row() | ({"tls_troubles": found} if found else {})
@@ -187,11 +187,11 @@ class TlsManager:
             if not tls.heard:
                 found, middle = begins(first), self.keys.named and sealed(first)
                 if found is not False or middle:
-                    from streamdump.tls.decryptor import TlsDecryptor
+                    from .decryptor import TlsDecryptor
 
                     tls.stage = TlsDecryptor(self.options, self.keys, from_start, middle)
             elif tls.stage is None and not item.position and alert(first):
-                from streamdump.tls.facts import refused
+                from .facts import refused
 
                 tls.facts = refused(item.side, first, (item.order, item.number, item.file, item.time_ns))
             tls.heard |= side

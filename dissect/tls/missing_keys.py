@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from streamdump.model import Options
-from streamdump.tls import schedule
-from streamdump.tls.ciphers import Opener, opener_of
-from streamdump.tls.handshake import TlsHandshake
-from streamdump.tls.hello import ClientHello, ServerHello
-from streamdump.tls.keys import EARLY, HANDSHAKE, MASTER, TRAFFIC, KeyLog
-from streamdump.tls.record_buffer import Epoch, RecordBuffer
-from streamdump.tls.suites import suite
+from ..model import Options
+from . import schedule
+from .ciphers import Opener, opener_of
+from .handshake import TlsHandshake
+from .hello import ClientHello, ServerHello
+from .keys import EARLY, HANDSHAKE, MASTER, TRAFFIC, KeyLog
+from .record_buffer import Epoch, RecordBuffer
+from .suites import suite
 
 KNOWN = 256
 """What opens records is kept for so many keys."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from streamdump.model import StreamGap
-from streamdump.tls import hello
-from streamdump.tls.ciphers import HEADER
-from streamdump.tls.hello import TLS_12, TLS_13
-from streamdump.tls.missing_keys import BEGINNING, MISSING, MissingKeys
-from streamdump.tls.record_buffer import Epoch, RecordBuffer
-from streamdump.tls.records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESSAGE, sane
+from ..model import StreamGap
+from . import hello
+from .ciphers import HEADER
+from .hello import TLS_12, TLS_13
+from .missing_keys import BEGINNING, MISSING, MissingKeys
+from .record_buffer import Epoch, RecordBuffer
+from .records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESSAGE, sane
 
 
 class RecordReader(MissingKeys):

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from streamdump.model import Mark, SideData, StreamGap
-from streamdump.tls.ciphers import Opener
-from streamdump.tls.facts import Alert
+from ..model import Mark, SideData, StreamGap
+from .ciphers import Opener
+from .facts import Alert
 
 PIECE_COST = 256
 """The least that a held segment counts: it takes more memory than its bytes."""

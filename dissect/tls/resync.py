@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from streamdump.model import StreamGap
-from streamdump.tls.ciphers import HEADER, Opener
-from streamdump.tls.hello import TLS_12, TLS_13
-from streamdump.tls.keys import TRAFFIC
-from streamdump.tls.record_buffer import Epoch, RecordBuffer, SealedGap
-from streamdump.tls.records import DATA, LARGEST, sane
+from ..model import StreamGap
+from .ciphers import HEADER, Opener
+from .hello import TLS_12, TLS_13
+from .keys import TRAFFIC
+from .record_buffer import Epoch, RecordBuffer, SealedGap
+from .records import DATA, LARGEST, sane
 
 if TYPE_CHECKING:
-    from streamdump.tls.decryptor import TlsDecryptor
-    from streamdump.tls.keys import KeyLog
+    from .decryptor import TlsDecryptor
+    from .keys import KeyLog
 
 FREE_WORK, FREE_GUESSES, WORK_A_BYTE = 100_000, 50_000, 1_000
 """What a side may spend, about in nanoseconds: at first, with its handshake captured and without, which is little since any number of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import NamedTuple
 
-from streamdump.tls.suites import CBC, CHACHA20, Suite
+from .suites import CBC, CHACHA20, Suite
 
 
 class Keys(NamedTuple):

@@ -1,5 +1,5 @@
 """The tables as a plugin for Wireshark."""
 
-from streamdump.wireshark.generate import plugin, plugin_protocols, prefix
+from .generate import plugin, plugin_protocols, prefix
 
 __all__ = ["plugin", "plugin_protocols", "prefix"]

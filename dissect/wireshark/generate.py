@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
-from streamdump.layout import Entry, Field, Layout, Number
-from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, WORDS, RegisteredField, declared
-from streamdump.protocols.protocol import Protocol
-from streamdump.protocols.rabbitmq import chunk
-from streamdump.protocols.rabbitmq.compression import COMPRESSIONS
-from streamdump.wireshark.iggy import COMPUTED, iggy_tables
-from streamdump.wireshark.lua import TypeWriter, quoted, table
+from ..layout import Entry, Field, Layout, Number
+from ..protocols import PROTOCOLS
+from ..protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, WORDS, RegisteredField, declared
+from ..protocols.protocol import Protocol
+from ..protocols.rabbitmq import chunk
+from ..protocols.rabbitmq.compression import COMPRESSIONS
+from .iggy import COMPUTED, iggy_tables
+from .lua import TypeWriter, quoted, table
 
 LEFT_OUT = ("seastar-rpc", "mewbase")
 """Wireshark has a dissector for the first, and BSON in Lua would be another project."""

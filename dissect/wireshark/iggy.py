@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from streamdump.protocols.iggy import bodies, frames
-from streamdump.protocols.iggy.bodies import VERSIONS
-from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS
-from streamdump.protocols.iggy.commands import BY_CODE, LISTED, OPERATIONS, Forms
-from streamdump.protocols.iggy.layout_versions import CLASSIC, CLIENT_VERSIONS, EDGES, LAYOUTS, SERVER_VERSIONS
-from streamdump.protocols.iggy.statuses import statuses
-from streamdump.wireshark.lua import TypeWriter, quoted, table
+from ..protocols.iggy import bodies, frames
+from ..protocols.iggy.bodies import VERSIONS
+from ..protocols.iggy.candidates import TEXT_LAYOUTS
+from ..protocols.iggy.commands import BY_CODE, LISTED, OPERATIONS, Forms
+from ..protocols.iggy.layout_versions import CLASSIC, CLIENT_VERSIONS, EDGES, LAYOUTS, SERVER_VERSIONS
+from ..protocols.iggy.statuses import statuses
+from .lua import TypeWriter, quoted, table
 
 COMPUTED: Mapping[int, str] = {id(VERSIONS): "packed_version", id(frames.OK): "status_name"} | {
     id(statuses(layout)): "status_name" for layout in LAYOUTS

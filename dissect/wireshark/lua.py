@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from streamdump.layout import (
+from ..layout import (
     Array,
     Bits,
     Blob,
@@ -25,8 +25,8 @@ from streamdump.layout import (
     Text,
     Type,
 )
-from streamdump.protocols.iggy import bodies
-from streamdump.protocols.rabbitmq import chunk, layouts
+from ..protocols.iggy import bodies
+from ..protocols.rabbitmq import chunk, layouts
 
 BY_HAND: Mapping[Type, str] = {
     chunk.CHUNK: "chunk",

@@ -79,7 +79,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = code("dissect/protocols/__init__.py")
     place = tree / "dissect" / "protocols" / "__init__.py"
     text = place.read_text()
-    text = text.replace("\nfrom streamdump.protocols.mewbase", f"\n{line}from streamdump.protocols.mewbase")
+    text = text.replace("\nfrom .mewbase", f"\n{line}from .mewbase")
     place.write_text(re.sub(r"^(PROTOCOLS: .*)\)$", r"\1, *LANTERN)", text, flags=re.M))
     run(tree, "-c", SPOKEN)
     return tree

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streamdump.errors import Malformed
-from streamdump.layout import (
+from ...errors import Malformed
+from ...layout import (
     Array,
     Blob,
     Choice,
@@ -39,8 +39,8 @@ from streamdump.layout import (
     u64le,
     u128le,
 )
-from streamdump.layout.walk import Walker
-from streamdump.protocols.iggy.layout_versions import LAYOUTS, RANK
+from ...layout.walk import Walker
+from .layout_versions import LAYOUTS, RANK
 
 Body = tuple[Entry, ...]
 

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from streamdump.layout.walk import Walked
-from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.commands import LISTED, REGISTER
-from streamdump.protocols.iggy.frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
-from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
-from streamdump.protocols.iggy.resync import long_header
-from streamdump.protocols.iggy.statuses import statuses
-from streamdump.protocols.protocol import Context
-from streamdump.protocols.records import Damage, Frame
+from ...layout.walk import Walked
+from ..protocol import Context
+from ..records import Damage, Frame
+from . import frames
+from .commands import LISTED, REGISTER
+from .frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
+from .frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
+from .layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
+from .resync import long_header
+from .statuses import statuses
 
 DECIDING_KEPT = 8
 """So many of the frames that told layouts apart are kept for the row of the conversation."""

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from xxhash import xxh3_64_intdigest
 
-from streamdump.protocols.iggy.layout_versions import RANK
+from .layout_versions import RANK
 
 Check = Callable[[bytes, int, int, int], list[str]]
 """`check(data, start, body, end)`: notes on the frame data[start:end], whose body begins at `body`. The frame has been decoded before,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from streamdump.layout import Array, Blob, Choice, Entry, Field, Fixed, Optional, Repeat, Rest, Since, boolean, f32le, u8, u32le, u64le
-from streamdump.layout.versions import at
-from streamdump.protocols.iggy import bodies as b
-from streamdump.protocols.iggy.bodies import Body, since, until
-from streamdump.protocols.iggy.layout_versions import LAYOUTS, RANK
+from ...layout import Array, Blob, Choice, Entry, Field, Fixed, Optional, Repeat, Rest, Since, boolean, f32le, u8, u32le, u64le
+from ...layout.versions import at
+from . import bodies as b
+from .bodies import Body, since, until
+from .layout_versions import LAYOUTS, RANK
 
 Forms = tuple[Body, ...]
 """The forms a body has within the releases of one layout, the likeliest first."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.protocols.compare_rules import CompareRules, Fields, TotalRule
-from streamdump.protocols.iggy.layout_versions import LAYOUTS, in_words
+from ..compare_rules import CompareRules, Fields, TotalRule
+from .layout_versions import LAYOUTS, in_words
 
 
 def _place(fields: Fields) -> str:

@@ -11,26 +11,26 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar
 
-from streamdump.model import END
-from streamdump.protocols.buffer import Range
-from streamdump.protocols.dissector import Dissector
-from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.bodies import ADDED, PARTS
-from streamdump.protocols.iggy.candidates import Asked, Candidates, Placement
-from streamdump.protocols.iggy.commands import COMMANDS
-from streamdump.protocols.iggy.compare_rules import COMPARE_RULES
-from streamdump.protocols.iggy.frame_redaction import LOGIN
-from streamdump.protocols.iggy.frames import HEADER
-from streamdump.protocols.iggy.framing import PORTS, IggyFraming
-from streamdump.protocols.iggy.heuristic import heuristic
-from streamdump.protocols.iggy.info import TEXT, info, relate, traffic
-from streamdump.protocols.iggy.layout_versions import LAYOUTS
-from streamdump.protocols.iggy.meaning import FrameDecoder
-from streamdump.protocols.iggy.request_queue import LOST, UNSURE, RequestQueue, sent
-from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
-from streamdump.protocols.parser import Parser, bytes_of
-from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import Frame, FrameGap, Meant
+from ...model import END
+from ..buffer import Range
+from ..dissector import Dissector
+from ..parser import Parser, bytes_of
+from ..protocol import Context, Protocol
+from ..records import Frame, FrameGap, Meant
+from . import frames
+from .bodies import ADDED, PARTS
+from .candidates import Asked, Candidates, Placement
+from .commands import COMMANDS
+from .compare_rules import COMPARE_RULES
+from .frame_redaction import LOGIN
+from .frames import HEADER
+from .framing import PORTS, IggyFraming
+from .heuristic import heuristic
+from .info import TEXT, info, relate, traffic
+from .layout_versions import LAYOUTS
+from .meaning import FrameDecoder
+from .request_queue import LOST, UNSURE, RequestQueue, sent
+from .scrub_rules import SCRUB_RULES
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""

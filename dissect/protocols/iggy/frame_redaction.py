@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from streamdump.layout.values import redacted
-from streamdump.layout.walk import Walked
-from streamdump.model import Span
+from ...layout.values import redacted
+from ...layout.walk import Walked
+from ...model import Span
 
 SMALL = 1_024
 """No frame that carries a secret has more bytes behind its header; but one whose size is wrong may hold it."""

@@ -12,15 +12,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from streamdump.layout import Array, Entry, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
-from streamdump.layout.generate import decoder, exact_decoder
-from streamdump.layout.spans import walk_often
-from streamdump.layout.types import has_secret, minimum
-from streamdump.layout.values import UNREADABLE
-from streamdump.layout.walk import Walked
-from streamdump.protocols.iggy import bodies as b
-from streamdump.protocols.iggy.bodies import Body
-from streamdump.protocols.iggy.commands import (
+from ...layout import Array, Entry, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
+from ...layout.generate import decoder, exact_decoder
+from ...layout.spans import walk_often
+from ...layout.types import has_secret, minimum
+from ...layout.values import UNREADABLE
+from ...layout.walk import Walked
+from . import bodies as b
+from .bodies import Body
+from .commands import (
     BY_CODE,
     EMPTY,
     LISTED,
@@ -34,8 +34,8 @@ from streamdump.protocols.iggy.commands import (
     Forms,
     forms,
 )
-from streamdump.protocols.iggy.layout_versions import CLASSIC, LAYOUTS, LONG
-from streamdump.protocols.iggy.statuses import statuses
+from .layout_versions import CLASSIC, LAYOUTS, LONG
+from .statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
 """How the code 32 that is a login and the code 33 that is a logout are told from the later ones."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamdump.protocols.dissector import SEARCH_WINDOW, WAIT
-from streamdump.protocols.iggy.candidates import Candidates
-from streamdump.protocols.iggy.commands import BY_CODE
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
-from streamdump.protocols.iggy.layout_versions import CLASSIC
-from streamdump.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, polled, responses_to
-from streamdump.protocols.iggy.statuses import NAMES
-from streamdump.protocols.work_budget import STEP, WorkBudget
+from ..dissector import SEARCH_WINDOW, WAIT
+from ..work_budget import STEP, WorkBudget
+from .candidates import Candidates
+from .commands import BY_CODE
+from .frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from .layout_versions import CLASSIC
+from .resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, polled, responses_to
+from .statuses import NAMES
 
 if TYPE_CHECKING:
-    from streamdump.protocols.parser import Parser
+    from ..parser import Parser
 
 PORTS = (8090,)
 

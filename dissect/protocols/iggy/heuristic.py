@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple
 
-from streamdump.model import Verdict
-from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import fits as fits_so_far
-from streamdump.protocols.iggy.commands import BY_CODE
-from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
-from streamdump.protocols.iggy.layout_versions import CLASSIC, LONG
-from streamdump.protocols.iggy.resync import LONG_TOLD, READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
-from streamdump.protocols.protocol import DetectionView, SideView
-from streamdump.protocols.records import Damage
-from streamdump.protocols.work_budget import STEP, WorkBudget
+from ...model import Verdict
+from ..protocol import DetectionView, SideView
+from ..records import Damage
+from ..work_budget import STEP, WorkBudget
+from . import frames
+from .candidates import fits as fits_so_far
+from .commands import BY_CODE
+from .frames import EVICTION, REPLY, REQUEST, U32, U32_U32
+from .layout_versions import CLASSIC, LONG
+from .resync import LONG_TOLD, READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
 
 PORT = 8090
 

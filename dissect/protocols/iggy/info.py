@@ -6,10 +6,10 @@ from collections.abc import Callable
 from time import gmtime, strftime
 from typing import Any
 
-from streamdump.model import ConversationRow, Message
-from streamdump.protocols.iggy.bodies import YEAR_2020, YEAR_2100
-from streamdump.protocols.iggy.layout_versions import RELEASES
-from streamdump.protocols.protocol import Traffic
+from ...model import ConversationRow, Message
+from ..protocol import Traffic
+from .bodies import YEAR_2020, YEAR_2100
+from .layout_versions import RELEASES
 
 TEXT = """\
 No frame states its layout. streamdump keeps the layouts in which every frame of a conversation decodes with nothing left over;

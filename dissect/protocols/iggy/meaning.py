@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from streamdump.layout import Style
-from streamdump.layout.values import UNREADABLE, redacted
-from streamdump.layout.walk import Walked
-from streamdump.model import END, Fault
-from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
-from streamdump.protocols.iggy.checksums import Check, checks, request_checksum
-from streamdump.protocols.iggy.frame_redaction import hide
-from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, Read
-from streamdump.protocols.iggy.info import topic_of
-from streamdump.protocols.iggy.statuses import possible_names
-from streamdump.protocols.protocol import Context
-from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Frame, Meant
+from ...layout import Style
+from ...layout.values import UNREADABLE, redacted
+from ...layout.walk import Walked
+from ...model import END, Fault
+from ..protocol import Context
+from ..records import NONE, REQUEST, RESPONSE, Frame, Meant
+from . import frames
+from .candidates import STATING, Candidates, Placement
+from .checksums import Check, checks, request_checksum
+from .frame_redaction import hide
+from .frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, Read
+from .info import topic_of
+from .statuses import possible_names
 
 LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""

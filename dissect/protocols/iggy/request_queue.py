@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 
-from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS, Asked, Candidates, fits
-from streamdump.protocols.iggy.commands import ADVANCING, OPERATIONS, REGISTER
-from streamdump.protocols.iggy.frame_redaction import is_text
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32_U32, CommandTable
-from streamdump.protocols.records import Frame
+from ..records import Frame
+from . import frames
+from .candidates import TEXT_LAYOUTS, Asked, Candidates, fits
+from .commands import ADVANCING, OPERATIONS, REGISTER
+from .frame_redaction import is_text
+from .frames import EVICTION, HEADER, REPLY, REQUEST, U32_U32, CommandTable
 
 SURE, FITTED, BELIEVED, SUPPOSED, SHAKEN = "sure", "fitted", "believed", "supposed", "shaken"
 """How far the order of frames tells who answers whom: it does; it seems to, by what a response holds, or as the client keeps one request in

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from struct import Struct
 
-from streamdump.protocols.dissector import SEARCH_WINDOW
-from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32
-from streamdump.protocols.iggy.layout_versions import CLASSIC
-from streamdump.protocols.iggy.statuses import NAMES
-from streamdump.protocols.work_budget import STEP, WorkBudget
+from ..dissector import SEARCH_WINDOW
+from ..work_budget import STEP, WorkBudget
+from . import frames
+from .commands import BY_CODE, OPERATION_LABELS
+from .frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32
+from .layout_versions import CLASSIC
+from .statuses import NAMES
 
 _ZEROS = bytes(66)
 _NO_ZERO = re.compile(b"[^\0]")

@@ -7,9 +7,9 @@ from zlib import crc32
 
 from xxhash import xxh3_64_intdigest
 
-from streamdump.model import Span
-from streamdump.protocols.iggy.frames import HEADER
-from streamdump.protocols.scrub_rules import ScrubRules
+from ...model import Span
+from ..scrub_rules import ScrubRules
+from .frames import HEADER
 
 _REQUEST_SUM = 144
 """Where a request of the 256-byte framing has the checksum of its body."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 
-from streamdump.protocols.iggy.layout_versions import RELEASES as LAYOUT_RELEASES
+from .layout_versions import RELEASES as LAYOUT_RELEASES
 
 RELEASES = ("0.0.4", "0.0.30", "0.0.52", "0.1.5", "0.2.5", "0.2.20", "0.3.0", "0.4.300", "0.5.0", "0.6.0", "0.8.0", "0.9.0-edge.5")
 """The releases looked at (0.3.0 for two codes only); one in between may have changed earlier than the table says."""

@@ -8,13 +8,18 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
-from streamdump import quota
-from streamdump.bson import ELEMENT, UNREADABLE, WalkedDocument, read, walk
-from streamdump.layout.values import RENDER, redacted
-from streamdump.model import Fault, Limited, Span
-from streamdump.protocols.dissector import Dissector
-from streamdump.protocols.mewbase.compare_rules import COMPARE_RULES
-from streamdump.protocols.mewbase.framing import (
+from ... import quota
+from ...bson import ELEMENT, UNREADABLE, WalkedDocument, read, walk
+from ...layout.values import RENDER, redacted
+from ...model import Fault, Limited, Span
+from ...quota import ValueQuota
+from ..dissector import Dissector
+from ..parser import Parser
+from ..protocol import Context, Protocol
+from ..records import NONE, PARTIAL_RESPONSE, REQUEST, RESPONSE, Frame, Meant, Role
+from ..streams import DeclaredStreams
+from .compare_rules import COMPARE_RULES
+from .framing import (
     COUNTED,
     FRAME,
     HEADS,
@@ -30,9 +35,9 @@ from streamdump.protocols.mewbase.framing import (
     odd_length,
     reads,
 )
-from streamdump.protocols.mewbase.heuristic import heuristic
-from streamdump.protocols.mewbase.info import TEXT, failed, info, traffic, unanswered
-from streamdump.protocols.mewbase.layouts import (
+from .heuristic import heuristic
+from .info import TEXT, failed, info, traffic, unanswered
+from .layouts import (
     BY_NAME,
     CLIENT,
     FRAMES,
@@ -45,13 +50,8 @@ from streamdump.protocols.mewbase.layouts import (
     shape,
     shown_in_connect,
 )
-from streamdump.protocols.mewbase.request_order import Dates, RequestOrder
-from streamdump.protocols.mewbase.scrub_rules import SCRUB_RULES
-from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import NONE, PARTIAL_RESPONSE, REQUEST, RESPONSE, Frame, Meant, Role
-from streamdump.protocols.streams import DeclaredStreams
-from streamdump.quota import ValueQuota
+from .request_order import Dates, RequestOrder
+from .scrub_rules import SCRUB_RULES
 
 _INT32 = Struct("<i").unpack_from
 

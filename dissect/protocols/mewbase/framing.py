@@ -13,10 +13,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from streamdump.bson import ELEMENT, TYPES, UNREADABLE, read, walk
-from streamdump.model import VALUES
-from streamdump.protocols.dissector import SEARCH_WINDOW
-from streamdump.protocols.mewbase.layouts import FRAMES, FrameTable
+from ...bson import ELEMENT, TYPES, UNREADABLE, read, walk
+from ...model import VALUES
+from ..dissector import SEARCH_WINDOW
+from .layouts import FRAMES, FrameTable
 
 TYPE: Final = b"\x02type\x00"
 FRAME: Final = b"\x03frame\x00"

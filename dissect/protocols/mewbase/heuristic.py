@@ -6,12 +6,12 @@ from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
-from streamdump.bson import UNREADABLE, read
-from streamdump.model import Verdict
-from streamdump.protocols.mewbase.framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidate
-from streamdump.protocols.mewbase.layouts import BY_NAME, CLIENT
-from streamdump.protocols.protocol import DetectionView
-from streamdump.protocols.work_budget import STEP
+from ...bson import UNREADABLE, read
+from ...model import Verdict
+from ..protocol import DetectionView
+from ..work_budget import STEP
+from .framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidate
+from .layouts import BY_NAME, CLIENT
 
 SCANNED: Final = 1 << 18
 """Bytes of a conversation without its beginning that are searched for a frame."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from streamdump.bson import Special
-from streamdump.model import Message
-from streamdump.protocols.protocol import Traffic
-from streamdump.protocols.records import LOST
+from ...bson import Special
+from ...model import Message
+from ..protocol import Traffic
+from ..records import LOST
 
 
 def failed(message: Message) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from streamdump.bson import NAME_SHOWN, Special
+from ...bson import NAME_SHOWN, Special
 
 CLIENT, SERVER = "client", "server"
 

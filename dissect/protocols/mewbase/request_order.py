@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from streamdump.model import Fault
-from streamdump.protocols.mewbase.layouts import FrameTable
-from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Role
+from ...model import Fault
+from ..records import NONE, REQUEST, RESPONSE, Role
+from .layouts import FrameTable
 
 NUMBERED: Final = "2016-12-01"
 """The day from which requests carry a rID."""

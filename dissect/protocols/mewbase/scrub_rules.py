@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
-from streamdump.model import Message, Span
-from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart, What
+from ...model import Message, Span
+from ..scrub_rules import ScrubRules, SensitivePart, What
 
 _INT32 = Struct("<i").unpack_from
 

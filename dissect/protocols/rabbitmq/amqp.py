@@ -15,8 +15,8 @@ from struct import Struct, error
 from typing import Any
 from uuid import UUID
 
-from streamdump.layout.values import lossy
-from streamdump.quota import PLENTY, Spans, ValueQuota
+from ...layout.values import lossy
+from ...quota import PLENTY, Spans, ValueQuota
 
 PAIR, DESCRIBED = 3, 2
 """How many values a pair of a map is, with its key and its value, and how many are in a described value: descriptor and value."""

@@ -17,14 +17,14 @@ from struct import error as struct_error
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from streamdump.errors import Malformed, OverLimit
-from streamdump.layout.types import Custom, Style
-from streamdump.layout.values import RENDER, lossy
-from streamdump.layout.walk import Walker
-from streamdump.protocols.rabbitmq import amqp
-from streamdump.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
-from streamdump.protocols.rabbitmq.span_recorder import SpanRecorder
-from streamdump.quota import Spans, ValueQuota
+from ...errors import Malformed, OverLimit
+from ...layout.types import Custom, Style
+from ...layout.values import RENDER, lossy
+from ...layout.walk import Walker
+from ...quota import Spans, ValueQuota
+from . import amqp
+from .compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
+from .span_recorder import SpanRecorder
 
 CHUNK_TYPES = {0: "user", 1: "tracking delta", 2: "tracking snapshot"}
 TRACKING_TYPES = {0: "sequence", 1: "offset", 2: "timestamp"}

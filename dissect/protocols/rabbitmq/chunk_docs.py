@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streamdump.layout import PartTable
-from streamdump.layout.docs import Row
-from streamdump.protocols.rabbitmq.chunk import CURRENT, DRAFT, DRAFT_TIMED, TRACKING_TYPES, ChunkForm, HeaderField
-from streamdump.protocols.rabbitmq.compression import COMPRESSIONS
+from ...layout import PartTable
+from ...layout.docs import Row
+from .chunk import CURRENT, DRAFT, DRAFT_TIMED, TRACKING_TYPES, ChunkForm, HeaderField
+from .compression import COMPRESSIONS
 
 _TYPES = {"B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "q": "int64", "3s": "3 bytes"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.protocols.compare_rules import CompareRules, Fields, TotalRule
+from ..compare_rules import CompareRules, Fields, TotalRule
 
 
 def _publisher(fields: Fields, asked: Fields) -> str:

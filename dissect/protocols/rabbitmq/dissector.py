@@ -7,30 +7,30 @@ from enum import Enum
 from struct import Struct
 from typing import Any, ClassVar
 
-from streamdump.errors import Malformed
-from streamdump.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk, walk_often
-from streamdump.layout.values import RENDER
-from streamdump.model import Fault, Head, Limited, Span
-from streamdump.protocols.dissector import Dissector
-from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.rabbitmq import layouts, layouts_draft, sasl_redaction
-from streamdump.protocols.rabbitmq.chunk import EntryReader, draft_form
-from streamdump.protocols.rabbitmq.chunk_docs import ADDED, DRAFT_PARTS, PARTS
-from streamdump.protocols.rabbitmq.compare_rules import COMPARE_RULES
-from streamdump.protocols.rabbitmq.fast_decode import PlainLayouts, plain_layouts
-from streamdump.protocols.rabbitmq.frame_redaction import GuardedFrame as Read
-from streamdump.protocols.rabbitmq.frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
-from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
-from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
-from streamdump.protocols.rabbitmq.info import alarms, info, traffic
-from streamdump.protocols.rabbitmq.meaning import FOLLOWS, NOTHING, UNLIMITED, meaning_of
-from streamdump.protocols.rabbitmq.publishers import Publishers
-from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
-from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
-from streamdump.protocols.records import NONE, REQUEST, RESPONSE, Frame, Meant, Role
-from streamdump.protocols.streams import DeclaredStreams
-from streamdump.quota import Spans, UnpackQuota, ValueQuota
+from ...errors import Malformed
+from ...layout import UNREADABLE, Layout, Style, decoder, fault_of, walk, walk_often
+from ...layout.values import RENDER
+from ...model import Fault, Head, Limited, Span
+from ...quota import Spans, UnpackQuota, ValueQuota
+from ..dissector import Dissector
+from ..parser import Parser
+from ..protocol import Context, Protocol
+from ..records import NONE, REQUEST, RESPONSE, Frame, Meant, Role
+from ..streams import DeclaredStreams
+from . import layouts, layouts_draft, sasl_redaction
+from .chunk import EntryReader, draft_form
+from .chunk_docs import ADDED, DRAFT_PARTS, PARTS
+from .compare_rules import COMPARE_RULES
+from .fast_decode import PlainLayouts, plain_layouts
+from .frame_redaction import GuardedFrame as Read
+from .frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
+from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
+from .heuristic import probe_current, probe_draft
+from .info import alarms, info, traffic
+from .meaning import FOLLOWS, NOTHING, UNLIMITED, meaning_of
+from .publishers import Publishers
+from .sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
+from .scrub_rules import SCRUB_RULES
 
 _BODIED = frozenset(("Publish", "Deliver"))
 """Messages that hold those of the user."""

@@ -12,14 +12,14 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-from streamdump.layout import Layout, Style, decoder
-from streamdump.layout.values import RENDER
-from streamdump.protocols.rabbitmq import layouts, layouts_draft
-from streamdump.protocols.rabbitmq.amqp import read as read_amqp
-from streamdump.protocols.rabbitmq.chunk import CURRENT, MAGIC
-from streamdump.protocols.rabbitmq.framing import Language, Table
-from streamdump.protocols.rabbitmq.meaning import FOLLOWS, Fields, Follow, Meaning, meaning_of
-from streamdump.quota import PLENTY, ValueQuota
+from ...layout import Layout, Style, decoder
+from ...layout.values import RENDER
+from ...quota import PLENTY, ValueQuota
+from . import layouts, layouts_draft
+from .amqp import read as read_amqp
+from .chunk import CURRENT, MAGIC
+from .framing import Language, Table
+from .meaning import FOLLOWS, Fields, Follow, Meaning, meaning_of
 
 _U32 = Struct(">I").unpack_from
 _PUBLISH = Struct(">IHHBi").unpack_from

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from streamdump.layout import Layout, Style, walk
-from streamdump.layout.values import redacted
-from streamdump.model import Fault, Span
-from streamdump.protocols.rabbitmq import layouts, sasl_redaction
-from streamdump.protocols.rabbitmq.framing import Language
-from streamdump.protocols.rabbitmq.sasl_redaction import is_mechanism, username
+from ...layout import Layout, Style, walk
+from ...layout.values import redacted
+from ...model import Fault, Span
+from . import layouts, sasl_redaction
+from .framing import Language
+from .sasl_redaction import is_mechanism, username
 
 HIDDEN = "hidden: a password may be in it"
 

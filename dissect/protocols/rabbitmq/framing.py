@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from struct import Struct
 
-from streamdump.errors import Malformed
-from streamdump.layout import UNREADABLE, Layout, Style, decoder
-from streamdump.layout.types import Array, Field, Fixed, Number, minimum
-from streamdump.protocols.dissector import SEARCH_WINDOW
-from streamdump.protocols.rabbitmq import layouts, layouts_draft, sasl_redaction
-from streamdump.protocols.rabbitmq.chunk import (
+from ...errors import Malformed
+from ...layout import UNREADABLE, Layout, Style, decoder
+from ...layout.types import Array, Field, Fixed, Number, minimum
+from ...quota import PLENTY
+from ..dissector import SEARCH_WINDOW
+from ..work_budget import STEP, WorkBudget
+from . import layouts, layouts_draft, sasl_redaction
+from .chunk import (
     CURRENT,
     DRAFT,
     DRAFT_TIMED,
@@ -24,9 +26,7 @@ from streamdump.protocols.rabbitmq.chunk import (
     tiles_chunk,
     tiles_published,
 )
-from streamdump.protocols.rabbitmq.layouts import PUBLISH_2
-from streamdump.protocols.work_budget import STEP, WorkBudget
-from streamdump.quota import PLENTY
+from .layouts import PUBLISH_2
 
 SIZE_LIMIT = 64 << 20
 """No frame is looked for that is longer: 1 MiB is usual, and Deliver frames are not held to it."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, NamedTuple
 
-from streamdump.layout import UNREADABLE, Layout, Style, decoder, walk
-from streamdump.model import Verdict
-from streamdump.protocols.protocol import DetectionView, SideView
-from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, SIZE_LIMIT, Language
-from streamdump.protocols.work_budget import STEP, WorkBudget
+from ...layout import UNREADABLE, Layout, Style, decoder, walk
+from ...model import Verdict
+from ..protocol import DetectionView, SideView
+from ..work_budget import STEP, WorkBudget
+from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, SIZE_LIMIT, Language
 
 FRAMES = 24
 """Frames of one side that are looked at."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from streamdump.layout import Field, Layout
-from streamdump.model import Message
-from streamdump.protocols.protocol import Traffic
-from streamdump.protocols.rabbitmq.layouts import CREDIT_KEPT
+from ...layout import Field, Layout
+from ...model import Message
+from ..protocol import Traffic
+from .layouts import CREDIT_KEPT
 
 RUNS = 3
 """Runs of numbers that a line shows before it gives up."""

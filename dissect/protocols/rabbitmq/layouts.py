@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from streamdump.layout.types import (
+from ...layout.types import (
     Array,
     Blob,
     Choice,
@@ -29,10 +29,10 @@ from streamdump.layout.types import (
     u32,
     u64,
 )
-from streamdump.protocols.rabbitmq.chunk import CHUNK, PUBLISHED, PUBLISHED_FILTERED
+from .chunk import CHUNK, PUBLISHED, PUBLISHED_FILTERED
 
 if TYPE_CHECKING:
-    from streamdump.layout.walk import Walker
+    from ...layout.walk import Walker
 
 COMMANDS = {
     0x0001: "DeclarePublisher",

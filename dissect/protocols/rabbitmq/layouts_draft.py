@@ -6,9 +6,9 @@ between this one and the first release are told apart from it by nothing in the 
 
 from __future__ import annotations
 
-from streamdump.layout.types import Array, Blob, Field, Layout, Optional, i16, i32, u16, u32, u64
-from streamdump.protocols.rabbitmq.chunk import DRAFT_CHUNK, DRAFT_PUBLISHED
-from streamdump.protocols.rabbitmq.layouts import CORRELATION_ID, PROPERTIES, SASL_USERNAME, STREAM, STRING, STRINGS, Layouts
+from ...layout.types import Array, Blob, Field, Layout, Optional, i16, i32, u16, u32, u64
+from .chunk import DRAFT_CHUNK, DRAFT_PUBLISHED
+from .layouts import CORRELATION_ID, PROPERTIES, SASL_USERNAME, STREAM, STRING, STRINGS, Layouts
 
 COMMANDS = {
     0: "Publish",

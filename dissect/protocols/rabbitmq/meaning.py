@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from streamdump.layout import Layout
-from streamdump.protocols.rabbitmq import layouts, layouts_draft
-from streamdump.protocols.rabbitmq.layouts import CREDIT_KEPT
-from streamdump.protocols.records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
+from ...layout import Layout
+from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
+from . import layouts, layouts_draft
+from .layouts import CREDIT_KEPT
 
 if TYPE_CHECKING:
-    from streamdump.protocols.rabbitmq.dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
+    from .dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
 
 Fields = dict[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from struct import Struct
 from zlib import crc32
 
-from streamdump.model import Message, Span
-from streamdump.protocols.rabbitmq.sasl_redaction import long_strings
-from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart
+from ...model import Message, Span
+from ..scrub_rules import ScrubRules, SensitivePart
+from .sasl_redaction import long_strings
 
 _U32 = Struct(">I")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamdump.errors import Malformed, OverLimit
-from streamdump.model import Span
-from streamdump.quota import Spans
+from ...errors import Malformed, OverLimit
+from ...model import Span
+from ...quota import Spans
 
 NOTES_KEPT = 64
 """Different notes on one frame; further ones are counted."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.protocols.compare_rules import CompareRules
-from streamdump.protocols.seastar.layouts import OVER
+from ..compare_rules import CompareRules
+from .layouts import OVER
 
 
 def _timeout(value: Any) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from streamdump.lz4 import REACH, unpack_block
+from ...lz4 import REACH, unpack_block
 
 _u32 = Struct("<I").unpack_from
 

@@ -9,24 +9,24 @@ from __future__ import annotations
 from struct import Struct
 from typing import ClassVar
 
-from streamdump.layout import Style
-from streamdump.layout.values import lossy
-from streamdump.protocols.dissector import SEARCH, WAIT, Dissector
-from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.records import Frame, Meant
-from streamdump.protocols.seastar import layouts
-from streamdump.protocols.seastar.compare_rules import COMPARE_RULES
-from streamdump.protocols.seastar.frame_chains import LARGEST_ID
-from streamdump.protocols.seastar.frame_decoders import CompressedFrames, PlainFrames, frames_of
-from streamdump.protocols.seastar.heuristic import NAME, heuristic
-from streamdump.protocols.seastar.info import TEXT, InfoWithVerb, hint, info, paired, relate, unanswered, verb, worked
-from streamdump.protocols.seastar.layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
-from streamdump.protocols.seastar.negotiation_frames import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
-from streamdump.protocols.seastar.resync import FrameSearch
-from streamdump.protocols.seastar.scrub_rules import SCRUB_RULES
-from streamdump.protocols.seastar.terms import FORCED, GREETING, UNKNOWN, NegotiatedTerms, Offer, SeastarFraming, agree, read_offer
-from streamdump.quota import UnpackQuota
+from ...layout import Style
+from ...layout.values import lossy
+from ...quota import UnpackQuota
+from ..dissector import SEARCH, WAIT, Dissector
+from ..parser import Parser
+from ..protocol import Context, Protocol
+from ..records import Frame, Meant
+from . import layouts
+from .compare_rules import COMPARE_RULES
+from .frame_chains import LARGEST_ID
+from .frame_decoders import CompressedFrames, PlainFrames, frames_of
+from .heuristic import NAME, heuristic
+from .info import TEXT, InfoWithVerb, hint, info, paired, relate, unanswered, verb, worked
+from .layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
+from .negotiation_frames import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
+from .resync import FrameSearch
+from .scrub_rules import SCRUB_RULES
+from .terms import FORCED, GREETING, UNKNOWN, NegotiatedTerms, Offer, SeastarFraming, agree, read_offer
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from

@@ -12,12 +12,12 @@ from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
 
-from streamdump.model import Options
-from streamdump.protocols.dissector import SEARCH_WINDOW
-from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
-from streamdump.protocols.seastar.layouts import END_OF_STREAM
-from streamdump.protocols.seastar.terms import PLACES, SeastarFraming
-from streamdump.protocols.work_budget import STEP, WorkBudget
+from ...model import Options
+from ..dissector import SEARCH_WINDOW
+from ..work_budget import STEP, WorkBudget
+from .compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
+from .layouts import END_OF_STREAM
+from .terms import PLACES, SeastarFraming
 
 _u32 = Struct("<I").unpack_from
 _i64 = Struct("<q").unpack_from

@@ -5,15 +5,15 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, ClassVar
 
-from streamdump.layout import UNREADABLE, Layout, Style, decoder, read, walk_often
-from streamdump.layout.values import RENDER
-from streamdump.model import Fault, Options, Span
-from streamdump.protocols.records import NONE, OPTIONAL_RESPONSE, REQUEST, RESPONSE, Damage, Meant
-from streamdump.protocols.seastar import compression, layouts
-from streamdump.protocols.seastar.compression import Unpackable
-from streamdump.protocols.seastar.layouts import END_OF_STREAM, OVER
-from streamdump.protocols.seastar.terms import OPENED, SeastarFraming
-from streamdump.quota import UnpackQuota
+from ...layout import UNREADABLE, Layout, Style, decoder, read, walk_often
+from ...layout.values import RENDER
+from ...model import Fault, Options, Span
+from ...quota import UnpackQuota
+from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, RESPONSE, Damage, Meant
+from . import compression, layouts
+from .compression import Unpackable
+from .layouts import END_OF_STREAM, OVER
+from .terms import OPENED, SeastarFraming
 
 _u32 = Struct("<I").unpack_from
 _i64 = Struct("<q").unpack_from

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from streamdump.model import Verdict
-from streamdump.protocols.protocol import DetectionView
-from streamdump.protocols.seastar.frame_chains import (
+from ...model import Verdict
+from ..protocol import DetectionView
+from .frame_chains import (
     FAR,
     LEAP,
     LIKELY,
@@ -17,8 +17,8 @@ from streamdump.protocols.seastar.frame_chains import (
     may_follow,
     within,
 )
-from streamdump.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
-from streamdump.protocols.seastar.terms import GREETING, UNKNOWN, SeastarFraming, read_offer
+from .layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
+from .terms import GREETING, UNKNOWN, SeastarFraming, read_offer
 
 NAME = "seastar-rpc"
 

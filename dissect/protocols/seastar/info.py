@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.model import ConversationRow, Message, Options
-from streamdump.protocols.seastar.layouts import NOT_MEASURED, OVER
+from ...model import ConversationRow, Message, Options
+from .layouts import NOT_MEASURED, OVER
 
 TEXT = """\
 The client sends one negotiation frame, the server answers with one or closes. What the server's holds is in force; that a connection is a

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from streamdump.layout import Blob, Choice, Field, FixedText, Layout, Repeat, Rest, Sized, Text, following, i64le, u32le, u64le
+from ...layout import Blob, Choice, Field, FixedText, Layout, Repeat, Rest, Sized, Text, following, i64le, u32le, u64le
 
 MAGIC = b"SSTARRPC"
 

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from streamdump.layout import Style, read, walk_often
-from streamdump.layout.walk_state import NOTES_KEPT
-from streamdump.model import SideData, Span
-from streamdump.protocols.buffer import ReceiveBuffer
-from streamdump.protocols.records import REQUEST, RESPONSE, Frame, Meant
-from streamdump.protocols.seastar import layouts
-from streamdump.protocols.seastar.frame_chains import LEAP, RULED_OUT, fit
-from streamdump.protocols.seastar.heuristic import NAME, SHORTEST
-from streamdump.protocols.seastar.info import connection_text
-from streamdump.protocols.seastar.layouts import (
+from ...layout import Style, read, walk_often
+from ...layout.walk_state import NOTES_KEPT
+from ...model import SideData, Span
+from ..buffer import ReceiveBuffer
+from ..records import REQUEST, RESPONSE, Frame, Meant
+from ..work_budget import STEP
+from . import layouts
+from .frame_chains import LEAP, RULED_OUT, fit
+from .heuristic import NAME, SHORTEST
+from .info import connection_text
+from .layouts import (
     COMPRESS,
     FEATURES,
     HANDLER_DURATION,
@@ -23,8 +24,7 @@ from streamdump.protocols.seastar.layouts import (
     STREAM_PARENT,
     TIMEOUT,
 )
-from streamdump.protocols.seastar.terms import NegotiatedTerms, Offer, SeastarFraming, agree
-from streamdump.protocols.work_budget import STEP
+from .terms import NegotiatedTerms, Offer, SeastarFraming, agree
 
 EXPECTED, SEEN, MISSED = range(3)
 """A side's negotiation frame: may still come, was there (whole or not), will not come."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streamdump.protocols.buffer import ReceiveBuffer
-from streamdump.protocols.seastar.frame_chains import (
+from ..buffer import ReceiveBuffer
+from ..work_budget import STEP
+from .frame_chains import (
     FAR,
     LARGE_SEGMENT,
     LIKELY,
@@ -18,9 +19,8 @@ from streamdump.protocols.seastar.frame_chains import (
     needed,
     within,
 )
-from streamdump.protocols.seastar.negotiation_frames import SideTerms
-from streamdump.protocols.seastar.terms import SeastarFraming
-from streamdump.protocols.work_budget import STEP
+from .negotiation_frames import SideTerms
+from .terms import SeastarFraming
 
 LATEST = 4
 """In so many segments frames are looked for that begin anywhere."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamdump.protocols.scrub_rules import ScrubRules
+from ..scrub_rules import ScrubRules
 
 SCRUB_RULES = ScrubRules(
     payloads=("payload", "features.data", "body", "undecoded", "trailing", "*.trailing"),

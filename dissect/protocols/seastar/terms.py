@@ -8,9 +8,9 @@ from itertools import product
 from struct import Struct
 from typing import Literal, NamedTuple
 
-from streamdump.layout.values import lossy
-from streamdump.protocols.seastar.compression import LZ4, LZ4_FRAGMENTED
-from streamdump.protocols.seastar.layouts import (
+from ...layout.values import lossy
+from .compression import LZ4, LZ4_FRAGMENTED
+from .layouts import (
     COMPRESS,
     CONNECTION_ID,
     FEATURES,

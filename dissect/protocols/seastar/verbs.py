@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from streamdump.errors import UsageError
-from streamdump.protocols.seastar import verbs_scylla
+from ...errors import UsageError
+from . import verbs_scylla
 
 BUILT_IN = ("scylla",)
 

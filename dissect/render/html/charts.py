@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import floor, log10
 from typing import NamedTuple
 
-from streamdump.latency.records import Bucket, IntervalRow, Times
-from streamdump.render.latency import duration_text
+from ...latency.records import Bucket, IntervalRow, Times
+from ..latency import duration_text
 
 WIDTH, HEIGHT = 720, 160
 """Units of a picture within its axes."""

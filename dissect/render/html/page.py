@@ -10,11 +10,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from streamdump.capture.atomic_files import in_place_of
-from streamdump.capture.blocks import explain
-from streamdump.capture.write import is_input
-from streamdump.errors import UsageError, refuse
-from streamdump.render.terminal import visible
+from ...capture.atomic_files import in_place_of
+from ...capture.blocks import explain
+from ...capture.write import is_input
+from ...errors import UsageError, refuse
+from ..terminal import visible
 
 FOLDER = Path(__file__).parent
 

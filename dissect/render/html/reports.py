@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamdump.diagnose.engine import Outcome
-from streamdump.latency.groups import Latencies
-from streamdump.latency.records import IntervalRow, LatencyRow
-from streamdump.latency.rows import interval_rows, rows
-from streamdump.render.clock import utc
-from streamdump.render.findings import NO_FILES, Files, Findings, place_of
-from streamdump.render.html.charts import chart, distribution, series
-from streamdump.render.html.page import ROWS, render
-from streamdump.render.html.sequence_diagrams import SequenceDiagram, SequenceDiagrams
-from streamdump.render.latency import QUANTILES, duration_text, quantiles_of, reasons_of
-from streamdump.render.stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
+from ...diagnose.engine import Outcome
+from ...latency.groups import Latencies
+from ...latency.records import IntervalRow, LatencyRow
+from ...latency.rows import interval_rows, rows
+from ..clock import utc
+from ..findings import NO_FILES, Files, Findings, place_of
+from ..latency import QUANTILES, duration_text, quantiles_of, reasons_of
+from ..stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
+from .charts import chart, distribution, series
+from .page import ROWS, render
+from .sequence_diagrams import SequenceDiagram, SequenceDiagrams
 
 DIAGRAMS = 20
 PICTURES = 24

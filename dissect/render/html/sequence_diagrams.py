@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from streamdump.model import Ending, Message, Record
-from streamdump.render.terminal import cut
+from ...model import Ending, Message, Record
+from ..terminal import cut
 
 FIRST, LAST = 24, 8
 """So many messages from the beginning of a conversation, and from its end, are in a diagram."""
