@@ -485,6 +485,7 @@ class Parser:
             if final and buffer.have:
                 if buffer.skip_from is None:
                     buffer.skip_from = buffer.position
+                buffer.join()
                 buffer.consume(buffer.have)
             return
         work_budget, starts = buffer.work_budget, buffer.starts

@@ -157,6 +157,15 @@ def test_half_a_header_at_the_end_is_skipped() -> None:
     ]
 
 
+def test_fewer_bytes_than_a_header_behind_a_gap_are_skipped_once() -> None:
+    class Longer(Toy):
+        header_size = 6
+
+    longer = Protocol("toy", "made up", (), Longer, lambda view: None, lambda message: message.name)
+    said = run(toy(protocol=longer), *one_by_one(gap(0, 7, 0), chunk(7, [b"abc", b"d"], 0)))
+    assert brief(said) == [("lost", 0, 7, False), ("skipped", 7, 4, False)]
+
+
 def test_a_frame_over_the_limit_is_skipped_by_its_length() -> None:
     data = frame(b"x" * 200) + frame(b"y")
     said = brief(run(toy(frame_limit=100), *one_by_one(chunk(0, [data[:50], data[50:]], 0))))
