@@ -9,7 +9,6 @@ record once it has been handed on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -104,7 +103,7 @@ class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=T
     request: int | None
     outcome: str | None
     latency_ns: int | None
-    notes: Sequence[str]
+    notes: tuple[str, ...] | list[str]
     fault: Fault | None
     # Not in the contract: set only where a view asks for details (Options.detail).
     raw: dict[str, bytes] | None = None
