@@ -220,14 +220,14 @@ class LiveRun(RunReport):
             enough = False
             if len(batch):
                 batch, enough = self._limited(batch)
-                records = inspector.take(batch) if self.embed else None
+                records = inspector.process(batch) if self.embed else None
                 if self.writer is not None:
                     if self.embed:
                         # Others want keys before the packets that need them
                         self.writer.secrets(self.keys.asked or b"")
                         self.keys.asked = b""
                     self.writer.write(batch)
-                records = inspector.take(batch) if records is None else records
+                records = inspector.process(batch) if records is None else records
                 self.warn()
                 if show(records):
                     self.stopped = self.enough

@@ -434,7 +434,7 @@ class _Walker:
     ) -> int:
         """Read elements up to the final 00, which stands at `last` at the latest; returns where it is, or where reading failed."""
         data, have = self.data, self.have
-        take = self.values.take
+        take = self.values.spend
         edge = min(last, have)
         while True:
             if at > last:

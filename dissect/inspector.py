@@ -137,7 +137,7 @@ class Inspector:
             self.reports.add(Report(describe_exception(error), f"nothing was read behind packet {self.counters.packets}"))
         yield from self._finish()
 
-    def take(self, batch: list[Packet]) -> list[Record]:
+    def process(self, batch: list[Packet]) -> list[Record]:
         """The records that these packets complete."""
         return [record for part in self._parts(batch) for record in part]
 

@@ -32,25 +32,25 @@ class UnpackQuota:
 
 
 class ValueQuota:
-    """How many values may still be made: `left` of the frame at hand, and `bare` of the conversation those that take no bytes.
+    """How many values may still be made: `left` of the frame at hand, and `empty` of the conversation those that take no bytes.
 
     A value is an element of a list, wherever in the frame that is: an entry of a chunk, a message of a sub-batch, a section, an item of
     an array, an element of a document; of a map the pair, its key and its value. Whoever reads one asks for it before it is made, and what
     was made counts, whether it is shown or was tried in vain.
     """
 
-    __slots__ = ("bare", "bare_limit", "left", "limit")
+    __slots__ = ("empty", "empty_limit", "left", "limit")
 
-    def __init__(self, limit: int, bare_limit: int = 0) -> None:
+    def __init__(self, limit: int, empty_limit: int = 0) -> None:
         self.limit = self.left = limit
-        self.bare_limit = self.bare = bare_limit
+        self.empty_limit = self.empty = empty_limit
 
     def begin(self) -> ValueQuota:
         """A frame begins."""
         self.left = self.limit
         return self
 
-    def take(self, count: int = 1) -> bool:
+    def spend(self, count: int = 1) -> bool:
         """Takes `count` values; whether there was room for all of them."""
         if count > self.left:
             self.left = 0
@@ -58,18 +58,18 @@ class ValueQuota:
         self.left -= count
         return True
 
-    def take_bare(self, count: int = 1) -> bool:
+    def spend_empty(self, count: int = 1) -> bool:
         """Takes `count` values that take no bytes; whether there was room."""
-        if count > self.bare:
-            self.bare = 0
+        if count > self.empty:
+            self.empty = 0
             return False
-        self.bare -= count
-        return self.take(count)
+        self.empty -= count
+        return self.spend(count)
 
     def reason(self, declared: str) -> str:
         """What to say where no more may be made; `declared`: how many there are, as far as the bytes tell."""
         if self.left:
-            return f"{declared}, of a conversation no more than {self.bare_limit} values without bytes are made"
+            return f"{declared}, of a conversation no more than {self.empty_limit} values without bytes are made"
         return f"{declared}, of a frame no more than {self.limit} values are made"
 
 

@@ -128,7 +128,7 @@ class Stats:
             one.time_ns = min(one.time_ns, packet.time_ns)
             one.duration_ns = end - one.time_ns
 
-    def take(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Count these records."""
         for record in records:
             match record:

@@ -230,8 +230,8 @@ def test_frames_that_wait_come_before_the_one_that_failed(monkeypatch: pytest.Mo
         return held[-1] > 0
 
     for owner in DISSECTORS:
-        if owner.holds:
-            plant(monkeypatch, owner, "in_turn", waits)
+        if owner.reorders:
+            plant(monkeypatch, owner, "decode_in_order", waits)
     result = in_all_batches()
     assert any(held)
     check(result, whole())
@@ -280,7 +280,7 @@ def test_a_segment_ends_its_conversation(family: str, late: bool, share: float, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_follows_reassembly_ends_the_conversation_of_these_bytes(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     order = packets_of(target(family).conversation, 0.5)
-    plant(monkeypatch, Parser, "take", lambda self, items, current: current == order)
+    plant(monkeypatch, Parser, "process", lambda self, items, current: current == order)
     result = in_all_batches()
     check(result, whole())
     assert [report.number for report in result.reports] == [order + 1]

@@ -93,7 +93,7 @@ def test_of_an_interface_the_clock_counts() -> None:
     asked_ns = one.packets[-1].time_ns - START_NS
     inspector = Inspector([], Options(findings=True, answer_time_ns=60 * SECOND))
     (batch,) = open_capture(io.BytesIO(capture(one))).batches()
-    inspector.take(batch)
+    inspector.process(batch)
     found = inspector.finish(START_NS + 7 * SECOND)
     assert waited(found) == [(7 * SECOND, 7 * SECOND - asked_ns)]
 

@@ -60,7 +60,7 @@ def read(segments: Sequence[Segment], size: int, options: Options = READ, finite
     found: list[Record] = []
     for at in range(0, len(segments), size):
         some = segments[at : at + size]
-        found += inspector.take(captured(some, at))
+        found += inspector.process(captured(some, at))
     return found + inspector.finish()
 
 
@@ -79,7 +79,7 @@ def test_a_live_capture_tells_of_a_reset_two_seconds_later(case: str) -> None:
     segments, expected = CASES[case]
     inspector = Inspector([], READ)
     some = captured(segments)
-    inspector.take(some)
+    inspector.process(some)
     last = some[-1].time_ns
     assert inspector.age(last + 1_400 * MS) == []
     assert told(inspector.age(last + 2_000 * MS)) == [expected]
@@ -121,7 +121,7 @@ def test_a_live_capture_tells_of_a_side_that_ended_two_seconds_later(case: str) 
     every = [*before, *behind]
     inspector = Inspector([], READ)
     records: list[Record] = []
-    records += inspector.take(captured(before))
+    records += inspector.process(captured(before))
     ended = captured(before)[-1].time_ns
     records += inspector.age(ended + 1_400 * MS)
     assert told(records) == []
@@ -129,7 +129,7 @@ def test_a_live_capture_tells_of_a_side_that_ended_two_seconds_later(case: str) 
     ((*same, _, open_, refused),) = told(records)
     assert (open_, refused) == (waiting, refusals)
     records += inspector.age(ended + 2_600 * MS)
-    records += inspector.take(captured(behind, len(before)))
+    records += inspector.process(captured(behind, len(before)))
     records += inspector.age(ended + 60_000 * MS) + inspector.finish()
     assert len(told(records)) == 1
     assert inspector.run.ahead == {}
@@ -149,11 +149,11 @@ def test_a_live_capture_tells_of_failed_tls_at_once() -> None:
     before = [*handshake(), a(1000, properties), b(5000, alert, ack=1016), b(5007, ack=1016, flags=FIN | ACK, time_ns=600 * MS)]
     behind = [a(1016, ack=5008, flags=FIN | ACK, time_ns=9_000 * MS), b(5008, ack=1017, time_ns=9_001 * MS)]
     inspector = Inspector([], Options(findings=True))
-    inspector.take(captured(before))
+    inspector.process(captured(before))
     records = inspector.age(601 * MS)
     assert [type(one).__name__ for one in records] == ["Ending", "Finding"]
     assert [one.rule for one in records if isinstance(one, Finding)] == ["tls.plain-peer"]
-    records += inspector.take(captured(behind, len(before)))
+    records += inspector.process(captured(behind, len(before)))
     records += inspector.finish()
     assert [type(one).__name__ for one in records] == ["Ending", "Finding", "Gap", "Exchange"]
 
@@ -164,10 +164,10 @@ def test_a_live_diagnosis_knows_what_a_server_left_open(case: str) -> None:
     options = Options(decode_as=READ.decode_as, findings=True)
     inspector = Inspector([], options)
     found: list[Record] = []
-    found += inspector.take(captured(before))
+    found += inspector.process(captured(before))
     found += inspector.age(captured(before)[-1].time_ns + 2_000 * MS)
     early = [(one.rule, one.severity, one.cause) for one in found if isinstance(one, Finding)]
-    found += inspector.take(captured(behind, len(before)))
+    found += inspector.process(captured(behind, len(before)))
     found += inspector.finish()
     assert [(one.rule, one.severity, one.cause) for one in found if isinstance(one, Finding)] == early
     every = [*before, *behind]
@@ -177,7 +177,7 @@ def test_a_live_diagnosis_knows_what_a_server_left_open(case: str) -> None:
 
 def test_a_connection_without_a_byte_is_none_of_which_nothing_was_read() -> None:
     inspector = Inspector([], Options())
-    inspector.take(captured(REFUSED))
+    inspector.process(captured(REFUSED))
     inspector.age(60_000 * MS)
     assert (inspector.past.conversations, inspector.past.unread) == (1, {})
 
@@ -199,11 +199,11 @@ def test_refused_connections_are_counted_by_port_where_nothing_is_expected() -> 
             inspector = Inspector([], Options(), finite=finite)
             for begin in range(0, len(segments), size):
                 some = segments[begin : begin + size]
-                inspector.take(captured(some, begin))
+                inspector.process(captured(some, begin))
             inspector.finish()
             assert inspector.run.refused == {8091: 2, 81: 2}
     inspector = Inspector([], Options())
-    inspector.take(captured(segments))
+    inspector.process(captured(segments))
     inspector.age(60_000 * MS)
     assert not inspector.rows()
     assert inspector.run.refused == {8091: 2, 81: 2}
@@ -231,7 +231,7 @@ def test_what_was_never_connected_is_counted_once() -> None:
     for size in (1, 2):
         inspector = Inspector([], READ, finite=True)
         for at in range(0, 2, size):
-            inspector.take(captured(REFUSED[at : at + size], at))
+            inspector.process(captured(REFUSED[at : at + size], at))
         inspector.finish()
         for _ in range(2):
             assert len(inspector.rows()) == 1
@@ -283,7 +283,7 @@ def test_a_server_that_leaves_in_the_handshake(more: list[Segment], bad: bool) -
         for at in range(0, len(segments), size):
             inspector.run.broken_off.clear()
             some = segments[at : at + size]
-            view.add(inspector.take(captured(some, at)), shown)
+            view.add(inspector.process(captured(some, at)), shown)
         view.add(inspector.finish(), shown)
         assert ("! server " in shown[-1] and "in the handshake (PeerProperties, answered)" in shown[-1]) == bad
         assert inspector.counters.broken_off == bad
@@ -320,7 +320,7 @@ def test_every_capture_agrees_with_its_records() -> None:
 @pytest.mark.parametrize(("options", "told"), [(READ, "decode as rabbitmq-stream on port 5552 was asked for"), (Options(), "no bytes")])
 def test_a_connection_that_carried_nothing_has_the_row_that_was_asked_for(options: Options, told: str) -> None:
     inspector = Inspector([], options, finite=True)
-    assert [one for one in inspector.take(captured(UNUSED)) if isinstance(one, Message)] == []
+    assert [one for one in inspector.process(captured(UNUSED)) if isinstance(one, Message)] == []
     (row,) = inspector.rows()
     assert (row.evidence, row.ended, row.packets) == ((told,), "FIN by client", (4, 2))
 
@@ -404,7 +404,7 @@ WHO_CLOSES: dict[str, tuple[list[Segment], str, int, str | None]] = {
 def test_the_close_of_the_protocol_decides_who_ended_a_conversation(case: str, size: int) -> None:
     segments, ended, by_server, sender = WHO_CLOSES[case]
     inspector = Inspector([], READ, finite=True)
-    records = [one for at in range(0, len(segments), size) for one in inspector.take(captured(segments[at : at + size], at))]
+    records = [one for at in range(0, len(segments), size) for one in inspector.process(captured(segments[at : at + size], at))]
     endings = [one for one in [*records, *inspector.finish()] if isinstance(one, Ending)]
     (row,) = inspector.rows()
     assert (row.ended, inspector.counters.by_server) == (ended, by_server)
@@ -424,6 +424,6 @@ def test_a_handshake_that_the_client_closes_is_not_broken_off_by_the_server() ->
 def test_a_direction_that_was_not_captured_shows_that_there_was_an_answer() -> None:
     segments = [handshake()[0], handshake()[2], a(1000, OPEN), a(1015, HEARTBEAT, ack=5014)]
     inspector = Inspector([], READ, finite=True)
-    records = [*inspector.take(captured(segments)), *inspector.finish()]
+    records = [*inspector.process(captured(segments)), *inspector.finish()]
     assert told(records) == []
     assert [row.ended for row in inspector.rows()] == ["open at end of capture"]

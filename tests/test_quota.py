@@ -25,14 +25,14 @@ def tiles(spans: list[Span], size: int, buffer: str = "frame") -> None:
 
 def test_values_are_counted_down() -> None:
     values = ValueQuota(5, 3)
-    assert values.take(3) and values.take_bare(2)
-    assert not values.take()
+    assert values.spend(3) and values.spend_empty(2)
+    assert not values.spend()
     assert "of a frame no more than 5 values are made" in values.reason("")
-    assert values.begin().take(5)
-    assert values.begin().take_bare()
-    assert not values.take_bare()
+    assert values.begin().spend(5)
+    assert values.begin().spend_empty()
+    assert not values.spend_empty()
     assert "of a conversation no more than 3 values without bytes are made" in values.reason("")
-    assert values.take(4)
+    assert values.spend(4)
 
 
 def test_the_usual_limits() -> None:

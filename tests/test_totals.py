@@ -198,7 +198,7 @@ def dropped(path: Path, **options: int) -> tuple[Inspector, Callable[[int], list
     path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * MILLISECOND) for number, one in enumerate(packets)]))
     inspector = Inspector([], Options(open_limit=1, **options))
     for batch in open_capture(path).batches():
-        inspector.take(batch)
+        inspector.process(batch)
 
     def leave(after: int) -> list[ConversationRow]:
         gone: list[ConversationRow] = []

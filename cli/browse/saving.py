@@ -34,9 +34,9 @@ def latency(place: Messages, columns: int) -> str:
             # What was asked tells more than an answer, which is one for all in mewbase
             request = record.request or 0
             asked: Any = records.row(request - 1).record if request > records.first else record
-            found.take([Pair(asked, record, record.outcome or "answered", None, record.latency_ns, None)])  # type: ignore[arg-type]
+            found.add([Pair(asked, record, record.outcome or "answered", None, record.latency_ns, None)])  # type: ignore[arg-type]
         elif isinstance(record, Exchange) and record.response is None:
-            found.take([Pair(record, None, record.outcome, record.reason, None, record)])  # type: ignore[arg-type]
+            found.add([Pair(record, None, record.outcome, record.reason, None, record)])  # type: ignore[arg-type]
     return text(found, columns, PLAIN, place.clock) or "no response among these has a latency"
 
 

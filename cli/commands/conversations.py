@@ -87,7 +87,7 @@ def _live(run: LiveRun, json: bool) -> None:
 
             def take(records: list[Record]) -> bool:
                 try:
-                    watch.take(records)
+                    watch.add(records)
                 except Exception as error:
                     table.tell(error)
                 return note(records)

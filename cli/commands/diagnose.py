@@ -127,7 +127,7 @@ class _View:
             records, self.left = first(records, self.left)
         found: list[Record] = [one for one in records if type(one) is Finding]
         if self.diagrams is not None:
-            self.diagrams.take(records)
+            self.diagrams.add(records)
             self.diagrams.drop([number for number, one in self.diagnoser.summaries.items() if one.worst != "error"])
         if self.asked is not None:
             self.asked.watch(records)

@@ -97,7 +97,7 @@ def follow(
                 batch = handshake.until_ready(batch)
             chosen = showing.chosen(batch)
             if page is not None:
-                page.take(chosen)
+                page.add(chosen)
             showing.show(chosen)
             if handshake is not None and handshake.ready:
                 run.enough = READY
@@ -203,8 +203,8 @@ class _Page:
         """Count seconds from the first packet of the capture."""
         self._begin = time_ns
 
-    def take(self, records: list[Record]) -> None:
-        """Take some more."""
+    def add(self, records: list[Record]) -> None:
+        """Add records."""
         self._lines.learn(records)
         for record in records:
             mark, name, latency_ns, text = self._lines.content(record)

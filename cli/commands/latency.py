@@ -151,7 +151,7 @@ class _Taker:
             if not self.left:
                 pairs = [one for one in pairs if (_number(one) or records[-1].number) <= records[-1].number]
         try:
-            self.found.take(pairs)
+            self.found.add(pairs)
         except Exception as error:
             self.run.tell(Report(describe_exception(error), "some exchanges are not counted"))
         return self.left == 0

@@ -55,7 +55,7 @@ def stats(
         run.inspector.watch = found.watch
 
         def take(records: list[Record]) -> bool:
-            found.take(records if asked is None else asked.select(records, run.failed))
+            found.add(records if asked is None else asked.select(records, run.failed))
             return False
 
         run.each(take)

@@ -240,7 +240,7 @@ class Conversation:
         if parser is None or pairer is None:
             return []
         parser.last = END if self.tcp.end is None else self.tcp.end.order
-        return pairer.run(parser.take(items, current))
+        return pairer.run(parser.process(items, current))
 
     def _close(self, current: int) -> list[Event]:
         """The records that a conversation ends with."""

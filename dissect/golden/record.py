@@ -68,7 +68,7 @@ class Recorder:
                 if len(batch):
                     if self.writer is not None:
                         self.writer.write(batch)
-                    self.records += self.inspector.take(batch)
+                    self.records += self.inspector.process(batch)
                 if ends is None and self._ending.is_set():
                     ends = monotonic() + LINGER
                 if ends is not None and not stopped and (not len(batch) or monotonic() >= ends):

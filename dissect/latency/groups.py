@@ -143,7 +143,7 @@ class Latencies:
         parts = _PARTS | {"verb": self._verb}
         self._parts = [parts[one] for one in self.by]
 
-    def take(self, pairs: Iterable[Pair]) -> None:
+    def add(self, pairs: Iterable[Pair]) -> None:
         """Count these exchanges."""
         groups, worked = self.groups, self._worked
         for pair in pairs:

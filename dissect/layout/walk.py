@@ -328,7 +328,7 @@ class Walker(WalkState):
     ) -> tuple[list[Any], int]:
         """So many items, or (None) all to the end."""
         items: list[Any] = []
-        take = self.values.take
+        take = self.values.spend
         around = self.path[-1]
         index = 0
         try:

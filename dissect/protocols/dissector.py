@@ -1,4 +1,4 @@
-"""What a protocol fills in: how long a frame is, where frames begin again after a loss, and what a frame means."""
+"""The interface of a protocol: the length of a frame, where frames begin again after a gap, and what a frame means."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
     from .parser import Parser
 
 WAIT = -2
-"""`frame_length`: how long this frame is depends on bytes of the other side that are not there yet."""
+"""Returned by `frame_length`: the length depends on bytes of the other side that have not arrived yet."""
 
 SEARCH = -3
-"""`frame_length`: a frame may begin here or later, only `resync` can tell where."""
+"""Returned by `frame_length`: a frame begins here or later; `resync` finds where."""
 
 SEARCH_WINDOW = 1 << 20
-"""Bytes of one side looked at for the next frame before the oldest of them are given up."""
+"""Bytes of one side that are searched for the next frame before the oldest are dropped."""
 
 
 class Dissector:
-    """One protocol's part in reading a conversation, and its state."""
+    """The protocol's part of a parser, with the state of one conversation."""
 
     protocol: ClassVar[str]
     header_size: ClassVar[int]
     reuse: ClassVar[str] = "supersede"
-    """What a request with a key that is still open does: "supersede" the older, or "queue" behind it."""
+    """How a request whose key is still open is handled: it supersedes the older request, or queues behind it ("queue")."""
     DERIVED: ClassVar[tuple[str, ...]] = ()
-    """Members that are no state, but follow from others: `prepare` makes them, in another process again."""
+    """Attributes derived from others: `prepare` makes them, and makes them again in another process."""
 
-    stepwise = False
-    """Whether what one side says may change how the next bytes of the other are cut, so that they are taken one by one."""
-    news = False
-    """Whether what was decoded frees bytes that wait."""
+    in_packet_order = False
+    """Whether a message of one side may change how the bytes of the other are split, so that segments are read one by one."""
+    unblocks_peer = False
+    """Set by `decode` when the other side need not wait any longer."""
     closing: ClassVar[str | None] = None
-    """The message that announces the end of a connection, where the protocol has one."""
-    holds: ClassVar[bool] = False
-    """Whether `in_turn` may keep frames for later: then it says in which order records are made."""
+    """The message that announces the end of a connection, if the protocol has one."""
+    reorders: ClassVar[bool] = False
+    """Whether `decode_in_order` may hold frames back, and thus decides the order of the records."""
 
     def __init__(self, context: Context, parser: Parser) -> None:
         self.context = context
@@ -47,26 +47,25 @@ class Dissector:
         self.parser = parser
         self.client = context.client
         self.facts: dict[str, Any] = {}
-        """What the protocol's state adds to the row of `conversations`: layout, candidates, ids."""
+        """What the protocol adds to the row of `conversations`: layout, candidates, ids."""
         self.details: dict[str, bytes] = {}
-        """What the spans of the message just decoded count in besides its frame; filled where details are asked for."""
+        """The buffers, besides the frame, that spans of the message just decoded refer to; filled if details are requested."""
         self.completed = 0
-        """The packet that completed the frame that is decoded."""
+        """The order of the packet that completed the current frame."""
 
     def prepare(self) -> None:
-        """Make what is `DERIVED`."""
+        """Set the attributes named in `DERIVED`."""
 
     def frame_length(self, side: int, data: bytes, at: int) -> int:
-        """The whole length of the frame that begins at `at`; 0: not enough bytes to know; -1: none can begin here; or WAIT or SEARCH.
-
-        Called with at least `header_size` bytes there.
+        """Return the length in bytes of the frame at `at`, header included; 0 if more bytes are needed to know it, -1 if no frame can
+        begin here; or WAIT or SEARCH. At least `header_size` bytes are available.
         """
         raise NotImplementedError
 
     def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
-        """The ends of the whole frames that follow each other from `at`; stops at the first that is not whole or not plain.
+        """Return the ends of the consecutive complete frames from `at` on, up to the first that is incomplete, oversized or of unknown length.
 
-        Overridden where the loop over `frame_length` is too slow.
+        Override it where the loop over `frame_length` is too slow.
         """
         ends: list[int] = []
         size = len(data)
@@ -80,38 +79,38 @@ class Dissector:
         return ends
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        """Look for a frame in data[at:end], where `end` is the end of a segment: (True, p) frames certainly begin at p; (False, p)
-        none begins before p.
+        """Search data[at:end], where `end` is the end of a segment, for a frame. Return (True, p) if frames certainly begin at p,
+        (False, p) if none begins before p.
 
-        `final`: no byte will follow directly (a gap of `parser.buffers[side].missing` bytes, or the end).
+        `final`: no byte follows directly (a gap of `parser.buffers[side].missing` bytes, or the end).
         """
         raise NotImplementedError
 
     def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
-        """Return the meaning of the complete frame data[start:end] if it has no flaw; None, and nothing has changed, where `decode` has to
-        look closer."""
+        """Return the meaning of the complete frame data[start:end] if it has no fault; None, with no state changed, if `decode` has to
+        read it."""
         return None
 
     def decode(self, frame: Frame) -> Meant:
-        """The meaning of a frame; of a damaged one, of what there is of it before the first missing byte."""
+        """Return the meaning of a frame; of a damaged one, of its bytes before the first missing one."""
         raise NotImplementedError
 
-    def in_turn(self, frame: Frame | FrameGap) -> None:
-        """A frame, or a gap, has its turn in the packet order of both sides; overridden where some wait for others."""
+    def decode_in_order(self, frame: Frame | FrameGap) -> None:
+        """Decode a frame or a gap; called in the packet order of both sides. Override it if frames have to wait for others."""
         self.parser.put(frame)
 
     def held_frames(self) -> Iterable[Range]:
-        """The frames that `in_turn` keeps, where it `holds` some."""
+        """Return the byte ranges of the frames that `decode_in_order` holds back."""
         return ()
 
-    def lost(self, side: int, order: int = 0) -> None:
-        """Told, in packet order, when frames of `side` may have been missed: state that counts them is unsure from here on."""
+    def on_gap(self, side: int, order: int = 0) -> None:
+        """Called in packet order when frames of `side` may be missing: state that counts frames is uncertain from here on."""
 
-    def broken(self, side: int, data: bytes) -> None:
-        """Told, when bytes are cut, that the frame which begins with `data` will not be whole."""
+    def on_truncated(self, side: int, data: bytes) -> None:
+        """Called while bytes are split, when the frame that begins with `data` will not be completed."""
 
-    def give_up(self, side: int) -> None:
-        """Told when `frame_length` waits for the other side and it will not come: from now on it must not answer WAIT."""
+    def on_wait_timeout(self, side: int) -> None:
+        """Called when `frame_length` returned WAIT in vain: it must not return WAIT again for this side."""
 
     def close(self) -> None:
-        """No frame follows; those that `in_turn` kept have their turn now."""
+        """Decode the frames that `decode_in_order` holds back: no other follows."""

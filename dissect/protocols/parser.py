@@ -112,9 +112,9 @@ class Parser:
 
     def feed(self, side: int, position: int, data: bytes, mark: Mark = (0, 1, 0, 0)) -> list[Message | Gap]:
         """The records that these bytes complete; `position` counts from the start of the byte stream of side 0 or 1."""
-        return [one.record for one in self.take([SideData(side, position, data, *mark)])]
+        return [one.record for one in self.process([SideData(side, position, data, *mark)])]
 
-    def take(self, items: list[SideData | StreamGap], current: int = 0) -> list[Event]:
+    def process(self, items: list[SideData | StreamGap], current: int = 0) -> list[Event]:
         """The records that these bytes, certain with the packet `current`, complete, in their order."""
         self.current = current
         made = self.made = []
@@ -131,24 +131,25 @@ class Parser:
                 buffer.starts, buffer.marks = [base], [mark]
                 if item.notes:
                     buffer.note(item.notes)
-                if dissector.holds:
+                if dissector.reorders:
                     at = 0
                     for end in ends:
-                        dissector.in_turn(Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
+                        frame = Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns)
+                        dissector.decode_in_order(frame)
                         at = end
                 else:
                     self.put_all(side, base, data, ends, mark)
                 buffer.position = buffer.base = buffer.cut_to = base + len(data)
-                if not dissector.news:
+                if not dissector.unblocks_peer:
                     return made
                 items = []
-        if len(items) < 2 or not dissector.stepwise:
+        if len(items) < 2 or not dissector.in_packet_order:
             self._take(items)
         else:
             for item in in_order(items):
                 self._take([item])
             straighten(made, [one.rank for one in made])
-        if len(made) > 1 and not dissector.holds:
+        if len(made) > 1 and not dissector.reorders:
             made.sort(key=PLACE)
         return made
 
@@ -160,7 +161,7 @@ class Parser:
         before = len(self.made)
         for side, buffer in enumerate(self.buffers):
             if buffer.waiting:
-                self.dissector.give_up(side)
+                self.dissector.on_wait_timeout(side)
                 self.resume(side)
         self._drain()
         for side in (0, 1):
@@ -168,7 +169,7 @@ class Parser:
         self._make()
         self.dissector.close()
         made = self.made[before:]
-        if not self.dissector.holds:
+        if not self.dissector.reorders:
             made.sort(key=PLACE)
         return made
 
@@ -180,7 +181,7 @@ class Parser:
 
     def hand_on(self) -> None:
         """What was made is handed on."""
-        if self.dissector.holds:
+        if self.dissector.reorders:
             self.held = list(self.dissector.held_frames())
         self.made = HANDED_ON
 
@@ -196,12 +197,12 @@ class Parser:
         self._drain()
         self._make()
         dissector = self.dissector
-        while dissector.news:
+        while dissector.unblocks_peer:
             # what one side tells may free the other
-            dissector.news = False
+            dissector.unblocks_peer = False
             self._drain()
             self._make()
-        self.quiet = one.is_at_rest() and two.is_at_rest() and not dissector.stepwise
+        self.quiet = one.is_at_rest() and two.is_at_rest() and not dissector.in_packet_order
 
     def _make(self) -> None:
         """Make the records of the frames that were cut, in packet order of both sides."""
@@ -215,7 +216,7 @@ class Parser:
             frames.sort(key=lambda frame: (frame.order, self.ends[frame.side][3], frame.position))
             begin = 0
         for frame in frames[begin:]:
-            self.dissector.in_turn(frame)
+            self.dissector.decode_in_order(frame)
 
     def put(self, frame: Frame | FrameGap) -> None:
         """Make the record of a frame, or of a gap."""
@@ -229,7 +230,7 @@ class Parser:
         head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], dissector.protocol)
         gap = Gap(*head, position, frame.size, frame.reason, frame.in_frame)
         if not frame.in_frame:
-            dissector.lost(side, order)
+            dissector.on_gap(side, order)
         for tally in self.tallies:
             count_gap(tally, gap)
         self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
@@ -320,7 +321,7 @@ class Parser:
             if buffer.waiting:
                 if buffer.have + buffer.queued <= self.options.undecided_limit:
                     break
-                self.dissector.give_up(side)
+                self.dissector.on_wait_timeout(side)
                 self.resume(side)
                 continue
             item = queue[index]
@@ -397,7 +398,7 @@ class Parser:
     def _gap(self, side: int, gap: StreamGap) -> None:
         buffer = self.buffers[side]
         if buffer.waiting:
-            self.dissector.give_up(side)
+            self.dissector.on_wait_timeout(side)
             self.resume(side)
         mark = (gap.order, gap.number, gap.file, gap.time_ns)
         if gap.size is None:
@@ -452,7 +453,7 @@ class Parser:
         if not buffer.searching and len(data) >= self.dissector.header_size:
             length = self.dissector.frame_length(side, data, 0)
             if length > 0:
-                self.dissector.broken(side, data)
+                self.dissector.on_truncated(side, data)
                 first, last = buffer.span(buffer.position, buffer.position + len(data))
                 buffer.partial = PartialFrame(buffer.position, length, data, len(data), reason, first, last)
                 buffer.position += len(data)
@@ -560,7 +561,7 @@ class Parser:
                 continue
             if length > self.options.frame_limit:
                 rest = buffer.rest()
-                dissector.broken(side, rest)
+                dissector.on_truncated(side, rest)
                 first, last = buffer.span(buffer.position, buffer.position + 1)
                 reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
                 buffer.partial = PartialFrame(buffer.position, length, b"", OVERSIZE_KEPT, reason, first, last)

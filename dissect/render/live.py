@@ -49,7 +49,7 @@ class Watch:
         self._latencies: dict[int, deque[int]] = {}
         self._rates: dict[int, _Rates] = {}
 
-    def take(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Note the latencies of these records."""
         for record in records:
             if type(record) is Message and record.latency_ns is not None:

@@ -150,7 +150,7 @@ class Side:
 
 def truth(path: Path) -> Shown:
     sides: dict[int, tuple[tuple[str, str], tuple[Side, Side]]] = {}
-    take = Parser.take
+    take = Parser.process
 
     def noted(self: Parser, items: list[SideData | StreamGap], now: int = 0) -> list[Event]:
         _, both = sides.setdefault(self.context.conversation, (self.context.endpoints, (Side(), Side())))
@@ -160,7 +160,7 @@ def truth(path: Path) -> Shown:
             both[item.side].add(item)
         return take(self, items, now)
 
-    with patch.object(Parser, "take", noted):
+    with patch.object(Parser, "process", noted):
         list(Inspector([open_capture(str(path))]).records())
     found = Shown.nothing()
     for endpoints, both in sides.values():

@@ -139,7 +139,7 @@ def memory(packets: int = 2_000_000, a_second: int = 2000) -> bool:
         side_by_side = [conversation(conversations + index, 17) for index in range(25)]
         conversations += len(side_by_side)
         frames = [frame for same in zip(*side_by_side, strict=True) for frame in same]
-        encode(inspector.take(batch_of(frames, done, now_ns, step_ns)))
+        encode(inspector.process(batch_of(frames, done, now_ns, step_ns)))
         now_ns += step_ns * len(frames)
         encode(inspector.age(now_ns))
         done += len(frames)

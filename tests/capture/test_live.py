@@ -166,7 +166,7 @@ def test_vlan_tags_are_put_back(names: list[str]) -> None:
         assert [(frame[:2], frame[20:]) for frame in frames] == [(frame[12:14], frame[14:]) for frame in sent]
     inspector = Inspector([])
     for batch in batches:
-        inspector.take(batch)
+        inspector.process(batch)
     assert inspector.link.counters.tcp == len(sent)
 
 
@@ -609,7 +609,7 @@ class Clock:
             self.count += 1
             batch = batch_of(packets, self.inspector.counters.packets, self.now_ns, 1_000_000)
             self.now_ns += 1_000_000 * len(packets)
-            records += self.inspector.take(batch)
+            records += self.inspector.process(batch)
             records += self.inspector.age(self.now_ns)
         return records
 
@@ -640,7 +640,7 @@ def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
     inspector = Inspector([], options)
     packets = conversation(1, 2)[:-4]
     start = 1_700_000_000_000_000_000
-    records = inspector.take(batch_of(packets, 0, start, 1_000_000))
+    records = inspector.process(batch_of(packets, 0, start, 1_000_000))
     assert [record.name for record in records if isinstance(record, Message)] == ["ping"] * 3
     end = inspector.rows()[0].time_ns + inspector.rows()[0].duration_ns
     assert inspector.age(end + 58_000_000_000) == []
@@ -662,13 +662,13 @@ def test_a_late_answer_is_paired_but_not_reported_twice() -> None:
     start = 1_700_000_000 * second
     for answered in (True, False):
         inspector = Inspector([], options)
-        records = inspector.take(batch_of(packets[:4], 0, start, 0))
+        records = inspector.process(batch_of(packets[:4], 0, start, 0))
         assert [type(one) for one in records] == [Message]
         late = inspector.age(start + 31 * second)
         assert [(one.outcome, one.reason) for one in late if isinstance(one, Exchange)] == [("unanswered", "timeout")]
         assert inspector.age(start + 62 * second) == []
         rest = packets[4:] if answered else []
-        records = inspector.take(batch_of(rest, 4, start + 70 * second, 0)) if rest else []
+        records = inspector.process(batch_of(rest, 4, start + 70 * second, 0)) if rest else []
         records += inspector.finish()
         exchanges = [one for one in records if isinstance(one, Exchange)]
         # That of the second ping alone.

@@ -42,10 +42,10 @@ class Endless:
         self.now_ns = START
         self.gone: list[ConversationRow] = []
 
-    def take(self, packets: list[bytes], after_ns: int = 0) -> list[Record]:
+    def process(self, packets: list[bytes], after_ns: int = 0) -> list[Record]:
         self.now_ns += after_ns
         inspector = self.inspector
-        found = inspector.take(batch_of(packets, inspector.counters.packets, self.now_ns, 1_000_000)) if packets else []
+        found = inspector.process(batch_of(packets, inspector.counters.packets, self.now_ns, 1_000_000)) if packets else []
         self.now_ns += 1_000_000 * len(packets)
         return found + inspector.age(self.now_ns, self.gone.extend)
 
@@ -72,7 +72,7 @@ def test_those_that_failed_are_forgotten_as_others_are(
     endless = Endless(options)
     found: list[Record] = []
     for number in range(1000):
-        found += endless.take(conversation(number, 4))
+        found += endless.process(conversation(number, 4))
     inspector = endless.inspector
     failed = inspector.counters.failures
     assert 300 < failed == len(inspector.reports)
@@ -100,17 +100,17 @@ def test_later_packets_are_counted_in_the_gap(room: Callable[[pytest.MonkeyPatch
     room(monkeypatch)
     endless = Endless(Options(idle_time_ns=60 * SECOND, answer_time_ns=5 * SECOND, decode_as=IGGY))
     packets = conversation(0, 500)
-    found = endless.take(packets[:20])
+    found = endless.process(packets[:20])
     (report,) = endless.inspector.reports
     said = [one for one in found if isinstance(one, Message)]
     ended = [one for one in found if isinstance(one, Exchange)]
     assert (len(said), ended) == (4, [])
     for at in range(20, 1000, 20):
-        assert endless.take(packets[at : at + 20], 6 * SECOND) == []
+        assert endless.process(packets[at : at + 20], 6 * SECOND) == []
     (row,) = endless.inspector.rows()
     assert row.internal_error == f"{report.what.split()[0]}, packet {report.number}"
     assert (sum(row.packets), row.bytes, row.ended) == (1000, (499 * 8, 498 * 8), "open")
-    gaps = endless.take([], 61 * SECOND)
+    gaps = endless.process([], 61 * SECOND)
     kept = {one.src: one.position + one.size for one in said}
     assert [(one.position, one.position + one.size) for one in gaps if isinstance(one, Gap)] == [
         (kept[endpoint], size) for endpoint, size in zip(row.endpoints, row.bytes, strict=True)
@@ -119,7 +119,7 @@ def test_later_packets_are_counted_in_the_gap(room: Callable[[pytest.MonkeyPatch
     assert endless.inspector.rows() == []
     assert [one.ended for one in endless.gone] == ["forgotten after a long time without a packet"]
     # Who uses the ports again is not mistaken for it
-    assert [type(one) for one in endless.take(packets[:5])] == [Message] * 2
+    assert [type(one) for one in endless.process(packets[:5])] == [Message] * 2
     assert [one.conversation for one in endless.inspector.rows()] == [1]
 
 
@@ -127,7 +127,7 @@ def test_later_packets_are_counted_in_the_gap(room: Callable[[pytest.MonkeyPatch
 def test_requests_that_cannot_be_looked_at_for_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, Pairer, "expire", lambda *_: True)
     endless = Endless(Options(decode_as=IGGY))
-    found = endless.take(conversation(0, 4)[:4]) + endless.take([], 31 * SECOND)
+    found = endless.process(conversation(0, 4)[:4]) + endless.process([], 31 * SECOND)
     assert [type(one) for one in found] == [Message, Exchange]
     assert [one.reason for one in found if isinstance(one, Exchange)] == ["internal error"]
     assert len(endless.inspector.reports) == 1
@@ -184,6 +184,6 @@ def test_the_table_goes_on(tmp_path: Path) -> None:
 
 def test_the_end_of_one_side_is_told_as_soon_as_such_are_forgotten() -> None:
     endless = Endless(Options(closed_time_ns=SECOND, decode_as=IGGY))
-    endless.take(conversation(0, 1)[:6])
-    assert endless.take([], SECOND // 2) == []
-    assert [type(one) for one in endless.take([], SECOND)] == [Ending]
+    endless.process(conversation(0, 1)[:6])
+    assert endless.process([], SECOND // 2) == []
+    assert [type(one) for one in endless.process([], SECOND)] == [Ending]

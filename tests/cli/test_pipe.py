@@ -146,7 +146,7 @@ def piped(data: bytes, cuts: list[int], monkeypatch: pytest.MonkeyPatch, **optio
     meanwhile: list[Record] = []
     found: list[Record] = []
     for begin, end in zip([0, *cuts], [*cuts, len(packets)], strict=True):
-        found += inspector.take(packets[begin:end])
+        found += inspector.process(packets[begin:end])
         for _ in range(30):
             clock[0] += 0.25
             more = inspector.tell_ends()

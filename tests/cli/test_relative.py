@@ -80,8 +80,8 @@ def test_of_an_interface_too() -> None:
     inspector = Inspector([], Options())
     inspector.begins.append(found.append)
     for at in (3, 4):
-        inspector.take([])
-        inspector.take(list(_captured(at)))
+        inspector.process([])
+        inspector.process(list(_captured(at)))
     assert found == [START_NS + 3 * SECOND]
 
 

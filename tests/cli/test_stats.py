@@ -132,7 +132,7 @@ def test_csv_and_text_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_is_kept_without_a_limit() -> None:
     stats = Stats(1)
     for number in range(3 * GROUPS):
-        stats.take([message(number + 1, name=f"unknown {number}", stream=f"s{number}", time_ns=START + number * 10**6)])
+        stats.add([message(number + 1, name=f"unknown {number}", stream=f"s{number}", time_ns=START + number * 10**6)])
     assert len(stats.commands(1)) == GROUPS + 1
     assert sum(one.count for one in stats.commands(1) if one.name == OTHERS) == 2 * GROUPS
     assert len(stats.series()) <= INTERVALS

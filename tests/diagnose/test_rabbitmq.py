@@ -783,14 +783,14 @@ def test_starved_while_it_lasts(one: Connection, told: int) -> None:
     inspector = Inspector([reader], Options(findings=True))
     every = [packet for batch in reader.batches() for packet in batch]
     before = [packet for packet in every if packet.time_ns <= last_ns]
-    inspector.take(before)
+    inspector.process(before)
     assert inspector.age(last_ns + SECOND - 1) == []
     found = inspector.age(last_ns + 2 * SECOND)
     assert [one.cause for one in found if type(one) is Finding] == told * [
         'subscription 3 ("orders") has had no credit for 2 s so far: 2 chunks were granted and 2 delivered'
     ]
     assert [inspector.age(last_ns + at * SECOND) for at in range(3, 15)] == [[]] * 12
-    behind = inspector.take(every[len(before) :]) + inspector.finish()
+    behind = inspector.process(every[len(before) :]) + inspector.finish()
     warned = [one for one in behind if type(one) is Finding and one.severity != "note"]
     assert not warned, "it is told once"
 

@@ -240,7 +240,7 @@ def test_late_request_where_the_end_was_reported_before() -> None:
     records: list[Record] = []
     for packet in captured_packets(one):
         records += inspector.age(packet.time_ns)
-        records += inspector.take([packet])
+        records += inspector.process([packet])
     records += inspector.finish()
     causes = [each.cause for each in records if type(each) is Finding and each.rule == "tcp.sent-after-end"]
     assert causes == ["the server closed the connection 1 ms after the answer to Open, and the client sends Create on it 30 s later"]

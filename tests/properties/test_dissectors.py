@@ -137,7 +137,7 @@ def parsed(protocol: Protocol, feeds: list[list[SideData | StreamGap]], verdict:
     context = Context(0, ("10.0.0.1:4000", "10.0.0.2:5000"), (4000, 5000), client, syn, verdict, options)
     parser = Parser(protocol, options, context)
     last = max([item.order for items in feeds for item in items], default=0) + 1
-    made = [one for items in feeds for one in parser.take(items, max(item.order for item in items))]
+    made = [one for items in feeds for one in parser.process(items, max(item.order for item in items))]
     made += parser.close((last, last, 0, last * 1000), END)
     sizes, totals = [0, 0], [0, 0]
     for one in made:

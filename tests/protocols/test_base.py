@@ -74,7 +74,7 @@ def run(parser: Parser, *feeds: list[SideData | StreamGap]) -> list[Record]:
     """What is said of these items, some of which are certain with the same packet."""
     said: list[Record] = []
     for items in feeds:
-        said += [one.record for one in parser.take(items, max(item.order for item in items))]
+        said += [one.record for one in parser.process(items, max(item.order for item in items))]
     return said + [one.record for one in parser.close((99, 100, 0, 99_000), END)]
 
 
@@ -270,7 +270,7 @@ def test_a_gap_of_which_nobody_knows_the_size_ends_the_frame_in_it() -> None:
 class Polite(Toy):
     """Of side 1 nothing is said before side 0 spoke; and what one side says may free the other."""
 
-    stepwise = True
+    in_packet_order = True
     asked = False
 
     def frame_length(self, side: int, data: bytes, at: int) -> int:
@@ -278,10 +278,10 @@ class Polite(Toy):
 
     def decode(self, frame: Frame) -> Decoded:
         if frame.side == 0 and not self.asked:
-            self.asked = self.news = True
+            self.asked = self.unblocks_peer = True
         return super().decode(frame)
 
-    def give_up(self, side: int) -> None:
+    def on_wait_timeout(self, side: int) -> None:
         self.asked = True
 
 
@@ -300,7 +300,7 @@ def test_a_side_may_wait_for_the_other() -> None:
 def test_what_waits_for_the_other_side_is_bounded() -> None:
     parser = toy(protocol=POLITE, undecided_limit=100)
     answers = chunk(0, [frame(b"x" * 20)] * 10, 0, side=1)
-    said = [len(parser.take([item], item.order)) for item in answers if isinstance(item, SideData)]
+    said = [len(parser.process([item], item.order)) for item in answers if isinstance(item, SideData)]
     assert said == [0, 0, 0, 0, 5, 1, 1, 1, 1, 1]
 
 

@@ -150,7 +150,7 @@ Certain = tuple[int, Event]
 def emitted(dissector: IggyDissector, events: list[Sent]) -> list[Certain]:
     out: list[Certain] = []
     for item in items_of(events):
-        out += [(item.order, one) for one in dissector.parser.take([item], item.order)]
+        out += [(item.order, one) for one in dissector.parser.process([item], item.order)]
     count = len(events)
     return out + [(END, one) for one in dissector.parser.close((count, count + 1, 0, count * 1000), END)]
 
@@ -406,7 +406,7 @@ def test_a_layout_that_stays_open_is_assumed_at_the_end() -> None:
 
 def test_what_waited_until_the_end_is_handed_on_once() -> None:
     dissector = iggy()
-    first = [one for item in items_of([(CLIENT, GROUPS), (SERVER, MEMBER)]) for one in dissector.parser.take([item], item.order)]
+    first = [one for item in items_of([(CLIENT, GROUPS), (SERVER, MEMBER)]) for one in dissector.parser.process([item], item.order)]
     last = dissector.parser.close((2, 3, 0, 2000), END)
     assert [(one.record.name, one.record.kind) for one in first + last] == [("get_me", "request"), ("get_me", "response")]
 
@@ -586,7 +586,7 @@ def test_a_request_in_the_packet_that_shows_a_loss_is_behind_it() -> None:
     assert isinstance(gap, StreamGap)
     gap.order, gap.number, gap.time_ns = 3, 4, 3000
     parser = iggy("L9").parser
-    out = [one for at in (items[:1], items[1:2], items[2:4], items[4:5], items[5:6], items[6:]) for one in parser.take(at, at[-1].order)]
+    out = [one for at in (items[:1], items[1:2], items[2:4], items[4:5], items[5:6], items[6:]) for one in parser.process(at, at[-1].order)]
     said = [(one.record.name, list(one.record.notes)) for one in out if isinstance(one.record, Message) and one.rank == SERVER]
     assert said == [("ping", []), ("get_consumer_offset", []), ("ping", [])]
 
@@ -1267,13 +1267,13 @@ def behind_login(segments: list[Segment]) -> list[Segment]:
 
 def messages_of(segments: list[Segment]) -> list[Message]:
     inspector = Inspector([], Options())
-    return [one for one in inspector.take(captured(segments)) + inspector.finish() if type(one) is Message]
+    return [one for one in inspector.process(captured(segments)) + inspector.finish() if type(one) is Message]
 
 
 def told_of(segments: list[Segment], options: Options) -> tuple[list[Message], list[Gap]]:
     """What is said of a capture of these; every byte of it is in a message or in a gap."""
     inspector = Inspector([], options)
-    records = inspector.take(captured(segments)) + inspector.finish()
+    records = inspector.process(captured(segments)) + inspector.finish()
     messages, gaps = [one for one in records if type(one) is Message], [one for one in records if type(one) is Gap]
     assert sum(one.size for one in messages) + sum(one.size or 0 for one in gaps) == sum(len(one.data) for one in segments)
     return messages, gaps

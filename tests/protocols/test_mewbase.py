@@ -83,7 +83,7 @@ def run(items: list[SideData | StreamGap], one: Parser | None = None, each: bool
     one = one or parser()
     emitted = []
     for part in [[item] for item in items] if each else [sorted(items, key=lambda item: item.side)]:
-        emitted += one.take(part)
+        emitted += one.process(part)
     last = max((item.order for item in items), default=0)
     return emitted + one.close((last, last + 1, 0, last * 10**9), END)
 

@@ -1017,7 +1017,7 @@ def test_a_dropped_publisher_that_publishes_before_the_answer_to_its_declaration
     assert not dissector.publishers.hasty
     decode(frame(1, struct.pack(">IB", 3, 1), string(""), string("orders")), CLIENT, dissector)
     published = key_of_publish(dissector)
-    dissector.lost(SERVER)
+    dissector.on_gap(SERVER)
     assert key_of_confirm(dissector) == published
 
 
@@ -1059,7 +1059,7 @@ def test_requests_that_are_never_answered_do_not_add_up() -> None:
     for ident in range(100):
         decode(frame(1, struct.pack(">IB", ident, 1), string(""), string("orders")), CLIENT, dissector)
     assert len(dissector.publishers.waiting) == 8
-    dissector.lost(CLIENT)
+    dissector.on_gap(CLIENT)
     assert not dissector.publishers.waiting
 
 
@@ -1071,7 +1071,7 @@ def feed(dissector: StreamDissector, *parts: list[SideData] | StreamGap) -> list
     items = [item for part in parts for item in (part if isinstance(part, list) else [part])]
     emitted = []
     for order, together in groupby(items, lambda item: item.order):
-        emitted += dissector.parser.take([*together], order)
+        emitted += dissector.parser.process([*together], order)
     return [one.record for one in emitted + dissector.parser.close((99, 99, 0, 99), END)]
 
 

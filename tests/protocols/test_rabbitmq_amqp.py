@@ -31,7 +31,7 @@ def read(data: bytes | str, limit: int = 10_000, bare: int = 1_000) -> list[dict
     values, again = ValueQuota(limit, bare), ValueQuota(limit, bare)
     sections, end, why = stopped(around, 3, 3 + len(data), values, spans)
     assert stopped(around, 3, 3 + len(data), again) == (sections, end, why)
-    assert (values.left, values.bare) == (again.left, again.bare)
+    assert (values.left, values.empty) == (again.left, again.bare)
     at = 3
     for span in spans:
         if span.leaf:
@@ -342,7 +342,7 @@ def test_values_without_bytes_are_made_up_to_the_limit_of_the_conversation(code:
     assert len(value["value"]) == 500
     assert at == len(bytes.fromhex("005377" + array(code, 7)))
     assert why == f"count says {(1 << 32) - 1}, of a conversation no more than 500 values without bytes are made"
-    assert (values.left, values.bare) == (10_000 - 501, 0)
+    assert (values.left, values.empty) == (10_000 - 501, 0)
     value, _, why, _ = stop_of(array(code, 300), 10_000, 500)
     assert (len(value["value"]), why) == (300, "")
 
@@ -381,7 +381,7 @@ def test_values_without_bytes_are_one_object_and_one_span() -> None:
         values, spans = ValueQuota(limit, bare), Spans()
         sections, _, why = stopped(section, 0, len(section), values, spans)
         assert bool(why) == (made < 1_000)
-        assert values.bare == (0 if bare < 1_000 else bare - 1_000 if not why else bare - 999)
+        assert values.empty == (0 if bare < 1_000 else bare - 1_000 if not why else bare - 999)
         items = sections[0]["value"]["value"]
         assert items == [{"type": "uint", "value": 0}] * made
         assert len({id(one) for one in items}) == 1
@@ -405,7 +405,7 @@ def test_what_was_made_in_vain_counts() -> None:
     for left in (100, 0):
         with pytest.raises((amqp.NotAmqp, amqp.Stopped)):
             amqp.read(section, 0, len(section), bytes.hex, values)
-        assert values.bare == left
+        assert values.empty == left
 
 
 @given(st.recursive(_scalars, _lists, max_leaves=8), st.integers(0, 60), st.integers(0, 255))

@@ -104,9 +104,9 @@ def test_latency_where_the_end_of_a_request_is_missing(case: str, least: int) ->
 def test_the_end_is_known_of_a_packet_that_was_cut(reason: Any, packet: int, captured: bool) -> None:
     create = bytes.fromhex("0000001a 000d0001 00000007 0006") + b"orders" + bytes(10)
     parser = Parser(BY_NAME["rabbitmq-stream"], Options())
-    parser.dissector.lost(0)
-    found = parser.take([SideData(0, 0, create[:20], 1, 1, 0, 5)])
-    found += parser.take([StreamGap(0, 20, 10, reason, packet, packet, 0, 5 * packet)])
+    parser.dissector.on_gap(0)
+    found = parser.process([SideData(0, 0, create[:20], 1, 1, 0, 5)])
+    found += parser.process([StreamGap(0, 20, 10, reason, packet, packet, 0, 5 * packet)])
     assert [(one.record.name, one.end_captured) for one in found if isinstance(one.record, Message)] == [("Create", captured)]
 
 

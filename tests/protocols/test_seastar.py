@@ -109,7 +109,7 @@ def read(events: Sequence[Sent], bulk: bool = False, **how: Any) -> list[Record]
     emitted: list[Event] = []
     made = items(events)
     for part in [sorted(made, key=lambda item: item.side)] if bulk else [[item] for item in made]:
-        emitted += one.take(part)
+        emitted += one.process(part)
     order = len(events)
     emitted += one.close((order, order + 1, 0, order * 1000), END)
     return [each.record for each in emitted]
@@ -466,8 +466,8 @@ def test_an_early_request_waits_for_the_answer() -> None:
     events = [(0, negotiation(*DEFAULT) + request(1, b"early")), (0, request(2)), (1, negotiation(*DEFAULT))]
     made = items(events)
     one = parser()
-    assert [each.record.name for item in made[:2] for each in one.take([item])] == ["Negotiation"]
-    assert [(each.record.name, each.order) for each in one.take(made[2:])] == [("Request", 0), ("Request", 1), ("Negotiation", 2)]
+    assert [each.record.name for item in made[:2] for each in one.process([item])] == ["Negotiation"]
+    assert [(each.record.name, each.order) for each in one.process(made[2:])] == [("Request", 0), ("Request", 1), ("Negotiation", 2)]
 
 
 def test_the_answer_need_not_come_for_what_was_not_offered() -> None:

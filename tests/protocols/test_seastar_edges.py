@@ -187,14 +187,14 @@ def test_an_answer_ends_what_a_negative_id_means() -> None:
 
 def test_negative_ids_are_remembered_up_to_the_limit_of_open_requests() -> None:
     one = parser(open_limit=2)
-    one.take(items(opened(*((0, request(-number)) for number in range(1, 9)))))
+    one.process(items(opened(*((0, request(-number)) for number in range(1, 9)))))
     assert isinstance(one.dissector, SeastarDissector)
     assert len(one.dissector.negative) == 2
 
 
 def test_what_is_unpacked_is_taken_from_the_allowance() -> None:
     one = parser()
-    one.take(items(opened((0, lz4(request(1, bytes(1000)))), client=LZ4_TERMS, server=LZ4_TERMS)))
+    one.process(items(opened((0, lz4(request(1, bytes(1000)))), client=LZ4_TERMS, server=LZ4_TERMS)))
     assert isinstance(one.dissector, SeastarDissector)
     assert one.dissector.quota.left == UnpackQuota.FREE - 1028
 

@@ -67,13 +67,13 @@ def update(subscription: int) -> bytes:
 def streams(*said: tuple[int, bytes | None] | tuple[int, bytes, int]) -> list[str | None]:
     """The streams of these frames of an open connection, by side, with their packets where these are not in order; None: bytes are lost."""
     parser = Parser(BY_NAME["rabbitmq-stream"], Options())
-    parser.dissector.lost(CLIENT)
+    parser.dissector.on_gap(CLIENT)
     at = [0, 0]
     found: list[str | None] = []
     for index, (side, data, *packet) in enumerate(said):
         order = packet[0] if packet else index
         if data is None:
-            parser.dissector.lost(side, order)
+            parser.dissector.on_gap(side, order)
             continue
         (record,) = parser.feed(side, at[side], data, (order, order, 0, order))
         assert isinstance(record, Message)

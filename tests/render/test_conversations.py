@@ -108,7 +108,7 @@ def test_bytes_that_were_sent_again_and_differ_are_told() -> None:
 def test_how_each_ended_and_by_whom() -> None:
     def ended(segments: list[Segment], known: bool = True) -> str:
         inspector = Inspector([], Options(decode_as=((5552, "rabbitmq-stream", None),) if known else ()))
-        inspector.take(captured(segments))
+        inspector.process(captured(segments))
         found = [row.ended for row in inspector.rows()]
         inspector.finish()
         found += [row.ended for row in inspector.rows()]
@@ -130,7 +130,7 @@ def test_the_live_table_cuts_no_unit_and_says_which_have_ended(width: int) -> No
     inspector = Inspector([open_capture(GOLDEN / "rabbitmq-stream" / "ipv6_436.pcap"), open_capture(GOLDEN / CASES[0])])
     watch = Watch()
     for records in inspector.batches():
-        watch.take(records)
+        watch.add(records)
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(watch.table(inspector, 1.0, 40, None, width))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

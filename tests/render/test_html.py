@@ -163,7 +163,7 @@ def test_captured_text_is_text_only() -> None:
     found, summaries = Findings(), [Outcome(3, 0, HOSTILE, HOSTILE, True, None, HOSTILE, HOSTILE, HOSTILE, 1, "error", HOSTILE)]
     found.add([Finding(1, 1, "", 0, 3, HOSTILE, "b", None, None, HOSTILE, "error", HOSTILE, HOSTILE, [1], [2])])
     ladders = SequenceDiagrams({"iggy": lambda message: HOSTILE})
-    ladders.take([Ending(1, 1, "", 0, 3, HOSTILE, "b", "client", "iggy", HOSTILE, None, 0, 0)])  # type: ignore[arg-type]
+    ladders.add([Ending(1, 1, "", 0, 3, HOSTILE, "b", "client", "iggy", HOSTILE, None, 0, 0)])  # type: ignore[arg-type]
     seen = harmless(diagnosis(HOSTILE, [HOSTILE], found, summaries, ladders))
     assert seen.text.count("<script>alert(1)</script>") >= 8
     assert "{{ 7*7 }}" in seen.text
@@ -185,7 +185,7 @@ def test_of_a_long_conversation_the_beginning_and_the_end_are_kept() -> None:
     inspector = Inspector([open_capture(io.BytesIO(path.read_bytes()))], Options())
     counts: dict[int, int] = {}
     for record in inspector.records():
-        ladders.take([record])
+        ladders.add([record])
         counts[record.conversation or 0] = counts.get(record.conversation or 0, 0) + 1
     long = max(counts, key=counts.__getitem__)
     ladder = ladders.kept.get(long)

@@ -81,7 +81,7 @@ def test_a_large_request_that_is_not_kept_whole_is_named() -> None:
     publish = bytes.fromhex("0002 0001 07 00000001") + entry
     segments = [*handshake(), a(1000, len(publish).to_bytes(4, "big") + publish), b(5000, ack=1000, flags=FIN | ACK, time_ns=5_000_000_000)]
     inspector = Inspector([], Options(decode_as=((5552, "rabbitmq-stream", None),)))
-    records: list[Record] = inspector.take(captured(segments))
+    records: list[Record] = inspector.process(captured(segments))
     records += inspector.finish()
     assert "unanswered after 5.0 s, server closed (FIN): publisher 7  id 9 (request 1)" in view(inspector, None).text(records)
 

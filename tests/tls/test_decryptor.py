@@ -445,7 +445,7 @@ def test_bytes_that_were_read_are_not_kept() -> None:
     one = talk([(CLIENT, b"x" * 9_000)], "1.2")
     inspector = Inspector([], keys=log_of(one.keys))
     for batch in open_capture(io.BytesIO(Wire().send(one.sent).capture()), name="test").batches():
-        inspector.take(batch)
+        inspector.process(batch)
     (tracked,) = inspector.table.conversations
     assert tracked.tls.stage is not None
     assert tracked.tls.stage.emitted
@@ -513,7 +513,7 @@ class Later:
         for batch in open_capture(io.BytesIO(self.capture), name="test").batches(rows):
             if seen <= self.after < seen + len(batch):
                 log.add(self.keys, seen)
-            records += inspector.take(batch)
+            records += inspector.process(batch)
             seen += len(batch)
         records += inspector.finish()
         return Read(records, inspector.rows(), inspector)

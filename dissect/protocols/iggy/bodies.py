@@ -544,7 +544,7 @@ def _rights(buf: bytes, at: int, end: int, walker: Walker, into: dict[str, Any],
     while _flag(buf, at, end, walker, flag, depth):
         one, flag = f"{name}[{len(items)}]", another
         at += 1
-        if not walker.values.take():
+        if not walker.values.spend():
             raise walker.over(at, f"{end - at} bytes left", one)
         walker.path.append(one)
         walker.open(one, at, depth)

@@ -45,7 +45,7 @@ class IggyDissector(Dissector):
 
     protocol: ClassVar[str] = "iggy"
     header_size: ClassVar[int] = 8
-    holds = True
+    reorders = True
     DERIVED = ("placed",)
 
     def __init__(self, context: Context, parser: Parser) -> None:
@@ -83,10 +83,10 @@ class IggyDissector(Dissector):
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         return self.framing.search(side, data, at, end, final)
 
-    def give_up(self, side: int) -> None:
+    def on_wait_timeout(self, side: int) -> None:
         self.framing.stubborn = True
 
-    def lost(self, side: int, order: int = 0) -> None:
+    def on_gap(self, side: int, order: int = 0) -> None:
         self.waiting.trust.go(LOST)
 
     def decode(self, frame: Frame) -> Meant:
@@ -99,7 +99,7 @@ class IggyDissector(Dissector):
         waiting = (*self.early, *self.unconfirmed, *(frame for frame, _ in self.held))
         return [found for found in map(bytes_of, waiting) if found[1] < found[2]]
 
-    def in_turn(self, frame: Frame | FrameGap) -> None:
+    def decode_in_order(self, frame: Frame | FrameGap) -> None:
         if frame.side == self.client:
             if isinstance(frame, FrameGap):
                 self._lose_requests(frame)

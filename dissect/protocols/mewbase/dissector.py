@@ -156,7 +156,7 @@ class MewbaseDissector(Dissector):
                 return False, at
             at += 1
 
-    def lost(self, side: int, order: int = 0) -> None:
+    def on_gap(self, side: int, order: int = 0) -> None:
         self.subscriptions = None
         self.order.lose()
 
@@ -247,7 +247,7 @@ class MewbaseDissector(Dissector):
         spans = _spans(walked, hide) if options.detail else None
         name = texts[-1] if typed and texts and type(texts[-1]) is str else None
         if name is None and damage is not None:
-            self.lost(side)
+            self.on_gap(side)
         body = _envelope(walked, texts, frames, name)
         table = BY_NAME.get(name or "")
         if table is None:

@@ -136,7 +136,7 @@ def read(
     reader = _Reader(data, render, values, spans, notes)
     try:
         while at < end:
-            if not values.take():
+            if not values.spend():
                 raise Stopped(sections, at, values.reason(f"{end - at} bytes left"))
             section, at = _section(reader, at, end, len(sections), depth)
             sections.append(section)
@@ -301,7 +301,7 @@ class _Reader:
             if spans is not None:
                 spans.put("described", begin, at - begin, 0, depth + 1)
             value = {}
-            if not self.values.take(DESCRIBED):
+            if not self.values.spend(DESCRIBED):
                 self.stop(DESCRIBED)
             else:
                 value["descriptor"], at = self.value(at, end, "descriptor", depth + 1, level)
@@ -323,7 +323,7 @@ class _Reader:
                 else:
                     value = []
                     for index in range(count):
-                        if not self.values.take():
+                        if not self.values.spend():
                             self.stop(count)
                             break
                         item, at = self.value(at, stop, f"[{index}]", depth + 1, level)
@@ -344,7 +344,7 @@ class _Reader:
         if count % 2:
             raise NotAmqp(f"a map of {count} keys and values")
         symbols = self.symbol_keys and level == 1
-        take, typed = self.values.take, self.typed
+        take, typed = self.values.spend, self.typed
         pairs = []
         for _ in range(count // 2):
             if not take(PAIR):
@@ -376,7 +376,7 @@ class _Reader:
         if count > stop - at and not bare:
             raise NotAmqp(f"an array of {count} items in {stop - at} bytes")
         each = 1 + DESCRIBED * len(descriptor)
-        take = self.values.take_bare if bare else self.values.take
+        take = self.values.spend_empty if bare else self.values.spend
         values: list[Any] = []
         if bare and count > BARE_SHOWN:
             return self.alike(code, at, stop, count, descriptor, depth, level)
@@ -393,9 +393,9 @@ class _Reader:
     def alike(self, code: int, at: int, stop: int, count: int, descriptor: list[Any], depth: int, level: int) -> tuple[int, list[Any]]:
         """The items of an array that take no bytes: all are one value, with one span."""
         each = 1 + DESCRIBED * len(descriptor)
-        made = min(count, self.values.bare // each, self.values.left // each)
-        self.values.take_bare(made * each)
-        if made < count and not self.values.take_bare(each):
+        made = min(count, self.values.empty // each, self.values.left // each)
+        self.values.spend_empty(made * each)
+        if made < count and not self.values.spend_empty(each):
             self.stop(count)
         if not made:
             return at, []

@@ -189,7 +189,7 @@ class EntryReader(SpanRecorder):
     def entries(
         self, data: bytes, at: int, end: int, count: int, offset: int, kind: int, entries: list[dict[str, Any]], path: str, depth: int
     ) -> int:
-        take = self.values.take
+        take = self.values.spend
         for index in range(count):
             if not take():
                 raise self.over(f"{path}[{index}]", at, self.values.reason(f"count says {count}"))
@@ -330,7 +330,7 @@ class EntryReader(SpanRecorder):
         """The messages of an unpacked sub-batch: size and body each."""
         messages: list[dict[str, Any]] = []
         entry["messages"] = messages
-        take = self.values.take
+        take = self.values.spend
         self.open("messages", at, depth)
         for index in range(count):
             if not take():
@@ -360,7 +360,7 @@ class EntryReader(SpanRecorder):
         """Tracking blocks that fill data[at:end], or None; `into` gets those before one that is too many."""
         blocks: list[dict[str, Any]] = []
         mark = self.mark()
-        take = self.values.take
+        take = self.values.spend
         self.open(name, at, depth)
         try:
             while at < end:
@@ -407,7 +407,7 @@ class EntryReader(SpanRecorder):
         self.open(path, at, depth)
         self.span("count", at, 4, count, depth + 1)
         at += 4
-        take = self.values.take
+        take = self.values.spend
         while at < end:
             name = f"{path}[{len(entries)}]"
             if not take():

@@ -181,7 +181,7 @@ class StreamDissector(Dissector):
         client = None if self.client is None else side == self.client
         return self.language.search(client, data, at, end, final, self.parser.buffers[side].work_budget)[:2]
 
-    def lost(self, side: int, order: int = 0) -> None:
+    def on_gap(self, side: int, order: int = 0) -> None:
         self.guard.lose()
         self.phase = _OPEN
         if side != self.client:
@@ -471,8 +471,8 @@ class RabbitmqStreamDissector(StreamDissector):
         super().__init__(context, parser)
         self.publishers = Publishers(self.options.open_limit, context.from_start)
 
-    def lost(self, side: int, order: int = 0) -> None:
-        super().lost(side, order)
+    def on_gap(self, side: int, order: int = 0) -> None:
+        super().on_gap(side, order)
         self.publishers.lose()
 
     def publisher_key(self, publisher: int, asks: bool) -> int:

@@ -82,7 +82,7 @@ def _publish(style: Style, bodies: bool) -> Reader:
             else:
                 append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
             at = stop
-        if len(messages) != count or not values.take(count):
+        if len(messages) != count or not values.spend(count):
             return None
         return {"size": size, "key": key, "version": version, "publisher_id": publisher, "published_messages": messages}
 
@@ -138,7 +138,7 @@ def _chunk(style: Style, bodies: bool) -> Reader:
             else:
                 append({"offset": offset, "size": word, "body": render(data[at:stop])})
             at = stop
-        if at != end or not values.take(count):
+        if at != end or not values.spend(count):
             return None
         chunk = {
             "magic_version": magic,

@@ -47,7 +47,7 @@ class SeastarDissector(Dissector):
         self.sides = (SideTerms(context.from_start), SideTerms(context.from_start))
         self.first: int | None = None
         """The side whose negotiation frame came first."""
-        self.stepwise = True
+        self.in_packet_order = True
         self.quota = UnpackQuota()
         self.negative: set[int] = set()
         """What requests with a negative msg_id, which the library never sends, asked."""
@@ -106,14 +106,14 @@ class SeastarDissector(Dissector):
         self._settle()
         return one.framing
 
-    def broken(self, side: int, data: bytes) -> None:
+    def on_truncated(self, side: int, data: bytes) -> None:
         if self.sides[side].greeting == EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
             self.sides[side].offer = read_offer(data)
             if self.client is None and not self._learns_client(side, len(data)):
                 self.client = self.first
             self._learn(side)
 
-    def give_up(self, side: int) -> None:
+    def on_wait_timeout(self, side: int) -> None:
         if self.sides[side].greeting == EXPECTED and self.client is None:
             # The first to speak is the client.
             self.client = side if self.first is None else self.first
@@ -195,7 +195,7 @@ class SeastarDissector(Dissector):
 
     def _decide(self) -> None:
         """See whether what either side sends can still change how frames are cut."""
-        self.stepwise = any(one.framing is None or one.greeting == EXPECTED for one in self.sides)
+        self.in_packet_order = any(one.framing is None or one.greeting == EXPECTED for one in self.sides)
 
     def _doubt(self, side: int) -> str | None:
         """Why the framing of `side` is a guess, if it is one."""
@@ -233,7 +233,7 @@ class SeastarDissector(Dissector):
         assert one.offer is not None
         one.greeting = SEEN
         one.greets = True
-        self.news = True
+        self.unblocks_peer = True
         self._decide()
         features = one.offer.features
         if side == self.client:
@@ -261,7 +261,7 @@ class SeastarDissector(Dissector):
             return False
         if side != self.client and other.greeting == EXPECTED:
             one.held = True
-            self.news = other.held
+            self.unblocks_peer = other.held
             return False
         return True
 
@@ -293,13 +293,13 @@ class SeastarDissector(Dissector):
                 self.first = side
             one.held = True
             return False
-        self.news = other.held
+        self.unblocks_peer = other.held
         return True
 
     def _miss(self, side: int) -> None:
         """The negotiation frame of `side` is not where it should be, so it will not come."""
         self.sides[side].greeting = MISSED
-        self.news = True
+        self.unblocks_peer = True
         self._decide()
 
     # Frames to messages

@@ -58,7 +58,7 @@ class SequenceDiagrams:
         self.kept: dict[int, SequenceDiagram] = {}
         """By conversation."""
 
-    def take(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record]) -> None:
         """Keep what these show of their conversations."""
         for record in records:
             if not isinstance(record, Message | Ending):
