@@ -63,7 +63,7 @@ class Dissector:
         raise NotImplementedError
 
     def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
-        """Return the ends of the consecutive complete frames from `at` on, up to the first that is incomplete, oversized or of unknown length.
+        """Return the ends of the consecutive complete frames from `at` on, up to the first incomplete, oversized or undecided one.
 
         Override it where the loop over `frame_length` is too slow.
         """
