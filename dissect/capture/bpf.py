@@ -151,7 +151,7 @@ def expression(text: str, link: int | None, snap: int) -> list[Instruction]:
     except ImportError as error:
         raise UsageError(
             f"-f {text}: compiling a filter needs libpcap, on Debian and Ubuntu the package libpcap0.8; "
-            "without -f the known ports are captured, with -f '' all TCP"
+            "without -f, streamdump captures the known ports; with -f '', all TCP"
         ) from error
     except Scapy_Exception as error:
         reason = str(error)

@@ -55,12 +55,10 @@ class CaptureReader:
         if not start:
             raise CaptureError("is empty", self.name)
         if magic in pcap.MODIFIED:
-            raise CaptureError(
-                "is a pcap file of the modified (Kuznetzov) kind, which is not supported; editcap -F pcap converts it", self.name
-            )
+            raise CaptureError("is a modified (Kuznetzov) pcap file, which is not supported; convert it with editcap -F pcap", self.name)
         if any(known.startswith(magic) for known in (*pcap.MAGICS, *pcap.MODIFIED, pcapng.MAGIC)):
             raise CaptureError("is cut off in its first bytes", self.name, len(start))
-        raise NoCapture(f"is not a capture: neither pcap nor pcapng begins with {start[:8].hex(' ')}", self.name)
+        raise NoCapture(f"is not a capture: neither pcap nor pcapng starts with {start[:8].hex(' ')}", self.name)
 
     @property
     def packets(self) -> int:

@@ -43,7 +43,7 @@ class Interface(msgspec.Struct, frozen=True):
 def needs_linux() -> None:
     """Raises `InterfaceError` on other systems, whose packet sockets nothing here knows."""
     if sys.platform != "linux":
-        raise InterfaceError("only Linux can capture; read what another program captures: tcpdump -U -w - tcp | streamdump -")
+        raise InterfaceError("capturing works only on Linux; elsewhere read from another program: tcpdump -U -w - tcp | streamdump -")
 
 
 def interfaces() -> list[Interface]:

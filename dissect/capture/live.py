@@ -181,7 +181,7 @@ class Live:
 
     def _failed(self) -> InterfaceError | None:
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        return InterfaceError(f"went away while capturing: {os.strerror(code).lower()}", self.name) if code else None
+        return InterfaceError(f"disappeared while capturing: {os.strerror(code).lower()}", self.name) if code else None
 
     def _missing(self) -> InterfaceError | None:
         """With several interfaces the socket does not tell: the last one to go ends the capture."""
@@ -190,7 +190,7 @@ class Live:
         self._looked = monotonic()
         if any(is_up(one.name) for one in self._chosen):
             return None
-        return InterfaceError("went away while capturing", self.name)
+        return InterfaceError("disappeared while capturing", self.name)
 
     def _count_drops(self) -> None:
         received, dropped = self._statistics()
@@ -260,9 +260,9 @@ def _found(names: Sequence[str]) -> list[Interface]:
     for name in dict.fromkeys(names):
         if name not in known:
             listed = ", ".join([*known, "any"])
-            raise InterfaceError(f"no such interface; there are {listed}", name)
+            raise InterfaceError(f"no such interface; available: {listed}", name)
         if not known[name].up:
-            raise InterfaceError(f"the interface is down; `ip link set {name} up` would bring it up", name)
+            raise InterfaceError(f"the interface is down; bring it up with `ip link set {name} up`", name)
         chosen.append(known[name])
     return chosen
 
@@ -288,13 +288,13 @@ def _ring(opened: socket.socket, blocks: int) -> int:
     try:
         opened.setsockopt(SOL_PACKET, VERSION, V3)
     except OSError as error:
-        raise InterfaceError(f"this system has no packet ring (TPACKET_V3): {explain(error)}") from error
+        raise InterfaceError(f"this system does not support the packet ring TPACKET_V3: {explain(error)}") from error
     while True:
         try:
             opened.setsockopt(SOL_PACKET, RX_RING, struct.pack("=7I", BLOCK, blocks, FRAME, BLOCK // FRAME * blocks, RETIRE_MS, 0, 0))
         except OSError as error:
             if blocks <= 2:
-                raise InterfaceError(f"the kernel grants no buffer: {explain(error)}") from error
+                raise InterfaceError(f"the kernel refused a capture buffer: {explain(error)}") from error
             blocks = max(2, blocks // 2)
         else:
             return blocks

@@ -34,11 +34,11 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
     """The packets of a file whose magic is one of `MAGICS`."""
     buffer = blocks.read(HEADER)
     if len(buffer) < HEADER:
-        raise blocks.error(f"cut off in the file header: {len(buffer)} of {HEADER} bytes", 0)
+        raise blocks.error(f"cut off in the file header after {len(buffer)} of {HEADER} bytes", 0)
     order, unit = MAGICS[buffer[:4]]
     major, minor, snap, network = struct.unpack_from(order + "HH8xII", buffer, 4)
     if major != 2:
-        raise blocks.error(f"pcap version {major}.{minor} is not known", 4)
+        raise blocks.error(f"pcap version {major}.{minor} is not supported", 4)
     link = network & 0x03FF_FFFF  # above are flags and the length of the frame check sequence
     limit = size_limit(snap)
     unpack = struct.Struct(order + "4I").unpack_from
@@ -65,7 +65,7 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
             yield packets
         base += at
         if size > limit:
-            raise blocks.error(f"packet {number + 1} says it has {size} bytes, more than any packet", base)
+            raise blocks.error(f"packet {number + 1} claims {size} bytes, more than a packet can have", base)
         left = buffer[at:]
         try:
             block = blocks.read(missing)

@@ -49,7 +49,7 @@ LAST_NS = ((1 << 63) // 1_000_000_000 - 1) * 1_000_000_000
 
 
 def filled(size: int) -> int:
-    """How long a block is that says it has so many bytes."""
+    """How long a block is that claims so many bytes."""
     return size + 3 & ~3
 
 
@@ -178,7 +178,7 @@ class Sections:
                 self._begin(BYTE_ORDERS[magic])
                 _, size = self._head(buffer, at)
             if size < (least or 12) or (least and size > self._limit + OPTIONS_ROOM):
-                return WalkedBlocks(packets, at, 0, f"a block of type {kind:#x} says it has {size} bytes")
+                return WalkedBlocks(packets, at, 0, f"a block of type {kind:#x} claims {size} bytes")
             size = filled(size)
             if at + size > end:
                 return WalkedBlocks(packets, at, at + size - end, skip=not least and size > ALWAYS)
@@ -199,7 +199,7 @@ class Sections:
                 if interface >= len(interfaces.links):
                     wrong = f"a packet names interface {interface}, the section has {len(interfaces)}"
                 elif captured > room:
-                    wrong = f"a packet says it has {captured} bytes, its block {size}"
+                    wrong = f"a packet claims {captured} bytes, its block {size}"
                 else:
                     if kind != SIMPLE:  # which has no time and is given that of the packet before it
                         ticks = high << 32 | low

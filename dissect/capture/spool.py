@@ -44,7 +44,7 @@ class _Spool:
         try:
             self._kept.write(data)
         except OSError as error:
-            raise CaptureError(f"cannot be kept in {tempfile.gettempdir()} to be read again: {explain(error)}", self.name) from error
+            raise CaptureError(f"cannot be stored in {tempfile.gettempdir()} for a second reading: {explain(error)}", self.name) from error
         return data
 
     def again(self) -> BinaryIO:

@@ -60,7 +60,7 @@ def packing(raw: Raw) -> Iterator[bytes] | None:
     if magic[:4] in (ZSTD, LZ4, *SKIPPED):
         return _frames(raw)
     if magic.startswith(LZ4_LEGACY):
-        raise CaptureError("is packed in the legacy format of lz4, which is not read; lz4 -dc FILE | streamdump - is a way", raw.name)
+        raise CaptureError("is compressed in the legacy lz4 format, which is not supported; use lz4 -dc FILE | streamdump -", raw.name)
     return None
 
 
@@ -113,7 +113,7 @@ def _member(raw: Raw, what: str, unpacker: Any, *wrong: type[Exception]) -> Iter
             if any(said in str(error) for said in TOO_MUCH):
                 most, command = UNLIMITED[what]
                 raise Damaged(
-                    f"the {what} data takes more memory to unpack than the {most >> 20} MiB allowed; {command} FILE | streamdump - is a way"
+                    f"the {what} data needs more than {most >> 20} MiB of memory to decompress; use {command} FILE | streamdump -"
                 ) from error
             raise Damaged(f"the {what} data is damaged: {error}") from error
         if piece:
@@ -133,7 +133,7 @@ def _another(raw: Raw, what: str, magic: bytes) -> bool:
         return False
     raw.take(len(following) - len(following.lstrip(b"\0")))
     if raw.peek(len(magic)) != magic:
-        raise Damaged(f"something else follows the {what} data")
+        raise Damaged(f"other data follows the {what} data")
     return True
 
 
@@ -155,7 +155,7 @@ def _frames(raw: Raw) -> Iterator[bytes]:
                 room = bytearray(lz4.REACH + 4 + max(LZ4_BLOCKS.values()))
             yield from _lz4(raw, room)
         else:
-            raise Damaged("something else follows the packed data")
+            raise Damaged("other data follows the compressed data")
 
 
 def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
@@ -165,7 +165,7 @@ def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
     flags, sizes = descriptor = _exactly(raw, 6, "lz4")[4:]
     largest = LZ4_BLOCKS.get(sizes >> 4 & 7)
     if flags >> 6 != 1 or largest is None or flags & 1:
-        raise Damaged("the lz4 data is of a version that is not known or needs a dictionary")
+        raise Damaged("the lz4 data has an unknown version or needs a dictionary")
     linked, block_sum, content_size, content_sum = not flags & 0x20, flags & 0x10, flags & 0x08, flags & 0x04
     if content_size:
         descriptor += _exactly(raw, 8, "lz4")
@@ -204,7 +204,7 @@ def _codec(package: str, what: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise MissingCodec(f"is packed with {what}, which needs the package {package}") from error
+        raise MissingCodec(f"is compressed with {what}; reading it needs the package {package}") from error
 
 
 def _some(raw: Raw, size: int, what: str) -> bytes:

@@ -195,12 +195,12 @@ def is_input(path: str, names: Iterable[str]) -> bool:
 
 def _follow_none(path: Path) -> None:
     if path.is_symlink() and not is_of_system(path):
-        raise UsageError(f"-w {path}: a symbolic link, which is not followed; name the file itself")
+        raise UsageError(f"-w {path}: is a symbolic link, which is not followed; name the file itself")
 
 
 def _check_folder(path: Path) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"-w {path}: {path.parent} is no directory in which files can be made")
+        raise UsageError(f"-w {path}: {path.parent} is not a writable directory")
 
 
 def _create(path: Path) -> int:

@@ -205,7 +205,7 @@ class _Builder:
 
     def unknown(self, name: Name) -> FilterError:
         more = self.names.advice(self.names.meant(name.text))
-        return FilterError(f"no field is called {name}; {more}", self.text, name.start, name.end)
+        return FilterError(f"no field is named {name}; {more}", self.text, name.start, name.end)
 
     def _there(self, name: Name) -> dict[type, _Piece]:
         if self.names.is_protocol(name.text):
@@ -215,7 +215,7 @@ class _Builder:
         # Messages are in the tables, which are read for fields alone
         valued = self.names.key_with(name.text, bool(meaning.paths))
         if valued is not None:
-            self.hints.append(f"{name} alone asks for a field of that name; did you mean {valued} == {name.text}?")
+            self.hints.append(f"{name} alone tests for a field with that name; did you mean {valued} == {name.text}?")
         return self._pieces(name, meaning, lambda key: _Piece(f"present({key.source})", _cost(key)), lambda path: [(path.steps, present)])
 
     def _pieces(
@@ -244,15 +244,15 @@ class _Builder:
         fitting = _Fitting(self, term)
         pieces = self._pieces(term.name, meaning, lambda key: self._key(key, fitting), fitting.path)
         below = self._below(term.name, meaning)
-        more = "" if below is None else f"; {below} is what it holds in some messages"
+        more = "" if below is None else f"; in some messages its value is {below}"
         if term.name.parts[-1] in self.names.unlabelled:
-            more = f"; {' and '.join(LISTS)} would give it labels"
+            more = f"; {' and '.join(LISTS)} can give it labels"
         fitting.end(more)
         if below is not None:
-            self.hints.append(f"{term.name} is an object in some messages; {below} is what it holds there")
+            self.hints.append(f"{term.name} is an object in some messages; there its value is {below}")
         if any(DURATION in key.kinds for key in meaning.keys.values()):
             for one in (value.text for value in term.values if value.text.isdigit() and 0 < int(value.text) < SHORT_NS):
-                self.hints.append(f"{term.name}: {one} is so many nanoseconds; did you mean {one}s or {one}ms?")
+                self.hints.append(f"{term.name}: {one} is in nanoseconds; did you mean {one}s or {one}ms?")
         if term.operator in ("==", "!=", "in"):
             self._hint(term)
         return _opposite(pieces) if term.operator == "!=" else pieces
@@ -266,11 +266,11 @@ class _Builder:
         """A name that no table has may still be that of a message, but hardly is; and what is called a command elsewhere is a name here."""
         for value in term.values:
             if term.name.text == "command" and self.names.is_message(value.text):
-                self.hints.append(f"command asks for a field of that name; did you mean name {term.operator} {value.text}?")
+                self.hints.append(f"command is a field name; did you mean name {term.operator} {value.text}?")
             elif term.name.text == "name" and not self.names.is_message(value.text) and not value.text.startswith("unknown"):
                 near = nearest(value.text, self.names.messages)
-                more = f"did you mean {near}?" if near else "a field of that name is fields.name"
-                self.hints.append(f"no message is known by the name {shortened(value.text)}; {more}")
+                more = f"did you mean {near}?" if near else "for the field with that name write fields.name"
+                self.hints.append(f"no message is named {shortened(value.text)}; {more}")
 
     def _key(self, key: Key, fitting: _Fitting) -> _Piece:
         found = fitting.key(key)

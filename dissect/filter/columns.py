@@ -52,9 +52,9 @@ def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
         node = None
     meaning = known.resolve(parts_of(name)) if isinstance(node, Exists) and node.name.text == name else None
     if name == RAW:
-        raise UsageError(f"-e {name}: the bytes of messages are for -Y; -x shows them")
+        raise UsageError(f"-e {name}: raw is for -Y only; -x prints the bytes")
     if meaning is None:
-        raise UsageError(f"-e {shortened(name)}: no field is called that; {known.advice(known.nearest(name))}")
+        raise UsageError(f"-e {shortened(name)}: no field has that name; {known.advice(known.nearest(name))}")
     getters = {record: _key(name, key, earlier) for record, key in meaning.keys.items()}
     if meaning.paths:
         getters[Message] = _fields(meaning.paths)

@@ -125,7 +125,7 @@ def _parser() -> Lark:
 def parse(text: str) -> Node:
     """The terms of a filter; what cannot be read is a `FilterError`."""
     if len(text) > LENGTH_LIMIT:
-        raise FilterError(f"a filter of {len(text):,} characters is too long; {LENGTH_LIMIT:,} are the most", text, 0, 1)
+        raise FilterError(f"the filter has {len(text):,} characters; the limit is {LENGTH_LIMIT:,}", text, 0, 1)
     if not text.strip():
         raise FilterError("the filter is empty", text, 0, 0)
     try:
@@ -148,17 +148,17 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
     operator = "OPERATOR" in wanted
     after_number = "AND" in wanted and text[:at].rstrip()[-1:].isdigit()
     causes = (
-        (rest[:1] in ("'", '"') and "QUOTED" in wanted, "the quote that begins here is not closed"),
-        (rest.startswith("=") and operator, "one equals sign is none; write =="),
+        (rest[:1] in ("'", '"') and "QUOTED" in wanted, "the quote that starts here is not closed"),
+        (rest.startswith("=") and operator, "= is not an operator; use =="),
         (symbol is not None, f"write {SYMBOLS.get(symbol or '')}"),
         (rest.startswith("[") and operator, 'a key in brackets needs quotes: ["product"]'),
-        (word == "not" and operator, "not stands before the name: not NAME in {a, b}"),
+        (word == "not" and operator, "write `not` before the name: not NAME in {a, b}"),
         ("NAME" in wanted, "the name of a field is missing here" if ended else "the name of a field was expected here"),
         (value and ended, "a value is missing here"),
-        (value, "a value was expected here; text with other characters needs quotes"),
-        ("LBRACE" in wanted, "in wants a list: {a, b}"),
+        (value, "a value was expected here; put quotes around text with special characters"),
+        ("LBRACE" in wanted, "`in` needs a list: {a, b}"),
         (operator, f"`and`, `or` or an operator (==, !=, <, <=, >, >=, {', '.join(KEYWORDS[3:])}) was expected here"),
-        (after_number and word in {**TIMES, **SIZES}, "a unit stands right behind its number, without a blank"),
+        (after_number and word in {**TIMES, **SIZES}, "write the unit directly after its number, without a space"),
         ("RBRACE" in wanted, "the list is not closed" if ended else "a comma or } was expected here"),
         ("RPAR" in wanted, "a parenthesis is not closed" if ended else "`and`, `or` or ) was expected here"),
         (True, "`and` or `or` was expected here"),
@@ -185,7 +185,7 @@ def _node(tree: Any, text: str, depth: int) -> Node:
     if depth > DEPTH_LIMIT:
         while not isinstance(tree, Token):
             tree = tree.children[0]
-        raise FilterError(f"more than {DEPTH_LIMIT} parentheses or not in each other", text, tree.start_pos or 0, tree.end_pos or 0)
+        raise FilterError(f"more than {DEPTH_LIMIT} nested parentheses or `not`", text, tree.start_pos or 0, tree.end_pos or 0)
     match tree:
         case Tree(data="any_of", children=[only]) | Tree(data="all_of", children=[only]):
             # One in parentheses counts once, by its any_of
@@ -264,5 +264,5 @@ def _value(token: Any, text: str) -> Value:
     if token.type == "QUOTED":
         return Value(unquoted(said), _pattern(said), True, token.start_pos, token.end_pos)
     if said in KEYWORDS:
-        raise FilterError(f"a value was expected here; {said} as a text needs quotes", text, token.start_pos, token.end_pos)
+        raise FilterError(f"a value was expected here; put quotes around {said} to use it as text", text, token.start_pos, token.end_pos)
     return Value(said, said, False, token.start_pos, token.end_pos)

@@ -70,7 +70,7 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
         return Want(numbers=(_time(value.text),))
     if DURATION in kinds:
         if value.quoted:
-            raise Misfit("is a time, a text in quotes is none; write 20ms")
+            raise Misfit("is a duration; text in quotes is not a duration; write 20ms")
         return Want(numbers=(_number(value.text, TIMES),))
     if kinds & {INT, FLOAT, OTHER} and not value.quoted:
         try:
@@ -102,8 +102,9 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
     if misfit is not None and not value.quoted:
         raise misfit
     if not kinds & {INT, FLOAT, BOOL}:
-        raise Misfit("is an object, which has no value of its own", True)
-    raise Misfit(f"is {'a number' if kinds & {INT, FLOAT} else 'true or false'}, a text in quotes is none")
+        raise Misfit("is an object and has no value of its own", True)
+    what = "a number" if kinds & {INT, FLOAT} else "true or false"
+    raise Misfit(f"is {what}; text in quotes is not {what}")
 
 
 def equal(wants: Iterable[Want], wide: bool = False) -> tuple[Test | None, Test | None]:
@@ -142,7 +143,7 @@ def _label_in(labels: frozenset[str]) -> Test:
 def ordered(operator: str, value: Value, kinds: frozenset[str]) -> Test:
     """A test by order, which only numbers and times have; raises `Misfit`."""
     if kinds & {ENDPOINT, ADDRESS}:
-        raise Misfit("is an address, which has no order; a prefix such as 10.0.0.0/8 can be compared with ==", True)
+        raise Misfit("is an address, and addresses have no order; compare a prefix such as 10.0.0.0/8 with ==", True)
     if not kinds & {INT, FLOAT, DURATION, TIME, OTHER}:
         raise Misfit(f"is {'text' if WORDS in kinds else 'true or false' if BOOL in kinds else 'an object'}, which has no order", True)
     numbers = want(value, kinds & {INT, FLOAT, DURATION, TIME} or frozenset((INT,))).numbers
@@ -165,7 +166,7 @@ def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool)
     """A test for a part of a text, or a regular expression; raises `Misfit`."""
     if not labelled and not kinds & {WORDS, OTHER, ENDPOINT, ADDRESS, TIME}:
         what = "a number" if kinds & {INT, FLOAT, DURATION} else "true or false" if BOOL in kinds else "an object"
-        raise Misfit(f"is {what}, {operator} is for text", True)
+        raise Misfit(f"is {what}; {operator} works on text only", True)
     if operator == "contains":
         part = value.text
         octets = part.encode("utf-8", "surrogateescape")
@@ -199,7 +200,7 @@ def pattern(text: str) -> Callable[[str], bool]:
     try:
         search = linear(text).search
     except ValueError as error:
-        raise Misfit(f"cannot be searched: no regular expression ({error})", True) from None
+        raise Misfit(f"cannot be searched: not a valid regular expression ({error})", True) from None
     # Of text RE2 would look up where in it the match is, which takes as long as the search
     return lambda text: search(text.encode("utf-8", "replace")) is not None
 
@@ -208,11 +209,11 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
     found = _NUMBER.fullmatch(text) if len(text) <= DIGITS_LIMIT else None
     if found is None:
         if units is TIMES:
-            raise Misfit(f"is a time, {shortened(text)} is none; write 20ms or 1.5s")
+            raise Misfit(f"is a duration; {shortened(text)} is not a duration; write 20ms or 1.5s")
         first, dots, last = text.partition("..")
         if dots and _NUMBER.fullmatch(first) and _NUMBER.fullmatch(last):
-            raise Misfit(f"is a number, {shortened(text)} is none; write >= {first} and <= {last}")
-        raise Misfit(f"is a number, {shortened(text)} is none")
+            raise Misfit(f"is a number; {shortened(text)} is not a number; write >= {first} and <= {last}")
+        raise Misfit(f"is a number; {shortened(text)} is not a number")
     digits, unit = found.groups()
     factor = 1
     if unit:
@@ -226,31 +227,31 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
     try:
         exact = Decimal(digits) * factor
     except InvalidOperation:
-        raise Misfit(f"is a number, {shortened(text)} is too large a one") from None
+        raise Misfit(f"is a number; {shortened(text)} is too large") from None
     if abs(exact) < 1 << 64:
         if exact == int(exact):
             return int(exact)
         if units is TIMES and not unit:
-            raise Misfit(f"is in nanoseconds where there is no unit; write {shortened(digits)}s or {shortened(digits)}ms", True)
+            raise Misfit(f"is in nanoseconds without a unit; write {shortened(digits)}s or {shortened(digits)}ms", True)
     return float(exact)
 
 
 def _no_unit(unit: str, units: dict[str, int] | None) -> str:
     if units is SIZES and unit in TIMES:
-        return f"is no time in {unit}; write a number in the field's own unit"
-    return f"has no unit {unit}; there are {', '.join(units or ('none',))}"
+        return f"is not a duration in {unit}; write a number in the field's own unit"
+    return f"has no unit {unit}; the units are {', '.join(units or ('none',))}"
 
 
 def _time(text: str) -> int:
     from datetime import UTC, datetime
 
     found = _TIME.fullmatch(text)
-    what = f"is a time, {shortened(text)} is none; write 2024-03-01T12:00:00Z, or with +01:00 for Z"
+    what = f"is a time; {shortened(text)} is not a time; write 2024-03-01T12:00:00Z, or +01:00 in place of Z"
     if found is None:
         raise Misfit(what)
     year, month, day, hour, minute, second, rest, zone = found.groups()
     if zone is None:
-        raise Misfit(f"is a time, {shortened(text)} does not say in which zone; write Z for UTC, or +01:00", True)
+        raise Misfit(f"is a time; {shortened(text)} has no time zone; add Z for UTC, or +01:00", True)
     try:
         moment = datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), tzinfo=UTC)
     except ValueError:
@@ -277,7 +278,7 @@ def _end(text: str, with_port: bool) -> tuple[Network, int | None]:
         network = ip_network(bare.strip("[]") if bare.startswith("[") else bare, strict=False)
     except ValueError:
         forms = "192.0.2.1, 10.0.0.0/8 or 192.0.2.1:5552" if with_port else "192.0.2.1 or 10.0.0.0/8"
-        raise Misfit(f"is an address, {shortened(text)} is none; write {forms}") from None
+        raise Misfit(f"is an address; {shortened(text)} is not an address; write {forms}") from None
     return network, port
 
 

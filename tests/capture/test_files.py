@@ -65,7 +65,7 @@ def test_forced_batches() -> None:
         (b"BZh9" + bytes(50), "bzip2 data is damaged"),
         (bytes.fromhex("fd377a585a00") + bytes(50), "xz data is damaged"),
         (bytes.fromhex("28b52ffd") + b"\xff" * 50, "zstd data is damaged"),
-        (bytes.fromhex("04224d18") + bytes(50), "lz4 data is of a version"),
+        (bytes.fromhex("04224d18") + bytes(50), "lz4 data has an unknown version"),
         (bytes.fromhex("04224d18 60 40 82 ffffff7f") + bytes(50), "a block of 2147483647 bytes"),
     ],
 )

@@ -466,7 +466,7 @@ def test_a_missing_permission_says_what_to_do() -> None:
 def test_an_unknown_interface_says_which_there_are() -> None:
     done = run("-i", "nosuch0")
     assert done.returncode == 4
-    assert re.fullmatch(r"streamdump: nosuch0: no such interface; there are .*lo.*, any\n", done.stderr)
+    assert re.fullmatch(r"streamdump: nosuch0: no such interface; available: .*lo.*, any\n", done.stderr)
 
 
 def test_interfaces_are_listed() -> None:
@@ -497,7 +497,7 @@ def test_an_interface_that_goes_away_ends_the_capture() -> None:
     assert (process.returncode, out) == (4, "")
     lines = [line for line in err.splitlines() if "it stays root" not in line]
     assert lines[0].startswith("streamdump: lo: 0 packets, 0 dropped by the kernel")
-    assert lines[1] == "streamdump: lo: went away while capturing: network is down"
+    assert lines[1] == "streamdump: lo: disappeared while capturing: network is down"
     down = subprocess.run(["unshare", "-n", sys.executable, "-m", "streamdump", "-i", "lo"], capture_output=True, text=True, check=False)
     assert (down.returncode, "the interface is down" in down.stderr) == (4, True)
 

@@ -68,7 +68,7 @@ def test_a_symbolic_link_is_refused(tmp_path: Path, there: bool) -> None:
     if there:
         target.write_bytes(b"before")
     path.symlink_to(target)
-    with pytest.raises(UsageError, match=r"-w .*link.pcapng: a symbolic link, which is not followed; name the file itself"):
+    with pytest.raises(UsageError, match=r"-w .*link.pcapng: is a symbolic link, which is not followed; name the file itself"):
         write(path)
     assert path.is_symlink()
     assert target.exists() == there

@@ -94,7 +94,7 @@ def test_a_wrong_filter_is_told_with_its_place_before_anything_is_read(capsys: p
         out, err = shown(capsys, *command, "-Y", "name == Open and strem == x", *files, code=ExitCode.USAGE)
         assert out == ""
         assert err.splitlines() == [
-            "streamdump: -Y: no field is called strem; did you mean stream?",
+            "streamdump: -Y: no field is named strem; did you mean stream?",
             "streamdump:   name == Open and strem == x",
             "streamdump:                    ^^^^^",
         ]
@@ -105,13 +105,13 @@ def test_a_filter_acts_on_no_terminal(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\x1b" not in err
     assert "\u202e" not in err
     _, err = shown(capsys, "-Y", "name == '\x1b[31m'", AMQP)
-    assert r"by the name \x1b[31m" in err
+    assert r"is named \x1b[31m" in err
 
 
 def test_a_probable_slip_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = shown(capsys, "-Y", "name == publish", AMQP)
     assert out == ""
-    assert "-Y: no message is known by the name publish; did you mean Publish?" in err
+    assert "-Y: no message is named publish; did you mean Publish?" in err
 
 
 @pytest.mark.usefixtures("barrier")

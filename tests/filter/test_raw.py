@@ -91,5 +91,5 @@ def test_the_bytes_stay_out_of_the_json(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_it_is_no_column() -> None:
-    with pytest.raises(UsageError, match="-x shows them"):
+    with pytest.raises(UsageError, match="-x prints the bytes"):
         compile_columns(["raw"])
