@@ -420,7 +420,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     """What was read, in parts of a line, and the command that can tell more; `lost`: what to say of packets besides."""
     from streamdump.protocols import PROTOCOLS
 
-    counters, told = inspector.counters, deepcopy(inspector.past)
+    counters, told = inspector.counters, deepcopy(inspector.forgotten)
     # What carried nothing has nothing to tell, but for what `-d` says of it
     for rows in inspector.each_rows(related=False):
         for row in rows:
@@ -434,8 +434,8 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     conversations = len(inspector.table)
     said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]
     timers = inspector.table.timers
-    if timers is not None and not timers.ends_only and inspector.past.conversations:
-        said[0] += f" ({inspector.past.conversations:,} forgotten)"
+    if timers is not None and not timers.ends_only and inspector.forgotten.conversations:
+        said[0] += f" ({inspector.forgotten.conversations:,} forgotten)"
     if stopped:
         said[0] += f", {stopped}"
     trouble = _trouble(inspector, told.limit_hits)

@@ -233,7 +233,7 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         return max(map(len, chain.from_iterable(names)), default=0)
 
     return {
-        "info": {one.name: one.info if one.teller is None else one.teller() for one in PROTOCOLS},
+        "info": {one.name: one.info if one.info_with_context is None else one.info_with_context() for one in PROTOCOLS},
         "times": shown.clock,
         "palette": colours,
         "columns": width,

@@ -60,4 +60,4 @@ def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options, begin
     inspector = Inspector([open_capture(source) for source in sources], options, finite=True, keeps_rows=False)
     inspector.begins += [] if begin is None else [begin]
     yield from inspector.records()
-    inspector.complain()
+    inspector.raise_errors()

@@ -20,7 +20,7 @@ ENOUGH = 0.5
 """Below this confidence nothing is claimed, even when no byte will follow."""
 
 CLOSE = 0.05
-"""Verdicts nearer to each other than this are told apart by the port, or not at all."""
+"""Verdicts nearer to each other than this are decided by the port, or not at all."""
 
 EVERY_PACKET = 32
 """So many packets with data are looked at one by one; then only when the bytes have grown by a quarter.
@@ -37,7 +37,7 @@ WEIGHING = 32 * STEP
 FIRST = 8 * WEIGHING
 """What is there for looks before any byte has paid: the first packets are often small, and tell most."""
 
-AGAIN, LITTLE = 16, 16
+MAX_RESTARTS, LITTLE = 16, 16
 """So often detection begins anew behind as many bytes as it may have, in the middle of a conversation on a port of ours: a frame may be
 larger than they are. A side that sent less than one of so many of them goes on where it is."""
 
@@ -53,8 +53,9 @@ BEGINNING = 4_096
 NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in ("no bytes", "not enough bytes yet", "nothing fits"))
 """What is said of very many conversations, perhaps: one object for all of them."""
 
-EARLY_SIZE, EARLY_PACKETS, EARLY_KEPT = 1_024, 8, 1_024
-"""A look at so few bytes in so few packets is remembered for other conversations with the same bytes, and how many looks are kept."""
+CACHED_SIZE, CACHED_PACKETS, MAX_CACHED = 1_024, 8, 1_024
+"""The result of a look at no more bytes and packets than these is cached for other conversations with the same bytes; entries of that
+cache."""
 
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
 
@@ -71,7 +72,7 @@ def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdic
     return None
 
 
-_early_looks: dict[tuple[Any, ...], tuple[Verdict | None, int, tuple[Protocol, ...]]] = {}
+_cached_looks: dict[tuple[Any, ...], tuple[Verdict | None, int, tuple[Protocol, ...]]] = {}
 """By what was looked at: the verdict, the effort it took, and the protocols that were asked."""
 
 
@@ -82,34 +83,34 @@ class Suspicion(msgspec.Struct):
     protocol: str
     ports: tuple[int, int]
     from_start: bool
-    begun: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
+    first_bytes: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
     """What was seen of each side."""
 
     def add(self, items: list[SideData | StreamGap]) -> tuple[str | None, bool]:
         """The protocol that these bytes log in to, and whether more of them will tell nothing."""
         for item in items:
-            if type(item) is not SideData or len(self.begun[item.side]) >= LOGIN_WINDOW:
+            if type(item) is not SideData or len(self.first_bytes[item.side]) >= LOGIN_WINDOW:
                 continue
-            side, since = item.side, max(0, len(self.begun[item.side]) - LOGIN_REACH)
-            begun = self.begun[side] = self.begun[side] + item.data[: LOGIN_WINDOW - len(self.begun[side])]
-            if len(begun) < LEAST:
+            side, since = item.side, max(0, len(self.first_bytes[item.side]) - LOGIN_REACH)
+            first_bytes = self.first_bytes[side] = self.first_bytes[side] + item.data[: LOGIN_WINDOW - len(self.first_bytes[side])]
+            if len(first_bytes) < LEAST:
                 continue
             for protocol in PROTOCOLS:
                 if protocol.login is not None and protocol.name != self.protocol:
-                    match = protocol.login.search(begun, since)
+                    match = protocol.login.search(first_bytes, since)
                     if match is not None:
                         return None if self._fits(side, match.end()) else protocol.name, True
-        return None, all(len(begun) >= LOGIN_WINDOW for begun in self.begun)
+        return None, all(len(first_bytes) >= LOGIN_WINDOW for first_bytes in self.first_bytes)
 
     def _fits(self, side: int, end: int) -> bool:
         """Whether the bytes up to `end` are those of the protocol that was asked for after all."""
-        seen = [SideView([(0, self.begun[one][:end])] if one == side else [], self.from_start, [0]) for one in (0, 1)]
+        seen = [SideView([(0, self.first_bytes[one][:end])] if one == side else [], self.from_start, [0]) for one in (0, 1)]
         verdict = BY_NAME[self.protocol].heuristic(DetectionView((seen[0], seen[1]), self.ports, self.from_start, True))
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
 class _Seen(msgspec.Struct):
-    """The bytes of a conversation put together, once there are enough to be looked at, and what they told so far."""
+    """The bytes of a conversation joined, once there are enough to look at, and what they showed so far."""
 
     runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = msgspec.field(default_factory=lambda: ([], []))
     segments: tuple[list[int], list[int]] = msgspec.field(default_factory=lambda: ([], []))
@@ -121,7 +122,7 @@ class _Seen(msgspec.Struct):
     """How many bytes the last look was at, and whether from a SYN on: of these `verdicts` are, by protocol."""
     verdicts: dict[str, Verdict | None] = {}
     behind: _Seen | None = None
-    """What the bytes behind a loss in the first frames told."""
+    """What the bytes behind a loss in the first frames showed."""
 
     def put(self, side: int, position: int, data: bytes) -> None:
         runs = self.runs[side]
@@ -140,7 +141,6 @@ class Detector:
 
     __slots__ = (
         "_seen",
-        "again",
         "cost",
         "effort",
         "from_start",
@@ -152,6 +152,7 @@ class Detector:
         "packets",
         "passed",
         "ports",
+        "restarts_left",
         "size",
     )
 
@@ -170,7 +171,7 @@ class Detector:
         self.cost = 0
         """About what all this takes."""
         self.limited = False
-        self.again = 0 if from_start or PORTS.isdisjoint(ports) else AGAIN
+        self.restarts_left = 0 if from_start or PORTS.isdisjoint(ports) else MAX_RESTARTS
         """How often it may begin anew."""
         self.passed: dict[int, StreamGap] = {}
         """By side the bytes before that, of which nothing is looked at."""
@@ -184,7 +185,7 @@ class Detector:
 
     def add(self, items: list[SideData | StreamGap]) -> Verdict | None:
         """Return the verdict with the bytes of one more packet, None while there is none."""
-        brought = self._take(items)
+        brought = self._buffer(items)
         self.packets += brought
         seen = self._seen
         if seen is not None:
@@ -194,20 +195,20 @@ class Detector:
         self.limited = self.size >= self.limit
         paid = seen is None or seen.work_budget.left > 0
         if not self.limited and (self.passed or not paid or (self.packets > EVERY_PACKET and self.size < self.next_size)):
-            # Where bytes before these told nothing, one look at as many has to do
+            # Bytes before these showed nothing: one look at as many has to do
             return None
         self.next_size = self.size + self.size // 4
         verdict = self._weigh(self.limited)
-        if _is_unknown(verdict) and self.limited and self.again and (self._seen is None or self._seen.work_budget.left > 0):
-            self._begin_anew()
+        if _is_unknown(verdict) and self.limited and self.restarts_left and (self._seen is None or self._seen.work_budget.left > 0):
+            self._restart()
             return None
         return verdict
 
-    def taken(self) -> list[SideData | StreamGap]:
+    def buffered(self) -> list[SideData | StreamGap]:
         """All that was taken in; what came before it began anew is a gap of each side."""
         return [*self.passed.values(), *self.items]
 
-    def _take(self, items: list[SideData | StreamGap]) -> bool:
+    def _buffer(self, items: list[SideData | StreamGap]) -> bool:
         """Keep these; return whether one of them brings bytes."""
         self.items += items
         if items and not self.cost:
@@ -220,23 +221,23 @@ class Detector:
                 self.cost += 2 * size + self.SEGMENT_COST
         return brought
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """Pass by what a side sent that sent much: it may be the middle of a larger frame."""
-        kept: list[SideData | StreamGap] = []
+        buffered: list[SideData | StreamGap] = []
         for side in (0, 1):
             mine = [item for item in self.items if item.side == side]
             if sum([len(item.data) for item in mine if type(item) is SideData]) * LITTLE < self.size:
-                kept += mine
+                buffered += mine
                 continue
             last = mine[-1]
             end = last.position + (len(last.data) if isinstance(last, SideData) else last.size or 0)
             begin = self.passed.get(side, mine[0]).position
             self.passed[side] = StreamGap(side, begin, end - begin, "skipped", last.order, last.number, last.file, last.time_ns)
         self._seen, self.limited = None, False
-        self.again, self.items, self.size, self.cost = self.again - 1, [], 0, 0
+        self.restarts_left, self.items, self.size, self.cost = self.restarts_left - 1, [], 0, 0
         self.looks = self.next_size = self.effort = 0
-        self._take(kept)
-        self.packets = sum([type(item) is SideData for item in kept])
+        self._buffer(buffered)
+        self.packets = sum([type(item) is SideData for item in buffered])
 
     def finish(self) -> Verdict:
         """Return the verdict when no byte will follow."""
@@ -256,12 +257,12 @@ class Detector:
     def _weigh(self, final: bool) -> Verdict | None:
         """Return the verdict on the bytes so far: a remembered one, as many clients begin with the same bytes, or that of a new look."""
         self.looks += 1
-        if self.size > EARLY_SIZE or self.packets > EARLY_PACKETS or self.passed:
+        if self.size > CACHED_SIZE or self.packets > CACHED_PACKETS or self.passed:
             return self._look_now(final)
         parts = tuple([(item.side, item.position, item.data if isinstance(item, SideData) else item.size) for item in self.items])
         one, two = self.ports
         key = (final, self.from_start, self.packets, one if one in PORTS else 0, two if two in PORTS else 0, parts)
-        remembered = _early_looks.get(key)
+        remembered = _cached_looks.get(key)
         if remembered is not None and remembered[2] is PROTOCOLS:
             verdict, effort, _ = remembered
             if self._seen is None:
@@ -275,9 +276,9 @@ class Detector:
         effort = before - work_budget.left
         # Where little is left, a look may have ended early
         if work_budget.left > effort:
-            if len(_early_looks) >= EARLY_KEPT:
-                _early_looks.clear()
-            _early_looks[key] = verdict, effort, PROTOCOLS
+            if len(_cached_looks) >= MAX_CACHED:
+                _cached_looks.clear()
+            _cached_looks[key] = verdict, effort, PROTOCOLS
         return verdict
 
     def _begin(self) -> _Seen:
@@ -329,7 +330,7 @@ class Detector:
                 if self.from_start:
                     verdict.client = 0
                 return verdict
-        other = None if found and not final else foreign(view)
+        other = None if found and not final else _other_protocol(view)
         if other is not None:
             return Verdict(None, 1.0, (f"begins like {other}",), other)
         if not final:
@@ -384,10 +385,10 @@ def _behind_loss(side: SideView) -> SideView:
     return SideView(runs, False, [start for start in side.segments if start >= begin]) if begin else side
 
 
-def foreign(view: DetectionView) -> str | None:
+def _other_protocol(view: DetectionView) -> str | None:
     """The name of a neighbour's protocol, where its first bytes tell it cheaply."""
-    told = (neighbour(side.runs[0][1], side.from_start) for side in view.sides if side.runs)
-    return next((name for name in told if name is not None), None)
+    names = (neighbour(side.runs[0][1], side.from_start) for side in view.sides if side.runs)
+    return next((name for name in names if name is not None), None)
 
 
 def neighbour(data: bytes, from_start: bool) -> str | None:

@@ -39,7 +39,7 @@ AGE_NS = 500_000_000
 """How often a capture without an end looks for what has become old."""
 
 
-class Input(Protocol):
+class PacketSource(Protocol):
     """What packets come from: a file, a pipe or an interface."""
 
     name: str
@@ -52,7 +52,7 @@ class Inspector:
 
     def __init__(
         self,
-        inputs: Sequence[Input],
+        inputs: Sequence[PacketSource],
         options: Options | None = None,
         rows: int | None = None,
         *,
@@ -88,10 +88,10 @@ class Inspector:
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
             self.table.watchers.append(self.run.windows.feed)
-            self.link.aside = self._aside
+            self.link.aside = self._read_icmp_dns
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
-            self.table.watchers.append(self.run.pairs.look)
+            self.table.watchers.append(self.run.pairs.feed)
         if self._embedded:
             self.table.watchers.append(self._read_keys)
         self.begins: list[Callable[[int], None]] = []
@@ -109,13 +109,13 @@ class Inspector:
         return self.run.diagnoser
 
     @property
-    def past(self) -> ForgottenCounts:
-        return self.table.past
+    def forgotten(self) -> ForgottenCounts:
+        return self.table.forgotten
 
     def read_with(self, link: LinkParser, index: Callable[[Segment], int]) -> None:
         """Let this parser see all packets, and `index` number conversations by their first segments; before anything is read."""
         self.link, self.table.index = link, index
-        link.aside = None if self.diagnoser is None else self._aside
+        link.aside = None if self.diagnoser is None else self._read_icmp_dns
 
     def records(self) -> Iterator[Record]:
         """The records one by one."""
@@ -129,7 +129,7 @@ class Inspector:
                 if packets is not None:
                     batch = batch[: packets - self.counters.packets]
                 yield from self._parts(batch)
-                if self._pipes and (records := self.tell_ends()):
+                if self._pipes and (records := self.report_ends()):
                     yield records
                 if packets is not None and self.counters.packets >= packets:
                     break
@@ -191,7 +191,7 @@ class Inspector:
         elif batch:
             self.run.ends_ns[EVERY] = batch[-1].time_ns
 
-    def _aside(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
+    def _read_icmp_dns(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
         """Keep what a packet of ICMP or DNS says of conversations, for the diagnosis."""
         from .capture.icmp_dns import UDP, dns_answer, icmp_error
 
@@ -250,9 +250,9 @@ class Inspector:
         if pipes:
             self.table.timers = Timers(self.options, ends_only=True)
         for one in pipes:
-            one.while_silent(lambda: meanwhile(self.tell_ends()))
+            one.while_silent(lambda: meanwhile(self.report_ends()))
 
-    def tell_ends(self) -> list[Record]:
+    def report_ends(self) -> list[Record]:
         """How conversations end that one side ended two seconds ago, as the time passes in which a pipe is read."""
         before = int(monotonic() * SLOTS) - LAG
         old = [self._read_ns.pop(slot) for slot in [*self._read_ns] if slot <= before]
@@ -261,7 +261,7 @@ class Inspector:
         self._forget_handed_out()
         return self._hand_out(self.table.age(max(old) + patience_ns(self.options), self.counters.packets))
 
-    def complain(self) -> None:
+    def raise_errors(self) -> None:
         """Raise what was wrong, once all that can be read was read: `CaptureError` for a damaged input, else `InternalError`."""
         if self.errors:
             raise self.errors[0]
@@ -310,10 +310,10 @@ class Inspector:
                 record.response = response.number  # type: ignore[union-attr]
             elif type(record) is Exchange:
                 if endings is None:
-                    endings = self.run.ahead | {one.conversation: one for one in records if type(one) is Ending}
+                    endings = self.run.early_endings | {one.conversation: one for one in records if type(one) is Ending}
                 self.asked[record.number] = asked.record, endings.get(record.conversation)
         self.run.links.clear()
-        self.run.lighten()
+        self.run.compact()
         if self.diagnoser is not None:
             records = self.diagnoser.feed(every)
             self.reports += self.diagnoser.reports

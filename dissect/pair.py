@@ -20,8 +20,8 @@ from .protocols.records import (
     LOST,
     NONE,
     OPTIONAL_RESPONSE,
+    ORDER_KEY,
     PARTIAL_RESPONSE,
-    PLACE,
     REQUEST,
     REQUESTS,
     RESPONSES,
@@ -65,13 +65,13 @@ KEYS_PER_REQUEST = 64
 KEYS_COUNTED = 16
 """So many keys take as much as a request."""
 
-EARLY_KEPT = 1_024
+MAX_EARLY = 1_024
 """Unmatched responses remembered for a request that is still held back by a gap, or was captured late."""
 
-EARLY_SAME = 16
+MAX_EARLY_PER_KEY = 16
 """So many of them with one key, where keys are used again."""
 
-TEXT_KEPT = 64
+MAX_TEXT = 64
 """Of such a message numbers are kept, and texts up to this length: what notes may need."""
 
 UNSURE = "bytes were lost and the id is used again: this may answer another request"
@@ -175,17 +175,17 @@ def _oldest(entry: Any) -> Event:
     return _asked(entry[0] if type(entry) is deque else entry)
 
 
-def _light(one: Event) -> Event:
+def _compacted(one: Event) -> Event:
     message = copy(one.record)
-    message.fields = {name: value for name, value in message.fields.items() if _small(value)}
+    message.fields = {name: value for name, value in message.fields.items() if _is_small(value)}
     if one.role == REQUESTS:
         message.fields[KEYS] = one.key
     message.raw = message.spans = None
     return replace(one, record=message)
 
 
-def _small(value: Any) -> bool:
-    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= TEXT_KEPT)
+def _is_small(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_TEXT)
 
 
 class PairRules(NamedTuple):
@@ -208,7 +208,7 @@ class PairOutputs(NamedTuple):
     """What pairing fills besides the records.
 
     `tallies` count the requests that were refused and that a limit ends. `large` gets messages, of any conversation, that may be
-    remembered: for whoever hands them on, to call `lighten` then. `pairs` gets every exchange with its messages, where these are wanted;
+    remembered: for whoever hands them on, to call `compact` then. `pairs` gets every exchange with its messages, where these are wanted;
     some of them may never be handed on.
     """
 
@@ -321,10 +321,10 @@ class Pairer(Exchanges):
         super().__init__(rules, outputs, handshake)
         self.open: dict[Hashable, Any] = {}
         """By key a request, a `_Batch`, or the queue of several."""
-        self.perhaps: dict[Hashable, Event] = {}
+        self.optional: dict[Hashable, Event] = {}
         self.early: dict[Hashable, list[tuple[Event, str | None]]] = {}
         """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
-        self.partly: dict[Hashable, Event] = {}
+        self.partial: dict[Hashable, Event] = {}
         """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
         self.repeats = self.reuse == "queue"
         """Keys are used again: they may be, or one was."""
@@ -338,7 +338,7 @@ class Pairer(Exchanges):
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
 
-    def run(self, emitted: list[Event]) -> list[Event]:
+    def process(self, emitted: list[Event]) -> list[Event]:
         """Pair these records, in their order; returns them with the exchanges that became certain."""
         out = self.out = []
         self.refused = 0
@@ -351,56 +351,56 @@ class Pairer(Exchanges):
                     self.large.append((self, one))
         return out
 
-    def lighten(self, one: Event) -> None:
+    def compact(self, one: Event) -> None:
         """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
         role, keys = one.role, one.key
         if role == REQUEST:
             entry = self.open.get(keys)
             if entry is one:
-                self.open[keys] = _light(one)
+                self.open[keys] = _compacted(one)
             elif type(entry) is deque:
                 # It came last, if it is there
                 for index in range(len(entry) - 1, -1, -1):
                     if entry[index] is one:
-                        entry[index] = _light(one)
+                        entry[index] = _compacted(one)
                         break
         elif role == REQUESTS:
             for key in keys:  # type: ignore[attr-defined]
                 entry = self.open.get(key)
                 for batch in () if entry is None else _each(entry):
                     if batch.asked is one:
-                        batch.asked = _light(one)
+                        batch.asked = _compacted(one)
                         return
         elif role == OPTIONAL_RESPONSE:
-            if self.perhaps.get(keys) is one:
-                self.perhaps[keys] = _light(one)
+            if self.optional.get(keys) is one:
+                self.optional[keys] = _compacted(one)
         elif role == PARTIAL_RESPONSE:
-            if self.partly.get(keys) is one:
-                self.partly[keys] = _light(one)
+            if self.partial.get(keys) is one:
+                self.partial[keys] = _compacted(one)
         elif self.early:
             for key in keys if role == RESPONSES else (keys,):  # type: ignore[attr-defined]
                 found = self.early.get(key)
                 if found is not None and found[-1][0] is one:
-                    found[-1] = _light(one), found[-1][1]
+                    found[-1] = _compacted(one), found[-1][1]
 
     def pair(self, one: Event, append: Callable[[Event], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
         _PAIRED_BY[one.role](self, one, append)
 
-    def _respond(self, one: Event, append: Callable[[Event], None]) -> None:
+    def _on_response(self, one: Event, append: Callable[[Event], None]) -> None:
         key, opened = one.key, self.open
         entry = opened.get(key)
         asked = entry[0] if type(entry) is deque else entry
         if asked is not None and one.order < asked.order and _is_older(self, one, asked):
             one.record.outcome = None
             return
-        if self.partly:
-            self.partly.pop(key, None)
+        if self.partial:
+            self.partial.pop(key, None)
         if type(entry) is deque:
             if self.doubt is not None:
                 self.doubt.note(one, key, entry[0], entry[1] if len(entry) > 1 else None)
-        elif entry is None and self.perhaps:
-            asked = self.perhaps.pop(key, None)
+        elif entry is None and self.optional:
+            asked = self.optional.pop(key, None)
             if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
                 _note(one, UNSURE)
         if asked is None:
@@ -414,14 +414,14 @@ class Pairer(Exchanges):
         elif entry is not None:
             del opened[key]
 
-    def _ask(self, one: Event, append: Callable[[Event], None]) -> None:
+    def _on_request(self, one: Event, append: Callable[[Event], None]) -> None:
         key, opened = one.key, self.open
         found = self._early(key, one) if self.early else None
         if found is not None:
             self._append_early(one, found[0], found[1] or "answered", append)
             return
         if key in opened:
-            self._ask_again(one, key, append)
+            self._repeat_key(one, key, append)
         else:
             opened[key] = one
         if len(opened) - self._spare > self.limit:
@@ -432,28 +432,28 @@ class Pairer(Exchanges):
         """Whether the fields of open requests are looked at again."""
         return self.paired is not None or self.unanswered is not None
 
-    def kept(self) -> Iterator[Message]:
+    def remembered(self) -> Iterator[Message]:
         """The messages that are remembered, which have been handed on."""
         for entry in self.open.values():
             for one in _each(entry):
                 yield _asked(one).record
-        for asked in self.perhaps.values():
+        for asked in self.optional.values():
             yield asked.record
         for answer in _earlies(self):
             yield answer.record
-        for part in self.partly.values():
+        for part in self.partial.values():
             yield part.record
 
     def weight(self) -> int:
         """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
         entries = sum([len(entry) if type(entry) is deque else 1 for entry in self.open.values()])
         early = sum(map(len, self.early.values()))
-        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + early + len(self.partly)
+        return entries - self._spare + entries // KEYS_COUNTED + len(self.optional) + early + len(self.partial)
 
     def orders(self) -> list[int]:
         """When each of them was certain."""
         found = [_oldest(entry).order for entry in self.open.values()]
-        return found + [one.order for one in self.perhaps.values()] + [one.order for one in _earlies(self)]
+        return found + [one.order for one in self.optional.values()] + [one.order for one in _earlies(self)]
 
     def drop(self, until: int, time_ns: int) -> list[Event]:
         """Forget those that came with the packet `until` or before, as there are too many, which is told at this time."""
@@ -463,8 +463,8 @@ class Pairer(Exchanges):
             if asked.order > until:
                 break
             self._drop_oldest(_moment_of(asked, time_ns), out.append)
-        for key in [key for key, one in self.perhaps.items() if one.order <= until]:
-            del self.perhaps[key]
+        for key in [key for key, one in self.optional.items() if one.order <= until]:
+            del self.optional[key]
         for key in [key for key, found in self.early.items() if found[0][0].order <= until]:
             self._keep_early(key, [found for found in self.early[key] if found[0].order > until])
         return out
@@ -480,7 +480,7 @@ class Pairer(Exchanges):
                 if asked.record.time_ns > before_ns:
                     break
                 if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
-                    if asked.role == REQUEST and asked.key in self.partly:
+                    if asked.role == REQUEST and asked.key in self.partial:
                         continue
                     late[id(asked)] = asked
                     time_ns = asked.record.time_ns + patience_ns
@@ -492,33 +492,33 @@ class Pairer(Exchanges):
         the request itself reports at the end. One that was answered in part counts as answered. `moment`: the end."""
         found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
         out: list[Event] = []
-        for asked in sorted(found.values(), key=PLACE):
+        for asked in sorted(found.values(), key=ORDER_KEY):
             if not self.handshake.done:
                 self.handshake.unanswered(asked.record.name)
             if self.is_late(asked):
                 self.left += 1
-            elif not self._answered_partly(asked, moment, out.append):
+            elif not self._end_with_partial(asked, moment, out.append):
                 out.append(self._exchange(asked, None, "unanswered", _why(self, asked, moment.time_ns, reason), moment))
                 self.left += 1
         self._forget()
         return out
 
-    def fail(self, untold: list[Event]) -> list[Event]:
+    def fail(self, unreleased: list[Event]) -> list[Event]:
         """An exception ended this conversation with a packet, of which neither these messages nor `out` are handed on: every request that
         is still open ends with it, and those that had an end in what is not handed on, but for requests that are not handed on either."""
-        gone = {id(one.record) for one in (*untold, *self.out)}
+        gone = {id(one.record) for one in (*unreleased, *self.out)}
         answered = [asked for record, asked, _ in self.links if id(record) in gone]
         self.links[:] = [link for link in self.links if id(link[0]) not in gone]
         if self.out is not HANDED_ON:
             self._refuse(-self.refused)
             for tally in self.tallies:
                 tally.unanswered -= sum(type(one.record) is Exchange and one.record.outcome == "unanswered" for one in self.out)
-        without = {id(one.record) for one in untold}
+        without = {id(one.record) for one in unreleased}
         waiting = [asked for entry in self.open.values() for asked in _asked_of(entry)]
         found = {id(asked.record): asked for asked in waiting + answered if id(asked) not in self._late}
         self._forget()
         self.handshake.midway = False
-        ended = sorted([asked for key, asked in found.items() if key not in without], key=PLACE)
+        ended = sorted([asked for key, asked in found.items() if key not in without], key=ORDER_KEY)
         self.left = len(ended)
         return [self._exchange(asked, None, "unanswered", FAILED, _moment(asked)) for asked in ended]
 
@@ -526,18 +526,18 @@ class Pairer(Exchanges):
         self.open.clear()
         self.early.clear()
         self._late.clear()
-        self.perhaps.clear()
-        self.partly.clear()
+        self.optional.clear()
+        self.partial.clear()
         self.doubt = None
 
-    def _answered_partly(self, asked: Event, moment: Moment, append: Callable[[Event], None]) -> bool:
+    def _end_with_partial(self, asked: Event, moment: Moment, append: Callable[[Event], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
-        part = self.partly.pop(asked.key, None) if self.partly and asked.role == REQUEST else None
+        part = self.partial.pop(asked.key, None) if self.partial and asked.role == REQUEST else None
         if part is not None and not self._was_late(asked):
             self._ended(asked, part, part.record.outcome or "answered", append, moment)
         return part is not None
 
-    def _ask_again(self, one: Event, key: Hashable, append: Callable[[Event], None]) -> None:
+    def _repeat_key(self, one: Event, key: Hashable, append: Callable[[Event], None]) -> None:
         older = self.open[key]
         if self.reuse == "queue":
             if type(older) is deque:
@@ -553,10 +553,10 @@ class Pairer(Exchanges):
         if self.doubt is not None:
             self.doubt.forget(key)
         asked = _oldest(older)
-        if not self._answered_partly(asked, _moment(one), append) and not self._was_late(asked):
+        if not self._end_with_partial(asked, _moment(one), append) and not self._was_late(asked):
             append(self._exchange(asked, None, "superseded", None, _moment(one)))
 
-    def _ask_many(self, one: Event, append: Callable[[Event], None]) -> None:
+    def _on_requests(self, one: Event, append: Callable[[Event], None]) -> None:
         opened = self.open
         keys: Any = one.key
         if not keys:
@@ -585,7 +585,7 @@ class Pairer(Exchanges):
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(_moment(one), append)
 
-    def _answer_many(self, one: Event, append: Callable[[Event], None]) -> None:
+    def _on_responses(self, one: Event, append: Callable[[Event], None]) -> None:
         opened = self.open
         done: list[_Batch] = []
         keys: Any = one.key
@@ -608,7 +608,7 @@ class Pairer(Exchanges):
                 del opened[key]
             if entry is not batch:
                 batch = entry
-                if first is None or PLACE(entry.asked) < PLACE(first):
+                if first is None or ORDER_KEY(entry.asked) < ORDER_KEY(first):
                     first = entry.asked
                 if refused and not entry.refused:
                     entry.refused = True
@@ -629,10 +629,10 @@ class Pairer(Exchanges):
     def _remember(self, key: Hashable, one: Event) -> None:
         early = self.early
         found = early.setdefault(key, [])
-        if len(found) >= (EARLY_SAME if self.repeats else 1):
+        if len(found) >= (MAX_EARLY_PER_KEY if self.repeats else 1):
             del found[0]
         found.append((one, one.record.outcome))
-        if len(early) > EARLY_KEPT:
+        if len(early) > MAX_EARLY:
             del early[next(iter(early))]
 
     def _keep_early(self, key: Hashable, left: list[tuple[Event, str | None]]) -> None:
@@ -653,7 +653,7 @@ class Pairer(Exchanges):
             return None
         doubt = self.doubt
         lacking = doubt is not None and doubt.gaps[one.rank] >= 0
-        if lacking and len(found) > 1 and doubt is not None and len(doubt.doubtful) < EARLY_KEPT:
+        if lacking and len(found) > 1 and doubt is not None and len(doubt.doubtful) < MAX_EARLY:
             doubt.doubtful.add(key)
         if _mixed(self, one.rank):
             found = [early for early in found if early[0].first_time >= one.record.time_ns]
@@ -692,42 +692,42 @@ class Pairer(Exchanges):
                         self.doubt.stale.discard(key)
             older = older.asked
         self.limit_hits += 1
-        if not self._answered_partly(older, moment, append) and not self._was_late(older):
+        if not self._end_with_partial(older, moment, append) and not self._was_late(older):
             for tally in self.tallies:
                 tally.unanswered += 1
             append(self._exchange(older, None, "unanswered", "limit", moment))
 
 
-def _lose(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
+def _on_gap(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
     if pairer.doubt is None:
         pairer.doubt = Doubt()
     pairer.doubt.lose(one, pairer.open if pairer.repeats else None)
 
 
-def _respond_partly(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
+def _on_partial_response(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
     entry = pairer.open.get(one.key)
     if entry is None or _is_older(pairer, one, _oldest(entry)):
         one.record.outcome = None
     else:
         pairer._link(one, _oldest(entry))
-        pairer.partly[one.key] = one
+        pairer.partial[one.key] = one
 
 
-def _ask_perhaps(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
-    pairer.perhaps[one.key] = one
-    if len(pairer.perhaps) > pairer.limit:
-        del pairer.perhaps[next(iter(pairer.perhaps))]
+def _on_optional(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
+    pairer.optional[one.key] = one
+    if len(pairer.optional) > pairer.limit:
+        del pairer.optional[next(iter(pairer.optional))]
 
 
 _PAIRED_BY: tuple[Callable[[Pairer, Event, Callable[[Event], None]], None], ...] = (
     lambda *_: None,
-    Pairer._ask,
-    Pairer._respond,
-    Pairer._ask_many,
-    Pairer._answer_many,
-    _respond_partly,
-    _lose,
-    _ask_perhaps,
+    Pairer._on_request,
+    Pairer._on_response,
+    Pairer._on_requests,
+    Pairer._on_responses,
+    _on_partial_response,
+    _on_gap,
+    _on_optional,
 )
 """By role."""
 
@@ -749,12 +749,12 @@ def latency_of(asked: Event, response: Event) -> int | None:
 
 def _moment(one: Event) -> Moment:
     """When a record was certain, which tells how a request ended."""
-    return Moment(*PLACE(one), one.record.time_ns)
+    return Moment(*ORDER_KEY(one), one.record.time_ns)
 
 
 def _moment_of(asked: Event, time_ns: int) -> Moment:
     """A moment that tells of a request, at its place."""
-    return Moment(*PLACE(asked), time_ns)
+    return Moment(*ORDER_KEY(asked), time_ns)
 
 
 def asked_since(pairer: Pairer, time_ns: int) -> list[int]:
@@ -766,7 +766,7 @@ def asked_since(pairer: Pairer, time_ns: int) -> list[int]:
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
     """The requests that have no response by now, and why they will have none if the other side has ended at this time."""
     found = {id(asked): asked for entry in pairer.open.values() for asked in _asked_of(entry)}
-    asked = [one for one in found.values() if one.role != REQUEST or one.key not in pairer.partly]
+    asked = [one for one in found.values() if one.role != REQUEST or one.key not in pairer.partial]
     return [(one.record, "timeout" if pairer.is_late(one) else _why(pairer, one, time_ns, "closed")) for one in asked]
 
 

@@ -34,10 +34,10 @@ def linear(text: str, largest: int | None = None) -> Any:
             options.max_mem = most
         return re2.compile(text, options)
     except (re2.error, UnicodeError) as error:
-        said = error.args[0] if error.args else error
-        if said == _LARGE:
+        message = error.args[0] if error.args else error
+        if message == _LARGE:
             raise TooLarge from None
-        raise ValueError(said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)) from None
+        raise ValueError(message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)) from None
 
 
 def encodable(text: str) -> str:

@@ -9,7 +9,7 @@ from .conversation.run_state import Reports, RunCounters, SharedState
 from .conversation.table import ConversationTable
 from .errors import ForeignState
 from .model import ConversationRow, Message, Options, Record, Segment
-from .protocols.records import PLACE, Event
+from .protocols.records import ORDER_KEY, Event
 from .tcp.assembler import Pool
 from .tls.keys import KeyLog
 from .tls.manager import TlsManager
@@ -45,7 +45,7 @@ class Session:
     def forget(self, now_ns: int, order: int) -> tuple[list[Event], list[ConversationRow]]:
         """End the conversations that had no packet for long, as a live capture does: their records, and the rows of those gone for good."""
         emitted, gone = self.table.forget(now_ns, order), list[ConversationRow]()
-        emitted.sort(key=PLACE)
+        emitted.sort(key=ORDER_KEY)
         self.table.drop(now_ns, gone.extend)
         return emitted, gone
 
@@ -87,5 +87,5 @@ class Session:
 def _written(table: ConversationTable) -> bytes:
     pairers = [one.pairer for one in table.conversations if one.pairer is not None]
     # Fields of requests were handed on, and can be most of what there is
-    handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.kept()}
+    handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.remembered()}
     return snapshot.encode(table, handed_on)

@@ -114,7 +114,7 @@ def decode(data: bytes, *given: Any) -> Any:
     if len(outer) != 3 or type(outer[2]) is not bytes or outer[1] != _digest(outer[2]):
         raise ForeignState("it is damaged")
     try:
-        return _Reader(msgspec.msgpack.decode(outer[2], type=tuple[list[Any], list[list[Any]]]), given).root()
+        return _GraphReader(msgspec.msgpack.decode(outer[2], type=tuple[list[Any], list[list[Any]]]), given).root()
     except (msgspec.MsgspecError, *_WRONG) as error:
         raise ForeignState(f"{type(error).__name__}: {error}") from error
 
@@ -230,7 +230,7 @@ def _flat(one: dict[Any, Any]) -> list[Any]:
     return [part for pair in one.items() for part in pair]
 
 
-class _Reader:
+class _GraphReader:
     """Makes objects of nodes: first all that can be made empty, then what has to be made whole, then fills the former."""
 
     def __init__(self, written: tuple[list[Any], list[list[Any]]], given: Collection[Any]) -> None:
@@ -241,13 +241,13 @@ class _Reader:
 
     def root(self) -> Any:
         objects = self._objects
-        whole: list[int] = []
+        built_at_once: list[int] = []
         for index, node in enumerate(self._nodes):
             objects.append(self._empty(node))
             if objects[-1] is _PENDING:
-                whole.append(index)
+                built_at_once.append(index)
         # What is inside another was mostly met later
-        for index in reversed(whole):
+        for index in reversed(built_at_once):
             self._make_whole(index)
         prepared = []
         for one, node in zip(objects, self._nodes, strict=True):
@@ -317,15 +317,15 @@ class _Reader:
             for one in written
         ]
 
-    def _tagged(self, what: str, *told: Any) -> Any:
+    def _tagged(self, what: str, *values: Any) -> Any:
         if what == _GIVEN:
-            return self._given[told[0]]
+            return self._given[values[0]]
         if what == _NAMED:
-            return _by_name(*told)
+            return _by_name(*values)
         if what == _INTEGER:
-            return int(told[0], 16)
+            return int(values[0], 16)
         if what == _TEXT:
-            return told[0].decode("utf-8", "surrogatepass")
+            return values[0].decode("utf-8", "surrogatepass")
         raise ValueError(f"no kind of value: {what!r}")
 
 
@@ -343,9 +343,9 @@ def _known(module: str, name: str, members: list[str]) -> tuple[Any, list[str]]:
     kind = _of_room(module, name)
     if not isinstance(kind, type) or kind.__module__ != module:
         raise ForeignState(f"{module}.{name} is no class")
-    found, told = _class(kind), tuple(members)
-    free = kind.__dictoffset__ and not found.derived.intersection(told)
-    if told[: len(found.members)] != found.members or not (free or told == found.members):
+    found, values = _class(kind), tuple(members)
+    free = kind.__dictoffset__ and not found.derived.intersection(values)
+    if values[: len(found.members)] != found.members or not (free or values == found.members):
         raise ForeignState(f"{name} has other members now")
     return kind, members
 

@@ -152,8 +152,8 @@ class Stats:
         row = self._commands.setdefault(key, CommandRow(1, key[0], key[1], key[2], key[3], 0, 0, None))
         row.count += 1
         row.bytes += size
-        tell = self._traffic.get(message.protocol)
-        traffic = None if tell is None else tell(message)
+        traffic_of = self._traffic.get(message.protocol)
+        traffic = None if traffic_of is None else traffic_of(message)
         if traffic is not None:
             self._take(message, traffic)
         if self.interval_ns is not None:

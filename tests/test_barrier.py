@@ -119,8 +119,8 @@ def in_decode(patch: pytest.MonkeyPatch, found: Target) -> None:
 
     for owner in DISSECTORS:
         plant(patch, owner, "decode", here)
-        if "plain" in vars(owner):
-            plant(patch, owner, "plain", here_too)
+        if "decode_fast" in vars(owner):
+            plant(patch, owner, "decode_fast", here_too)
 
 
 def in_split_frames(patch: pytest.MonkeyPatch, found: Target) -> None:
@@ -162,7 +162,7 @@ def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str = "pair") -> 
 
 
 def in_answering(patch: pytest.MonkeyPatch, found: Target) -> None:
-    for name in ("_answer", "_answer_many"):
+    for name in ("_answer", "_on_responses"):
         in_pairing(patch, found, name)
 
 
@@ -301,7 +301,7 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
     # The client's own port tells its conversation from others with the same server
     monkeypatch.setattr(streamdump.conversation.conversation, "server_ports", lambda ports, client: ports)
     # So that it is asked, whatever others said
-    monkeypatch.setattr(streamdump.detect, "EARLY_SIZE", -1)
+    monkeypatch.setattr(streamdump.detect, "CACHED_SIZE", -1)
     monkeypatch.setattr(streamdump.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))
     result = in_all_batches()
     check(result, whole())
@@ -353,7 +353,7 @@ def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> Non
             take(self, one, append)
 
     def mine(self: Pairer, *_: Any) -> bool:
-        return any(one.conversation == conversation for one in self.kept())
+        return any(one.conversation == conversation for one in self.remembered())
 
     # So that there is a request without an answer
     monkeypatch.setattr(Pairer, "pair", passed)
@@ -405,7 +405,7 @@ def test_what_is_no_bug_passes(error: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     for owner in DISSECTORS:
         monkeypatch.setattr(owner, "decode", planted)
-        monkeypatch.setattr(owner, "plain", planted)
+        monkeypatch.setattr(owner, "decode_fast", planted)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         run(mixed())
 
@@ -413,14 +413,14 @@ def test_what_is_no_bug_passes(error: Any, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
 def test_what_there_is_not_enough_of_costs_one_conversation_too(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     found = target("seastar-rpc")
-    plain = SeastarDissector.plain
+    plain = SeastarDissector.decode_fast
 
     def planted(self: Any, side: int, data: bytes, start: int, end: int) -> Any:
         if frame_at(found, self, side, data, start, end):
             raise error
         return plain(self, side, data, start, end)
 
-    monkeypatch.setattr(SeastarDissector, "plain", planted)
+    monkeypatch.setattr(SeastarDissector, "decode_fast", planted)
     result = in_all_batches()
     check(result, whole())
     assert [report.what.split()[0] for report in result.reports] == [error.__name__]
@@ -432,7 +432,7 @@ def test_no_text_of_an_exception_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     def planted(self: Any, *_: Any) -> Any:
         raise KeyError("hunter2")
 
-    monkeypatch.setattr(MewbaseDissector, "plain", planted)
+    monkeypatch.setattr(MewbaseDissector, "decode_fast", planted)
     result = run(mixed())
     assert found.conversation in {report.conversation for report in result.reports}
     assert not any("hunter2" in report.text("x") for report in result.reports)
@@ -462,4 +462,4 @@ def test_nothing_is_kept_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None
     inspector = Inspector([open_capture(io.BytesIO(mixed()))])
     list(inspector.records())
     (failed,) = [one for one in inspector.table.conversations if one.failure]
-    assert (failed.parser, failed.pairer, failed.detector, failed.missed) == (None, None, None, ())
+    assert (failed.parser, failed.pairer, failed.detector, failed.unread_ranges) == (None, None, None, ())

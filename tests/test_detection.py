@@ -12,7 +12,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
-from streamdump.detect import EARLY_KEPT, ENOUGH, Detector, _early_looks, neighbour
+from streamdump.detect import ENOUGH, MAX_CACHED, Detector, _cached_looks, neighbour
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, SideData, StreamGap, Verdict
 from streamdump.protocols import PROTOCOLS
@@ -53,7 +53,7 @@ def test_a_side_that_sends_little_goes_on_where_detection_begins_anew() -> None:
     large = [SideData(0, 1_000 * at, bytes([97]) * 1_000, at + 1, 1, 0, 0) for at in range(35)]
     for item in sorted([*little, *large], key=lambda item: item.order):
         assert detector.add([item]) is None
-    passed, *rest = detector.taken()
+    passed, *rest = detector.buffered()
     assert isinstance(passed, StreamGap)
     assert (passed.side, passed.position, passed.size) == (0, 0, 30_000)
     assert rest == [*little, *large[30:]]
@@ -305,11 +305,11 @@ def test_how_certain_a_protocol_is_at_the_end(confidence: float, protocol: str |
         return Verdict(PROTOCOLS[0].name, confidence, ("as planted",))
 
     monkeypatch.setattr("streamdump.detect.PROTOCOLS", (msgspec.structs.replace(PROTOCOLS[0], heuristic=heuristic),))
-    _early_looks.clear()
+    _cached_looks.clear()
     detector = Detector((40_000, 50_000), True, 1 << 20)
     assert detector.add([said(0, 0, b"planted")]) is None
     assert detector.finish().protocol == protocol
-    _early_looks.clear()
+    _cached_looks.clear()
 
 
 def counted_probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -341,11 +341,11 @@ def test_what_begins_with_the_same_bytes_is_weighed_once(monkeypatch: pytest.Mon
             before = len(looks)
             assert [told(data, server, syn, number) for number in range(1, 20)] == [first] * 19
             assert len(looks) == before
-            _early_looks.clear()
+            _cached_looks.clear()
             assert told(data, server, syn, 20) == first
-    for number in range(3 * EARLY_KEPT):
+    for number in range(3 * MAX_CACHED):
         told(number.to_bytes(8, "big"), 50_000, False, 0)
-    assert 0 < len(_early_looks) <= EARLY_KEPT
+    assert 0 < len(_cached_looks) <= MAX_CACHED
 
 
 @pytest.mark.parametrize("lost", [0, 10])
@@ -364,7 +364,7 @@ def test_a_remembered_look_changes_no_verdict(lost: int, monkeypatch: pytest.Mon
         reach, found = [lost, lost], list[Verdict | None]()
         for order, (side, more) in enumerate([(0, piece), (1, bytes(3)), (0, following)]):
             if not remember:
-                _early_looks.clear()
+                _cached_looks.clear()
             found.append(detector.add([said(side, reach[side], more, order)]))
             reach[side] += len(more)
             if found[-1] is not None:
@@ -377,7 +377,7 @@ def test_a_remembered_look_changes_no_verdict(lost: int, monkeypatch: pytest.Mon
             before = len(looks)
             alone = told(piece, following, False)
             made += len(looks) - before
-            _early_looks.clear()
+            _cached_looks.clear()
             told(piece, piece[::-1], True)
             before = len(looks)
             assert told(piece, following, True) == alone

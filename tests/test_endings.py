@@ -87,7 +87,7 @@ def test_a_live_capture_tells_of_a_reset_two_seconds_later(case: str) -> None:
     assert len(inspector.rows()) == 1
     inspector.age(last + 30_500 * MS)
     assert inspector.rows() == []
-    assert inspector.past.conversations == 1
+    assert inspector.forgotten.conversations == 1
 
 
 FIRST = [*TALK[:4], a(1015, flags=FIN | ACK, ack=5000, time_ns=500 * MS)]
@@ -132,7 +132,7 @@ def test_a_live_capture_tells_of_a_side_that_ended_two_seconds_later(case: str) 
     records += inspector.process(captured(behind, len(before)))
     records += inspector.age(ended + 60_000 * MS) + inspector.finish()
     assert len(told(records)) == 1
-    assert inspector.run.ahead == {}
+    assert inspector.run.early_endings == {}
     whole = read(every, len(every))
     ((*in_file, _, _, _),) = told(whole)
     assert same == in_file
@@ -179,7 +179,7 @@ def test_a_connection_without_a_byte_is_none_of_which_nothing_was_read() -> None
     inspector = Inspector([], Options())
     inspector.process(captured(REFUSED))
     inspector.age(60_000 * MS)
-    assert (inspector.past.conversations, inspector.past.unread) == (1, {})
+    assert (inspector.forgotten.conversations, inspector.forgotten.unread) == (1, {})
 
 
 def at(port: int, segments: Sequence[Segment], sport: int = 40000) -> list[Segment]:

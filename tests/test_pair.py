@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamdump.model import END, Exchange, Gap, Message
-from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer, PairOutputs, PairRules, behind
+from streamdump.pair import MAX_EARLY, MAX_EARLY_PER_KEY, MAX_TEXT, STALE, UNSURE, Link, Pairer, PairOutputs, PairRules, behind
 from streamdump.protocols.records import (
     GAP,
     HANDED_ON,
@@ -34,7 +34,7 @@ class Talk:
 
     def put(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None, **more: Any) -> Message:
         one = self.made(role, key, time_ns, outcome, side, **more)
-        self.keep(self.pairer.run([one]))
+        self.keep(self.pairer.process([one]))
         message: Message = one.record
         return message
 
@@ -60,7 +60,7 @@ class Talk:
     def gap(self, reason: Any, side: int, time_ns: int) -> None:
         self.order += 1
         gap = Gap(1, 0, "", time_ns, 0, "a", "b", None, "toy", 0, 1, reason, False)
-        self.keep(self.pairer.run([Event(self.order, side, self.order, gap, GAP, None, time_ns)]))
+        self.keep(self.pairer.process([Event(self.order, side, self.order, gap, GAP, None, time_ns)]))
 
     def keep(self, emitted: list[Event]) -> None:
         self.said += [one.record for one in emitted if isinstance(one.record, Exchange)]
@@ -104,7 +104,7 @@ def test_latency_is_from_the_last_byte_of_the_request_to_the_first_of_the_respon
     talk = Talk(every=True, whole=True)
     talk.pairer.pairs = []
     request, response = talk.made(ask, key, 140, first_ns=100), talk.made(answer, key, 390, "answered", first_ns=350)
-    talk.keep(talk.pairer.run([response, request] if swapped else [request, response]))
+    talk.keep(talk.pairer.process([response, request] if swapped else [request, response]))
     talk.close()
     # Nobody waits for an answer to what is seldom answered
     paired = not (swapped and ask == OPTIONAL_RESPONSE)
@@ -196,7 +196,7 @@ def test_a_response_held_back_is_not_that_of_a_request_made_since(role: int) -> 
     talk.put(REQUEST, 1, 100)
     old = talk.made(role, 1, 200, "answered")
     second = talk.put(REQUEST, 1, 300)
-    talk.keep(talk.pairer.run([old]))
+    talk.keep(talk.pairer.process([old]))
     assert old.record.outcome is None
     assert talk.request_of(old.record) is None
     response = talk.put(RESPONSE, 1, 400, "answered")
@@ -214,7 +214,7 @@ def test_a_response_held_back_is_that_of_a_request_captured_late_where_none_is_m
             talk.gap("lost", 0, 50)
         response = talk.made(RESPONSE, 1, 100, "answered")
         request = talk.put(REQUEST, 1, 130)
-        talk.keep(talk.pairer.run([response]))
+        talk.keep(talk.pairer.process([response]))
         paired = reuse == "supersede" or not lacking
         assert talk.request_of(response.record) is (request if paired else None)
         assert talk.close() == ([] if paired else [("unanswered", "closed", None)])
@@ -414,7 +414,7 @@ def test_a_request_of_which_parts_were_answered_is_not_unanswered(every: bool) -
     talk.put(REQUEST, 2, 200)
     answered = [("answered", None, 90), ("answered", None, 80)]
     assert talk.close() == [*(answered if every else []), ("unanswered", "closed", None)]
-    assert not talk.pairer.partly
+    assert not talk.pairer.partial
 
 
 def test_a_limit_ends_a_request_of_which_parts_were_answered_without_a_word() -> None:
@@ -424,7 +424,7 @@ def test_a_limit_ends_a_request_of_which_parts_were_answered_without_a_word() ->
     talk.put(REQUEST, 2, 100)
     talk.put(REQUEST, 3, 100)
     assert talk.said == []
-    assert not talk.pairer.partly
+    assert not talk.pairer.partial
     talk.put(REQUEST, 4, 100)
     assert talk.close() == [("unanswered", "limit", None), *[("unanswered", "closed", None)] * 2]
 
@@ -515,12 +515,12 @@ def test_confirms_handed_on_before_their_publish() -> None:
 
 def test_responses_without_requests_are_not_kept_without_end() -> None:
     talk = Talk()
-    for key in range(EARLY_KEPT + 10):
+    for key in range(MAX_EARLY + 10):
         talk.put(RESPONSE, key, 100, "answered")
-    assert len(talk.pairer.early) == EARLY_KEPT
-    for reuse, kept in (("queue", EARLY_SAME), ("supersede", 1)):
+    assert len(talk.pairer.early) == MAX_EARLY
+    for reuse, kept in (("queue", MAX_EARLY_PER_KEY), ("supersede", 1)):
         talk = Talk(reuse)
-        for _ in range(EARLY_SAME + 10):
+        for _ in range(MAX_EARLY_PER_KEY + 10):
             talk.put(RESPONSE, 1, 100, "answered")
         assert talk.pairer.weight() == kept
         assert len(talk.pairer.orders()) == kept
@@ -540,7 +540,7 @@ def test_requests_end_with_the_packet_that_failed_but_for_its_own() -> None:
     first, second = talk.put(REQUEST, 1, 100), talk.put(REQUEST, 2, 200)
     talk.pairer.out = HANDED_ON
     made = [talk.made(RESPONSE, 1, 300, "refused"), talk.made(REQUEST, 3, 300)]
-    talk.pairer.run(made)
+    talk.pairer.process(made)
     ended = talk.pairer.fail(made)
     assert [(talk.request_of(one.record), one.record.outcome, one.record.reason) for one in ended] == [
         (first, "unanswered", "internal error"),
@@ -557,7 +557,7 @@ def test_requests_that_the_failed_packet_answered_end_in_the_order_in_which_they
     for request, number in zip(asked, (7, 2, 5), strict=True):
         request.packets = number, number
     made = [talk.made(RESPONSE, 2, 400, "answered"), talk.made(RESPONSE, 1, 400, "answered")]
-    talk.pairer.run(made)
+    talk.pairer.process(made)
     assert [talk.request_of(one.record) for one in talk.pairer.fail(made)] == asked
 
 
@@ -570,14 +570,14 @@ def test_an_answer_that_cannot_be_taken_leaves_its_request_open(monkeypatch: pyt
         with monkeypatch.context() as patch:
             plant(patch, Pairer, "_link", lambda *_: True)
             with pytest.raises(Planted):
-                talk.pairer.run(made)
+                talk.pairer.process(made)
         assert [talk.request_of(one.record) for one in talk.pairer.fail(made)] == asked
 
 
 def test_a_large_request_that_waits_keeps_its_numbers_and_short_texts() -> None:
     talk = Talk()
     request = talk.put(REQUEST, 1, 100)
-    request.fields = {"count": 3, "share": 0.5, "none": None, "name": "orders", "text": "x" * (TEXT_KEPT + 1), "items": [1, 2]}
-    talk.pairer.lighten(talk.pairer.open[1])
-    (kept,) = talk.pairer.kept()
+    request.fields = {"count": 3, "share": 0.5, "none": None, "name": "orders", "text": "x" * (MAX_TEXT + 1), "items": [1, 2]}
+    talk.pairer.compact(talk.pairer.open[1])
+    (kept,) = talk.pairer.remembered()
     assert kept.fields == {"count": 3, "share": 0.5, "none": None, "name": "orders"}

@@ -132,7 +132,7 @@ def test_a_view_without_rows_keeps_none_of_forgotten_conversations(tmp_path: Pat
     for _ in inspector.batches():
         pass
     assert (len(inspector.table), len(inspector.table.packed)) == (3000, 0)
-    assert inspector.past.conversations + len(inspector.table.conversations) == 3000
+    assert inspector.forgotten.conversations + len(inspector.table.conversations) == 3000
     said = []
     for command in ("-q", "latency", "conversations"):
         assert main([command, str(path), "--tracked-limit", "300"]) == 0
@@ -216,14 +216,14 @@ def test_what_a_live_capture_drops_leaves_by_age(tmp_path: Path) -> None:
     assert [row.conversation for row in gone] == list(range(29, 17, -1))
     assert [row.number for row in gone] == list(range(1, 13))
     assert [row.limit_hits for row in gone] == [0, 0, 1] * 4
-    past = inspector.past
+    past = inspector.forgotten
     assert (past.conversations, past.limit_hits, past.unread) == (12, 4, {"HTTP": 4, "unknown": 4})
     assert [(row.number, row.conversation) for row in inspector.rows()] == [(13 + index, index) for index in range(18)]
     assert len(inspector.table) == 30
     assert [row.conversation for row in leave(10_600)] == list(range(17, -1, -1))
     assert (past.conversations, past.limit_hits) == (30, 10)
     assert inspector.rows() == []
-    assert inspector.run.ahead == inspector.run.paired == inspector.run.detecting == {}
+    assert inspector.run.early_endings == inspector.run.paired == inspector.run.detecting == {}
 
 
 def test_what_a_live_capture_drops_leaves_by_number(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ class _Taker:
 
     def take(self, records: list[Record]) -> bool:
         """Count what ended with these records; whether that is enough."""
-        pairs = self.run.inspector.run.told_pairs()
+        pairs = self.run.inspector.run.released_pairs()
         if self.run.asked is not None:
             records, pairs = self._select(records, pairs, self.run.asked)
         if self.left is not None:

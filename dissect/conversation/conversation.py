@@ -17,13 +17,13 @@ from ..protocols.buffer import Range
 from ..protocols.compare_rules import HandshakeProgress
 from ..protocols.parser import Parser, unread
 from ..protocols.protocol import Context, Tally
-from ..protocols.records import GAP, HANDED_ON, PLACE, SENDERS, Event, count_gap, rfc3339
+from ..protocols.records import GAP, HANDED_ON, ORDER_KEY, SENDERS, Event, count_gap, rfc3339
 from ..tcp.assembler import LengthOnly, TcpStream
 from ..tls.manager import TlsState
 from . import endings
 from .run_state import SharedState
 
-BEGIN_KEPT, AMQP_KEPT = 64, 2_048
+MAX_FIRST_BYTES, MAX_AMQP_BYTES = 64, 2_048
 """So many bytes of each side are kept for the diagnosis until it is told the end, and of AMQP, with whose ports ours are confused."""
 
 Items = list[SideData | StreamGap]
@@ -39,8 +39,6 @@ class Conversation:
     """
 
     __slots__ = (
-        "ahead",
-        "begun",
         "client",
         "close",
         "detector",
@@ -48,17 +46,18 @@ class Conversation:
         "ended",
         "facts",
         "failure",
+        "first_bytes",
         "from_start",
         "latest_ns",
         "left",
         "limit_hits",
         "midway",
-        "missed",
         "pairer",
         "parser",
         "proxy",
         "proxy_header",
-        "rowless",
+        "reported_early",
+        "row_failed",
         "run",
         "steady",
         "step",
@@ -66,6 +65,7 @@ class Conversation:
         "tally",
         "tcp",
         "tls",
+        "unread_ranges",
         "verdict",
     )
 
@@ -103,15 +103,15 @@ class Conversation:
         self.done = False
         self.ended = False
         """Its ending was handed on, or will be with the packet at hand."""
-        self.ahead = False
+        self.reported_early = False
         """It was, though only one side had ended."""
-        self.begun: tuple[bytes, bytes] = (b"", b"")
+        self.first_bytes: tuple[bytes, bytes] = (b"", b"")
         """The first bytes of each side, where a diagnosis is asked for and the protocol is known."""
         self.failure: str | None = None
         """An exception came: what it was. Nothing was dissected from there on."""
-        self.missed: Sequence[Range] = ()
+        self.unread_ranges: Sequence[Range] = ()
         """The bytes that were not, where the protocol is known: a gap at the end says so."""
-        self.rowless = False
+        self.row_failed = False
         """An exception came as its row was made."""
         self.steady = False
         """Its bytes go to its parser and nowhere else, as long as they simply follow each other."""
@@ -236,11 +236,11 @@ class Conversation:
         if not items:
             return []
         if self.run.diagnoser is not None:
-            self.begun = _begun_with(self.begun, items)
+            self.first_bytes = _add_first_bytes(self.first_bytes, items)
         if parser is None or pairer is None:
             return []
         parser.last = END if self.tcp.end is None else self.tcp.end.order
-        return pairer.run(parser.process(items, current))
+        return pairer.process(parser.process(items, current))
 
     def _close(self, current: int) -> list[Event]:
         """The records that a conversation ends with."""
@@ -250,8 +250,8 @@ class Conversation:
         emitted = [] if self.detector is None else self._parse(self._start(self.detector.finish()), current)
         parser, pairer, tcp = self.parser, self.pairer, self.tcp
         if parser is not None and pairer is not None:
-            parser.over, parser.last = tcp.over, END if tcp.end is None else tcp.end.order
-            emitted = emitted + pairer.run(parser.close(tcp.last, current))
+            parser.ended_sides, parser.last = tcp.over, END if tcp.end is None else tcp.end.order
+            emitted = emitted + pairer.process(parser.close(tcp.last, current))
             reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
             ended = pairer.close(reason, endings.end_of(self))
             self._hand_on()
@@ -307,10 +307,10 @@ class Conversation:
         if self.verdict is None:
             self.verdict = Verdict(None, 0.0, ("an internal error came as it was looked for",))
         if self.protocol is not None and self.facts is None:
-            self.missed = [(0, 0, END), (1, 0, END)]
+            self.unread_ranges = [(0, 0, END), (1, 0, END)]
         if self.parser is not None and self.pairer is not None:
             made = self.parser.made
-            self.missed = unread(self.parser)
+            self.unread_ranges = unread(self.parser)
             for tally in (self.tally, run.counters):
                 for record in [one.record for one in made]:
                     if type(record) is Gap:
@@ -381,7 +381,7 @@ class Conversation:
         self._set_protocol(verdict)
         self.run.detecting.pop(self.index, None)
         self.limit_hits += detector.limited
-        return [] if self.parser is None and self.run.diagnoser is None else detector.taken()
+        return [] if self.parser is None and self.run.diagnoser is None else detector.buffered()
 
     def _set_protocol(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -416,12 +416,12 @@ def mark_of(segment: Segment) -> Mark:
     return segment.order, segment.number, segment.file, segment.time_ns
 
 
-def _begun_with(begun: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]:
+def _add_first_bytes(first_bytes: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]:
     """Return the first bytes of each side, which may tell what they are where they are no frames; of AMQP more."""
-    one, two = begun
-    most = AMQP_KEPT if one.startswith(b"AMQP") or two.startswith(b"AMQP") else BEGIN_KEPT
+    one, two = first_bytes
+    most = MAX_AMQP_BYTES if one.startswith(b"AMQP") or two.startswith(b"AMQP") else MAX_FIRST_BYTES
     if len(one) >= most and len(two) >= most:
-        return begun
+        return first_bytes
     for item in items:
         if type(item) is SideData:
             if item.side:
@@ -456,22 +456,22 @@ def report(conversation: Conversation, what: str, cost: str, number: int | None 
 
 def unread_gaps(conversation: Conversation) -> list[Event]:
     """What was not dissected, where its protocol is known."""
-    if not conversation.missed or (protocol := conversation.protocol) is None:
+    if not conversation.unread_ranges or (protocol := conversation.protocol) is None:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
-    missed: list[list[tuple[int, int]]] = [[], []]
+    unread_ranges: list[list[tuple[int, int]]] = [[], []]
     reach = conversation.tls.reach() or stream_bytes(conversation)
-    for side, start, end in conversation.missed:
-        missed[side].append((start, min(end, reach[side])))
+    for side, start, end in conversation.unread_ranges:
+        unread_ranges[side].append((start, min(end, reach[side])))
     order, _, _, time_ns = tcp.last
-    for side, ranges in enumerate(missed):
+    for side, ranges in enumerate(unread_ranges):
         source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
         for start, end in united(ranges):
             head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[conversation.client][side], protocol)
             gap = Gap(*head, start, end - start, "skipped", False)
             emitted.append(Event(order, side ^ (conversation.client or 0), start, gap, GAP, None, time_ns))
-    conversation.missed = ()
-    emitted.sort(key=PLACE)
+    conversation.unread_ranges = ()
+    emitted.sort(key=ORDER_KEY)
     for tally in (conversation.tally, conversation.run.counters):
         tally.records += len(emitted)
         for one in emitted:

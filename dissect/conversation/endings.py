@@ -1,4 +1,4 @@
-"""How conversations end: the records of that, and what the diagnosis is told."""
+"""How conversations end: the records of that, and what the diagnosis gets."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def patience_ns(options: Options) -> int:
     return min(options.closed_time_ns, LAST_NS)
 
 
-def ahead(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[Event]:
+def report_early(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[Event]:
     """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
     has failed. Where nothing that comes will change it, the diagnosis is told as well."""
     run, tcp, facts = conversation.run, conversation.tcp, conversation.tls.known()
     failed = facts is not None and any(alert.fatal for alert in facts.alerts)
     assert tcp.end is not None
     patience = 0 if failed else patience_ns(run.options)
-    if conversation.ahead or conversation.detector is not None or now_ns < tcp.end.time_ns + patience:
+    if conversation.reported_early or conversation.detector is not None or now_ns < tcp.end.time_ns + patience:
         return []
     left: list[tuple[Message, str]] = []
     if conversation.pairer is not None:
@@ -60,11 +60,11 @@ def ahead(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[E
         conversation.note(len(left))
     emitted = _ending(conversation)
     for one in emitted:
-        run.ahead[tcp.index] = one.record
-    conversation.ahead = True
+        run.early_endings[tcp.index] = one.record
+    conversation.reported_early = True
     # Of a pipe, as of a file, all that follows counts
-    told = failed or (not pipe and (tcp.end.how != "FIN" or tcp.end.side != (conversation.client or 0)))
-    if run.windows is not None and told:
+    final = failed or (not pipe and (tcp.end.how != "FIN" or tcp.end.side != (conversation.client or 0)))
+    if run.windows is not None and final:
         emitted.append(closed(conversation, tuple(one for one in left if one[1] != "timeout")))
     return emitted
 
@@ -98,24 +98,24 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
     from ..diagnose.ends import closed_of
     from ..tls.diagnostics import troubles
 
-    run, tcp, told = conversation.run, conversation.tcp, conversation.tls.known()
+    run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.known()
     assert run.windows is not None
-    begun, whole = conversation.begun, conversation.from_start
+    first_bytes, from_start = conversation.first_bytes, conversation.from_start
     end = end_of(conversation)
-    conversation.begun = b"", b""
+    conversation.first_bytes = b"", b""
     closed = closed_of(
         tcp,
         end.time_ns,
         conversation.verdict or TOO_FEW,
         conversation.client,
         _expected(ports_of(conversation), run.options),
-        told,
-        troubles(told) if told else {},
+        tls,
+        troubles(tls) if tls else {},
         (None, None) if tcp.untimed else run.windows.of(tcp, end.time_ns),
         conversation.failure,
         conversation.facts or {},
-        begun,
-        (neighbour(begun[0], whole), neighbour(begun[1], whole)),
+        first_bytes,
+        (neighbour(first_bytes[0], from_start), neighbour(first_bytes[1], from_start)),
         conversation.proxy_header,
         () if run.diagnoser is None else run.diagnoser.overview.network.of(tcp, run.options.separate),
         before,
@@ -129,7 +129,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     client = conversation.known_client
     end = tcp.end
     empty = tcp.empty
-    if conversation.ahead or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
+    if conversation.reported_early or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
         return []
     side, how = client or 0, "forgotten"
     if end is not None:
@@ -143,8 +143,8 @@ def _ending(conversation: Conversation) -> list[Event]:
     source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
     sender = SENDERS[client][side]
     close = tcp.announced(conversation.close)
-    foreign = close is None and end is not None and end.injected
-    by_server = not foreign and SENDERS[client][side if close is None else close[1]] == "server"
+    injected = close is None and end is not None and end.injected
+    by_server = not injected and SENDERS[client][side if close is None else close[1]] == "server"
     if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:
         run.counters.broken_off += 1
         run.broken_off[tcp.index] = conversation.step

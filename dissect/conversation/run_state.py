@@ -30,7 +30,7 @@ KEY_BYTES = 8 * KEYS_COUNTED
 """The least bytes for each of what a large message adds to the open requests, as they are counted."""
 
 
-SIDES_KEPT, SENT_KEPT, TIMES_KEPT = 4_096, 1_024, 65_536
+MAX_SIDES, MAX_SENT, MAX_TIMES = 4_096, 1_024, 65_536
 """So many sides are remembered with so many packets that are not acknowledged yet, and so many times."""
 
 EVERY = -1
@@ -59,7 +59,7 @@ class Reports(list[Report]):
     def __init__(self, counters: RunCounters) -> None:
         super().__init__()
         self._counters = counters
-        self._told: set[Report] = set()
+        self._reported: set[Report] = set()
 
     def add(self, report: Report) -> None:
         self._counters.failures += 1
@@ -67,8 +67,8 @@ class Reports(list[Report]):
 
     def once(self, report: Report) -> None:
         """For what is done again and again."""
-        if report not in self._told:
-            self._told.add(report)
+        if report not in self._reported:
+            self._reported.add(report)
             self.add(report)
 
 
@@ -91,7 +91,7 @@ class AcknowledgedPairs(list[Pair]):
             pair.acknowledged_ns = min(at - request.time_ns, pair.latency_ns)
         super().append(pair)
 
-    def look(self, segment: Segment) -> None:
+    def feed(self, segment: Segment) -> None:
         """Take this segment in."""
         ends = segment.ends
         if segment.flags & SYN:
@@ -99,14 +99,14 @@ class AcknowledgedPairs(list[Pair]):
         if segment.wire:
             sent = self._sent.get(ends)
             if sent is None:
-                if len(self._sent) >= SIDES_KEPT:
+                if len(self._sent) >= MAX_SIDES:
                     del self._sent[next(iter(self._sent))]
-                sent = self._sent[ends] = deque(maxlen=SENT_KEPT)
+                sent = self._sent[ends] = deque(maxlen=MAX_SENT)
             sent.append(((segment.seq + segment.wire) & MASK, (segment.file, segment.number)))
         waiting = self._sent.get(back(ends)) if segment.flags & ACK else None
         while waiting and distance(waiting[0][0], segment.ack) >= 0:
             self.times[waiting.popleft()[1]] = segment.time_ns
-            if len(self.times) > TIMES_KEPT:
+            if len(self.times) > MAX_TIMES:
                 del self.times[next(iter(self.times))]
 
 
@@ -128,7 +128,7 @@ class SharedState(msgspec.Struct):
     """Filled by pairing: what was handed on need not be remembered whole."""
     pairs: AcknowledgedPairs | None = None
     """Filled by pairing, where they are wanted."""
-    ahead: dict[int, Ending] = {}
+    early_endings: dict[int, Ending] = {}
     """By conversation: how it ended, where that was told before it was over."""
     keys: int = 0
     """What large messages may have added to the open requests, since this was last set to 0."""
@@ -150,11 +150,11 @@ class SharedState(msgspec.Struct):
     @contextmanager
     def only(self, index: int) -> Iterator[None]:
         """Without what is known of other conversations than this one, and of the run as a whole, for as long as it is being written."""
-        mine = ("ahead", "broken_off", "detecting", "diagnoser", "paired", "refused", "suspected", "unacknowledged", "windows")
+        mine = ("early_endings", "broken_off", "detecting", "diagnoser", "paired", "refused", "suspected", "unacknowledged", "windows")
         places: list[tuple[Any, str]] = [(self, name) for name in mine]
         places += [(self.tls_manager, "inside"), (self.tls_manager, "waiting"), (self.pool, "queue")]
-        kept = [(whose, name, getattr(whose, name)) for whose, name in places]
-        for whose, name, value in kept:
+        saved = [(whose, name, getattr(whose, name)) for whose, name in places]
+        for whose, name, value in saved:
             left: Any = None
             if isinstance(value, dict):
                 left = type(value)({index: value[index]} if index in value else {})
@@ -164,7 +164,7 @@ class SharedState(msgspec.Struct):
         try:
             yield
         finally:
-            for whose, name, value in kept:
+            for whose, name, value in saved:
                 setattr(whose, name, value)
 
     def forget_emitted(self) -> None:
@@ -176,23 +176,23 @@ class SharedState(msgspec.Struct):
         """When the capture ended to which a packet of this file belongs; 0 if that is not known."""
         return self.ends_ns.get(file, self.ends_ns.get(EVERY, 0))
 
-    def told_pairs(self) -> list[Pair]:
+    def released_pairs(self) -> list[Pair]:
         """The exchanges that ended with the records handed on since this was called last."""
         found: list[Pair] = []
         if self.pairs:
             late: list[Pair] = []
             for one in self.pairs:
                 response = one.response
-                told = one.request.number and (response is None or response.number)
-                (found if told else late).append(one)
+                released = one.request.number and (response is None or response.number)
+                (found if released else late).append(one)
             # Pairers hold this very list
             self.pairs[:] = late
         return found
 
-    def lighten(self) -> None:
+    def compact(self) -> None:
         """Let what was handed on be remembered in less."""
         for pairer, one in self.large:
             if one.record.number:
                 self.keys += one.record.size // KEY_BYTES
-                pairer.lighten(one)
+                pairer.compact(one)
         self.large.clear()

@@ -16,16 +16,16 @@ from ..errors import Report, describe_exception
 from ..model import END, ConversationRow, Options, Segment
 from ..pair import KEYS_COUNTED, asked_since
 from ..protocols import PORTS, PROTOCOLS
-from ..protocols.records import LARGE, PLACE, Event
+from ..protocols.records import LARGE, ORDER_KEY, Event
 from ..tcp.assembler import ACK, SYN, TcpStream
 from .conversation import Conversation, Items, mark_of, report, row_of
-from .endings import CROWDED, IDLE, ahead, closed, is_unused, patience_ns, ports_of
+from .endings import CROWDED, IDLE, closed, is_unused, patience_ns, ports_of, report_early
 from .run_state import SharedState
 
 EPOCH, SEGMENT = 1 << 18, 64
 """After so many bytes, of which a segment counts some more than it carries, the totals over all conversations are looked at."""
 
-KEPT_OF_TOTAL = 0.75
+TARGET_SHARE = 0.75
 """What is left of a total that was passed: finding what is oldest means looking at all."""
 
 FEW_KEYS = LARGE // 12 // KEYS_COUNTED + 2
@@ -97,7 +97,7 @@ class PackedRows:
         return ConversationSpan(index, ConversationRow(*values).endpoints, order, file if separate else 0)
 
 
-def leaves(tcp: TcpStream, options: Options) -> int:
+def forget_ns(tcp: TcpStream, options: Options) -> int:
     """When a conversation is forgotten if no packet comes. Who waits for a connection should not wait to be told that it was reset."""
     if tcp.open and tcp.closed is None:
         return tcp.last[3] + options.idle_time_ns
@@ -112,7 +112,7 @@ class Timers:
         self.options = options
         self.ends_only = ends_only
         self._times: list[tuple[int, int]] = []
-        """The next one first; one that was put before another of its conversation leaves that behind, which counts no more."""
+        """The next one first; one that was put before another of its conversation leaves that behind, unused."""
         self._set: dict[int, int] = {}
 
     def set(self, conversation: Conversation, time_ns: int) -> None:
@@ -125,10 +125,10 @@ class Timers:
     def set_next(self, conversation: Conversation, now_ns: int) -> None:
         """Look when something may have become certain by the mere passing of time; who learns that it ends sets that."""
         tcp, pairer, answer_ns = conversation.tcp, conversation.pairer, self.options.answer_time_ns
-        times = [] if self.ends_only else [leaves(tcp, self.options), now_ns + answer_ns]
+        times = [] if self.ends_only else [forget_ns(tcp, self.options), now_ns + answer_ns]
         if pairer is not None and not self.ends_only:
             times += [asked_ns + answer_ns for asked_ns in asked_since(pairer, now_ns - answer_ns)]
-        if tcp.end is not None and not (conversation.ahead or conversation.ended):
+        if tcp.end is not None and not (conversation.reported_early or conversation.ended):
             times.append(tcp.end.time_ns + patience_ns(self.options))
         if times:
             self.set(conversation, max(min(times), now_ns + 1))
@@ -156,7 +156,7 @@ class ConversationTable:
         self._by_index: dict[int, Conversation] = {}
         self._keeps_rows = keeps_rows
         self.packed = PackedRows()
-        self.past = ForgottenCounts()
+        self.forgotten = ForgottenCounts()
         self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
         self.timers: Timers | None = None
         """Where `age` is called, when it looks at which conversation."""
@@ -191,7 +191,7 @@ class ConversationTable:
             self._left -= len(segment.data) + SEGMENT
             if self._left <= 0:
                 emitted += self._make(steps)
-                emitted += self._look_at_totals(segment)
+                emitted += self._enforce_totals(segment)
             found = find(segment.ends)
             if found is None:
                 emitted += self._make(steps)
@@ -220,7 +220,7 @@ class ConversationTable:
             for watch in self.watchers:
                 watch(segment)
             mine = self._feed(segment) if items is None else conversation.parse(items, segment)
-            emitted += self._keys(mine, segment.order) if waiting else mine
+            emitted += self._resume_tls(mine, segment.order) if waiting else mine
         steps.clear()
         return emitted
 
@@ -236,7 +236,7 @@ class ConversationTable:
             self.timers.set(conversation, segment.time_ns)
         run = self.run
         if run.pool.total > run.pool.total_limit:
-            mine = mine + self._relieve(segment.order)
+            mine = mine + self._enforce_pool(segment.order)
         return mine
 
     def finish(self) -> list[Event]:
@@ -246,13 +246,13 @@ class ConversationTable:
             if not conversation.done:
                 emitted += conversation.finish(END)
         self._by_ends.clear()
-        emitted.sort(key=PLACE)
+        emitted.sort(key=ORDER_KEY)
         return emitted
 
     def unused(self, ports: set[int]) -> list[Event]:
         """For the diagnosis alone, the ends of those that never carried a byte, of these ports."""
         found = [closed(one) for one in self._by_index.values() if ports.intersection(ports_of(one)) and is_unused(one)]
-        return sorted(found, key=PLACE)
+        return sorted(found, key=ORDER_KEY)
 
     def age(self, now_ns: int, current: int) -> list[Event]:
         """What becomes certain by the mere passing of time, for a capture without an end: requests that were not answered in time, and the
@@ -261,11 +261,11 @@ class ConversationTable:
         assert timers is not None
         due = [self._by_index[index] for index in timers.due(now_ns) if index in self._by_index]
         if timers.ends_only:
-            ends = [record for one in due for record in _ahead(one, current, now_ns, pipe=True)]
+            ends = [record for one in due for record in _report_early(one, current, now_ns, pipe=True)]
             for one in due:
                 timers.set_next(one, now_ns)
-            return sorted(ends, key=PLACE)
-        emitted = self._keys([], current)
+            return sorted(ends, key=ORDER_KEY)
+        emitted = self._resume_tls([], current)
         for conversation in due:
             pairer = conversation.pairer
             if pairer is not None and pairer.open:
@@ -274,25 +274,26 @@ class ConversationTable:
                     conversation.tally.unanswered += len(late)
                     self.run.counters.unanswered += len(late)
                 emitted += late
-        emitted += self._forget([one for one in due if now_ns >= leaves(one.tcp, options)], IDLE, current) + self._crowd(current)
+        emitted += self._forget([one for one in due if now_ns >= forget_ns(one.tcp, options)], IDLE, current)
+        emitted += self._enforce_tracked_limit(current)
         for one in due:
-            emitted += _ahead(one, current, now_ns)
-            if now_ns < leaves(one.tcp, options):
+            emitted += _report_early(one, current, now_ns)
+            if now_ns < forget_ns(one.tcp, options):
                 timers.set_next(one, now_ns)
-        emitted += _wake(self._by_index, self.run.tls_manager.stale(now_ns - options.closed_time_ns, current), current)
-        emitted.sort(key=PLACE)
+        emitted += _resume(self._by_index, self.run.tls_manager.stale(now_ns - options.closed_time_ns, current), current)
+        emitted.sort(key=ORDER_KEY)
         return emitted
 
     def forget(self, now_ns: int, current: int) -> list[Event]:
         """What conversations end with that are forgotten: those without a packet for long, and the oldest of too many."""
         options = self.run.options
-        old = [one for one, _ in self._by_ends.values() if now_ns >= leaves(one.tcp, options)]
-        return self._forget(list(dict.fromkeys(old)), IDLE, current) + self._crowd(current)
+        old = [one for one, _ in self._by_ends.values() if now_ns >= forget_ns(one.tcp, options)]
+        return self._forget(list(dict.fromkeys(old)), IDLE, current) + self._enforce_tracked_limit(current)
 
     def due(self) -> int | None:
         """When `forget` or `drop` has something to do again if no packet comes; None: nothing is known any more."""
         options = self.run.options
-        times = [leaves(one.tcp, options) for one, _ in self._by_ends.values()]
+        times = [forget_ns(one.tcp, options) for one, _ in self._by_ends.values()]
         times += [one.tcp.last[3] + options.closed_time_ns for one in self._by_index.values() if one.done]
         return min(times, default=None)
 
@@ -306,11 +307,11 @@ class ConversationTable:
         gone = [one for index, one in enumerate(done) if index < spare or one.tcp.last[3] <= before]
         if not gone:
             return
-        rows = [row for at, one in enumerate(gone) for row in _row(one, self.past.conversations + 1 + at)]
+        rows = [row for at, one in enumerate(gone) for row in _row(one, self.forgotten.conversations + 1 + at)]
         for row in rows:
-            self.past.add(row)
-        self.past.conversations += len(gone) - len(rows)
-        self._let_go(gone)
+            self.forgotten.add(row)
+        self.forgotten.conversations += len(gone) - len(rows)
+        self._remove(gone)
         if leaving is not None:
             leaving(rows)
 
@@ -318,22 +319,22 @@ class ConversationTable:
         """The rows of all, by first packet, some at a time; `related`: with what they tell of each other."""
         known: dict[int, Conversation | str | None] = {**self._by_index}
         known.update(self.packed.protocols())
-        number = self.past.conversations + 1
+        number = self.forgotten.conversations + 1
 
         def known_row(index: int, at: int) -> list[ConversationRow]:
             one = known[index]
             return _row(one, number + at) if isinstance(one, Conversation) else [self.packed.row(index, number + at)]
 
-        told: dict[int, list[ConversationRow]] = {}
+        related_rows: dict[int, list[ConversationRow]] = {}
         for at, index in enumerate(sorted(known)):
             one = known[index]
             # Others have nothing to tell of the rest, and there may be very many
             if related and (one.protocol if isinstance(one, Conversation) else one) in RELATED:
-                told[index] = known_row(index, at)
-        for what in relate([row for rows in told.values() for row in rows]) if told else ():
+                related_rows[index] = known_row(index, at)
+        for what in relate([row for rows in related_rows.values() for row in rows]) if related_rows else ():
             self.run.reports.once(Report(what, "conversations lack what others tell of them"))
         for at, index in enumerate(sorted(known)):
-            rows = told.pop(index, None)
+            rows = related_rows.pop(index, None)
             yield known_row(index, at) if rows is None else rows
 
     def flows(self) -> Iterator[ConversationSpan]:
@@ -357,12 +358,12 @@ class ConversationTable:
             return None
         table, conversation = copy(self), pairs[ends][0]
         table._by_index, table._by_ends = {conversation.index: conversation}, pairs
-        table.packed, table.past, table.index, table.watchers = PackedRows(), ForgottenCounts(), None, []
+        table.packed, table.forgotten, table.index, table.watchers = PackedRows(), ForgottenCounts(), None, []
         return table
 
     def __len__(self) -> int:
         """How many there are and were."""
-        return self.past.conversations + len(self.packed) + len(self._by_index)
+        return self.forgotten.conversations + len(self.packed) + len(self._by_index)
 
     # One conversation
 
@@ -389,7 +390,7 @@ class ConversationTable:
 
     # What all hold together
 
-    def _look_at_totals(self, segment: Segment) -> list[Event]:
+    def _enforce_totals(self, segment: Segment) -> list[Event]:
         """Keep to the limits on all; the records that this makes certain before a segment."""
         self._left = self._left % EPOCH or EPOCH
         run, before = self.run, segment.order - 1
@@ -401,10 +402,10 @@ class ConversationTable:
                 if one.detector is not None and one.detector.cost:
                     undecided -= one.detector.cost
                     emitted += one.guard(before, one.decide, before)
-                if undecided <= KEPT_OF_TOTAL * limit:
+                if undecided <= TARGET_SHARE * limit:
                     break
         if run.tls_manager.waiting:
-            emitted += _wake(self._by_index, run.tls_manager.stale(segment.time_ns - run.options.closed_time_ns, before), before)
+            emitted += _resume(self._by_index, run.tls_manager.stale(segment.time_ns - run.options.closed_time_ns, before), before)
         made = run.counters.records
         self._opened += FEW_KEYS * (made - self._counted) + run.keys
         self._counted, run.keys = made, 0
@@ -412,8 +413,8 @@ class ConversationTable:
             emitted += self._drop_requests(before, segment.time_ns)
         emitted.sort(key=lambda one: one.record.conversation)
         if self._most is not None and len(self._by_index) > self._most:
-            crowd = self._crowd(before)
-            crowd.sort(key=PLACE)
+            crowd = self._enforce_tracked_limit(before)
+            crowd.sort(key=ORDER_KEY)
             emitted += crowd
             self._pack()
         return emitted
@@ -424,14 +425,14 @@ class ConversationTable:
         self._opened = sum([pairer.weight() for _, pairer in paired])
         while self._opened > limit:
             orders = sorted([order for _, pairer in paired for order in pairer.orders()])
-            until = orders[int(len(orders) * (1 - KEPT_OF_TOTAL * limit / self._opened))]
+            until = orders[int(len(orders) * (1 - TARGET_SHARE * limit / self._opened))]
             for one, pairer in paired:
                 emitted += one.guard(current, pairer.drop, until, time_ns)
             paired = [(one, pairer) for one, pairer in paired if one.pairer is pairer]
             self._opened = sum([pairer.weight() for _, pairer in paired])
         return emitted
 
-    def _relieve(self, current: int) -> list[Event]:
+    def _enforce_pool(self, current: int) -> list[Event]:
         """Release what has waited longest for missing bytes until the total is within its limit."""
         emitted: list[Event] = []
         while (longest := self.run.pool.longest()) is not None:
@@ -441,16 +442,16 @@ class ConversationTable:
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
-    def _keys(self, emitted: list[Event], current: int) -> list[Event]:
+    def _resume_tls(self, emitted: list[Event], current: int) -> list[Event]:
         """Let conversations go on whose TLS need not wait for keys any longer."""
         woken = self.run.tls_manager.woken(current)
         if not woken:
             return emitted
-        emitted = [*emitted, *_wake(self._by_index, woken, current)]
+        emitted = [*emitted, *_resume(self._by_index, woken, current)]
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
-    def _crowd(self, current: int) -> list[Event]:
+    def _enforce_tracked_limit(self, current: int) -> list[Event]:
         """While there are more than may be, forget first those that ended and then those longest without a packet."""
         most = self.run.options.tracked_limit
         # Of each there are both directions
@@ -481,24 +482,24 @@ class ConversationTable:
                     if self._keeps_rows:
                         self.packed.add(row, one.tcp.first[0], one.tcp.first[2])
                     else:
-                        self.past.add(row)
+                        self.forgotten.add(row)
                 gone.append(one)
-        self._let_go(gone)
+        self._remove(gone)
         limit = self.run.options.tracked_limit
         self._most = max(limit, len(self._by_index) + limit // 10)
 
-    def _let_go(self, gone: list[Conversation]) -> None:
+    def _remove(self, gone: list[Conversation]) -> None:
         """Forget all that is known of these."""
         for one in gone:
             self.run.tls_manager.inside.pop(one.index, None)
-            self.run.ahead.pop(one.index, None)
+            self.run.early_endings.pop(one.index, None)
             del self._by_index[one.index]
 
 
-def _ahead(one: Conversation, current: int, now_ns: int, pipe: bool = False) -> list[Event]:
+def _report_early(one: Conversation, current: int, now_ns: int, pipe: bool = False) -> list[Event]:
     """How a conversation ends, if only one side has ended it."""
     pending = one.tcp.end is not None and one.tcp.closed is None and not one.ended
-    return one.guard(current, ahead, one, now_ns, pipe) if pending else []
+    return one.guard(current, report_early, one, now_ns, pipe) if pending else []
 
 
 def _row(one: Conversation, number: int) -> list[ConversationRow]:
@@ -507,13 +508,13 @@ def _row(one: Conversation, number: int) -> list[ConversationRow]:
         return [row_of(one, number)]
     except Exception as error:
         what = describe_exception(error)
-        if not one.rowless:
-            one.rowless = True
+        if not one.row_failed:
+            one.row_failed = True
             one.run.reports.add(report(one, what, "its row is missing"))
         return []
 
 
-def _wake(conversations: Mapping[int, Conversation], woken: Iterable[int], current: int) -> list[Event]:
+def _resume(conversations: Mapping[int, Conversation], woken: Iterable[int], current: int) -> list[Event]:
     """The records of conversations whose TLS stops waiting for keys with the packet `current`."""
     ones = [conversations[index] for index in woken]
     return [record for one in ones for record in one.guard(current, one.go_on, [], current)]

@@ -161,7 +161,7 @@ def capture_source(capture: str | Path, options: Options) -> Source:
         inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), finite=True)
         for batch in inspector.batches():
             normaliser.feed(batch)
-        inspector.complain()
+        inspector.raise_errors()
         return normaliser.finish(inspector.rows())
 
     return give

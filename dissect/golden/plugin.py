@@ -153,7 +153,7 @@ class Streamdump:
         seen = Recording(self, not options.get("show_secrets"))
         inspector.begins.append(seen._begin)
         seen._records = list(inspector.records())
-        inspector.complain()
+        inspector.raise_errors()
         if where is not None:
             seen._records = seen.where(where)
         seen._rows = inspector.rows()

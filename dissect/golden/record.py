@@ -58,7 +58,7 @@ class Recorder:
         if error is None:
             if self._error is not None:
                 raise self._error
-            self.inspector.complain()
+            self.inspector.raise_errors()
 
     def _run(self) -> None:
         ends: float | None = None

@@ -16,14 +16,14 @@ Range = tuple[int, int, int]
 class PartialFrame(msgspec.Struct):
     """A frame with a gap in it, or one too long to keep, while its bytes go by.
 
-    `prefix` is what there is of it from its first byte on, of which up to `want` bytes are kept; `first` and `last` are the
+    `prefix` is what there is of it from its first byte on, of which up to `prefix_limit` bytes are kept; `first` and `last` are the
     earliest and latest packet that brought bytes of it.
     """
 
     position: int
     length: int
     prefix: bytes
-    want: int
+    prefix_limit: int
     reason: str
     first: Mark
     last: Mark
@@ -36,7 +36,6 @@ class ReceiveBuffer:
 
     __slots__ = (
         "base",
-        "cut_to",
         "data",
         "have",
         "marks",
@@ -51,6 +50,7 @@ class ReceiveBuffer:
         "scan",
         "searching",
         "skip_from",
+        "split_to",
         "starts",
         "tried",
         "waiting",
@@ -83,7 +83,7 @@ class ReceiveBuffer:
         self.waiting = False
         self.notes: list[tuple[int, str]] | tuple[()] = ()
         """A list from the first one on: most never have any."""
-        self.cut_to = 0
+        self.split_to = 0
         """How far the byte stream was cut: up to here every byte is in a frame or gap."""
 
     def add(self, item: SideData) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .buffer import Range
 from .protocol import Context
-from .records import Frame, FrameGap, Meant
+from .records import DecodedTuple, Frame, FrameGap
 
 if TYPE_CHECKING:
     from .parser import Parser
@@ -86,18 +86,18 @@ class Dissector:
         """
         raise NotImplementedError
 
-    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
+    def decode_fast(self, side: int, data: bytes, start: int, end: int) -> DecodedTuple | None:
         """Return the meaning of the complete frame data[start:end] if it has no fault; None, with no state changed, if `decode` has to
         read it."""
         return None
 
-    def decode(self, frame: Frame) -> Meant:
+    def decode(self, frame: Frame) -> DecodedTuple:
         """Return the meaning of a frame; of a damaged one, of its bytes before the first missing one."""
         raise NotImplementedError
 
     def decode_in_order(self, frame: Frame | FrameGap) -> None:
         """Decode a frame or a gap; called in the packet order of both sides. Override it if frames have to wait for others."""
-        self.parser.put(frame)
+        self.parser.add_record(frame)
 
     def held_frames(self) -> Iterable[Range]:
         """Return the byte ranges of the frames that `decode_in_order` holds back."""

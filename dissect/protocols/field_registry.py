@@ -53,7 +53,7 @@ class RegisteredField:
         """Integers of more than 64 bits are among the texts."""
         self.items: RegisteredField | None = None
         self.members: dict[str, RegisteredField] = {}
-        self.said: dict[str, None] = {}
+        self.descriptions: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self.sized = False
         """An object with a length of its own, behind whose members bytes may be left over (`trailing`)."""
@@ -124,7 +124,7 @@ class FieldRegistry:
 
     def field(self, into: RegisteredField, field: Field, kind: Type) -> None:
         found = into.member(field.name)
-        found.said[describe(kind)] = None
+        found.descriptions[describe(kind)] = None
         if field.note:
             found.notes[field.note] = None
         self.type(found, kind)
@@ -133,7 +133,7 @@ class FieldRegistry:
 
     def label(self, into: RegisteredField, name: str, labels: Labels, several: bool = False) -> None:
         label = into.member(f"{name}_label")
-        label.said[f"what {name} means"] = None
+        label.descriptions[f"what {name} means"] = None
         label = label.list() if several else label
         label.kinds.add(WORDS)
         label.labels.update(dict.fromkeys(labels.values()))
@@ -149,7 +149,7 @@ class FieldRegistry:
                 for name, _, mask, labels in kind.parts:
                     part = found.member(name)
                     part.bits(0, mask)
-                    part.said[f"{mask.bit_length()} of the bits"] = None
+                    part.descriptions[f"{mask.bit_length()} of the bits"] = None
                     if labels is not None:
                         self.label(found, name, labels)
             case Array(item=item) | Repeat(item=item):
@@ -174,11 +174,11 @@ class FieldRegistry:
             *above, name = path.split(".")
             self.label(self._above(into, above), name, labels)
 
-    def rows(self, into: RegisteredField, said: Sequence[tuple[str, str, str]]) -> None:
-        for path, words, note in said:
+    def rows(self, into: RegisteredField, rows_of_table: Sequence[tuple[str, str, str]]) -> None:
+        for path, words, note in rows_of_table:
             *above, name = path.split(".")
             found = self._above(into, above).member(name.removesuffix("[]"))
-            found.said[words] = None
+            found.descriptions[words] = None
             if note:
                 found.notes[note] = None
             self.word(found.list() if name.endswith("[]") else found, words.removesuffix(" or null"))

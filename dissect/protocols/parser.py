@@ -19,7 +19,7 @@ from .protocol import Context, Protocol, Tally
 from .records import (
     GAP,
     HANDED_ON,
-    PLACE,
+    ORDER_KEY,
     SENDERS,
     Damage,
     Event,
@@ -43,7 +43,7 @@ _MISSING = {
 }
 """How a damaged frame says why bytes of it are missing."""
 
-OVERSIZE_KEPT = 65_536
+MAX_OVERSIZE_PREFIX = 65_536
 """Bytes kept of a frame longer than `Options.frame_limit`."""
 
 
@@ -55,7 +55,9 @@ class Parser:
         "closing",
         "context",
         "current",
+        "decoded",
         "dissector",
+        "ended_sides",
         "ends",
         "frames",
         "held",
@@ -64,12 +66,10 @@ class Parser:
         "limit_hits",
         "made",
         "options",
-        "over",
         "quiet",
         "tallies",
-        "turned",
     )
-    DERIVED = ("ends", "frames", "made", "turned")
+    DERIVED = ("ends", "frames", "made", "decoded")
 
     def __init__(self, protocol: Protocol, options: Options, context: Context | None = None, tallies: tuple[Tally, ...] = ()) -> None:
         """`tallies` count gaps and faults."""
@@ -96,7 +96,7 @@ class Parser:
         """The order of the packet at hand."""
         self.last = END
         """Of messages completed behind this packet the time does not count."""
-        self.over = 0
+        self.ended_sides = 0
         """The sides that said themselves that they send no more, a bit for each; known when the conversation ends."""
 
     def prepare(self) -> None:
@@ -105,7 +105,7 @@ class Parser:
         """By side what its records have in common: the conversation, sender and receiver, and the place of the side, the client first."""
         self.frames: list[Frame | FrameGap] = []
         """What was cut with the packet at hand."""
-        self.turned = 0
+        self.decoded = 0
         """Of so many of these the turn has come."""
         self.made = HANDED_ON
         """The records of it."""
@@ -120,7 +120,7 @@ class Parser:
         made = self.made = []
         dissector = self.dissector
         if self.frames:
-            self.frames, self.turned = [], 0
+            self.frames, self.decoded = [], 0
         if self.quiet and len(items) == 1 and type(item := items[0]) is SideData:
             side, data, base = item.side, item.data, item.position
             ends = dissector.split_frames(side, data, 0)
@@ -138,26 +138,26 @@ class Parser:
                         dissector.decode_in_order(frame)
                         at = end
                 else:
-                    self.put_all(side, base, data, ends, mark)
-                buffer.position = buffer.base = buffer.cut_to = base + len(data)
+                    self.add_records(side, base, data, ends, mark)
+                buffer.position = buffer.base = buffer.split_to = base + len(data)
                 if not dissector.unblocks_peer:
                     return made
                 items = []
         if len(items) < 2 or not dissector.in_packet_order:
-            self._take(items)
+            self._process(items)
         else:
             for item in in_order(items):
-                self._take([item])
+                self._process([item])
             straighten(made, [one.rank for one in made])
         if len(made) > 1 and not dissector.reorders:
-            made.sort(key=PLACE)
+            made.sort(key=ORDER_KEY)
         return made
 
     def close(self, last: Mark, current: int) -> list[Event]:
         """What is left when no byte will follow, which the packet `current` tells; `last` is the conversation's last one."""
         self.current = current
         if self.made is HANDED_ON:
-            self.made, self.frames, self.turned = [], [], 0
+            self.made, self.frames, self.decoded = [], [], 0
         before = len(self.made)
         for side, buffer in enumerate(self.buffers):
             if buffer.waiting:
@@ -170,14 +170,14 @@ class Parser:
         self.dissector.close()
         made = self.made[before:]
         if not self.dissector.reorders:
-            made.sort(key=PLACE)
+            made.sort(key=ORDER_KEY)
         return made
 
     def resume(self, side: int) -> None:
         """Cut the bytes that a side waits with."""
         buffer = self.buffers[side]
         buffer.waiting = False
-        self._cut(side, buffer)
+        self._split(side, buffer)
 
     def hand_on(self) -> None:
         """What was made is handed on."""
@@ -187,7 +187,7 @@ class Parser:
 
     # Records
 
-    def _take(self, items: Sequence[SideData | StreamGap]) -> None:
+    def _process(self, items: Sequence[SideData | StreamGap]) -> None:
         one, two = self.buffers
         for item in items:
             buffer = two if item.side else one
@@ -206,11 +206,11 @@ class Parser:
 
     def _make(self) -> None:
         """Make the records of the frames that were cut, in packet order of both sides."""
-        frames, begin = self.frames, self.turned
+        frames, begin = self.frames, self.decoded
         if begin == len(frames):
             return
-        self.turned = len(frames)
-        if self.turned - begin > 1:
+        self.decoded = len(frames)
+        if self.decoded - begin > 1:
             frames = frames[begin:]
             straighten(frames, [frame.side for frame in frames])
             frames.sort(key=lambda frame: (frame.order, self.ends[frame.side][3], frame.position))
@@ -218,11 +218,11 @@ class Parser:
         for frame in frames[begin:]:
             self.dissector.decode_in_order(frame)
 
-    def put(self, frame: Frame | FrameGap) -> None:
+    def add_record(self, frame: Frame | FrameGap) -> None:
         """Make the record of a frame, or of a gap."""
         side, position, order, time_ns = frame.side, frame.position, frame.order, frame.time_ns
         if isinstance(frame, Frame):
-            self.put_all(side, position - frame.start, frame.data, (frame.end,), (order, frame.number, frame.file, time_ns), frame)
+            self.add_records(side, position - frame.start, frame.data, (frame.end,), (order, frame.number, frame.file, time_ns), frame)
             return
         dissector = self.dissector
         conversation, source, target, rank = self.ends[side]
@@ -235,7 +235,7 @@ class Parser:
             count_gap(tally, gap)
         self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
 
-    def put_all(self, side: int, base: int, data: bytes, ends: Iterable[int], mark: Mark, frame: Frame | None = None) -> None:
+    def add_records(self, side: int, base: int, data: bytes, ends: Iterable[int], mark: Mark, frame: Frame | None = None) -> None:
         """Make the records of frames that lie one behind the other in `data`, which is at `base`, up to each of `ends`, and that the packet
         `mark` completed. `frame`: the only one, if it does not begin `data`, other packets brought bytes of it, or it is damaged."""
         order, number, file, time_ns = mark
@@ -248,7 +248,7 @@ class Parser:
         packets = first, number
         for end in ends:
             position, size = base + at, end - at
-            found = dissector.plain(side, data, at, end) if damage is None else None
+            found = dissector.decode_fast(side, data, at, end) if damage is None else None
             if found is None:
                 one = frame or Frame(side, position, data, at, end, None, order, order, number, number, file, time_ns, time_ns)
                 found, size = dissector.decode(one), one.size
@@ -306,15 +306,15 @@ class Parser:
             for side, buffer in enumerate(buffers):
                 if buffer.queue or buffer.waiting:
                     before = buffer.position
-                    self._absorb(side, buffer)
+                    self._split_queued(side, buffer)
                     progress = progress or buffer.position != before
             if progress and not (buffers[0].waiting or buffers[1].waiting):
                 break
 
-    def _absorb(self, side: int, buffer: ReceiveBuffer) -> None:
+    def _split_queued(self, side: int, buffer: ReceiveBuffer) -> None:
         if buffer.waiting:
             buffer.waiting = False
-            self._cut(side, buffer)
+            self._split(side, buffer)
         queue = buffer.queue
         index = 0
         while index < len(queue):
@@ -328,18 +328,18 @@ class Parser:
             index += 1
             if type(item) is SideData:
                 buffer.queued -= len(item.data)
-                self._data(side, buffer, item)
+                self._add(side, buffer, item)
             else:
                 self._gap(side, item)  # type: ignore[arg-type]
         del queue[:index]
         buffer.trim()
 
-    def _data(self, side: int, buffer: ReceiveBuffer, item: SideData) -> None:
+    def _add(self, side: int, buffer: ReceiveBuffer, item: SideData) -> None:
         """Take bytes in."""
         buffer.add(item)
         data = item.data
         if buffer.partial is not None:
-            data = self._pass_by(side, buffer, buffer.partial, data)
+            data = self._skip_partial(side, buffer, buffer.partial, data)
             if not data:
                 return
         if buffer.have:
@@ -349,13 +349,13 @@ class Parser:
                 return
         else:
             buffer.begin(data)
-        self._cut(side, buffer)
+        self._split(side, buffer)
 
-    def _pass_by(self, side: int, buffer: ReceiveBuffer, partial: PartialFrame, data: bytes) -> bytes:
+    def _skip_partial(self, side: int, buffer: ReceiveBuffer, partial: PartialFrame, data: bytes) -> bytes:
         """Let bytes go by that belong to a frame which is not kept whole; returns those behind it."""
         mine = data[: partial.position + partial.length - buffer.position]
-        if len(partial.prefix) < partial.want:
-            partial.prefix += mine[: partial.want - len(partial.prefix)]
+        if len(partial.prefix) < partial.prefix_limit:
+            partial.prefix += mine[: partial.prefix_limit - len(partial.prefix)]
         first, last = buffer.span(buffer.position, buffer.position + len(mine))
         partial.first, partial.last = min(partial.first, first), max(partial.last, last)
         buffer.position += len(mine)
@@ -372,21 +372,21 @@ class Parser:
         began, first, first_file, first_time = partial.first
         reason = f"{partial.lost} bytes {_MISSING[partial.why]}" if partial.lost else partial.reason
         if size < partial.length:
-            missing = f"{size} of {partial.length} bytes {'sent' if self.over >> side & 1 else 'captured'}"
+            missing = f"{size} of {partial.length} bytes {'sent' if self.ended_sides >> side & 1 else 'captured'}"
             reason = f"{reason}, {missing}" if partial.lost else missing
         damage = Damage(size, reason, end_captured)
         number_first = first if first_file == file else None
         prefix = partial.prefix
         place = (order, began, number_first, number, file, first_time, time_ns)
         self.frames.append(Frame(side, partial.position, prefix, 0, len(prefix), damage, *place))
-        buffer.cut_to = partial.position + size
+        buffer.split_to = partial.position + size
         buffer.partial = None
 
     def _put_gap(self, side: int, position: int, size: int | None, reason: Any, in_frame: bool, mark: Mark) -> None:
         order, _, _, time_ns = mark
         self.frames.append(FrameGap(side, position, size, reason, in_frame, order, time_ns))
         if not in_frame:
-            self.buffers[side].cut_to = position + (size or 0)
+            self.buffers[side].split_to = position + (size or 0)
 
     def _end_skip(self, side: int, mark: Mark) -> None:
         """Bytes passed over without finding a frame, up to here, are one gap."""
@@ -414,7 +414,7 @@ class Parser:
             inside = min(size, partial.position + partial.length - position)
             partial.why = gap.reason if not partial.lost or partial.why == gap.reason else "both"
             partial.lost += inside
-            partial.want = min(partial.want, len(partial.prefix))
+            partial.prefix_limit = min(partial.prefix_limit, len(partial.prefix))
             self._put_gap(side, position, inside, gap.reason, True, mark)
             position += inside
             size -= inside
@@ -446,7 +446,7 @@ class Parser:
         if buffer.searching:
             self._search(side, buffer, True)
             if not buffer.searching:
-                self._cut(side, buffer)
+                self._split(side, buffer)
             if buffer.partial is not None:
                 return
         data = buffer.rest()
@@ -527,7 +527,7 @@ class Parser:
             buffer.consume(place - buffer.position)
         buffer.scan = buffer.position
 
-    def _cut(self, side: int, buffer: ReceiveBuffer) -> None:
+    def _split(self, side: int, buffer: ReceiveBuffer) -> None:
         """Cut whole frames off the bytes at hand."""
         dissector = self.dissector
         while True:
@@ -564,9 +564,9 @@ class Parser:
                 dissector.on_truncated(side, rest)
                 first, last = buffer.span(buffer.position, buffer.position + 1)
                 reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
-                buffer.partial = PartialFrame(buffer.position, length, b"", OVERSIZE_KEPT, reason, first, last)
+                buffer.partial = PartialFrame(buffer.position, length, b"", MAX_OVERSIZE_PREFIX, reason, first, last)
                 buffer.drop()
-                buffer.begin(self._pass_by(side, buffer, buffer.partial, rest))
+                buffer.begin(self._skip_partial(side, buffer, buffer.partial, rest))
                 if buffer.have:
                     continue
                 return
@@ -599,7 +599,7 @@ class Parser:
                 in_file = first_number if first_file == file else None
                 append(Frame(side, position, data, at, end, None, order, began, in_file, number, file, first_time, time_ns))
             at = end
-        buffer.cut_to = base + at
+        buffer.split_to = base + at
 
 
 def unread(parser: Parser) -> list[Range]:
@@ -610,7 +610,7 @@ def unread(parser: Parser) -> list[Range]:
         record, side = one.record, int(one.record.src != parser.context.endpoints[0])
         if type(record) is Message or not record.in_frame:
             found.append((side, one.position, one.position + (record.size or 0)))
-    return found + [(side, parser.buffers[side].cut_to, END) for side in (0, 1)]
+    return found + [(side, parser.buffers[side].split_to, END) for side in (0, 1)]
 
 
 def bytes_of(frame: Frame | FrameGap) -> Range:

@@ -144,7 +144,7 @@ class Protocol(msgspec.Struct, frozen=True):
     """What of its messages is behaviour, and what is chance."""
     scrub_rules: ScrubRules | None = None
     """What of its messages is nobody else's business."""
-    teller: Callable[[], InfoWithContext] | None = None
+    info_with_context: Callable[[], InfoWithContext] | None = None
     """Makes a `info` for a view that shows the messages of a run in their order: it remembers what it was told."""
 
     @property
@@ -160,5 +160,5 @@ class Protocol(msgspec.Struct, frozen=True):
     """What a request asks for, where its name does not say so."""
     code: tuple[str, ...] = ()
     """Where a response tells how it went, as paths of labelled fields: the first that is there."""
-    worked: Callable[[Message], int | None] | None = None
+    server_time_ns: Callable[[Message], int | None] | None = None
     """The nanoseconds that a response says the server worked on it."""

@@ -29,7 +29,7 @@ class ScrubRules(NamedTuple):
 
     payloads: tuple[str, ...] = ()
     """What users sent: texts, bytes and numbers, but no lengths, counts and booleans."""
-    whole: tuple[str, ...] = ()
+    overwritten: tuple[str, ...] = ()
     """What users sent and what structures it: all of the field is overwritten."""
     names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-KEPT, LONGEST, AGAIN, EARLY = 512, 255, 8, 64
+MAX_DECLARED, MAX_NAME, MAX_REUSES, MAX_EARLY = 512, 255, 8, 64
 """So many publishers and subscriptions of a connection are remembered, with streams of names no longer than servers take, and the latest
 streams of one whose id was used again; and so many answers without a request."""
 
@@ -76,7 +76,7 @@ class DeclaredStreams(msgspec.Struct):
         """One is declared; `at_once`: what follows is of the new one, even if the old one with its id has not gone yet."""
         when = self._now(order)
         before = None if declared is None else self._look_up(declared, order)
-        stream = stream if isinstance(stream, str) and len(stream) <= LONGEST else None
+        stream = stream if isinstance(stream, str) and len(stream) <= MAX_NAME else None
         if declared is not None and (at_once or before is None):
             self._name(declared, stream, when)
         self._wait(key, Asked(when, declared, stream, before))
@@ -98,13 +98,13 @@ class DeclaredStreams(msgspec.Struct):
         if key in self.early:
             self._forget(self.early.pop(key))
         self.early[key] = found
-        if len(self.early) > EARLY:
+        if len(self.early) > MAX_EARLY:
             self._forget(self.early.pop(next(iter(self.early))))
 
     def drop(self, order: int) -> None:
         """The server may have deleted some."""
         insort(self.dropped, self._now(order))
-        del self.dropped[:-EARLY]
+        del self.dropped[:-MAX_EARLY]
 
     def _now(self, order: int) -> When:
         """Something changes with this packet."""
@@ -154,10 +154,10 @@ class DeclaredStreams(msgspec.Struct):
     def _name(self, declared: Hashable, stream: str | None, when: When) -> None:
         found = self.named.setdefault(declared, [])
         insort(found, (when, stream), key=_WHEN)
-        del found[:-AGAIN]
+        del found[:-MAX_REUSES]
         _bound(self.named)
 
 
 def _bound(some: dict[Hashable, Any]) -> None:
-    if len(some) > KEPT:
+    if len(some) > MAX_DECLARED:
         del some[next(iter(some))]

@@ -106,7 +106,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, 
         plan.feed(batch)
     if inspector.reports:
         # What was not dissected may hold anything
-        inspector.complain()
+        inspector.raise_errors()
     done = plan.done
     done.packets, done.left_out, done.error = len(copy.offsets), copy.left_out, copy.error
     if copy.offsets:

@@ -85,7 +85,7 @@ def _what(path: str, span: Span, scrub_rules: ScrubRules, known: bool) -> What |
 @lru_cache(16_384)
 def _looked_up(path: str, scrub_rules: ScrubRules) -> What | None:
     for patterns, what in (
-        (scrub_rules.whole, "payload"),
+        (scrub_rules.overwritten, "payload"),
         (scrub_rules.payloads, "payload"),
         (scrub_rules.addresses, "address"),
         (scrub_rules.names, "name"),
@@ -105,7 +105,7 @@ def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 def _part(span: Span, path: str, frame: bytes, what: What, scrub_rules: ScrubRules) -> Iterator[SensitivePart]:
     start, end = span.offset, span.offset + span.length
-    if scrub_rules.whole and _pattern(scrub_rules.whole).match(path):
+    if scrub_rules.overwritten and _pattern(scrub_rules.overwritten).match(path):
         yield SensitivePart(start, end, what)
     elif isinstance(span.value, str | bytes):
         yield SensitivePart(content(span, frame), end, what)

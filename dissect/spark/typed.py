@@ -234,7 +234,7 @@ def _member(found: RegisteredField) -> Member | Struct | None:
     """The member that holds what the tables say of a field, None where no type does."""
     kinds = found.kinds - {OTHER}
     notes = list(found.notes) if len(found.notes) <= NOTES else []
-    info = "; ".join([" or ".join(found.said), *notes])
+    info = "; ".join([" or ".join(found.descriptions), *notes])
     if OBJECT in kinds and LIST not in kinds:
         members = _members(found)
         return Struct(info, members) if members else None

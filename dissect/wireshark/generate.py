@@ -134,7 +134,7 @@ def _type(found: RegisteredField) -> str:
     if kinds == {INT}:
         signs, largest = ("int", max(high, -1 - low) * 2) if low < 0 else ("uint", high)
         return signs + next((str(bits) for bits in (8, 16, 32) if largest < 1 << bits), "64")
-    if kinds == {WORDS} and all(map(_BYTES.match, found.said)):
+    if kinds == {WORDS} and all(map(_BYTES.match, found.descriptions)):
         return "bytes"
     return {BOOL: "bool", FLOAT: "double"}.get(next(iter(kinds)), "string") if len(kinds) == 1 else "string"
 

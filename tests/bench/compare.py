@@ -111,7 +111,7 @@ def pair(path: str) -> int:
     for segment in segments(path):
         count += len(session.feed(segment))
         session.run.links.clear()
-        session.run.lighten()
+        session.run.compact()
     return count + len(session.table.finish())
 
 

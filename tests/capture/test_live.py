@@ -627,7 +627,7 @@ def test_conversations_are_forgotten_by_time_and_count() -> None:
         assert sum(isinstance(record, Message) for record in records) == 8000
         assert len(inspector.table.conversations) < most
         assert len(inspector.table._by_ends) < 2 * most
-        assert inspector.past.conversations + len(inspector.rows()) == 1000
+        assert inspector.forgotten.conversations + len(inspector.rows()) == 1000
         indexes = [row.conversation for row in inspector.rows()]
         assert indexes[-1] == 999
 
@@ -649,7 +649,7 @@ def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
     assert (timeout.outcome, timeout.reason, timeout.request) == ("unanswered", "timeout", 3)  # type: ignore[union-attr]
     assert (ending.how, ending.open) == ("forgotten", 1)  # type: ignore[union-attr]
     assert inspector.rows() == []
-    assert (inspector.past.conversations, inspector.counters.unanswered) == (1, 1)
+    assert (inspector.forgotten.conversations, inspector.counters.unanswered) == (1, 1)
 
 
 def test_a_late_answer_is_paired_but_not_reported_twice() -> None:

@@ -82,7 +82,7 @@ def test_those_that_failed_are_forgotten_as_others_are(
     rows = [*endless.gone, *inspector.rows()]
     assert len(rows) == 1000
     assert sum(row.internal_error is not None for row in rows) == failed
-    past = inspector.past
+    past = inspector.forgotten
     assert (past.conversations, past.limit_hits) == (len(endless.gone), sum(row.limit_hits for row in endless.gone))
     sizes: dict[tuple[int, str], int] = {}
     for record in found:

@@ -217,7 +217,7 @@ def in_says(patch: pytest.MonkeyPatch, number: int) -> None:
             return str(self.info(message))
 
     def guarded(one: Any) -> Any:
-        teller = None if one.teller is None else lambda: Guarded(one.teller())
+        teller = None if one.info_with_context is None else lambda: Guarded(one.info_with_context())
         return msgspec.structs.replace(one, info=one.info if teller else Guarded(one.info), teller=teller)
 
     patch.setattr("streamdump.protocols.PROTOCOLS", tuple(map(guarded, PROTOCOLS)))

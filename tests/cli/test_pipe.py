@@ -149,7 +149,7 @@ def piped(data: bytes, cuts: list[int], monkeypatch: pytest.MonkeyPatch, **optio
         found += inspector.process(packets[begin:end])
         for _ in range(30):
             clock[0] += 0.25
-            more = inspector.tell_ends()
+            more = inspector.report_ends()
             meanwhile += more
             found += more
     return meanwhile, found + inspector.finish()

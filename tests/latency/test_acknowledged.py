@@ -101,7 +101,7 @@ def looked(*segments: tuple[int, int, int, int, int]) -> AcknowledgedPairs:
     ends = bytes([1, 1, 1, 1, 2, 2, 2, 2, 0, 1, 0, 2]), bytes([2, 2, 2, 2, 1, 1, 1, 1, 0, 2, 0, 1])
     found = AcknowledgedPairs()
     for at, (side, seq, ack, flags, size) in enumerate(segments):
-        found.look(Segment(ends[side], at, at, at, 0, seq, ack, flags, 1, bytes(size), size))
+        found.feed(Segment(ends[side], at, at, at, 0, seq, ack, flags, 1, bytes(size), size))
     return found
 
 
@@ -121,11 +121,11 @@ def test_little_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = [(0, 100 + 10 * at, 0, ACK, 10) for at in range(4)]
     everything = (1, 0, 140, ACK, 10), (0, 140, 10, ACK, 0)
     assert len(looked(*sent, *everything).times) == 5
-    for name, left in (("SENT_KEPT", 3), ("TIMES_KEPT", 2), ("SIDES_KEPT", 1)):
+    for name, left in (("MAX_SENT", 3), ("MAX_TIMES", 2), ("MAX_SIDES", 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(run_state, name, left if name != "SENT_KEPT" else 2)
+            patch.setattr(run_state, name, left if name != "MAX_SENT" else 2)
             found = looked(*sent, *everything)
-            assert len(found.times) == left if name != "SIDES_KEPT" else len(found._sent) == 1
+            assert len(found.times) == left if name != "MAX_SIDES" else len(found._sent) == 1
 
 
 CAPTURES = (
@@ -155,7 +155,7 @@ def test_acknowledgements_are_those_that_tshark_finds(name: str) -> None:
         for packet in batch:
             segment = inspector.link.segment(packet, packet.number)
             if segment is not None:
-                ours.look(segment)
+                ours.feed(segment)
                 if segment.wire:
                     sent[segment.number] = segment.time_ns
     reader.close()

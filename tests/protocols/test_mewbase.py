@@ -23,7 +23,7 @@ from streamdump.protocols.mewbase.layouts import FRAMES
 from streamdump.protocols.mewbase.request_order import AHEAD, CUT, EARLY, MIDDLE
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
-from streamdump.protocols.records import PLACE, Event
+from streamdump.protocols.records import ORDER_KEY, Event
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
 
@@ -92,7 +92,7 @@ def paired(packets: list[tuple[int, bytes]], one: Parser | None = None) -> list[
     """The records of these packets, numbered and paired."""
     links: list[Link] = []
     pairer = Pairer(PairRules("supersede", 65536, False), PairOutputs(links, []))
-    out = pairer.run(run(pieces(packets), one)) + pairer.close("closed", behind())
+    out = pairer.process(run(pieces(packets), one)) + pairer.close("closed", behind())
     records = [emitted.record for emitted in out]
     for number, record in enumerate(records, 1):
         record.number = number
@@ -322,7 +322,7 @@ def test_pairing_by_order_says_when_it_is_unsure() -> None:
     later = frame("EMIT", channel="d", event={})
     made += [gap, SideData(0, position + 100, later, 3, 4, 0, 3 * 10**9), SideData(1, len(OK), OK, 4, 5, 0, 4 * 10**9)]
     links: list[Link] = []
-    out = Pairer(PairRules("supersede", 100, False), PairOutputs(links, [])).run(run(made, one))
+    out = Pairer(PairRules("supersede", 100, False), PairOutputs(links, [])).process(run(made, one))
     answer = out[-1].record
     assert answer.name == "RESPONSE"
     assert answer.notes == ["paired by order although bytes were lost: unsure"]
@@ -341,8 +341,8 @@ def snapped(packets: list[tuple[int, bytes, int | None]], one: Parser | None = N
         position[side] += len(data)
     links: list[Link] = []
     pairer = Pairer(PairRules("supersede", 65536, True, unanswered=unanswered), PairOutputs(links, []))
-    emitted = sorted(run(items, one), key=PLACE)
-    records: list[Any] = [each.record for each in pairer.run(emitted) + pairer.close("closed", behind())]
+    emitted = sorted(run(items, one), key=ORDER_KEY)
+    records: list[Any] = [each.record for each in pairer.process(emitted) + pairer.close("closed", behind())]
     for number, record in enumerate([one for one in records if isinstance(one, Message)], 1):
         record.number = number
     for record, asked, _ in links:
@@ -547,7 +547,7 @@ CONVERSATION: list[tuple[int, bytes]] = [
 
 
 def told(emitted: list[Event]) -> list[bytes]:
-    return [msgspec.json.encode((*PLACE(one), one.record, one.role, str(one.key))) for one in sorted(emitted, key=PLACE)]
+    return [msgspec.json.encode((*ORDER_KEY(one), one.record, one.role, str(one.key))) for one in sorted(emitted, key=ORDER_KEY)]
 
 
 @given(
@@ -770,7 +770,7 @@ def pairs_of(packets: list[tuple[int, bytes]]) -> tuple[dict[int, int], list[lis
     """Which request each response answers, both counted by side, and the notes of responses."""
     links: list[Link] = []
     pairer = Pairer(PairRules("supersede", 65536, False), PairOutputs(links, []))
-    out = pairer.run(run(pieces(packets))) + pairer.close("closed", behind())
+    out = pairer.process(run(pieces(packets))) + pairer.close("closed", behind())
     places: dict[int, int] = {}
     notes = []
     counts = [0, 0]

@@ -88,7 +88,7 @@ def decode(data: bytes | str, side: int = CLIENT, dissector: StreamDissector | N
         data = bytes.fromhex(data)
     dissector = dissector or current()
     buffer, end = b"\xff\x00" + data + data, 2 + len(data)
-    found = None if damage else dissector.plain(side, buffer, 2, end)
+    found = None if damage else dissector.decode_fast(side, buffer, 2, end)
     said = Decoded(*(found or dissector.decode(cut(side, buffer, 2, end, damage))))._asdict()
     said["notes"] = list(said["notes"])
     return said
@@ -534,7 +534,7 @@ def test_a_null_reference_of_a_publisher_is_noted() -> None:
 @pytest.mark.parametrize(("over", "word"), [(0, "captured"), (1, "sent"), (2, "captured"), (3, "sent")])
 def test_a_frame_that_its_sender_cut_off_was_not_sent(over: int, word: str) -> None:
     dissector = current()
-    dissector.parser.over = over
+    dissector.parser.ended_sides = over
     (record,) = feed(dissector, segments(CLIENT, 0, [HEARTBEAT + frame(1, b"\0\0\0\1\x05", string("ref"), string("s"))[:16]]))[1:]
     assert isinstance(record, Message)
     assert record.fault is not None
@@ -673,14 +673,14 @@ def test_one_side_of_a_handshake_is_as_expected_as_both(captured_side: int) -> N
 def test_the_short_way_begins_behind_the_handshake() -> None:
     dissector = current(syn=True)
     hello, confirm = frame(0x11, struct.pack(">II", 1, 0)), frame(3, b"\x00", struct.pack(">iQ", 1, 5))
-    assert dissector.plain(CLIENT, hello, 0, len(hello)) is None
-    assert dissector.plain(SERVER, confirm, 0, len(confirm)) is None
+    assert dissector.decode_fast(CLIENT, hello, 0, len(hello)) is None
+    assert dissector.decode_fast(SERVER, confirm, 0, len(confirm)) is None
     assert dissector.phase is Phase.FRESH
     assert decode(hello, CLIENT, dissector)["notes"] == []
     assert decode(hello, CLIENT, dissector)["notes"] == ["PeerProperties while the connection is greeted"]
     dissector = current()
-    assert dissector.plain(CLIENT, hello, 0, len(hello)) is None, "it may change what is shown"
-    assert dissector.plain(SERVER, confirm, 0, len(confirm)) is not None
+    assert dissector.decode_fast(CLIENT, hello, 0, len(hello)) is None, "it may change what is shown"
+    assert dissector.decode_fast(SERVER, confirm, 0, len(confirm)) is not None
 
 
 def test_a_request_captured_behind_its_answer_is_not_unexpected() -> None:
@@ -1505,5 +1505,5 @@ def test_the_short_way_counts_entries_with_what_is_in_them(limit: int, short: bo
     delivered = deliver(*[plain(body)] * 8)
     for side, data in ((CLIENT, published), (SERVER, delivered)):
         dissector = current(values_limit=limit)
-        assert (dissector.plain(side, data, 0, len(data)) is not None) == short
+        assert (dissector.decode_fast(side, data, 0, len(data)) is not None) == short
         assert (decode(data, side, dissector)["fault"] is None) == short

@@ -11,7 +11,7 @@ import streamdump
 from streamdump.detect import BY_NAME
 from streamdump.model import Exchange, Message, Options
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.streams import AGAIN, EARLY, KEPT, LONGEST, DeclaredStreams
+from streamdump.protocols.streams import MAX_DECLARED, MAX_EARLY, MAX_NAME, MAX_REUSES, DeclaredStreams
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden"
 REPORTS = CAPTURES.parent / "samples" / "reports"
@@ -187,20 +187,20 @@ def test_an_answer_that_names_what_was_declared_may_be_read_first() -> None:
 
 def test_nothing_is_kept_without_a_limit() -> None:
     declared = DeclaredStreams()
-    for number in range(3 * KEPT):
+    for number in range(3 * MAX_DECLARED):
         declared.ask(number, (PUBLISHER, number), "s", True, number)
-    assert len(declared.asked) == len(declared.named) == KEPT
-    declared.ask(-1, (PUBLISHER, -1), "s" * (LONGEST + 1), True, 3 * KEPT)
-    assert declared.at((PUBLISHER, -1), 4 * KEPT) is None
-    for number in range(3 * KEPT):
-        declared.answer(-number - 2, PUBLISHER, None, True, 4 * KEPT)
-        declared.drop(4 * KEPT)
-        declared.ask(number, (PUBLISHER, 1), "s", True, 4 * KEPT)
-        declared.delete(number, (PUBLISHER, number), 4 * KEPT)
-        declared.at((PUBLISHER, number), 4 * KEPT)
-    assert len(declared.early) == len(declared.dropped) == EARLY
-    assert len(declared.named[PUBLISHER, 1]) == AGAIN
-    assert max(map(len, (declared.named, declared.asked, declared.freed, declared.known))) <= KEPT
+    assert len(declared.asked) == len(declared.named) == MAX_DECLARED
+    declared.ask(-1, (PUBLISHER, -1), "s" * (MAX_NAME + 1), True, 3 * MAX_DECLARED)
+    assert declared.at((PUBLISHER, -1), 4 * MAX_DECLARED) is None
+    for number in range(3 * MAX_DECLARED):
+        declared.answer(-number - 2, PUBLISHER, None, True, 4 * MAX_DECLARED)
+        declared.drop(4 * MAX_DECLARED)
+        declared.ask(number, (PUBLISHER, 1), "s", True, 4 * MAX_DECLARED)
+        declared.delete(number, (PUBLISHER, number), 4 * MAX_DECLARED)
+        declared.at((PUBLISHER, number), 4 * MAX_DECLARED)
+    assert len(declared.early) == len(declared.dropped) == MAX_EARLY
+    assert len(declared.named[PUBLISHER, 1]) == MAX_REUSES
+    assert max(map(len, (declared.named, declared.asked, declared.freed, declared.known))) <= MAX_DECLARED
 
 
 def test_what_an_answer_that_is_kept_no_longer_may_be_about_is_not_known() -> None:
@@ -209,7 +209,7 @@ def test_what_an_answer_that_is_kept_no_longer_may_be_about_is_not_known() -> No
         declared.ask(number, (PUBLISHER, number), "s", True, number)
         declared.answer(number, PUBLISHER, None, True, number)
     declared.delete(3, (PUBLISHER, 1), 3)
-    for number in range(EARLY + 1):
+    for number in range(MAX_EARLY + 1):
         declared.answer(number + 10, PUBLISHER, None, number == 0, number + 10)
     assert 10 not in declared.early
     assert [declared.at((PUBLISHER, number), 1_000) for number in (1, 2)] == [None, "s"]

@@ -23,7 +23,7 @@ def latencies(interval_ns: int | None = None, groups: int = 100) -> Latencies:
     found = Latencies(interval_ns=interval_ns, groups=groups)
     inspector = Inspector([open_capture(GOLDEN / "seastar-rpc" / "timeout_expiry.pcap")], Options(pairs=True))
     for _ in inspector.batches():
-        found.add(inspector.run.told_pairs())
+        found.add(inspector.run.released_pairs())
     return found
 
 

@@ -257,7 +257,7 @@ def test_fields_of_open_requests_are_not_carried(tmp_path: Path) -> None:
     session = Session.restore(carried(lots)[0]["payload"], Options(), KeyLog())
     (one,) = session.table.conversations
     assert isinstance(one.pairer, Pairer)
-    (request,) = one.pairer.kept()
+    (request,) = one.pairer.remembered()
     assert (request.name, request.fields) == ("PeerProperties", {})
     assert one.pairer.links is session.run.links
 

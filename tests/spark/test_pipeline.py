@@ -92,7 +92,7 @@ def test_latencies_are_those_of_the_command(session: Any, files: list[Path]) -> 
     found = Latencies()
     inspector = Inspector([open_capture(files[0])], Options(pairs=True))
     for _ in inspector.batches():
-        found.add(inspector.run.told_pairs())
+        found.add(inspector.run.released_pairs())
     merged: dict[tuple[str, str], Sketch] = {}
     for row in made:
         sketch = Sketch.unpack(bytes(row["sketch"]))

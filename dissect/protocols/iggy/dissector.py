@@ -16,7 +16,7 @@ from ..buffer import Range
 from ..dissector import Dissector
 from ..parser import Parser, bytes_of
 from ..protocol import Context, Protocol
-from ..records import Frame, FrameGap, Meant
+from ..records import DecodedTuple, Frame, FrameGap
 from . import frames
 from .bodies import ADDED, PARTS
 from .candidates import Asked, Candidates, Placement
@@ -89,7 +89,7 @@ class IggyDissector(Dissector):
     def on_gap(self, side: int, order: int = 0) -> None:
         self.waiting.trust.go(LOST)
 
-    def decode(self, frame: Frame) -> Meant:
+    def decode(self, frame: Frame) -> DecodedTuple:
         assert self.placed is not None
         return self.meaning.decode(frame, self.placed, self.parser.current)
 
@@ -142,7 +142,7 @@ class IggyDissector(Dissector):
             self.unconfirmed_limit_hit = False
             self.waiting.trust.lose_asks(gap.order)
             self._release_unconfirmed(gap.order)
-        self.parser.put(gap)
+        self.parser.add_record(gap)
 
     def _take_answer(self, frame: Frame | FrameGap) -> None:
         waiting, trust = self.waiting, self.waiting.trust
@@ -167,12 +167,12 @@ class IggyDissector(Dissector):
     def _lose_answers(self, gap: FrameGap) -> None:
         """A gap of the server's."""
         if gap.in_frame:
-            self.parser.put(gap)
+            self.parser.add_record(gap)
             return
         self._give_up_early()
         before = self.waiting.trust.state
         certain = self.waiting.lose_answers(gap.size, gap.order, self.layouts.long[gap.side])
-        self.parser.put(gap)
+        self.parser.add_record(gap)
         if certain:
             self.waiting.trust.restore(before)
 
@@ -231,7 +231,7 @@ class IggyDissector(Dissector):
                 self._release()
         else:
             self.placed = placed
-            self.parser.put(frame)
+            self.parser.add_record(frame)
 
     def _release(self) -> None:
         """Make records of what was held and need not be any more."""

@@ -10,7 +10,7 @@ from ...layout.values import UNREADABLE, redacted
 from ...layout.walk import Walked
 from ...model import END, Fault
 from ..protocol import Context
-from ..records import NONE, REQUEST, RESPONSE, Frame, Meant
+from ..records import NONE, REQUEST, RESPONSE, DecodedTuple, Frame
 from . import frames
 from .candidates import STATING, Candidates, Placement
 from .checksums import Check, checks, request_checksum
@@ -76,7 +76,7 @@ class FrameDecoder:
             ),
         )
 
-    def decode(self, frame: Frame, placed: Placement, current: int) -> Meant:
+    def decode(self, frame: Frame, placed: Placement, current: int) -> DecodedTuple:
         asked, table, layout, differ, fields = placed
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
         asks, name = frame.side == self.layouts.client, table.name

@@ -16,7 +16,7 @@ from ...quota import ValueQuota
 from ..dissector import Dissector
 from ..parser import Parser
 from ..protocol import Context, Protocol
-from ..records import NONE, PARTIAL_RESPONSE, REQUEST, RESPONSE, Frame, Meant, Role
+from ..records import NONE, PARTIAL_RESPONSE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
 from ..streams import DeclaredStreams
 from .compare_rules import COMPARE_RULES
 from .framing import (
@@ -177,7 +177,7 @@ class MewbaseDissector(Dissector):
 
     # Decoding
 
-    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
+    def decode_fast(self, side: int, data: bytes, start: int, end: int) -> DecodedTuple | None:
         # Without this way for whole frames a run over real traffic takes twice as long
         if self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
             inner = start + 21 + data[start + 10]
@@ -198,7 +198,7 @@ class MewbaseDissector(Dissector):
                         return self._meaning(side, table, fields, body, _shape(table, body), (), None, spans)
         return None
 
-    def decode(self, frame: Frame) -> Meant:
+    def decode(self, frame: Frame) -> DecodedTuple:
         """Any frame: with byte ranges, damaged, in another order, with secrets."""
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         options = self.options
@@ -272,7 +272,7 @@ class MewbaseDissector(Dissector):
 
     def _unknown(
         self, side: int, name: str | None, fields: dict[str, Any], body: dict[str, Any], notes: list[str], fault: Fault | None, spans: Any
-    ) -> Meant:
+    ) -> DecodedTuple:
         """A frame of no known type; servers drop it without an answer."""
         rid, kind, role, key = None, "one_way", NONE, None
         if name is None:
@@ -295,7 +295,7 @@ class MewbaseDissector(Dissector):
         notes: Any,
         fault: Fault | None,
         spans: list[Span] | None,
-    ) -> Meant:
+    ) -> DecodedTuple:
         """What a frame of a known type is for; `notes` may be added to when it is a list."""
         name = table.name
         kind: str = table.kind

@@ -15,7 +15,7 @@ from ...quota import Spans, UnpackQuota, ValueQuota
 from ..dissector import Dissector
 from ..parser import Parser
 from ..protocol import Context, Protocol
-from ..records import NONE, REQUEST, RESPONSE, Frame, Meant, Role
+from ..records import NONE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
 from ..streams import DeclaredStreams
 from . import layouts, layouts_draft, sasl_redaction
 from .chunk import EntryReader, draft_form
@@ -209,7 +209,7 @@ class StreamDissector(Dissector):
             return [f"{name} while the connection is {self.phase.value}"]
         return []
 
-    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
+    def decode_fast(self, side: int, data: bytes, start: int, end: int) -> DecodedTuple | None:
         # What may be of a login is looked at closely, and follows the handshake there
         if self.layouts is None or self.phase is not _OPEN or self.guard.place is not _OUTSIDE:
             return None
@@ -227,7 +227,7 @@ class StreamDissector(Dissector):
         notes = () if follow is None else follow(self, name, side, fields)
         return name, kind, ident, fields, outcome, notes, None, role, key, None, self._stream_of(name, fields, outcome, role, key)
 
-    def decode(self, frame: Frame) -> Meant:
+    def decode(self, frame: Frame) -> DecodedTuple:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
         self.frame = frame
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage

@@ -41,7 +41,7 @@ def _chunk_sum(before: bytes, after: bytearray, spans: Sequence[Span]) -> None:
 
 SCRUB_RULES = ScrubRules(
     payloads=("*.body", "body", "trailing", "undecoded", "*.trailing", "*.trailer_data", "surplus"),
-    whole=("*.sections",),
+    overwritten=("*.sections",),
     names=(
         "stream",
         "streams",

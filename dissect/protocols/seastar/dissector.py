@@ -15,7 +15,7 @@ from ...quota import UnpackQuota
 from ..dissector import SEARCH, WAIT, Dissector
 from ..parser import Parser
 from ..protocol import Context, Protocol
-from ..records import Frame, Meant
+from ..records import DecodedTuple, Frame
 from . import layouts
 from .compare_rules import COMPARE_RULES
 from .frame_chains import LARGEST_ID
@@ -304,11 +304,11 @@ class SeastarDissector(Dissector):
 
     # Frames to messages
 
-    def plain(self, side: int, data: bytes, start: int, end: int) -> Meant | None:
+    def decode_fast(self, side: int, data: bytes, start: int, end: int) -> DecodedTuple | None:
         frames = self.frames_of[side]
-        return frames.plain(data, start, end) if isinstance(frames, PlainFrames) and not self.sides[side].greets else None
+        return frames.decode_fast(data, start, end) if isinstance(frames, PlainFrames) and not self.sides[side].greets else None
 
-    def decode(self, frame: Frame) -> Meant:
+    def decode(self, frame: Frame) -> DecodedTuple:
         side = frame.side
         one = self.sides[side]
         if one.greets:
@@ -352,9 +352,9 @@ PROTOCOLS = (
         forced=tuple(FORCED),
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
-        teller=InfoWithVerb,
+        info_with_context=InfoWithVerb,
         alarms={"Exception": lambda message: True},
         verb=verb,
-        worked=worked,
+        server_time_ns=worked,
     ),
 )

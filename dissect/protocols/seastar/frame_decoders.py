@@ -9,7 +9,7 @@ from ...layout import UNREADABLE, Layout, Style, decoder, read, walk_often
 from ...layout.values import RENDER
 from ...model import Fault, Options, Span
 from ...quota import UnpackQuota
-from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, RESPONSE, Damage, Meant
+from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, RESPONSE, Damage, DecodedTuple
 from . import compression, layouts
 from .compression import Unpackable
 from .layouts import END_OF_STREAM, OVER
@@ -40,7 +40,7 @@ class PlainFrames:
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.tables = layouts.tables(options.verbs)
 
-    def plain(self, data: bytes, start: int, end: int) -> Meant | None:
+    def decode_fast(self, data: bytes, start: int, end: int) -> DecodedTuple | None:
         """Return the meaning of the complete frame data[start:end]; None if it has a flaw, or details are asked for."""
         layout = self.layout(data, start, end)
         try:
@@ -49,7 +49,7 @@ class PlainFrames:
             return None
         return None if fields is None or "trailing" in fields else self.means(layout, fields, [*self.notes], None, None)
 
-    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Meant:
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> DecodedTuple:
         return self.means(*self.fields(data, start, end, damage and damage.reason))
 
     def fields(
@@ -66,7 +66,9 @@ class PlainFrames:
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         raise NotImplementedError
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> DecodedTuple:
         """The message, as `Dissector.decode` gives it."""
         raise NotImplementedError
 
@@ -75,7 +77,9 @@ class RequestFrames(PlainFrames):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return self.tables.request_timeout if self.framing.extra else self.tables.request
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> DecodedTuple:
         if fields.get("timeout", 0) >= OVER:
             notes.append("the timeout is negative as int64: over already, the server will not answer")
         ident = fields.get("msg_id")
@@ -104,7 +108,9 @@ class ResponseFrames(PlainFrames):
                 return self.tables.exception_duration if self.framing.extra else self.tables.exception
         return layouts.RESPONSE_DURATION if self.framing.extra else layouts.RESPONSE
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> DecodedTuple:
         ident = fields.get("msg_id")
         if ident is None:
             return layout.name, "response", None, fields, None, notes, fault, NONE, None, spans, None
@@ -120,7 +126,9 @@ class StreamFrames(PlainFrames):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return layouts.END if end - start >= 4 and _u32(data, start)[0] == END_OF_STREAM else layouts.STREAM
 
-    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Meant:
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> DecodedTuple:
         if self.ended:
             notes.append("after this side's end-of-stream")
         if layout is layouts.END:
@@ -145,7 +153,7 @@ class CompressedFrames:
     def prepare(self) -> None:
         self.render = RENDER[self.options.bytes_as]
 
-    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Meant:
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> DecodedTuple:
         self.buffers = {}
         size: int = _u32(data, start)[0]
         about: dict[str, Any] = {"algorithm": self.codec, "packed_size": size, "unpacked_size": None}
@@ -159,7 +167,7 @@ class CompressedFrames:
 
     def _closed(
         self, about: dict[str, Any], data: bytes, start: int, end: int, fault: Fault | None, *notes: str, spans: list[Span] | None = None
-    ) -> Meant:
+    ) -> DecodedTuple:
         """A frame that stays packed."""
         packed = self.render(data[start + 4 : end])
         if not self.options.detail:
@@ -169,7 +177,7 @@ class CompressedFrames:
         fields = {"compression": about, "packed": packed}
         return "Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans, None
 
-    def _opened(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int) -> Meant:
+    def _opened(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int) -> DecodedTuple:
         spans: list[Span] | None = None
         try:
             limit = min(self.options.frame_limit, self.quota.grow(end - start))
@@ -190,7 +198,9 @@ class CompressedFrames:
         self.quota.left -= len(inner)
         return self._with(inside, about, inner, None, spans)
 
-    def _with(self, inside: PlainFrames, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> Meant:
+    def _with(
+        self, inside: PlainFrames, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None
+    ) -> DecodedTuple:
         """The frame inside."""
         layout, fields, notes, fault, spans = inside.fields(inner, 0, len(inner), missing, "unpacked")
         if spans is not None and outer is not None:
@@ -198,7 +208,7 @@ class CompressedFrames:
             spans = [*outer, *spans]
         return inside.means(layout, {"compression": about, **fields}, notes, fault, spans)
 
-    def _cut_off(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> Meant:
+    def _cut_off(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> DecodedTuple:
         """A frame of which bytes are missing: the header inside it may still unpack."""
         inner = compression.unpack_head(data[start + 8 : end]) if about["packed_size"] >= 4 else b""
         if self.codec == compression.LZ4 and end - start >= 8:

@@ -10,7 +10,7 @@ from ...layout import Style, read, walk_often
 from ...layout.walk_state import NOTES_KEPT
 from ...model import SideData, Span
 from ..buffer import ReceiveBuffer
-from ..records import REQUEST, RESPONSE, Frame, Meant
+from ..records import REQUEST, RESPONSE, DecodedTuple, Frame
 from ..work_budget import STEP
 from . import layouts
 from .frame_chains import LEAP, RULED_OUT, fit
@@ -106,7 +106,7 @@ def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) ->
 
 def greeting(
     frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: NegotiatedTerms, style: Style, detail: bool
-) -> Meant:
+) -> DecodedTuple:
     """A negotiation frame of the side that asks, or that does not; the server's gets what is in force by it. `offer`, `other`: what it and
     the other side's say; `terms`: what may be in force by both."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
