@@ -355,11 +355,11 @@ class FileRun(RunReport):
 
     def _foreign(self) -> list[str]:
         """That files disagree on what was said, as those of different networks do that use the same addresses."""
-        found = [one.tcp for one in self.inspector.table.conversations if one.tcp.foreign is not None]
+        found = [one.tcp for one in self.inspector.table.conversations if one.tcp.other_file is not None]
         if not found:
             return []
         first = min(found, key=lambda one: one.index)
-        files = " and ".join(self.readers[index].name for index in sorted({first.first[2], first.foreign or 0}))
+        files = " and ".join(self.readers[index].name for index in sorted({first.first[2], first.other_file or 0}))
         others = f", and of {count(len(found) - 1, 'other')}" if len(found) > 1 else ""
         return [
             f"the bytes of conversation {first.index} ({' - '.join(first.endpoints)}){others} are not the same in {files}: "

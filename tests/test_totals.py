@@ -120,7 +120,7 @@ def test_what_files_disagree_on_is_remembered(tmp_path: Path) -> None:
     for _ in inspector.batches():
         pass
     assert len(inspector.table.packed) > 500
-    assert [one.tcp.index for one in inspector.table.conversations if one.tcp.foreign is not None] == [0]
+    assert [one.tcp.index for one in inspector.table.conversations if one.tcp.other_file is not None] == [0]
     assert len(inspector.rows()) == 3000
 
 

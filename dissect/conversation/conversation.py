@@ -208,7 +208,7 @@ class Conversation:
 
     def relieve(self, current: int, stream: Any) -> list[Event]:
         """Wait no longer for bytes that are missing before others."""
-        self.tcp.give_up(stream)
+        self.tcp.release_waiting(stream)
         self.tcp.limit_hits += 1
         self.tcp.check_closed(current)
         return self.go_on(self.tcp.released(), current)

@@ -435,7 +435,7 @@ class ConversationTable:
     def _enforce_pool(self, current: int) -> list[Event]:
         """Release what has waited longest for missing bytes until the total is within its limit."""
         emitted: list[Event] = []
-        while (longest := self.run.pool.longest()) is not None:
+        while (longest := self.run.pool.longest_waiting()) is not None:
             stream, tcp = longest
             one = self._by_index[tcp.index]
             emitted += one.guard(current, one.relieve, current, stream)
@@ -477,7 +477,7 @@ class ConversationTable:
         gone = []
         for one in self._by_index.values():
             # What files disagree on is told at the end
-            if one.done and id(one) not in known and one.tcp.foreign is None:
+            if one.done and id(one) not in known and one.tcp.other_file is None:
                 for row in _row(one, 0):
                     if self._keeps_rows:
                         self.packed.add(row, one.tcp.first[0], one.tcp.first[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..capture.icmp_dns import TOO_BIG
 from ..model import Severity
-from ..tcp.signs import LATE_NS, RESETS_KEPT, Reset
+from ..tcp.signs import LATE_NS, MAX_RESETS, Reset
 from .amqp_greeting import said as in_amqp
 from .network import Reported
 from .rules import (
@@ -179,7 +179,7 @@ def reset_ignored(context: ConversationContext, closed: Closed) -> list[FindingD
                 continue
             count, what, who, behind = "a RST", "its sequence number", "it", "it"
             if len(some_of) > 1:
-                more = " or more" if len(closed.signs.ignored) == RESETS_KEPT else ""
+                more = " or more" if len(closed.signs.ignored) == MAX_RESETS else ""
                 count, what, who, behind = f"{len(some_of)} RSTs{more}", "their sequence numbers", "they", "them"
             why = f"goes on behind {behind}" if any(one.expected for one in some_of) else f"does not expect {what}"
             cause = f"{count} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} {why}"

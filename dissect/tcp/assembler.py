@@ -1,24 +1,24 @@
 """Reassembles both byte streams of one conversation, segment by segment.
 
-What is believed, where packets contradict each other:
+Rules for packets that contradict each other:
 
-- A conversation begins with a SYN, and ends where a SYN with another number comes; after FIN of both sides, or RST and bytes, with any
-  SYN. A SYN-ACK counts where it answers no SYN of the conversation. Without a SYN, the next one between the same ports begins with bytes
-  outside of the old one's after FIN of both sides, with bytes more than `NEAR` away after RST, and otherwise with a second segment
-  that continues one from nowhere in reach, neither of them late from the conversation before.
-- The other side's acknowledgement, and the position of a segment without bytes, show what was sent. What is more than `NEAR` beyond all
-  that was seen takes two packets that say so, and more than `FAR` is never believed.
-- The first FIN counts, unless bytes behind it were seen before; bytes behind it that come later are dropped. One number at the end
-  without a byte is a FIN that was not captured, where the other side has ended or RST came.
-- A single byte that is there already, whatever it is, is a keep-alive or a probe.
-- A segment with a wrong checksum, of a sender with right ones, waits until it is acknowledged, as its receiver drops it otherwise.
-- Bytes that a length claims beyond the end of the frame on the wire do not exist, unless the next segment of the sender begins, or an
-  acknowledgement ends, right behind them: then the capture was cut with both of its lengths.
-- The sequence number of a RST belongs to no byte. One outside of what the receiver may take is ignored, as the receiver does; so is one
-  behind which its receiver, or the side that it seems to come from, acknowledges bytes that were sent later.
+- A conversation starts with a SYN. It ends at a SYN with another sequence number or, after FIN of both sides or after RST and bytes, at
+  any SYN. A SYN-ACK that answers no SYN of the conversation counts too. Without a SYN, the next conversation between the same ports
+  starts with bytes outside the old byte stream (after FIN of both sides), with bytes more than `NEAR` away (after RST), or else with the
+  second of two consecutive segments far from everything seen, neither of them late from the previous conversation.
+- Acknowledgements of the other side and the positions of empty segments show what was sent. A position more than `NEAR` beyond
+  everything seen needs two packets; one more than `FAR` beyond is never accepted.
+- The first FIN counts, unless bytes behind it were seen before; later bytes behind it are dropped. One number at the end without a byte
+  is a FIN that was not captured, if the other side has ended or RST came.
+- A single byte at a position already received is a keep-alive or a window probe, whatever its value.
+- A segment with a wrong checksum waits for its acknowledgement if its sender's other checksums are right, as the receiver drops it.
+- Bytes that a length claims beyond the end of the frame do not exist, unless the sender's next segment starts, or an acknowledgement
+  ends, directly behind them: then the capture shortened both lengths.
+- The sequence number of a RST belongs to no byte. A RST outside the receive window is ignored, as the receiver does; so is one after
+  which its receiver, or its apparent sender, acknowledges bytes that were sent later.
 
-Positions inside a `ByteStream` count from an arbitrary point of the circle of sequence numbers, so that a byte stream whose
-beginning was not captured can still move its start down until its first bytes are released; `origin` is position 0 of the outside.
+Positions inside a `ByteStream` count from an arbitrary sequence number, so that a byte stream whose start was not captured can still
+move its start down until its first bytes are released; `origin` is the internal position of the public position 0.
 """
 
 from __future__ import annotations
@@ -36,59 +36,58 @@ import msgspec
 from ..model import CLAIMS, END, UNTIMED, Close, Mark, Options, Segment, SideData, StreamGap
 from .checksum import is_checkable, is_right
 from .sequence import FAR, MASK, NEAR, distance
-from .signs import LATE_NS, NOTICED_NS, PACKETS_KEPT, QUIET_NS, RESETS_KEPT, SENT_OFTEN, LateData, Reset, SentAgain, Silence
+from .signs import LATE_NS, MAX_PACKETS, MAX_RESETS, NOTICED_NS, QUIET_NS, SENT_OFTEN, LateData, Reset, SentAgain, Silence
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 _ANY = FIN | SYN | RST | ACK | UNTIMED
 
 ACKED_PACKETS = 64
 ACKED_TIME_NS = 1_000_000_000
-"""How long bytes may still turn up after the other side acknowledged them: real captures show segments right after their
-acknowledgement."""
+"""Time within which bytes may arrive after their acknowledgement: real captures show segments directly after it."""
 
-PASSED = 3
-"""So many segments captured behind a gap, and after an acknowledgement of what is in it, are enough where no segment of that side was
-ever captured behind so many that follow it: as a sender takes three acknowledgements for a loss."""
+PASSED_SEGMENTS = 3
+"""Segments captured behind a gap, after an acknowledgement of its bytes, that make it lost, unless a segment of that side was once
+captured this late: senders treat three duplicate acknowledgements as a loss."""
 
 PIECE_COST = 256
-"""The least that a waiting segment counts towards the limits: its bytes are not all that it holds in memory."""
+"""The minimum that a waiting segment counts towards the limits: its objects occupy memory too."""
 
-HELD_BACK = 2_048
-HELD_BACK_UNACKED = 65_536
-"""Released bytes kept to compare with what is sent again: the last ones, and more while the other side has not acknowledged them."""
+RECENT_BYTES = 2_048
+RECENT_UNACKED = 65_536
+"""Released bytes kept for comparison with retransmissions: the last ones, and more until the other side acknowledges them."""
 
 IN_WINDOW = 65_536
-"""A RST further than this from the next byte is in no window: what is missing between them is more than the capture lost."""
+"""A RST further than this from the next byte is outside the window: captures do not lose that many bytes."""
 
 OFFLOADED = 3
-"""A sender of whom so many segments with wrong checksums were acknowledged, or came while fewer were right, has them computed later."""
+"""Acknowledged segments with wrong checksums, or wrong ones if fewer are right, that show that the sender offloads checksums."""
 
-DAMAGED_KEPT = 8
-"""So many segments with wrong checksums of a side are held back."""
+MAX_DAMAGED = 8
+"""Segments with wrong checksums held back per side."""
 
-TTLS_KEPT = 8
-"""So many different TTLs of each side are remembered."""
+MAX_TTLS = 8
+"""Different TTLs remembered per side."""
 
-NOTES_KEPT = 256
-"""Notes that may wait for the bytes they belong to; more are only counted."""
+MAX_NOTES = 256
+"""Notes waiting for their bytes; further ones are dropped."""
 
 UNKNOWN, TENTATIVE, FIXED = 0, 1, 2
-"""What is known of where a byte stream begins: nothing; where the next byte will be; and FIXED by a SYN or by bytes released."""
+"""What is known about the start of a byte stream: nothing; the position of the next byte; FIXED by a SYN or by released bytes."""
 
 Items = list[SideData | StreamGap]
 
 Piece = tuple[int, bytes | None, int, int, int, int, int]
-"""Waiting bytes: (end, data or None where the snap length cut them, order, number, file, time_ns, clock when they came)."""
+"""Waiting bytes: (end, data or None if the snap length cut them, order, number, file, time_ns, clock on arrival)."""
 
-REPEATED_KEPT = 8
-"""So many packets of each side that brought nothing new are named."""
+MAX_REPEATED = 8
+"""Packets without new bytes listed per side."""
 
 REUSED = "ports reused"
-"""How a conversation ends that another one takes the ports of."""
+"""How a conversation ends when another one uses its ports."""
 
 
 class End(NamedTuple):
-    """The first FIN or RST of a conversation in capture order: whose, and with which packet."""
+    """The first FIN or RST of a conversation in capture order, with its sender and packet."""
 
     side: int
     how: Literal["FIN", "RST", "refused"]
@@ -99,53 +98,53 @@ class End(NamedTuple):
 
     @property
     def injected(self) -> bool:
-        """Whether it is a RST that neither side sent."""
+        """Whether it is a RST that neither endpoint sent."""
         return self.reset is not None and self.reset.injected
 
     answers: bool = False
-    """It acknowledges a FIN of the other side that was not captured."""
+    """Whether it acknowledges a FIN of the other side that was not captured."""
 
 
 class SideCounts(msgspec.Struct, gc=False):
-    """What was counted of one side of a conversation; `bytes` and all after it speak of payload as sent, not as captured."""
+    """Counters of one side of a conversation; `bytes` and all after it count payload as sent, not as captured."""
 
     packets: int = 0
     bytes: int = 0
     stream: int = 0
-    """Bytes of the byte stream so far: released, lost and cut."""
+    """Length of the byte stream so far: released, lost and cut."""
     first: int | None = None
-    """The sequence number of its first byte, once that is certain."""
+    """The sequence number of its first byte, once it is known."""
     lost: int = 0
     cut: int = 0
     retransmitted: int = 0
-    """Segments with nothing new."""
+    """Segments without new bytes."""
     repeated: tuple[int, ...] = ()
-    """The packets of the first of these."""
+    """The packets of the first retransmitted segments."""
     out_of_order: int = 0
-    """Segments with something new below what was seen before."""
+    """Segments with new bytes below the highest position seen."""
     conflicts: int = 0
-    """Segments that bring other bytes where there are some already."""
+    """Segments whose bytes differ from those received before."""
     damaged: int = 0
-    """Segments with a wrong checksum that were sent again."""
+    """Segments with a wrong checksum that were retransmitted."""
 
     def repeat(self, packet: int) -> None:
-        """Count a segment with nothing new."""
+        """Count a segment without new bytes."""
         self.retransmitted += 1
-        if self.retransmitted <= REPEATED_KEPT:
+        if self.retransmitted <= MAX_REPEATED:
             self.repeated += (packet,)
 
 
 class PendingPieces:
-    """Pieces of one byte stream that wait for a gap before them: sorted by position, not overlapping, in order of arrival too."""
+    """Pieces of one byte stream behind a gap, sorted by position and not overlapping; `pieces` is in order of arrival."""
 
-    __slots__ = ("begun", "cost", "head", "pieces", "since", "starts")
+    __slots__ = ("behind_gaps_before", "cost", "head", "pieces", "since", "starts")
 
-    def __init__(self, since: int, begun: int) -> None:
+    def __init__(self, since: int, behind_gaps_before: int) -> None:
         self.since = since
-        # `ByteStream.later` before the first of them.
-        self.begun = begun
+        # `ByteStream.behind_gaps` before the first piece.
+        self.behind_gaps_before = behind_gaps_before
         self.pieces: OrderedDict[int, Piece] = OrderedDict()
-        # The starts of the pieces; those before `head` are gone. Taking from the front of a list costs its length.
+        # The starts of the pieces; those before `head` are removed. Deleting at the front of a list costs its length.
         self.starts: list[int] = []
         self.head = 0
         self.cost = 0
@@ -158,19 +157,19 @@ class PendingPieces:
         return self.pieces[self.starts[-1]][0]
 
     def first_sent(self, position: int) -> tuple[int, int] | None:
-        """The packet that brought the byte at a position, and when."""
+        """Return the number and time of the packet that brought the byte at a position."""
         at = bisect_right(self.starts, position, self.head) - 1
         piece = self.pieces[self.starts[at]] if at >= self.head else None
         return None if piece is None or piece[0] <= position else (piece[3], piece[5])
 
     def oldest(self) -> int:
-        """When the piece that waits longest came."""
+        """Return the clock at the arrival of the oldest piece."""
         return next(iter(self.pieces.values()))[6]
 
     def put(self, start: int, end: int, data: bytes | None, mark: Mark, clock: int) -> tuple[int, int, list[tuple[int, int]]]:
-        """Insert what is new of [start, end); returns how many bytes are, the first of them, and conflicts as (position, bytes).
+        """Insert the new bytes of [start, end); return their number, the first position, and conflicts as (position, bytes).
 
-        Bytes win over a piece that the snap length cut; otherwise the first do.
+        Bytes replace a piece that the snap length cut; otherwise the first ones stay.
         """
         starts, pieces = self.starts, self.pieces
         new, lowest = 0, end
@@ -210,7 +209,7 @@ class PendingPieces:
         return new, lowest, conflicts
 
     def pop(self) -> Piece:
-        """Take the first piece."""
+        """Remove and return the first piece."""
         piece = self.pieces.pop(self.starts[self.head])
         self.head += 1
         if self.head > 512 and self.head * 2 > len(self.starts):
@@ -225,7 +224,7 @@ class PendingPieces:
         self.cost += cost(data)
 
     def _fill(self, index: int, first: int, piece: Piece, at: int, stop: int, data: bytes, mark: Mark, clock: int) -> int:
-        """Put bytes into a piece that was cut; returns the index of what they became."""
+        """Put bytes into a piece that was cut; return the index of the new piece."""
         del self.starts[index]
         del self.pieces[first]
         self.cost -= cost(None)
@@ -241,12 +240,12 @@ class PendingPieces:
 
 
 def cost(data: bytes | None) -> int:
-    """What a waiting piece counts towards the limits."""
+    """Return the cost of a waiting piece towards the limits, in bytes."""
     return PIECE_COST if data is None else max(len(data), PIECE_COST)
 
 
 class Pool:
-    """The limits, and what waits over all conversations."""
+    """The limits, and the waiting bytes of all conversations."""
 
     DERIVED = ("limit", "total_limit", "time_limit")
 
@@ -255,7 +254,7 @@ class Pool:
         self.prepare()
         self.total = 0
         self.count = 0
-        # (order of the packet that began the wait, side, number for a total order, the byte stream, its conversation)
+        # (order of the packet that started the wait, side, number for a total order, the byte stream, its conversation)
         self.queue: list[tuple[int, int, int, ByteStream, TcpStream]] = []
         self._tickets = 0
 
@@ -264,8 +263,8 @@ class Pool:
         self.total_limit = self.options.waiting_total
         self.time_limit = self.options.waiting_time_ns
 
-    def begin(self, stream: ByteStream, whose: TcpStream, since: int) -> None:
-        """A byte stream begins to wait."""
+    def start_waiting(self, stream: ByteStream, whose: TcpStream, since: int) -> None:
+        """Register a byte stream that starts to wait."""
         self.count += 1
         if len(self.queue) > 2 * self.count + 1024:
             self.queue = [entry for entry in self.queue if _waits(entry)]
@@ -273,8 +272,8 @@ class Pool:
         self._tickets += 1
         heappush(self.queue, (since, stream.side, self._tickets, stream, whose))
 
-    def longest(self) -> tuple[ByteStream, TcpStream] | None:
-        """What has waited longest, if the total is over its limit."""
+    def longest_waiting(self) -> tuple[ByteStream, TcpStream] | None:
+        """Return the byte stream that has waited longest, if the total exceeds its limit."""
         while self.total > self.total_limit and self.queue:
             if _waits(self.queue[0]):
                 return self.queue[0][3:]
@@ -288,41 +287,41 @@ def _waits(entry: tuple[int, int, int, ByteStream, TcpStream]) -> bool:
 
 
 class ByteStream:
-    """What one side sends: what of it was released, what waits, and what is known of the rest."""
+    """The byte stream of one side: released bytes, waiting bytes, and what is known about the rest."""
 
     __slots__ = (
         "acked",
         "again",
         "base",
-        "certain",
+        "behind_gaps",
         "claim",
         "count",
-        "doubt",
+        "damaged_acked",
         "ended_ns",
         "expected",
+        "fast_path",
         "fin",
-        "former",
-        "hasty",
+        "first_ack",
         "held",
-        "hint",
-        "kept",
+        "implausible",
         "known",
         "late",
-        "later",
+        "lost_below",
         "next",
         "notes",
         "origin",
         "out",
+        "passed_gap",
         "pending",
-        "plain",
-        "reach",
+        "previous_end",
         "recent",
+        "recent_size",
+        "reordering",
         "right",
         "sent",
         "side",
-        "stray",
+        "stray_next",
         "syn",
-        "taken",
         "ttl",
         "ttls",
         "unchecked",
@@ -334,60 +333,60 @@ class ByteStream:
     def __init__(self, side: int, count: SideCounts, out: Items) -> None:
         self.side = side
         self.count = count
-        # What is released goes here.
+        # Receives the released items.
         self.out = out
         self.known = UNKNOWN
-        # Whether a segment that simply follows needs no other look, and the sequence number that it would have.
-        self.plain = False
+        # Whether the next segment in order needs no further checks, and the sequence number that it would have.
+        self.fast_path = False
         self.expected = 0
-        # The sequence number at position 0 of the inside, and the SYN's own.
+        # The sequence numbers of internal position 0 and of the SYN.
         self.base = 0
         self.syn: int | None = None
-        # The first acknowledgement of this side, seen before anything else told where it begins.
-        self.hint: int | None = None
-        # Positions: of the next byte to release, the outside's 0, the highest seen in its own segments, the highest acknowledged,
-        # the highest acknowledged so long ago that what is missing below it is lost, and of the FIN.
+        # The first acknowledgement of this side, if seen before its start is known.
+        self.first_ack: int | None = None
+        # Positions: of the next byte to release, of public position 0, the highest in its own segments, the highest acknowledged,
+        # the highest acknowledged so long ago that bytes missing below it are lost, and of the FIN.
         self.next = 0
         self.origin = 0
         self.sent = 0
         self.acked = 0
-        self.certain = 0
+        self.lost_below = 0
         self.fin: int | None = None
-        # Acknowledgements of missing bytes that are not old enough: (position, packets, clock, `later`)
+        # Acknowledgements of missing bytes that are still recent: (position, packets, clock, `behind_gaps`)
         self.pending: deque[tuple[int, int, int, int]] | None = None
-        # Segments that came behind gaps; behind how many of them a late one came at most; and the gap given up last for as few.
-        self.later = 0
-        self.reach = 0
-        self.hasty: tuple[int, int] | None = None
-        # An implausible position that a second packet may confirm; the sequence number that would continue a stray segment.
-        self.doubt: int | None = None
-        self.stray: int | None = None
-        # The sequence number at the end of what this side sent in the conversation that had the ports before.
-        self.former: int | None = None
-        # When it ended, by FIN or RST.
+        # Segments behind gaps; after how many of them a late one came at most; and the last gap released by `_is_passed`.
+        self.behind_gaps = 0
+        self.reordering = 0
+        self.passed_gap: tuple[int, int] | None = None
+        # An implausible position that a second packet may confirm; the sequence number after a stray segment.
+        self.implausible: int | None = None
+        self.stray_next: int | None = None
+        # The sequence number at the end of this side's byte stream in the previous conversation between these ports.
+        self.previous_end: int | None = None
+        # The time of its FIN or RST.
         self.ended_ns: int | None = None
-        # How many checksums were right and how many wrong, how many of the latter were acknowledged all the same, whether
-        # they mean nothing, and the segments with wrong ones that wait for an acknowledgement.
+        # Right and wrong checksums, wrong ones whose bytes were acknowledged, whether checksums are ignored, and the
+        # segments with wrong ones that wait for an acknowledgement.
         self.right = 0
         self.wrong = 0
-        self.taken = 0
+        self.damaged_acked = 0
         self.unchecked = False
         self.held: Sequence[Segment] = ()
-        # Bytes that came again though they are not acknowledged, and bytes that came though the other side had ended.
+        # Bytes retransmitted without acknowledgement, and bytes sent after the other side had ended.
         self.again: SentAgain | None = None
         self.late: LateData | None = None
-        # What a segment claims beyond its frame: from and to which position, and the packet.
+        # Bytes that a segment claims beyond its frame: start, end, packet.
         self.claim: tuple[int, int, Mark] | None = None
-        # The TTL of the last segment, and all different ones, but for those of RSTs.
+        # The TTL of the last segment, and all different ones except those of RSTs.
         self.ttl = 0
         self.ttls: tuple[int, ...] = ()
-        # The times of the conversation stand still.
+        # The clock of the conversation is stopped.
         self.untimed = False
         self.waiting: PendingPieces | None = None
-        # What was released last, ending at `next`, and how many bytes these are. (None where there are none.)
+        # The items released last, ending at `next` (None if there are none), and their size in bytes.
         self.recent: deque[SideData] | None = None
-        self.kept = 0
-        # (position, order of arrival, what, value, value)
+        self.recent_size = 0
+        # (position, order of arrival, kind, value, value)
         self.notes: list[tuple[int, int, str, int, int]] | None = None
 
     @property
@@ -396,26 +395,26 @@ class ByteStream:
         return max(self.sent, self.acked) if self.fin is None else self.fin
 
     def follow(self, before: ByteStream) -> None:
-        """Know late bytes of the conversation that had the ports before."""
-        self.former = (before.base + before.top) & MASK if before.known else None
+        """Remember the end of the previous conversation between these ports, to recognise its late bytes."""
+        self.previous_end = (before.base + before.top) & MASK if before.known else None
 
     def position(self, seq: int, near: int | None = None) -> int:
-        """The position of a sequence number: of all those that it could be, the nearest to `near`, or else to the next byte."""
+        """Return the position of a sequence number that is nearest to `near`, by default the next byte."""
         near = self.next if near is None else near
         return near + distance(self.base + near, seq)
 
     def start(self, base: int, known: int) -> None:
-        """The next byte is that with sequence number `base`."""
+        """Let the next byte be the one with sequence number `base`."""
         self.base = base
         self.known = known
-        self.next = self.origin = self.sent = self.acked = self.certain = 0
-        self.pending = self.doubt = None
+        self.next = self.origin = self.sent = self.acked = self.lost_below = 0
+        self.pending = self.implausible = None
         self.count.first = base
 
     def shift(self, position: int) -> None:
-        """Nothing is released yet, and the byte stream begins at `position` after all."""
+        """Move the start of the byte stream to `position`, before anything is released."""
         self.acked = max(self.acked, position) if self.acked > self.next else position
-        self.certain = max(self.certain, position) if self.certain > self.next else position
+        self.lost_below = max(self.lost_below, position) if self.lost_below > self.next else position
         self.next = self.origin = position
         self.sent = max(self.sent, position)
         self.count.first = (self.base + position) & MASK
@@ -427,26 +426,26 @@ class ByteStream:
             self.origin = self.next
         start = self.next
         end = self.next = start + len(data)
-        notes = self.taken_notes(start, end) if self.notes else ()
+        notes = self.pop_notes(start, end) if self.notes else ()
         item = SideData(self.side, start - self.origin, data, order, number, file, time_ns, notes)
         self.out.append(item)
         self.count.stream += len(data)
         self.keep(item, end)
 
     def keep(self, item: SideData, end: int) -> None:
-        """Keep bytes that were released, up to `end`, to compare them with what is sent again."""
+        """Keep released bytes, up to `end`, for comparison with retransmissions."""
         recent = self.recent
         if recent is None:
             recent = self.recent = deque()
         recent.append(item)
-        self.kept += len(item.data)
-        if self.kept > 2 * HELD_BACK:
-            least = min(end - min(self.acked, end) + HELD_BACK, HELD_BACK_UNACKED)
-            while self.kept - len(recent[0].data) >= least:
-                self.kept -= len(recent.popleft().data)
+        self.recent_size += len(item.data)
+        if self.recent_size > 2 * RECENT_BYTES:
+            least = min(end - min(self.acked, end) + RECENT_BYTES, RECENT_UNACKED)
+            while self.recent_size - len(recent[0].data) >= least:
+                self.recent_size -= len(recent.popleft().data)
 
     def repeat(self, at: int, end: int, mark: Mark) -> None:
-        """Count a segment with nothing new, and how often the first bytes came that are not acknowledged."""
+        """Count a segment without new bytes, and the retransmissions of the first unacknowledged bytes."""
         self.count.repeat(mark[1])
         again = self.again
         if again is None or again.position < self.acked or at < again.position:
@@ -455,11 +454,11 @@ class ByteStream:
             number, time_ns = self.first_sent(at) or (mark[1], mark[3])
             again = SentAgain(at, 1, time_ns, time_ns, (number,))
         if at == again.position:
-            shown = (*again.packets, mark[1])[:PACKETS_KEPT]
+            shown = (*again.packets, mark[1])[:MAX_PACKETS]
             self.again = again._replace(times=again.times + 1, last_ns=mark[3], packets=shown)
 
     def first_sent(self, at: int) -> tuple[int, int] | None:
-        """The packet that brought the byte at a position first, and when, where that is still known."""
+        """Return the number and time of the packet that first brought the byte at a position, if still known."""
         if at >= self.next and self.waiting is not None:
             return self.waiting.first_sent(at)
         position, recent = at - self.origin, self.recent or ()
@@ -483,17 +482,17 @@ class ByteStream:
         self.forget()
 
     def forget(self) -> None:
-        """Bytes released so far are not compared any more."""
-        self.recent, self.kept = None, 0
+        """Stop comparing the bytes released so far."""
+        self.recent, self.recent_size = None, 0
 
-    def taken_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
-        """The notes for the bytes from `start` to `end`, which are then forgotten; those on a gap before them move to the first."""
+    def pop_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
+        """Remove and return the notes for the bytes from `start` to `end`; notes on a gap before them move to the first byte."""
         assert self.notes is not None
-        taken = [note for note in self.notes if note[0] < end]
-        self.notes = self.notes[len(taken) :] or None
+        due = [note for note in self.notes if note[0] < end]
+        self.notes = self.notes[len(due) :] or None
         origin = self.origin
         notes = []
-        for at, _, what, one, two in taken:
+        for at, _, what, one, two in due:
             if what == "conflict":
                 text = f"{two} bytes sent again differ, the first at position {one - origin}; those that came first were kept"
                 if two == 1:
@@ -504,15 +503,15 @@ class ByteStream:
         return tuple(notes)
 
     def note(self, position: int, arrival: int, what: str, one: int, two: int) -> None:
-        """Leave a note on the byte at `position`, or on the next one if that was released already."""
+        """Add a note on the byte at `position`, or on the next byte if that was released already."""
         if self.notes is None:
             self.notes = []
-        if len(self.notes) < NOTES_KEPT:
+        if len(self.notes) < MAX_NOTES:
             insort(self.notes, (max(position, self.next), arrival, what, one, two))
 
     def compare(self, at: int, data: bytes, order: int) -> None:
-        """Note where bytes that were released already are sent again and differ."""
-        low = max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK, self.next - self.kept)
+        """Note retransmitted bytes that differ from those released."""
+        low = max(self.next - RECENT_UNACKED, min(self.acked, self.next) - RECENT_BYTES, self.next - self.recent_size)
         start, end = max(at, low), min(at + len(data), self.next)
         recent = self.recent
         if recent is None or start >= end:
@@ -527,27 +526,27 @@ class ByteStream:
             position, places = _difference(start, kept, again)
             self.note(position, order, "conflict", position, places)
 
-    def begin(self, at: int) -> int:
-        """Settle where a byte stream without a SYN begins, as far as its first bytes tell; returns their position."""
+    def settle_start(self, at: int) -> int:
+        """Fix the start of a byte stream without a SYN from its first bytes; return their position."""
         ahead = at - self.next
         if self.waiting is None and not -NEAR <= ahead <= NEAR:
-            # What told the start was no part of this.
+            # The start was taken from another byte stream.
             self.start((self.base + at) & MASK, TENTATIVE)
             return self.next
         if ahead < 0 or (ahead == 1 and self.waiting is None):
-            # One ahead: what told the start was a keep-alive.
+            # One ahead: the start was taken from a keep-alive.
             self.shift(at)
         return at
 
-    def meet(self, ttl: int) -> None:
+    def add_ttl(self, ttl: int) -> None:
         """Remember the TTL of a segment."""
         self.ttl = ttl
-        if ttl not in self.ttls and len(self.ttls) < TTLS_KEPT:
+        if ttl not in self.ttls and len(self.ttls) < MAX_TTLS:
             self.ttls += (ttl,)
 
-    def judge(self) -> None:
-        """Note whether what simply follows needs no other look."""
-        self.plain = (
+    def update_fast_path(self) -> None:
+        """Determine whether the next segment in order can skip all other checks."""
+        self.fast_path = (
             self.known == FIXED
             and self.ended_ns is None
             and self.waiting is None
@@ -558,18 +557,18 @@ class ByteStream:
         )
         self.expected = (self.base + self.next) & MASK
 
-    def holds(self, position: int) -> bool:
+    def has_byte(self, position: int) -> bool:
         return position < self.next or (self.waiting is not None and self.waiting.covers(position))
 
 
 def _difference(at: int, one: bytes, two: bytes) -> tuple[int, int]:
-    """Where two pieces of equal length that begin at position `at` first differ, and in how many bytes."""
+    """Return the first position, and the number, of differing bytes in two pieces of equal length at position `at`."""
     places = [place for place, (mine, theirs) in enumerate(zip(one, two, strict=True)) if mine != theirs]
     return at + places[0], len(places)
 
 
 class ConversationCounts:
-    """What was counted of both byte streams between two endpoints, and how they ended."""
+    """Counters of both byte streams between two endpoints, and how they ended."""
 
     __slots__ = ()
 
@@ -586,17 +585,17 @@ class ConversationCounts:
 
     @property
     def payload(self) -> list[int]:
-        """Bytes of payload as sent, repeated ones included."""
+        """Bytes of payload as sent, including retransmissions."""
         return [side.bytes for side in self.sides]
 
     @property
     def stream_bytes(self) -> list[int]:
-        """Bytes of each byte stream: those of what was handed on of it, and of its gaps."""
+        """Length of each byte stream, gaps included."""
         return [side.stream for side in self.sides]
 
     @property
     def empty(self) -> bool:
-        """Whether no byte stream has a byte."""
+        """Whether both byte streams are empty."""
         return not (self.sides[0].stream or self.sides[1].stream)
 
     @property
@@ -612,13 +611,13 @@ class ConversationCounts:
         return self.sides[0].conflicts + self.sides[1].conflicts
 
     def announced(self, close: Close | None) -> Close | None:
-        """The protocol's own message that announced the end, unless the other side had ended the connection before."""
+        """Return the protocol's Close, unless the other side had ended the connection before."""
         end = self.end
         return None if close is not None and end is not None and end.side != close[1] and end.order < close[2] else close
 
     def how(self, client: int | None, close: Close | None = None) -> str:
-        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"; `close`: what
-        announced the end, which decides: "Close by client"."""
+        """Return how it ended and who ended it first: "FIN by server", "refused by server", "no answer", "open at end of capture"; with
+        the protocol's Close in `close`, "Close by client"."""
         close = self.announced(close)
         if close is not None:
             name, side, _ = close
@@ -637,18 +636,18 @@ class ConversationCounts:
 
     @property
     def _left_open(self) -> str:
-        """What is still open of it, behind how it ended."""
+        """The suffix that says which part is still open."""
         if self.end is None:
             return f", {self.ended}"
         return ", open at end of capture" if self.open and self.ended != "open" else ", half open" if self.open else ""
 
 
 class TcpStream(ConversationCounts):
-    """Both byte streams between two endpoints, and what was counted of them. Side 0 sent the SYN, or without one the first packet.
+    """Both byte streams between two endpoints, and their counters. Side 0 sent the SYN, or without one the first packet.
 
-    `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
-    `from_start`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
-    `over`: the sides that said themselves, by FIN or RST, that they send no more, a bit for each; `end` is the first time that one did.
+    `first` and `last` are the first packet and the one that closed it; `latest` includes those after the close.
+    `from_start`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended`: how it ended.
+    `over`: a bit for each side that ended with FIN or RST; `end` is the first FIN or RST.
     """
 
     __slots__ = (
@@ -658,7 +657,6 @@ class TcpStream(ConversationCounts):
         "ended",
         "endpoints",
         "first",
-        "foreign",
         "from_start",
         "ignored",
         "index",
@@ -666,6 +664,7 @@ class TcpStream(ConversationCounts):
         "latest",
         "limit_hits",
         "open",
+        "other_file",
         "out",
         "over",
         "pool",
@@ -689,7 +688,7 @@ class TcpStream(ConversationCounts):
         self.sides = SideCounts(), SideCounts()
         self.streams = ByteStream(0, self.sides[0], self.out), ByteStream(1, self.sides[1], self.out)
         self.received = 0
-        # The latest capture time: packets may be out of order in time, waiting must not become shorter again.
+        # The latest capture time: packets may be out of order in time, but waiting times only grow.
         self.clock = first[3]
         self.closed: int | None = None
         self.reset = False
@@ -699,19 +698,19 @@ class TcpStream(ConversationCounts):
         self.over = 0
         self.end: End | None = None
         self.ignored: tuple[Reset, ...] = ()
-        """The first RSTs that changed nothing."""
+        """The first RSTs that were ignored."""
         self.silence: Silence | None = None
-        """The last one."""
+        """The last long time without packets."""
         self.truncated = False
-        """The capture cut both of its lengths, so that claims are true."""
+        """The capture shortened both lengths of its packets, so that claimed bytes exist."""
         self.untimed = False
-        """A packet of it has no time. From that one on its times stand still, so that nothing in it seems to last."""
+        """A packet has no time; from it on the clock is stopped, so that no duration is reported."""
         self.limit_hits = 0
-        self.foreign: int | None = None
-        """A file whose bytes are not those of the file that it began in."""
+        self.other_file: int | None = None
+        """The index of a file whose bytes contradict those of the first file."""
 
     def released(self) -> Items:
-        """What was released since the last call, those of side 0 first."""
+        """Return the items released since the last call, those of side 0 first."""
         items = [*self.out]
         self.out.clear()
         if len(items) > 1:
@@ -719,14 +718,14 @@ class TcpStream(ConversationCounts):
         return items
 
     def follow(self, segment: Segment, side: int) -> Items | None:
-        """Return what a segment releases that brings the next bytes, or none, as nearly all do; None if it takes `feed` to tell."""
+        """Return the items released by a segment in order, as nearly all are; None if it needs `feed`."""
         own, other = self.streams[side], self.streams[1 - side]
         wire, data = segment.wire, segment.data
         if not (
             segment.flags & _ANY == ACK
             and segment.seq == own.expected
-            and own.plain
-            and other.plain
+            and own.fast_path
+            and other.fast_path
             and len(data) == wire
             and segment.ttl == own.ttl
             and (not wire or own.unchecked or is_right(segment))
@@ -757,13 +756,13 @@ class TcpStream(ConversationCounts):
         at = own.next
         own.next = own.sent = end = at + wire
         own.expected = (segment.seq + wire) & MASK
-        notes = own.taken_notes(at, end) if own.notes else ()
+        notes = own.pop_notes(at, end) if own.notes else ()
         item = SideData(side, at - own.origin, data, order, number, file, time_ns, notes)
         own.keep(item, end)
         return [item]
 
     def feed(self, segment: Segment, side: int) -> Items | None:
-        """What a segment releases. None where it is the first one captured of another conversation between the same endpoints."""
+        """Return the items released by a segment; None if it starts another conversation between the same endpoints."""
         items = self.follow(segment, side)
         if items is not None:
             return items
@@ -774,7 +773,7 @@ class TcpStream(ConversationCounts):
         if flags & CLAIMS and not self.truncated:
             claimed, wire = wire, len(data)
             segment = msgspec.structs.replace(segment, wire=wire)
-        if (wire or flags & SYN) and not self.takes(side, segment.seq, segment.ack, flags, wire):
+        if (wire or flags & SYN) and not self.belongs(side, segment.seq, segment.ack, flags, wire):
             return None
         if flags & UNTIMED or own.untimed:
             self.untimed = own.untimed = other.untimed = True
@@ -783,8 +782,8 @@ class TcpStream(ConversationCounts):
         if claimed and own.known:
             start = own.position(segment.seq) + wire
             own.claim = start, start + claimed - wire, self.latest
-        own.judge()
-        other.judge()
+        own.update_fast_path()
+        other.update_fast_path()
         return self.released() if self.out else NOTHING
 
     def _count(self, own: ByteStream, segment: Segment) -> Mark:
@@ -803,46 +802,46 @@ class TcpStream(ConversationCounts):
                 self.clock = segment.time_ns
         return mark
 
-    def takes(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
-        """Whether a segment belongs to this conversation; otherwise it is the first one captured of another between the same ports."""
+    def belongs(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
+        """Return whether a segment belongs to this conversation, or else starts another one between the same ports."""
         if flags & SYN:
-            return self._takes_syn(side, seq, ack, flags)
+            return self._syn_belongs(side, seq, ack, flags)
         if flags & RST or not wire:
             return True
         own = self.streams[side]
         if own.known == UNKNOWN:
-            # The other side has ended and nothing of this one was captured: its last bytes, or another conversation's. Say the former.
+            # The other side has ended and nothing of this one was captured: assume that these are its last bytes.
             return True
         offset = distance(own.base + own.next, seq)
         if self.closed is not None:
-            # Other bytes are none of this one's: the SYN of a conversation that reuses the ports was lost. A keep-alive may be one
+            # Other bytes belong to a conversation that reuses the ports and whose SYN was lost. A keep-alive may be one
             # number outside.
             return own.origin - own.next - 1 <= offset and offset + wire <= (wire == 1)
         if self.reset:
             return -NEAR <= offset <= NEAR
         if -NEAR <= offset <= FAR:
             return True
-        if own.former is not None and -NEAR <= distance(own.former, (seq + wire) & MASK) <= 0:
+        if own.previous_end is not None and -NEAR <= distance(own.previous_end, (seq + wire) & MASK) <= 0:
             return True
-        # One stray segment proves nothing; a second that continues it does.
-        if own.stray == seq:
+        # One stray segment proves nothing; a second one directly after it does.
+        if own.stray_next == seq:
             return False
-        own.stray = (seq + wire) & MASK
+        own.stray_next = (seq + wire) & MASK
         return True
 
-    def _takes_syn(self, side: int, seq: int, ack: int, flags: int) -> bool:
+    def _syn_belongs(self, side: int, seq: int, ack: int, flags: int) -> bool:
         own, other = self.streams[side], self.streams[1 - side]
         if not flags & ACK:
             if self.closed is not None:
                 return False
             if own.syn is not None:
-                # Some systems try again with the same number after a refusal.
+                # Some systems retry with the same sequence number after a refusal.
                 return seq == own.syn and not (self.reset and own.next > own.origin)
             first = (seq + 1) & MASK
             if own.known:
                 return (own.base + own.origin) & MASK == first
-            if own.hint is not None:
-                return own.hint == first
+            if own.first_ack is not None:
+                return own.first_ack == first
             return other.next == other.origin
         if own.syn == seq:
             return True
@@ -851,7 +850,7 @@ class TcpStream(ConversationCounts):
         if other.known:
             if (other.base + other.origin) & MASK == ack:
                 return True
-            # An answer to an earlier SYN, while this one's is still to come, is a late one.
+            # A late answer to an earlier SYN; the answer to this one is still to come.
             return own.syn is None and other.syn is not None
         if own.known:
             return (own.base + own.origin) & MASK == (seq + 1) & MASK
@@ -867,25 +866,25 @@ class TcpStream(ConversationCounts):
             self._apply(own, other, segment, mark)
 
     def _accept(self, own: ByteStream, until: int | None = None) -> None:
-        """Take segments with wrong checksums: those up to this position, which were acknowledged, or all. Others that came again go."""
+        """Process held segments with wrong checksums up to `until`, which were acknowledged, or all. Drop retransmitted ones."""
         held, own.held = own.held, ()
         for segment in held:
             end = own.position(segment.seq) + segment.wire
             if end <= own.next:
                 own.count.damaged += 1
             elif until is None or end <= until:
-                own.taken += until is not None
-                own.unchecked = own.unchecked or own.taken >= OFFLOADED
+                own.damaged_acked += until is not None
+                own.unchecked = own.unchecked or own.damaged_acked >= OFFLOADED
                 mark = segment.order, segment.number, segment.file, segment.time_ns
                 self._apply(own, self.streams[1 - own.side], segment, mark)
             else:
                 own.held = [*own.held, segment]
 
     def _apply(self, own: ByteStream, other: ByteStream, segment: Segment, mark: Mark) -> None:
-        """Take in what a segment says and brings."""
+        """Process the flags, acknowledgement and bytes of a segment."""
         count, seq, flags, wire = own.count, segment.seq, segment.flags, segment.wire
         if not flags & RST:
-            own.meet(segment.ttl)
+            own.add_ttl(segment.ttl)
             if own.claim is not None and own.known:
                 self._confirm(own, own.position(seq))
         if other.pending:
@@ -907,7 +906,7 @@ class TcpStream(ConversationCounts):
                 own.start(seq, TENTATIVE)
             at = own.position(seq)
             if other.ended_ns is not None and own.late is None and at + wire > own.sent:
-                own.late = _late(other, segment, at + wire)
+                own.late = _late_data(other, segment, at + wire)
             if at == own.next and wire == len(segment.data) and wire and own.waiting is None and own.fin is None and own.known == FIXED:
                 if own.sent > at:
                     count.out_of_order += 1
@@ -915,24 +914,24 @@ class TcpStream(ConversationCounts):
                 own.sent = max(own.sent, own.next)
             elif wire:
                 conflicts = count.conflicts
-                fits = self._bring(own, at, segment.data, wire, mark, bool(flags & FIN))
+                fits = self._add_bytes(own, at, segment.data, wire, mark, bool(flags & FIN))
                 if segment.file != self.first[2] and (not fits or count.conflicts > conflicts):
-                    self.foreign = segment.file
+                    self.other_file = segment.file
             elif not flags & (SYN | FIN):
-                _witness(own, at)
+                _note_sent(own, at)
             if flags & FIN and own.fin is None:
-                self._end(own, own.position(seq + wire), mark)
+                self._set_fin(own, own.position(seq + wire), mark)
         if own.held:
             self._accept(own, None if own.unchecked else own.acked)
         if own.waiting is not None:
-            self._settle(own)
+            self._release_due(own)
         if other.waiting is not None:
-            self._settle(other)
+            self._release_due(other)
         if own.fin is not None and other.fin is not None:
             self.check_closed(segment.order)
 
-    def give_up(self, stream: ByteStream) -> None:
-        """Release the first gap, and what waited for it."""
+    def release_waiting(self, stream: ByteStream) -> None:
+        """Release the first gap and the bytes behind it, without waiting longer."""
         if stream.held:
             self._accept(stream)
         waiting = stream.waiting
@@ -941,31 +940,31 @@ class TcpStream(ConversationCounts):
         first = waiting.starts[waiting.head]
         stream.gap(first, "lost", waiting.pieces[first][2:6])
         self._drain(stream)
-        stream.judge()
+        stream.update_fast_path()
 
     def check_closed(self, current: int) -> None:
-        """Close when both sides' FIN have been reached."""
+        """Close the conversation once both byte streams have reached their FIN."""
         one, two = self.streams
         if one.next == one.fin and two.next == two.fin and self.closed is None:
             self.closed = current
             self.ended = "FIN"
             self.open = False
-            _let_go(self)
+            _release_buffers(self)
 
     def finish(self, current: int) -> None:
-        """Release everything, with gaps between and behind: no more segments will come."""
+        """Release everything, with gaps for missing bytes: no more segments will come."""
         for stream, other in (self.streams, self.streams[::-1]):
             if stream.held:
                 self._accept(stream)
             while stream.waiting is not None:
-                self.give_up(stream)
+                self.release_waiting(stream)
             top = stream.top
             if top > stream.next and not _is_no_byte(self, stream, other, stream.next):
                 stream.gap(top, "lost", self.last)
         self._end_at(current)
 
     def _end_at(self, current: int) -> None:
-        """No more segments will come."""
+        """Set how the conversation ended: no more segments will come."""
         self.closed = current
         if self.open:
             ended = [self.endpoints[stream.side] for stream in self.streams if stream.fin is not None]
@@ -979,23 +978,23 @@ class TcpStream(ConversationCounts):
                 self.ended = f"FIN by {ended[0]}, open at end of capture"
             else:
                 self.ended = "open at end of capture"
-        _let_go(self)
+        _release_buffers(self)
 
     def _synchronise(self, own: ByteStream, other: ByteStream, seq: int, ack: int, flags: int) -> bool:
-        """Take a SYN; False for one that answers something else."""
+        """Process a SYN; return False if it does not belong here."""
         first = (seq + 1) & MASK
         fresh = own.next == own.origin and other.next == other.origin
         if flags & ACK:
             if not other.known:
                 other.start(ack, FIXED)
             elif (ack - other.base - other.origin) & MASK > other.next - other.origin:
-                # Not even what came with the SYN (RFC 7413)
+                # Beyond the data sent with the SYN (RFC 7413)
                 return False
             other.known = FIXED
         if own.known and (own.base + own.origin) & MASK != first:
             if own.next != own.origin or own.waiting is not None:
                 return False
-            # Another answer to the same SYN: a server that keeps no state until the handshake is done.
+            # Another answer to the same SYN, from a server that keeps no state during the handshake.
             own.known = UNKNOWN
         if not own.known:
             own.start(first, FIXED)
@@ -1006,13 +1005,13 @@ class TcpStream(ConversationCounts):
         return True
 
     def _acknowledge(self, stream: ByteStream, acker: ByteStream, seq: int, ack: int) -> None:
-        """The other side says what it has of `stream`."""
+        """Process an acknowledgement of `stream` by the other side."""
         if not stream.known:
-            if stream.hint is None:
+            if stream.first_ack is None:
                 if acker.syn is not None and acker.next == acker.origin and (acker.base + acker.origin) & MASK == seq:
-                    # The end of a handshake whose second packet is missing.
+                    # The third packet of a handshake whose second one is missing.
                     stream.start(ack, TENTATIVE)
-                stream.hint = ack
+                stream.first_ack = ack
             return
         at = stream.position(ack)
         if at <= stream.acked:
@@ -1029,16 +1028,16 @@ class TcpStream(ConversationCounts):
             if stream.known == TENTATIVE and at == stream.next + 1 and stream.waiting is None:
                 stream.shift(at)
                 return
-            if not _plausible(stream, at):
+            if not _is_plausible(stream, at):
                 return
-            if at > max(stream.next, stream.certain):
+            if at > max(stream.next, stream.lost_below):
                 if stream.pending is None:
                     stream.pending = deque()
-                stream.pending.append((at, self.received, self.clock, stream.later))
+                stream.pending.append((at, self.received, self.clock, stream.behind_gaps))
         stream.acked = max(at, stream.acked)
 
     def _confirm(self, stream: ByteStream, position: int) -> None:
-        """Believe what a segment claims where the byte stream goes on right behind it."""
+        """Accept the bytes that a segment claims if the byte stream continues directly behind them."""
         assert stream.claim is not None
         start, end, mark = stream.claim
         if start == stream.next and position == end and stream.waiting is None:
@@ -1060,7 +1059,7 @@ class TcpStream(ConversationCounts):
             other.late = other.late._replace(refused=True)
         if not self.reset:
             if not own.next - IN_WINDOW <= at <= own.top + IN_WINDOW:
-                self.ignored = (*self.ignored, reset)[:RESETS_KEPT]
+                self.ignored = (*self.ignored, reset)[:MAX_RESETS]
                 return
             self.reset = True
             self.ended = f"RST by {self.endpoints[own.side]}"
@@ -1068,12 +1067,12 @@ class TcpStream(ConversationCounts):
         self._note_end(own, "RST", mark, reset)
 
     def _revoke(self, stream: ByteStream, ack: int) -> None:
-        """Ignore a RST where what was sent behind it is acknowledged: by its receiver, or by the side that seems to have sent it."""
+        """Ignore a RST if bytes sent after it are acknowledged by its receiver or its apparent sender."""
         reset = None if self.end is None else self.end.reset
         if reset is None or not (reset.top if reset.side == stream.side else reset.beyond) < stream.position(ack) <= stream.sent:
             return
         if self.end is not None and self.end.how != "refused":
-            self.ignored = (*self.ignored, reset._replace(expected=True))[:RESETS_KEPT]
+            self.ignored = (*self.ignored, reset._replace(expected=True))[:MAX_RESETS]
         self.reset, self.open, self.ended, self.end = False, True, "open", None
         self.streams[1 - reset.side].late = None
         sender = self.streams[reset.side]
@@ -1082,7 +1081,7 @@ class TcpStream(ConversationCounts):
             self.over &= ~(1 << reset.side)
 
     def _note_end(self, own: ByteStream, how: Literal["FIN", "RST"], mark: Mark, reset: Reset | None = None) -> None:
-        """Note that a side ended it, and who was the first."""
+        """Record that a side ended the connection, and which was the first."""
         self.over |= 1 << own.side
         if own.ended_ns is None:
             own.ended_ns = mark[3]
@@ -1093,27 +1092,27 @@ class TcpStream(ConversationCounts):
             answers = how == "FIN" and other.fin is None and lost
             self.end = End(own.side, "refused" if refused else how, mark[0], mark[3], reset, answers)
 
-    def _end(self, own: ByteStream, end: int, mark: Mark) -> None:
-        """Take the position of a FIN, unless it contradicts what was seen."""
-        if end < own.sent or not _plausible(own, end):
+    def _set_fin(self, own: ByteStream, end: int, mark: Mark) -> None:
+        """Set the position of the FIN, unless it contradicts what was seen."""
+        if end < own.sent or not _is_plausible(own, end):
             return
         if own.known == TENTATIVE and end == own.next + 1 and own.waiting is None:
             own.shift(end)
         own.fin = own.sent = end
         self._note_end(own, "FIN", mark)
         own.acked = min(own.acked, end)
-        own.certain = min(own.certain, end)
+        own.lost_below = min(own.lost_below, end)
         if own.pending:
             own.pending = deque((min(one[0], end), *one[1:]) for one in own.pending)
 
-    def _bring(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> bool:
-        """Take the bytes of a segment that is not simply the next one; returns whether all of them can belong to the byte stream."""
+    def _add_bytes(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> bool:
+        """Process the bytes of a segment that is not the next one; return whether all of them can belong to the byte stream."""
         count = own.count
         if own.known < FIXED:
-            at = own.begin(at)
+            at = own.settle_start(at)
         end = at + wire
-        if wire == 1 and not fin and (own.holds(at) or (end == own.top and end <= own.certain)):
-            # Its byte may be anything. In the second case the true one was acknowledged but never captured.
+        if wire == 1 and not fin and (own.has_byte(at) or (end == own.top and end <= own.lost_below)):
+            # A keep-alive. In the second case the real byte was acknowledged but never captured.
             return True
         if not -NEAR <= at - own.next <= FAR:
             return False
@@ -1127,9 +1126,9 @@ class TcpStream(ConversationCounts):
         if end > before:
             own.sent = end
         if at < own.next:
-            if end <= own.acked or (own.hasty is not None and at < own.hasty[1] and end > own.hasty[0]):
-                # Nobody sends what the other side has: it was captured late
-                own.reach = PASSED
+            if end <= own.acked or (own.passed_gap is not None and at < own.passed_gap[1] and end > own.passed_gap[0]):
+                # Acknowledged bytes are not sent again: it was captured late
+                own.reordering = PASSED_SEGMENTS
             if at < own.origin:
                 own.note(own.next, mark[0], "early", min(end, own.origin) - at, 0)
                 if end <= own.origin:
@@ -1141,8 +1140,8 @@ class TcpStream(ConversationCounts):
             cut = own.next - at
             at, data, wire = own.next, data[cut:], wire - cut
         elif at > own.next and own.waiting is None:
-            own.waiting = PendingPieces(mark[0], own.later)
-            self.pool.begin(own, self, mark[0])
+            own.waiting = PendingPieces(mark[0], own.behind_gaps)
+            self.pool.start_waiting(own, self, mark[0])
         if own.waiting is None:
             if at < before:
                 count.out_of_order += 1
@@ -1151,11 +1150,11 @@ class TcpStream(ConversationCounts):
             if len(data) < wire:
                 own.gap(end, "cut", mark)
             return fits
-        self._wait(own, own.waiting, at, data, end, mark, before)
+        self._add_waiting(own, own.waiting, at, data, end, mark, before)
         return fits
 
-    def _wait(self, own: ByteStream, waiting: PendingPieces, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
-        """Put bytes among those that wait, and release what has become the next."""
+    def _add_waiting(self, own: ByteStream, waiting: PendingPieces, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
+        """Add bytes to the waiting ones, and release those that are next."""
         count = own.count
         held, behind = waiting.cost, len(waiting.pieces)
         lowest = end
@@ -1176,9 +1175,9 @@ class TcpStream(ConversationCounts):
         else:
             if lowest < before:
                 count.out_of_order += 1
-                own.reach = max(own.reach, behind)
+                own.reordering = max(own.reordering, behind)
             if end > before:
-                own.later += 1
+                own.behind_gaps += 1
         if conflicts:
             count.conflicts += 1
             for position, places in conflicts:
@@ -1186,7 +1185,7 @@ class TcpStream(ConversationCounts):
         self._drain(own)
 
     def _drain(self, stream: ByteStream) -> None:
-        """Release the pieces that follow each other from the next position on."""
+        """Release the contiguous pieces at the next position."""
         waiting = stream.waiting
         assert waiting is not None
         starts, position = waiting.starts, stream.next
@@ -1202,24 +1201,24 @@ class TcpStream(ConversationCounts):
             stream.waiting = None
             self.pool.count -= 1
         elif stream.next > position:
-            # Of those that wait nobody knows which came behind the next gap
-            waiting.begun = stream.later
+            # It is unknown which of the waiting pieces came after the next gap
+            waiting.behind_gaps_before = stream.behind_gaps
 
-    def _settle(self, stream: ByteStream) -> None:
-        """Release what need not or must not wait longer."""
+    def _release_due(self, stream: ByteStream) -> None:
+        """Release the bytes that need not, or must not, wait longer."""
         pool = self.pool
         while (waiting := stream.waiting) is not None:
             if waiting.cost > pool.limit or self.clock - waiting.oldest() >= pool.time_limit:
                 self.limit_hits += 1
-            elif stream.certain < waiting.starts[waiting.head]:
+            elif stream.lost_below < waiting.starts[waiting.head]:
                 if not _is_passed(stream, waiting):
                     return
-                stream.hasty = stream.next, waiting.starts[waiting.head]
-            self.give_up(stream)
+                stream.passed_gap = stream.next, waiting.starts[waiting.head]
+            self.release_waiting(stream)
 
 
 class LengthOnly(TcpStream):
-    """A conversation after an exception: its bytes are not put together any more, it is only known how far its byte streams reach."""
+    """A conversation after an exception: only the lengths of its byte streams are tracked."""
 
     __slots__ = ()
 
@@ -1243,11 +1242,11 @@ class LengthOnly(TcpStream):
             return None
         mark = self.latest
         if mark[0] != segment.order:
-            # else it was counted before the exception came
+            # Otherwise it was counted before the exception
             mark = self._count(own, segment)
         if self.closed is not None:
             return NOTHING
-        self._reach(side, segment)
+        self._measure_reach(side, segment)
         self._measure()
         if flags & RST or own.fin is not None:
             self._note_end(own, "RST" if flags & RST else "FIN", mark)
@@ -1271,7 +1270,7 @@ class LengthOnly(TcpStream):
             end = stream.sent if _is_no_byte(self, stream, other, stream.sent) else max(stream.top, stream.next)
             stream.count.stream = end - stream.origin
 
-    def _reach(self, side: int, segment: Segment) -> None:
+    def _measure_reach(self, side: int, segment: Segment) -> None:
         own, other, seq = self.streams[side], self.streams[1 - side], segment.seq
         if segment.flags & RST:
             return
@@ -1281,13 +1280,13 @@ class LengthOnly(TcpStream):
             own.start(seq, FIXED)
             own.syn = (seq - 1) & MASK if segment.flags & SYN else None
         end = own.position(seq + segment.wire, own.top)
-        if _plausible(own, end):
+        if _is_plausible(own, end):
             own.sent = max(own.sent, end)
             if segment.flags & FIN and own.fin is None and end == own.sent:
                 own.fin = end
         if segment.flags & ACK and other.known:
             end = other.position(segment.ack, other.top)
-            if _plausible(other, end):
+            if _is_plausible(other, end):
                 other.acked = max(other.acked, end)
 
 
@@ -1295,25 +1294,25 @@ _side = attrgetter("side")
 _position = attrgetter("position")
 
 NOTHING: Items = []
-"""What most segments release that carry no bytes; nobody adds to it."""
+"""The result for segments that release nothing; never modified."""
 
 
 def _expire(tcp: TcpStream, stream: ByteStream) -> None:
-    """Make certain what was acknowledged long enough ago."""
+    """Raise `lost_below` to what was acknowledged long enough ago."""
     pending = stream.pending
     assert pending is not None
     packets, clock = tcp.received - ACKED_PACKETS, tcp.clock - ACKED_TIME_NS
     while pending:
         position, came, when, _ = pending[0]
         if came <= packets or when <= clock:
-            stream.certain = max(stream.certain, position)
+            stream.lost_below = max(stream.lost_below, position)
         elif position > stream.next:
             return
         pending.popleft()
 
 
 def _is_damaged(own: ByteStream, other: ByteStream, segment: Segment) -> bool:
-    """Whether the receiver drops a segment, as its checksum is wrong and most others of its sender are right."""
+    """Return whether the receiver drops a segment: its checksum is wrong and most others of its sender are right."""
     syn = segment.flags & SYN
     if own.unchecked or segment.flags & RST or not (segment.wire or syn) or not is_checkable(segment):
         return False
@@ -1322,11 +1321,11 @@ def _is_damaged(own: ByteStream, other: ByteStream, segment: Segment) -> bool:
         return False
     own.wrong += 1
     own.unchecked = own.wrong >= OFFLOADED and own.wrong > own.right
-    return not syn and own.right > 2 * own.wrong - 2 and other.count.packets > 0 and len(own.held) < DAMAGED_KEPT
+    return not syn and own.right > 2 * own.wrong - 2 and other.count.packets > 0 and len(own.held) < MAX_DAMAGED
 
 
-def _late(ended: ByteStream, segment: Segment, end: int) -> LateData | None:
-    """What a segment brings new though the other side has ended the connection, as its sender knew or should have known."""
+def _late_data(ended: ByteStream, segment: Segment, end: int) -> LateData | None:
+    """Return the new bytes of a segment sent after the other side ended the connection, if its sender knew or should have known."""
     assert ended.ended_ns is not None
     reset = ended.fin is None
     knows = ended.fin is not None and segment.flags & ACK and ended.position(segment.ack) > ended.fin
@@ -1335,53 +1334,53 @@ def _late(ended: ByteStream, segment: Segment, end: int) -> LateData | None:
     return LateData(segment.number, segment.time_ns, segment.wire, end, ended.ended_ns, reset)
 
 
-def _plausible(stream: ByteStream, position: int) -> bool:
-    """Whether the byte stream may reach `position`: what is far ahead of all that was seen takes two packets that say so."""
+def _is_plausible(stream: ByteStream, position: int) -> bool:
+    """Return whether the byte stream may reach `position`: one far ahead of everything seen needs two packets."""
     ahead = position - stream.top
     if ahead <= NEAR:
         return True
     if ahead > FAR:
         return False
-    if stream.doubt is not None and 0 <= position - stream.doubt <= NEAR:
-        stream.doubt = None
+    if stream.implausible is not None and 0 <= position - stream.implausible <= NEAR:
+        stream.implausible = None
         return True
-    stream.doubt = position
+    stream.implausible = position
     return False
 
 
 def _is_no_byte(tcp: TcpStream, stream: ByteStream, other: ByteStream, end: int) -> bool:
-    """Whether what was acknowledged behind `end` is one number without a byte: a FIN that was not captured, or a keep-alive before the
+    """Return whether the acknowledged number behind `end` has no byte: it is a FIN that was not captured, or a keep-alive before the
     first byte."""
     return stream.top - end == 1 and stream.fin is None and (other.fin is not None or tcp.reset or stream.known == TENTATIVE)
 
 
-def _let_go(tcp: TcpStream) -> None:
+def _release_buffers(tcp: TcpStream) -> None:
     for stream in tcp.streams:
         stream.forget()
         stream.notes = None
 
 
-def _witness(own: ByteStream, at: int) -> None:
-    """A segment without bytes shows that those before `at` were sent."""
+def _note_sent(own: ByteStream, at: int) -> None:
+    """Record that the bytes before `at` were sent, as a segment without bytes shows."""
     if at <= own.sent or own.fin is not None:
         return
     if own.known == TENTATIVE and at == own.next + 1 and own.waiting is None:
         own.shift(at)
-    elif _plausible(own, at):
+    elif _is_plausible(own, at):
         own.sent = at
 
 
 def _is_passed(stream: ByteStream, waiting: PendingPieces) -> bool:
-    """Whether the bytes missing before those that wait are certainly lost, as the other side has them and few are captured late."""
-    if stream.later - waiting.begun < PASSED or stream.reach >= PASSED or not stream.pending:
+    """Return whether the bytes missing before the waiting ones are lost: the other side has them, and few are captured late."""
+    if stream.behind_gaps - waiting.behind_gaps_before < PASSED_SEGMENTS or stream.reordering >= PASSED_SEGMENTS or not stream.pending:
         return False
     end = waiting.starts[waiting.head]
     came = next((later for position, _, _, later in stream.pending if position >= end), None)
-    return came is not None and stream.later - max(came, waiting.begun) >= PASSED
+    return came is not None and stream.behind_gaps - max(came, waiting.behind_gaps_before) >= PASSED_SEGMENTS
 
 
 def never_acknowledged(tcp: TcpStream) -> tuple[SentAgain | None, SentAgain | None]:
-    """Return by side the bytes that were sent often and never acknowledged, as far as the packets of the other side were captured."""
+    """Return, by side, the bytes retransmitted often and never acknowledged, if packets of the other side were captured."""
     if tcp.streams[0].again is None and tcp.streams[1].again is None:
         return None, None
     one, two = (

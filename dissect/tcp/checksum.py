@@ -5,21 +5,21 @@ from __future__ import annotations
 from ..model import Segment
 
 LARGEST = 9_216
-"""No frame carries more bytes: a larger segment was put together by the machine that captured it, and its checksum means nothing."""
+"""Bytes of the largest frame: a larger segment was merged by the capturing machine, and its checksum means nothing."""
 
 PROTOCOL = 6
 
 IPV4_ENDS = 16
-"""The `ends` of a segment are no longer than this with addresses of IPv4, whatever follows them."""
+"""Bytes that limit the `ends` of a segment with IPv4 addresses."""
 
 
 def is_checkable(segment: Segment) -> bool:
-    """Return whether the checksum of a segment shows anything: all of it was captured, as it was sent."""
+    """Return whether a segment was captured completely and as sent, so that its checksum can be verified."""
     return segment.wire == len(segment.data) <= LARGEST
 
 
 def is_right(segment: Segment) -> bool:
-    """Return whether the checksum of a segment is right, or shows nothing."""
+    """Return whether the checksum of a segment is right, or cannot be verified."""
     buffer, at, data = segment.buffer, segment.addresses, segment.data
     if not buffer:
         return not segment.damaged
@@ -32,7 +32,7 @@ def is_right(segment: Segment) -> bool:
 
 
 def _number(data: bytes) -> int:
-    """A number with the same remainder as these bytes; of long ones that of their quarters takes less time."""
+    """Return a number with the same remainder as these bytes; summing the quarters of long ones is faster."""
     size = len(data)
     if size < 512:
         return int.from_bytes(data, "little")

@@ -1,26 +1,26 @@
-"""What reassembly saw of the network and of closed connections, for the diagnosis: plain data."""
+"""Observations of reassembly about the network and closed connections, for the diagnosis."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 QUIET_NS = 30_000_000_000
-"""A connection without a packet for longer may be forgotten by a device between the two sides."""
+"""A connection without a packet for longer may be dropped by a device between the two sides."""
 
 LATE_NS = 1_000_000_000
-"""By then what one side ends has reached the other, though the capture does not show it."""
+"""Time after which a FIN or RST has reached the other side, even if the capture does not show it."""
 
 NOTICED_NS = 100_000_000
-"""By then a side may know of the end that it has acknowledged: before, what it sends was on its way."""
+"""Time after which a side knows of an end that it acknowledged: data sent earlier was in flight."""
 
-PACKETS_KEPT = 8
+MAX_PACKETS = 8
 
-RESETS_KEPT = 8
-"""So many RSTs that were ignored are named."""
+MAX_RESETS = 8
+"""Ignored RSTs listed per conversation."""
 
 
 class Silence(NamedTuple):
-    """A time without a packet: from when, until when, which side ended it with which packet, and how many the other side had sent."""
+    """A time without a packet: start, end, the side and packet that ended it, and the packets of the other side until then."""
 
     since_ns: int
     until_ns: int
@@ -40,18 +40,18 @@ class Reset(NamedTuple):
     top: int
     beyond: int
     silence: Silence | None = None
-    """It answers the first packet after this, and shows that its sender does not know the connection."""
+    """It answers the first packet after this silence, and shows that its sender does not know the connection."""
     expected: bool = False
-    """Its receiver might have taken it, but goes on."""
+    """Its receiver could have accepted it, but continues."""
 
     @property
     def injected(self) -> bool:
-        """Whether its TTL shows that somebody else sent it."""
+        """Whether its TTL shows another sender."""
         return bool(self.others) and self.ttl not in self.others
 
 
 class LateData(NamedTuple):
-    """The first new bytes that a side sent though the other one had ended the connection at `since_ns`. `refused`: RST came back."""
+    """The first new bytes that a side sent after the other one ended the connection at `since_ns`; `refused`: a RST answered them."""
 
     number: int
     time_ns: int
@@ -63,7 +63,7 @@ class LateData(NamedTuple):
 
 
 class SentAgain(NamedTuple):
-    """The first bytes that were not acknowledged: how many times they were sent, from when to when, and the first packets."""
+    """The first unacknowledged bytes: how often they were sent, first and last time, and the first packets."""
 
     position: int
     times: int
@@ -73,18 +73,18 @@ class SentAgain(NamedTuple):
 
 
 SENT_OFTEN = 3
-"""Bytes that were sent so often and never acknowledged do not reach their receiver."""
+"""Transmissions without acknowledgement that show that bytes do not reach their receiver."""
 
 
 class Signs(NamedTuple):
-    """Of one conversation: the RST that ended it, those that changed nothing; by side data for a closed connection, and data that was
-    sent again and never acknowledged."""
+    """Of one conversation: the RST that ended it, ignored ones; by side, data for a closed connection, and data retransmitted
+    without acknowledgement."""
 
     reset: Reset | None = None
     ignored: tuple[Reset, ...] = ()
     late: tuple[LateData | None, LateData | None] = (None, None)
     unacknowledged: tuple[SentAgain | None, SentAgain | None] = (None, None)
     silence: Silence | None = None
-    """The last long one."""
+    """The last long silence."""
     damaged: tuple[int, int] = (0, 0)
-    """By side segments with a wrong checksum that were sent again."""
+    """By side, segments with a wrong checksum that were retransmitted."""

@@ -668,7 +668,7 @@ def test_bytes_that_wait_in_all_conversations_are_limited() -> None:
 )
 def test_bytes_of_another_file_that_do_not_fit_are_told(segment: Segment, differs: bool) -> None:
     (story,) = run([*made([*handshake(), a(1000, b"hello")]), *made([segment], 4, file=1)])
-    assert story.conversation.foreign == (1 if differs else None)
+    assert story.conversation.other_file == (1 if differs else None)
 
 
 # Several conversations between the same ports
