@@ -217,8 +217,8 @@ def in_says(patch: pytest.MonkeyPatch, number: int) -> None:
             return str(self.info(message))
 
     def guarded(one: Any) -> Any:
-        teller = None if one.info_with_context is None else lambda: Guarded(one.info_with_context())
-        return msgspec.structs.replace(one, info=one.info if teller else Guarded(one.info), teller=teller)
+        making = None if one.info_with_context is None else lambda: Guarded(one.info_with_context())
+        return msgspec.structs.replace(one, info=one.info if making else Guarded(one.info), info_with_context=making)
 
     patch.setattr("streamdump.protocols.PROTOCOLS", tuple(map(guarded, PROTOCOLS)))
 
