@@ -14,7 +14,7 @@ from streamdump.detect import Detector
 from streamdump.errors import BARRIER, CaptureError
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Gap, Message
-from streamdump.pair import Pairer
+from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.buffer import ReceiveBuffer
 from streamdump.protocols.dissector import Dissector

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from streamdump.model import END, Exchange, Gap, Message
-from streamdump.pair import MAX_EARLY, MAX_EARLY_PER_KEY, MAX_TEXT, STALE, UNSURE, Link, Pairer, PairOutputs, PairRules, behind
+from streamdump.pair.doubt import STALE, UNSURE
+from streamdump.pair.exchanges import Link, PairOutputs, PairRules, behind
+from streamdump.pair.pairer import MAX_EARLY, MAX_EARLY_PER_KEY, MAX_TEXT, Pairer
 from streamdump.protocols.records import (
     GAP,
     HANDED_ON,

@@ -22,7 +22,8 @@ from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.table import EPOCH, SEGMENT, PackedRows
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options
-from streamdump.pair import Pairer, PairOutputs, PairRules
+from streamdump.pair.exchanges import PairOutputs, PairRules
+from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Protocol

@@ -11,7 +11,8 @@ from ..detect import BY_NAME, TOO_FEW, Detector, Suspicion, forced
 from ..errors import Report, describe_exception
 from ..layers.proxy import ProxyHeader, ProxyLayer
 from ..model import END, Close, ConversationRow, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
-from ..pair import Pairer, PairOutputs, PairRules
+from ..pair.exchanges import PairOutputs, PairRules
+from ..pair.pairer import Pairer
 from ..protocols import server_ports
 from ..protocols.buffer import Range
 from ..protocols.compare_rules import HandshakeProgress

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ..detect import TOO_FEW, neighbour
 from ..model import END, Ending, Message, Options
-from ..pair import Moment, behind, waiting
+from ..pair.exchanges import Moment, behind
+from ..pair.pairer import waiting
 from ..protocols import PORTS, PROTOCOLS, known_ports, server_ports
 from ..protocols.records import NONE, SENDERS, Event, rfc3339
 from ..tcp.assembler import REUSED, never_acknowledged

@@ -13,7 +13,8 @@ import msgspec
 from ..capture.ends import back
 from ..errors import Report
 from ..model import ConversationRow, Ending, Options, Pair, Segment
-from ..pair import KEYS_COUNTED, Link, Pairer
+from ..pair.exchanges import Link
+from ..pair.pairer import KEYS_COUNTED, Pairer
 from ..protocols.protocol import Tally
 from ..protocols.records import Event
 from ..tcp.assembler import ACK, SYN, Pool

@@ -14,7 +14,7 @@ from ..capture.ends import back, endpoints, ends_between
 from ..capture.selection import ConversationSpan
 from ..errors import Report, describe_exception
 from ..model import END, ConversationRow, Options, Segment
-from ..pair import KEYS_COUNTED, asked_since
+from ..pair.pairer import KEYS_COUNTED, asked_since
 from ..protocols import PORTS, PROTOCOLS
 from ..protocols.records import LARGE, ORDER_KEY, Event
 from ..tcp.assembler import ACK, SYN, TcpStream

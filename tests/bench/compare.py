@@ -91,7 +91,7 @@ def tcp(path: str) -> int:
 
 def parse(path: str) -> int:
     """The engine up to pairing, which is switched off."""
-    from streamdump.pair import Pairer
+    from streamdump.pair.pairer import Pairer
 
     run: Any = Pairer.run
     Pairer.run = lambda self, emitted: emitted  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import pytest
 from streamdump.errors import BARRIER
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Ending, Exchange, Gap, Message, Options, Record
-from streamdump.pair import Pairer
+from streamdump.pair.pairer import Pairer
 from streamdump.tcp.assembler import TcpStream
 from tests.bench.live import PING, PONG, batch_of, conversation
 from tests.capture.test_live import pings
@@ -23,13 +23,13 @@ START = 1_700_000_000 * SECOND
 IGGY = ((8090, "iggy", None),)
 
 PLANTED = """
-import streamdump.pair
-take = streamdump.pair.Pairer.pair
+import streamdump.pair.pairer
+take = streamdump.pair.pairer.Pairer.pair
 def planted(self, one, append):
     if one.record.conversation == 0 and one.record.position >= 16:
         raise ZeroDivisionError
     take(self, one, append)
-streamdump.pair.Pairer.pair = planted
+streamdump.pair.pairer.Pairer.pair = planted
 """
 """The third request of the first conversation is too much."""
 
@@ -162,7 +162,7 @@ def test_peers_on_the_loopback_interface(tmp_path: Path) -> None:
     }
     told = [line for line in err.splitlines() if "internal error: " in line]
     assert len(told) == 1
-    assert "ZeroDivisionError in streamdump/pair.py:" in told[0]
+    assert "ZeroDivisionError in streamdump/pair/pairer.py:" in told[0]
     assert f" of lo, conversation 0 {made[0]['src']} > {made[0]['dst']} iggy: " in told[0]
     assert "1 internal error" in err.splitlines()[-1]
 

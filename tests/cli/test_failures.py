@@ -25,7 +25,7 @@ from streamdump.cli.exits import ExitCode
 from streamdump.cli.run import lines_of
 from streamdump.errors import BARRIER, InternalError
 from streamdump.model import Ending, Exchange, Gap, Message
-from streamdump.pair import Pairer
+from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.schema import schema
 from tests.support.planting import GOLDEN, Planted, plant
@@ -306,17 +306,17 @@ def test_an_interruption_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_a_terminal_is_told_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import streamdump.pair\n"
-        "take = streamdump.pair.Pairer.pair\n"
+        "import streamdump.pair.pairer\n"
+        "take = streamdump.pair.pairer.Pairer.pair\n"
         "def planted(self, one, append):\n"
         "    if getattr(one.record, 'name', '') == 'Create':\n"
         "        raise ZeroDivisionError\n"
         "    take(self, one, append)\n"
-        "streamdump.pair.Pairer.pair = planted\n"
+        "streamdump.pair.pairer.Pairer.pair = planted\n"
     )
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
     assert code == 5
-    assert "streamdump: internal error: ZeroDivisionError in streamdump/pair.py:" in text
+    assert "streamdump: internal error: ZeroDivisionError in streamdump/pair/pairer.py:" in text
     assert "Traceback" not in text
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
     assert "Traceback" in text

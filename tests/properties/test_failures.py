@@ -23,7 +23,15 @@ from tests.support.planting import BATCHES, GOLDEN, Result, check, run
 
 CAPTURES = [path for path in sorted(GOLDEN.rglob("*.pcap*")) if path.suffix != ".jsonl" and path.stat().st_size < 30_000]
 
-ROOMS = ["streamdump.tcp.assembler", "streamdump.detect", "streamdump.pair", "streamdump.bson", "streamdump.conversation.conversation"]
+ROOMS = [
+    "streamdump.tcp.assembler",
+    "streamdump.detect",
+    "streamdump.pair.doubt",
+    "streamdump.pair.exchanges",
+    "streamdump.pair.pairer",
+    "streamdump.bson",
+    "streamdump.conversation.conversation",
+]
 ROOMS += [
     info.name
     for package in (streamdump.protocols, streamdump.layout)
@@ -36,7 +44,7 @@ ERRORS = (ZeroDivisionError, TypeError, AttributeError, AssertionError, MemoryEr
 PASSED_OVER = {
     "streamdump.conversation.conversation": """__init__ _end _gaps _hand_on _settle decide fail feed finish guard
         mark_of note parse relieve report row united wake""",
-    "streamdump.pair": "_forget _light _small fail lighten",
+    "streamdump.pair.pairer": "_compacted _forget _is_small compact fail",
     "streamdump.protocols.parser": "bytes_of hand_on unread",
     "streamdump.protocols.records": "count_gap range_of rfc3339 _second_text",
     "streamdump.tcp.assembler": "__init__",

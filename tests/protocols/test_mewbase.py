@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import END, Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
-from streamdump.pair import Link, Pairer, PairOutputs, PairRules, behind
+from streamdump.pair.exchanges import Link, PairOutputs, PairRules, behind
+from streamdump.pair.pairer import Pairer
 from streamdump.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
 from streamdump.protocols.mewbase.heuristic import heuristic
 from streamdump.protocols.mewbase.info import info, unanswered

@@ -14,7 +14,7 @@ import pytest
 from streamdump import snapshot
 from streamdump.errors import ForeignState
 from streamdump.model import Options
-from streamdump.pair import Pairer
+from streamdump.pair.pairer import Pairer
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
 from streamdump.session import Session
 from streamdump.spark import flows, rows

@@ -22,7 +22,7 @@ from streamdump.cli.exits import ExitCode
 from streamdump.errors import BARRIER, Report
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
-from streamdump.pair import Pairer
+from streamdump.pair.pairer import Pairer
 from streamdump.protocols.parser import Parser
 from streamdump.spark import flows, follow, tables
 from streamdump.spark.follow import Follow
@@ -42,13 +42,13 @@ SOME = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
 OTHERS = [SOME, GOLDEN / "iggy" / "seed-lossy.pcap", GOLDEN / "mewbase" / "java-query.pcap", GOLDEN / "seastar-rpc" / "lz4_snap120.pcap"]
 
 PLANTED = """
-import streamdump.pair
-take = streamdump.pair.Pairer.pair
+import streamdump.pair.pairer
+take = streamdump.pair.pairer.Pairer.pair
 def planted(self, one, append):
     if getattr(one.record, "name", "") == "Create":
         raise ZeroDivisionError
     take(self, one, append)
-streamdump.pair.Pairer.pair = planted
+streamdump.pair.pairer.Pairer.pair = planted
 """
 
 

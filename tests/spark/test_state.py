@@ -21,7 +21,7 @@ from streamdump import snapshot
 from streamdump.bson import Special
 from streamdump.errors import ForeignState
 from streamdump.model import Options, SideData, StreamGap
-from streamdump.pair import _Batch
+from streamdump.pair.open_requests import RequestBatch
 from streamdump.protocols.iggy.candidates import Asked
 from streamdump.protocols.rabbitmq.dissector import Phase, StreamDissector
 from streamdump.protocols.seastar.info import paired
@@ -70,7 +70,7 @@ def parted(one: Any) -> list[Any]:
         return sorted(one)
     if isinstance(one, msgspec.Struct):
         return [getattr(one, name) for name in one.__struct_fields__]
-    if isinstance(one, _Batch):
+    if isinstance(one, RequestBatch):
         return [one.asked, one.left, one.refused]
     if isinstance(one, Pool):
         return [one._queue, one.total, one.count, one._tickets]
@@ -84,8 +84,8 @@ def pool(parts: list[Any]) -> Pool:
     return made
 
 
-def batch(parts: list[Any]) -> _Batch:
-    made = _Batch(None, 1)  # type: ignore[arg-type]
+def batch(parts: list[Any]) -> RequestBatch:
+    made = RequestBatch(None, 1)  # type: ignore[arg-type]
     made.asked, made.left = parts  # type: ignore[assignment]
     return made
 
@@ -130,7 +130,7 @@ def graphs(draw: st.DrawFn) -> Any:
             one.update(zip(draw(st.lists(st.text() | st.integers(), unique=True, min_size=5, max_size=5)), parts, strict=False))
         elif isinstance(one, Pool):
             one._queue = parts  # type: ignore[assignment]
-        elif isinstance(one, _Batch) and len(parts) > 1:
+        elif isinstance(one, RequestBatch) and len(parts) > 1:
             one.asked, one.left = parts[:2]
     return objects
 
@@ -274,7 +274,7 @@ SIDE = [SideCounts.__module__, "Side", list(SideCounts.__struct_fields__)]
         ([["streamdump.model", "Options", [one.name for one in fields(Options)]]], []),
         ([["streamdump.inspector", "Inspector", []]], [[snapshot.OBJECT, 0]]),
         ([["streamdump.tcp.assembler", "Pool", ["total"]]], [[snapshot.OBJECT, 0, 1]]),
-        ([["streamdump.pair", "Pairer", []]], [[snapshot.OBJECT, 0]]),
+        ([["streamdump.pair.pairer", "Pairer", []]], [[snapshot.OBJECT, 0]]),
         ([], [[snapshot.LIST, ["named", "os", "system"]]]),
         ([], [[snapshot.LIST, ["named", "streamdump.snapshot", "sys"]]]),
         ([], [[snapshot.LIST, ["named", "streamdump.snapshot", "blake2b"]]]),

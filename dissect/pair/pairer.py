@@ -1,63 +1,34 @@
-"""Requests with their responses: who answers whom, how long it took, and which requests stay open."""
+"""The open requests of one conversation, and the responses that answer them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from .model import Exchange, Message, Pair
-from .protocols.compare_rules import HandshakeProgress
-from .protocols.protocol import Tally
-from .protocols.records import (
+from ..model import Exchange, Message
+from ..protocols.compare_rules import HandshakeProgress
+from ..protocols.records import (
     GAP,
     HANDED_ON,
     LARGE,
-    LOST,
-    NONE,
     OPTIONAL_RESPONSE,
     ORDER_KEY,
     PARTIAL_RESPONSE,
     REQUEST,
     REQUESTS,
     RESPONSES,
-    SKIPPED,
     Event,
-    rfc3339,
 )
-
-
-class Moment(NamedTuple):
-    """When it was certain how a request ended, and where the record of that stands."""
-
-    order: int
-    rank: int
-    position: int
-    time_ns: int
-
-    @property
-    def time(self) -> str:
-        return rfc3339(self.time_ns)
-
-
-BEHIND = 2
-"""The rank of what is certain with the end of a conversation: behind all that either side sent."""
-
-
-def behind(order: int = 0, position: int = 0, time_ns: int = 0) -> Moment:
-    """Return the moment behind all that either side sent."""
-    return Moment(order, BEHIND, position, time_ns)
-
+from .doubt import UNSURE, Doubt, add_note
+from .exchanges import FAILED, Exchanges, Moment, PairOutputs, PairRules, moment_of
+from .open_requests import RequestBatch, entries_of, oldest_of, open_in, request_of
 
 KEYS = "keys"
 """What of a large request is kept in the place of lists: the keys of what it asks for."""
-
-Link = tuple[Message | Exchange, Event, Message | None]
-"""(a record, the request it names, the response it names): numbers are known only when records are handed out."""
 
 KEYS_PER_REQUEST = 64
 """So many keys a request may stay open on average, when as many requests are open as may be."""
@@ -74,245 +45,6 @@ MAX_EARLY_PER_KEY = 16
 MAX_TEXT = 64
 """Of such a message numbers are kept, and texts up to this length: what notes may need."""
 
-UNSURE = "bytes were lost and the id is used again: this may answer another request"
-
-FAILED = "internal error"
-
-STALE = "bytes of both sides were lost since this request: the response may be that of a later one with the same id"
-
-
-class _Batch(msgspec.Struct):
-    """A request that several responses answer piece by piece (Publish)."""
-
-    asked: Event
-    left: int
-    refused: bool = False
-
-
-class Doubt:
-    """Where bytes are missing, and the keys of open requests that therefore do not tell for certain any more which request is answered."""
-
-    __slots__ = ("doubtful", "gaps", "looked", "lost", "stale")
-
-    def __init__(self) -> None:
-        self.gaps = [-1, -1]
-        """By side where the last gap lies, and in `lost` the last that is no bytes which were only passed over."""
-        self.lost = [-1, -1]
-        self.doubtful: set[Hashable] = set()
-        """Of several open requests that may be one off, as an answer was lost."""
-        self.stale: set[Hashable] = set()
-        """Of open requests whose answer may have been lost together with a later request of the same id."""
-        self.looked = -1
-
-    def lose(self, one: Event, queues: dict[Hashable, Any] | None) -> None:
-        """A gap. Where bytes of both sides were lost, what has been open since before has a queue of its own in `queues` from now on, so
-        that `note` sees it; `queues`: what is open where keys are used again."""
-        self.gaps[one.rank] = one.order
-        if one.record.reason != "skipped":
-            self.lost[one.rank] = one.order
-        since = min(self.gaps)
-        if queues is None or since <= self.looked:
-            return
-        found = []
-        for key in reversed(queues):
-            order = _oldest(queues[key]).order
-            if order <= self.looked:
-                break
-            if order <= since:
-                found.append(key)
-        for key in found:
-            if type(queues[key]) is not deque:
-                queues[key] = deque((queues[key],))
-        self.stale.update(found)
-        self.looked = since
-
-    def reason(self, asked: Event) -> str | None:
-        """Why this request may have an answer that is not here."""
-        answering = 1 - asked.rank
-        if self.gaps[answering] < asked.order:
-            return None
-        return LOST if self.lost[answering] >= asked.order else SKIPPED
-
-    def note(self, one: Event, key: Hashable, asked: Event, following: Any) -> None:
-        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes; `following`: the
-        next one that is open with it.
-
-        From then on all are one off, until none is open.
-        """
-        if following is None:
-            self.doubtful.discard(key)
-            if key in self.stale:
-                self.stale.discard(key)
-                _note(one, STALE)
-        elif key not in self.doubtful and _asked(following).order < one.order and max(self.gaps) >= asked.order:
-            self.doubtful.add(key)
-        if key in self.doubtful:
-            _note(one, UNSURE)
-
-    def forget(self, key: Hashable) -> None:
-        """Nothing is open with this key."""
-        self.doubtful.discard(key)
-        self.stale.discard(key)
-
-
-def _note(one: Event, note: str) -> None:
-    message: Message = one.record
-    if note not in message.notes:
-        message.notes = [*message.notes, note]
-
-
-def _each(entry: Any) -> Iterable[Any]:
-    """The requests that are open with one key, the oldest first."""
-    return entry if type(entry) is deque else (entry,)
-
-
-def _asked(one: Any) -> Event:
-    asked: Event = one.asked if type(one) is _Batch else one
-    return asked
-
-
-def _oldest(entry: Any) -> Event:
-    return _asked(entry[0] if type(entry) is deque else entry)
-
-
-def _compacted(one: Event) -> Event:
-    message = copy(one.record)
-    message.fields = {name: value for name, value in message.fields.items() if _is_small(value)}
-    if one.role == REQUESTS:
-        message.fields[KEYS] = one.key
-    message.raw = message.spans = None
-    return replace(one, record=message)
-
-
-def _is_small(value: Any) -> bool:
-    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_TEXT)
-
-
-class PairRules(NamedTuple):
-    """How the requests of a conversation are paired.
-
-    `reuse`: what a key that is still open means: "queue", the oldest waiting request is answered first, or "supersede", the older request
-    will not be answered any more. `limit`: how many may be open. `every`: write an exchange for answered ones too. `from_start`: the
-    capture has the conversation's beginning. `paired` and `unanswered` are those of the protocol.
-    """
-
-    reuse: str
-    limit: int
-    every: bool
-    from_start: bool = False
-    paired: Callable[[Message, Message], list[str]] | None = None
-    unanswered: Callable[[Message, int], str | None] | None = None
-
-
-class PairOutputs(NamedTuple):
-    """What pairing fills besides the records.
-
-    `tallies` count the requests that were refused and that a limit ends. `large` gets messages, of any conversation, that may be
-    remembered: for whoever hands them on, to call `compact` then. `pairs` gets every exchange with its messages, where these are wanted;
-    some of them may never be handed on.
-    """
-
-    links: list[Link]
-    large: list[tuple[Pairer, Event]]
-    tallies: tuple[Tally, ...] = ()
-    pairs: list[Pair] | None = None
-
-
-class Exchanges:
-    """Reports how the requests of one conversation end: links to what answers them, exchanges, pairs, and counts."""
-
-    def __init__(self, rules: PairRules, outputs: PairOutputs, handshake: HandshakeProgress | None = None) -> None:
-        self.reuse, self.limit, self.every, self.from_start, self.paired, self.unanswered = rules
-        self.links, self.large, self.tallies, self.pairs = outputs
-        self.handshake = HandshakeProgress() if handshake is None else handshake
-        self.untimed = False
-        """Packets of the conversation have no time: nothing is known of how long anything took."""
-        self.refused = 0
-        """Requests that the packet at hand refused."""
-        self._late: dict[int, Event] = {}
-        """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
-
-    def prepare(self) -> None:
-        self._late = {id(one): one for one in self._late.values()}
-
-    def _link(self, one: Event, asked: Event) -> None:
-        response, request = one.record, asked.record
-        if not self.handshake.done:
-            self.handshake.answered(request.name, response.outcome or "answered")
-        elapsed = _elapsed(asked, one)
-        response.latency_ns = self._latency(asked, one)
-        if request.stream is not None:
-            response.stream = request.stream
-        self.links.append((response, asked, None))
-        if elapsed < 0:
-            response.notes = [*response.notes, "response begins before its request ends"]
-        elif not (asked.end_captured or self.untimed):
-            at_most = f"the end of its request was not captured: answered after at most {elapsed / 1e6:.3f} ms"
-            response.notes = [*response.notes, at_most]
-        if self.paired is not None:
-            notes = self.paired(request, response)
-            if notes:
-                response.notes = [*response.notes, *notes]
-
-    def _answer(self, one: Event, asked: Event, append: Callable[[Event], None]) -> None:
-        self._link(one, asked)
-        if one.record.outcome == "refused":
-            self._refuse(1)
-        if not (self._late and self._was_late(asked)):
-            self._ended(asked, one, one.record.outcome or "answered", append)
-
-    def _ended(self, asked: Event, response: Event, outcome: Any, append: Callable[[Event], None], moment: Moment | None = None) -> None:
-        """A request was answered, at the moment of its response if no other is given: a record tells so only where that is wanted."""
-        if self.every:
-            append(self._exchange(asked, response, outcome, None, moment or _moment(response)))
-        elif self.pairs is not None:
-            self.pairs.append(Pair(asked.record, response.record, outcome, None, self._latency(asked, response), None))
-
-    def _latency(self, asked: Event, response: Event) -> int | None:
-        return None if self.untimed else latency_of(asked, response)
-
-    def _refuse(self, requests: int) -> None:
-        self.refused += requests
-        for tally in self.tallies:
-            tally.refused += requests
-
-    def _exchange(self, asked: Event, response: Event | None, outcome: Any, reason: str | None, moment: Moment) -> Event:
-        """How a request ended."""
-        request = asked.record
-        exchange = Exchange(
-            1,
-            0,
-            moment.time,
-            moment.time_ns,
-            request.conversation,
-            request.src,
-            request.dst,
-            request.protocol,
-            request.name,
-            request.id,
-            request.stream,
-            0,
-            None,
-            outcome,
-            reason,
-            None if response is None else self._latency(asked, response),
-            # Nobody waited for the bug that ended it
-            None if response is not None or reason == FAILED or self.untimed else moment.time_ns - request.time_ns,
-        )
-        answer = None if response is None else response.record
-        self.links.append((exchange, asked, answer))
-        if self.pairs is not None:
-            self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
-        return Event(*moment[:3], exchange, NONE, None, 0)
-
-    def is_late(self, asked: Event) -> bool:
-        """Whether a request was reported as not answered in time."""
-        return id(asked) in self._late
-
-    def _was_late(self, asked: Event) -> bool:
-        """Whether a request that ends now was reported before."""
-        return self._late.pop(id(asked), None) is not None
-
 
 class Pairer(Exchanges):
     """The open requests of one conversation."""
@@ -320,7 +52,7 @@ class Pairer(Exchanges):
     def __init__(self, rules: PairRules, outputs: PairOutputs, handshake: HandshakeProgress | None = None) -> None:
         super().__init__(rules, outputs, handshake)
         self.open: dict[Hashable, Any] = {}
-        """By key a request, a `_Batch`, or the queue of several."""
+        """By key a request, a `RequestBatch`, or the queue of several."""
         self.optional: dict[Hashable, Event] = {}
         self.early: dict[Hashable, list[tuple[Event, str | None]]] = {}
         """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
@@ -367,7 +99,7 @@ class Pairer(Exchanges):
         elif role == REQUESTS:
             for key in keys:  # type: ignore[attr-defined]
                 entry = self.open.get(key)
-                for batch in () if entry is None else _each(entry):
+                for batch in () if entry is None else entries_of(entry):
                     if batch.asked is one:
                         batch.asked = _compacted(one)
                         return
@@ -402,7 +134,7 @@ class Pairer(Exchanges):
         elif entry is None and self.optional:
             asked = self.optional.pop(key, None)
             if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
-                _note(one, UNSURE)
+                add_note(one, UNSURE)
         if asked is None:
             self._remember(key, one)
             one.record.outcome = None
@@ -425,7 +157,7 @@ class Pairer(Exchanges):
         else:
             opened[key] = one
         if len(opened) - self._spare > self.limit:
-            self._drop_oldest(_moment(one), append)
+            self._drop_oldest(moment_of(one), append)
 
     @property
     def reads(self) -> bool:
@@ -435,8 +167,8 @@ class Pairer(Exchanges):
     def remembered(self) -> Iterator[Message]:
         """The messages that are remembered, which have been handed on."""
         for entry in self.open.values():
-            for one in _each(entry):
-                yield _asked(one).record
+            for one in entries_of(entry):
+                yield request_of(one).record
         for asked in self.optional.values():
             yield asked.record
         for answer in _earlies(self):
@@ -452,17 +184,17 @@ class Pairer(Exchanges):
 
     def orders(self) -> list[int]:
         """When each of them was certain."""
-        found = [_oldest(entry).order for entry in self.open.values()]
+        found = [oldest_of(entry).order for entry in self.open.values()]
         return found + [one.order for one in self.optional.values()] + [one.order for one in _earlies(self)]
 
     def drop(self, until: int, time_ns: int) -> list[Event]:
         """Forget those that came with the packet `until` or before, as there are too many, which is told at this time."""
         out: list[Event] = []
         while self.open:
-            asked = _oldest(next(iter(self.open.values())))
+            asked = oldest_of(next(iter(self.open.values())))
             if asked.order > until:
                 break
-            self._drop_oldest(_moment_of(asked, time_ns), out.append)
+            self._drop_oldest(moment_of(asked, time_ns), out.append)
         for key in [key for key, one in self.optional.items() if one.order <= until]:
             del self.optional[key]
         for key in [key for key, found in self.early.items() if found[0][0].order <= until]:
@@ -475,22 +207,22 @@ class Pairer(Exchanges):
         late = self._late
         before_ns = now_ns - patience_ns
         for entry in self.open.values():
-            for one in _each(entry):
-                asked = _asked(one)
+            for one in entries_of(entry):
+                asked = request_of(one)
                 if asked.record.time_ns > before_ns:
                     break
-                if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
+                if id(asked) not in late and not (type(one) is RequestBatch and one.left < 0):
                     if asked.role == REQUEST and asked.key in self.partial:
                         continue
                     late[id(asked)] = asked
                     time_ns = asked.record.time_ns + patience_ns
-                    out.append(self._exchange(asked, None, "unanswered", "timeout", _moment_of(asked, time_ns)))
+                    out.append(self._exchange(asked, None, "unanswered", "timeout", moment_of(asked, time_ns)))
         return out
 
     def close(self, reason: str, moment: Moment) -> list[Event]:
         """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
         the request itself reports at the end. One that was answered in part counts as answered. `moment`: the end."""
-        found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
+        found = {id(asked): asked for entry in self.open.values() for asked in open_in(entry)}
         out: list[Event] = []
         for asked in sorted(found.values(), key=ORDER_KEY):
             if not self.handshake.done:
@@ -514,13 +246,13 @@ class Pairer(Exchanges):
             for tally in self.tallies:
                 tally.unanswered -= sum(type(one.record) is Exchange and one.record.outcome == "unanswered" for one in self.out)
         without = {id(one.record) for one in unreleased}
-        waiting = [asked for entry in self.open.values() for asked in _asked_of(entry)]
+        waiting = [asked for entry in self.open.values() for asked in open_in(entry)]
         found = {id(asked.record): asked for asked in waiting + answered if id(asked) not in self._late}
         self._forget()
         self.handshake.midway = False
         ended = sorted([asked for key, asked in found.items() if key not in without], key=ORDER_KEY)
         self.left = len(ended)
-        return [self._exchange(asked, None, "unanswered", FAILED, _moment(asked)) for asked in ended]
+        return [self._exchange(asked, None, "unanswered", FAILED, moment_of(asked)) for asked in ended]
 
     def _forget(self) -> None:
         self.open.clear()
@@ -545,23 +277,23 @@ class Pairer(Exchanges):
             else:
                 self.open[key] = deque((older, one))
             if len(self.open[key]) > self.limit:
-                self._limit(self.open[key].popleft(), _moment(one), append)
+                self._limit(self.open[key].popleft(), moment_of(one), append)
             return
         self.repeats = True
         del self.open[key]
         self.open[key] = one
         if self.doubt is not None:
             self.doubt.forget(key)
-        asked = _oldest(older)
-        if not self._end_with_partial(asked, _moment(one), append) and not self._was_late(asked):
-            append(self._exchange(asked, None, "superseded", None, _moment(one)))
+        asked = oldest_of(older)
+        if not self._end_with_partial(asked, moment_of(one), append) and not self._was_late(asked):
+            append(self._exchange(asked, None, "superseded", None, moment_of(one)))
 
     def _on_requests(self, one: Event, append: Callable[[Event], None]) -> None:
         opened = self.open
         keys: Any = one.key
         if not keys:
             return
-        batch = _Batch(one, len(keys))
+        batch = RequestBatch(one, len(keys))
         if self.early:
             early = [self._early(key, one) for key in keys]
             keys = [key for key, found in zip(keys, early, strict=True) if found is None]
@@ -583,16 +315,16 @@ class Pairer(Exchanges):
         if batch.left > 1:
             self._spare += batch.left - 1
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
-            self._drop_oldest(_moment(one), append)
+            self._drop_oldest(moment_of(one), append)
 
     def _on_responses(self, one: Event, append: Callable[[Event], None]) -> None:
         opened = self.open
-        done: list[_Batch] = []
+        done: list[RequestBatch] = []
         keys: Any = one.key
         response = one.record
         refused = response.outcome == "refused"
         first: Event | None = None
-        batch: _Batch | None = None
+        batch: RequestBatch | None = None
         for key in keys:
             entry: Any = opened.get(key)
             if entry is None:
@@ -666,18 +398,18 @@ class Pairer(Exchanges):
             self._refuse(1)
         if not self.handshake.done:
             self.handshake.answered(one.record.name, outcome)
-        append(self._exchange(one, response, outcome, None, _moment(one)))
+        append(self._exchange(one, response, outcome, None, moment_of(one)))
 
     def _drop_oldest(self, moment: Moment, append: Callable[[Event], None]) -> None:
         key = next(iter(self.open))
         entry = self.open.pop(key)
         if self.doubt is not None:
             self.doubt.forget(key)
-        for older in _each(entry):
+        for older in entries_of(entry):
             self._limit(older, moment, append)
 
     def _limit(self, older: Any, moment: Moment, append: Callable[[Event], None]) -> None:
-        if type(older) is _Batch:
+        if type(older) is RequestBatch:
             if older.left < 0:
                 return
             self._spare -= max(0, older.left - 1)
@@ -698,6 +430,19 @@ class Pairer(Exchanges):
             append(self._exchange(older, None, "unanswered", "limit", moment))
 
 
+def _compacted(one: Event) -> Event:
+    message = copy(one.record)
+    message.fields = {name: value for name, value in message.fields.items() if _is_small(value)}
+    if one.role == REQUESTS:
+        message.fields[KEYS] = one.key
+    message.raw = message.spans = None
+    return replace(one, record=message)
+
+
+def _is_small(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= MAX_TEXT)
+
+
 def _on_gap(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
     if pairer.doubt is None:
         pairer.doubt = Doubt()
@@ -706,10 +451,10 @@ def _on_gap(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None
 
 def _on_partial_response(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
     entry = pairer.open.get(one.key)
-    if entry is None or _is_older(pairer, one, _oldest(entry)):
+    if entry is None or _is_older(pairer, one, oldest_of(entry)):
         one.record.outcome = None
     else:
-        pairer._link(one, _oldest(entry))
+        pairer._link(one, oldest_of(entry))
         pairer.partial[one.key] = one
 
 
@@ -736,36 +481,15 @@ def _earlies(pairer: Pairer) -> Iterator[Event]:
     return (one for found in pairer.early.values() for one, _ in found)
 
 
-def _elapsed(asked: Event, response: Event) -> int:
-    """Return the time from the last captured byte of a request to the first byte of its response."""
-    time_ns: int = asked.record.time_ns
-    return response.first_time - time_ns
-
-
-def latency_of(asked: Event, response: Event) -> int | None:
-    """Return the time from the last byte of a request to the first byte of its response; None where that last byte was not captured."""
-    return _elapsed(asked, response) if asked.end_captured else None
-
-
-def _moment(one: Event) -> Moment:
-    """When a record was certain, which tells how a request ended."""
-    return Moment(*ORDER_KEY(one), one.record.time_ns)
-
-
-def _moment_of(asked: Event, time_ns: int) -> Moment:
-    """A moment that tells of a request, at its place."""
-    return Moment(*ORDER_KEY(asked), time_ns)
-
-
 def asked_since(pairer: Pairer, time_ns: int) -> list[int]:
     """When the open requests were made that are younger."""
-    times = [_asked(one).record.time_ns for entry in pairer.open.values() for one in _each(entry)]
+    times = [request_of(one).record.time_ns for entry in pairer.open.values() for one in entries_of(entry)]
     return [one for one in times if one > time_ns]
 
 
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
     """The requests that have no response by now, and why they will have none if the other side has ended at this time."""
-    found = {id(asked): asked for entry in pairer.open.values() for asked in _asked_of(entry)}
+    found = {id(asked): asked for entry in pairer.open.values() for asked in open_in(entry)}
     asked = [one for one in found.values() if one.role != REQUEST or one.key not in pairer.partial]
     return [(one.record, "timeout" if pairer.is_late(one) else _why(pairer, one, time_ns, "closed")) for one in asked]
 
@@ -788,12 +512,3 @@ def _mixed(pairer: Pairer, asking: int) -> bool:
     capture lacks."""
     lacking = not pairer.from_start or (pairer.doubt is not None and pairer.doubt.gaps[asking] >= 0)
     return pairer.repeats and (lacking or pairer.reuse == "supersede")
-
-
-def _asked_of(entry: Any) -> Iterator[Event]:
-    """The open requests that stand for a key."""
-    for one in _each(entry):
-        if type(one) is not _Batch:
-            yield one
-        elif one.left >= 0:
-            yield one.asked

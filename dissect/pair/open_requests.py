@@ -1,0 +1,42 @@
+"""Requests that are open: each entry is the request of one key, a batch that shares several keys, or the queue of those with one key."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from ..protocols.records import Event
+
+
+class RequestBatch(msgspec.Struct):
+    """A request with several keys, each of which is answered (Publish)."""
+
+    asked: Event
+    left: int
+    refused: bool = False
+
+
+def entries_of(entry: Any) -> Iterable[Any]:
+    """Return what is open with one key, the oldest first."""
+    return entry if type(entry) is deque else (entry,)
+
+
+def request_of(one: Any) -> Event:
+    asked: Event = one.asked if type(one) is RequestBatch else one
+    return asked
+
+
+def oldest_of(entry: Any) -> Event:
+    return request_of(entry[0] if type(entry) is deque else entry)
+
+
+def open_in(entry: Any) -> Iterator[Event]:
+    """Yield the open requests of an entry."""
+    for one in entries_of(entry):
+        if type(one) is not RequestBatch:
+            yield one
+        elif one.left >= 0:
+            yield one.asked
