@@ -169,7 +169,7 @@ class LiveRun(RunReport):
         self.inspector = Inspector([self.live], options, keys=self.keys)
         self.embed = wanted.embed
         if self.embed:
-            self.keys.asked = b""
+            self.keys.used_lines = b""
         self.writer: PcapngWriter | None = None
         self._interrupted = 0
         try:
@@ -224,8 +224,8 @@ class LiveRun(RunReport):
                 if self.writer is not None:
                     if self.embed:
                         # Others want keys before the packets that need them
-                        self.writer.secrets(self.keys.asked or b"")
-                        self.keys.asked = b""
+                        self.writer.secrets(self.keys.used_lines or b"")
+                        self.keys.used_lines = b""
                     self.writer.write(batch)
                 records = inspector.process(batch) if records is None else records
                 self.warn()

@@ -559,14 +559,14 @@ def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
     if not keys.given:
         return ["--keylog FILE reads TLS with its keys"] if "TLS" in names else []
     missing = "TLS, keys missing" in names
-    empty = keys.named and missing and not (keys or keys.troubles or keys.damaged)
+    empty = keys.named and missing and not (keys or keys.errors or keys.damaged)
     told = those(
         (keys.damaged, f"{count(keys.damaged, 'line')} of the key log not understood"),
         (empty, "the key log holds no secret"),
         (keys.rsa and missing, f"{count(keys.rsa, 'line')} with RSA premaster secrets not read; CLIENT_RANDOM lines are"),
         (keys.dropped, f"{count(keys.dropped, 'session')} of the key log dropped for newer ones"),
     )
-    return [*keys.troubles, *told]
+    return [*keys.errors, *told]
 
 
 def _passed_over(counters: PacketCounters) -> list[str]:

@@ -146,7 +146,7 @@ class Conversation:
             emitted = self.go_on(items, segment.order)
             self._hand_on()
             known = self.parser is not None and self.detector is None
-            self.steady = known and tcp.end is None and self.tls.plain and self.proxy is None
+            self.steady = known and tcp.end is None and self.tls.not_tls and self.proxy is None
             return emitted
         except Exception as error:
             return self.fail(error, mark_of(segment), segment, side)
@@ -191,7 +191,7 @@ class Conversation:
         """The records that these bytes make certain with the packet `current`; `final`: they wait for no keys."""
         tcp = self.tcp
         emitted: list[Event] = []
-        if items or self.tls.stage is not None or (self.proxy is not None and self.proxy.held):
+        if items or self.tls.decryptor is not None or (self.proxy is not None and self.proxy.held):
             emitted = self._read(items, current, final)
         if tcp.closed is not None and not self.done and not self.tls.waits:
             emitted += self._close(current)
@@ -220,7 +220,7 @@ class Conversation:
             items = _strip(self, self.proxy, items)
         if self.verdict is None and self.detector is None:
             self._begin()
-        if not self.tls.plain:
+        if not self.tls.not_tls:
             items = self.run.tls_manager.feed(self.tls, self.tcp, items, current, final)
             self._learn()
         if self.detector is not None:
@@ -320,8 +320,8 @@ class Conversation:
                         tally.faults -= 1
             ended = self.pairer.fail(made)
             self._settle(len(ended))
-        if not self.tls.plain:
-            ended = ended + self.guard(mark[0], self.tls.break_off)
+        if not self.tls.not_tls:
+            ended = ended + self.guard(mark[0], self.tls.stop_reading)
         if tcp.closed is None or self.ended:
             return ended
         self.done = self.ended = True
@@ -461,7 +461,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
     unread_ranges: list[list[tuple[int, int]]] = [[], []]
-    reach = conversation.tls.reach() or stream_bytes(conversation)
+    reach = conversation.tls.decrypted_sizes() or stream_bytes(conversation)
     for side, start, end in conversation.unread_ranges:
         unread_ranges[side].append((start, min(end, reach[side])))
     order, _, _, time_ns = tcp.last

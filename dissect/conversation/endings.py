@@ -49,7 +49,7 @@ def patience_ns(options: Options) -> int:
 def report_early(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[Event]:
     """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
     has failed. Where nothing that comes will change it, the diagnosis is told as well."""
-    run, tcp, facts = conversation.run, conversation.tcp, conversation.tls.known()
+    run, tcp, facts = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
     failed = facts is not None and any(alert.fatal for alert in facts.alerts)
     assert tcp.end is not None
     patience = 0 if failed else patience_ns(run.options)
@@ -97,9 +97,9 @@ def ports_of(conversation: Conversation) -> tuple[int, int]:
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
     """The end of a conversation, for the diagnosis; `before`: where it is told ahead, the requests that will have no response, and why."""
     from ..diagnose.ends import closed_of
-    from ..tls.diagnostics import troubles
+    from ..tls.diagnostics import failures
 
-    run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.known()
+    run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
     assert run.windows is not None
     first_bytes, from_start = conversation.first_bytes, conversation.from_start
     end = end_of(conversation)
@@ -111,7 +111,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         conversation.client,
         _expected(ports_of(conversation), run.options),
         tls,
-        troubles(tls) if tls else {},
+        failures(tls) if tls else {},
         (None, None) if tcp.untimed else run.windows.of(tcp, end.time_ns),
         conversation.failure,
         conversation.facts or {},

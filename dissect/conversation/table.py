@@ -444,10 +444,10 @@ class ConversationTable:
 
     def _resume_tls(self, emitted: list[Event], current: int) -> list[Event]:
         """Let conversations go on whose TLS need not wait for keys any longer."""
-        woken = self.run.tls_manager.woken(current)
-        if not woken:
+        resumed = self.run.tls_manager.resumed(current)
+        if not resumed:
             return emitted
-        emitted = [*emitted, *_resume(self._by_index, woken, current)]
+        emitted = [*emitted, *_resume(self._by_index, resumed, current)]
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
@@ -514,9 +514,9 @@ def _row(one: Conversation, number: int) -> list[ConversationRow]:
         return []
 
 
-def _resume(conversations: Mapping[int, Conversation], woken: Iterable[int], current: int) -> list[Event]:
+def _resume(conversations: Mapping[int, Conversation], resumed: Iterable[int], current: int) -> list[Event]:
     """The records of conversations whose TLS stops waiting for keys with the packet `current`."""
-    ones = [conversations[index] for index in woken]
+    ones = [conversations[index] for index in resumed]
     return [record for one in ones for record in one.guard(current, one.go_on, [], current)]
 
 

@@ -166,6 +166,6 @@ class TlsOverwriter(TlsManager):
         for item in items:
             sides[item.side].feed(item)
         found = super().feed(tls, tcp, items, release, final)
-        if tls.plain and tls.unread is None:
+        if tls.not_tls and tls.unread is None:
             del self.sides[index]
         return found

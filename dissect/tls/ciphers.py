@@ -1,7 +1,7 @@
-"""Opens sealed records: checks that they are as they were sent, and gives what is in them.
+"""Authenticates and decrypts records.
 
-An opener is given whole records and their sequence number; None says that a record is not what the key's owner sealed under that number.
-Nothing of a record that does not authenticate is ever handed on.
+An opener receives complete records with their sequence numbers, and returns None for a record that does not authenticate under its
+number. No byte of such a record is ever returned.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ HEADER = 5
 class Opener(Protocol):
     """Opens the records of one side under one key.
 
-    `least`: the smallest whole record. `overhead`: how much longer a record is than what is in it; None where padding hides that.
+    `min_record`: bytes of the smallest record. `overhead`: bytes of a record besides its content; None if padding hides them.
     """
 
-    least: int
+    min_record: int
     overhead: int | None
 
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
-        """The content type and the content of the record data[at:end]."""
+        """Return the content type and the content of the record data[at:end]; None if it does not authenticate."""
         ...
 
 
-def opener_of(suite: Suite, keys: Keys, version_13: bool, mac_last: bool = False) -> Opener:
-    """What opens records under these keys; `mac_last`: the MAC of CBC records is over the sealed bytes (encrypt-then-MAC)."""
+def make_opener(suite: Suite, keys: Keys, version_13: bool, encrypt_then_mac: bool = False) -> Opener:
+    """Return the opener for records under these keys; `encrypt_then_mac`: the MAC of CBC records covers the ciphertext (RFC 7366)."""
     if suite.mode == CBC:
-        return _MacLast(suite, keys) if mac_last else _MacFirst(suite, keys)
+        return _EncryptThenMac(suite, keys) if encrypt_then_mac else _MacThenEncrypt(suite, keys)
     aead, tag = _aead(suite, keys.key)
     if version_13:
         return _Sealed13(aead, tag, keys.iv)
@@ -49,7 +49,7 @@ def _aead(suite: Suite, key: bytes) -> tuple[Any, int]:
 
 
 def _algorithm(name: str) -> Any:
-    """A block cipher; where Camellia is depends on the version of `cryptography`."""
+    """Return the class of a block cipher; the module of Camellia depends on the version of `cryptography`."""
     if name == "AES":
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
 
@@ -62,14 +62,14 @@ def _algorithm(name: str) -> Any:
 
 
 class _Aead:
-    more: int
+    explicit: int
     """Bytes of a record besides the header, the content and the tag."""
 
     def __init__(self, aead: Any, tag: int, iv: bytes) -> None:
         from cryptography.exceptions import InvalidTag
 
-        self.least = HEADER + tag + self.more
-        self.overhead: int | None = self.least
+        self.min_record = HEADER + tag + self.explicit
+        self.overhead: int | None = self.min_record
         self._tag = tag
         self._decrypt = aead.decrypt
         self._salt = iv
@@ -78,9 +78,9 @@ class _Aead:
 
 
 class _Sealed13(_Aead):
-    """TLS 1.3: the header is authenticated as it stands, the content type and padding stand behind the content."""
+    """TLS 1.3: the header is the associated data; content type and padding follow the content."""
 
-    more = 1
+    explicit = 1
 
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
         try:
@@ -93,20 +93,20 @@ class _Sealed13(_Aead):
 
 
 class _Sealed12(_Aead):
-    """ChaCha20-Poly1305 in TLS 1.2: the nonce is made of the sequence number."""
+    """ChaCha20-Poly1305 in TLS 1.2: the nonce is derived from the sequence number."""
 
-    more = 0
-    """Bytes of the nonce that come with the record."""
+    explicit = 0
+    """Bytes of the nonce in the record."""
 
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
-        begin = at + HEADER + self.more
+        begin = at + HEADER + self.explicit
         size = end - begin - self._tag
         if size < 0:
             return None
-        told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
-        nonce = self._salt + data[at + HEADER : begin] if self.more else (self._iv ^ seq).to_bytes(12, "big")
+        associated = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
+        nonce = self._salt + data[at + HEADER : begin] if self.explicit else (self._iv ^ seq).to_bytes(12, "big")
         try:
-            return data[at], self._decrypt(nonce, data[begin:end], told)
+            return data[at], self._decrypt(nonce, data[begin:end], associated)
         except self._wrong:
             return None
 
@@ -114,13 +114,13 @@ class _Sealed12(_Aead):
 class _Explicit12(_Sealed12):
     """GCM and CCM in TLS 1.2."""
 
-    more = 8
+    explicit = 8
 
 
 class _Blocks:
     """CBC with an IV in front of each record.
 
-    One decryptor serves all records: fed the IV as if it were sealed, it gives a block of no meaning, and from there on what it should.
+    One decryptor serves all records: decrypting the IV too yields one meaningless block, and then the content.
     """
 
     BLOCK = 16
@@ -137,43 +137,43 @@ class _Blocks:
         self._mac = len(keys.mac)
 
     def _unpadded(self, sealed: bytes) -> bytes | None:
-        """What these blocks hold without their padding."""
+        """Decrypt blocks and remove their padding; None if the padding is wrong."""
         opened = self._update(sealed)[self.BLOCK :]
         padding = opened[-1] + 1
         return opened[:-padding] if padding <= len(opened) and opened[-padding:] == opened[-1:] * padding else None
 
 
-class _MacFirst(_Blocks):
-    """The MAC is over the content, and sealed with it."""
+class _MacThenEncrypt(_Blocks):
+    """The MAC covers the content and is encrypted with it."""
 
     def __init__(self, suite: Suite, keys: Keys) -> None:
         super().__init__(suite, keys)
-        self.least = HEADER + self.BLOCK + self.BLOCK * (self._mac // self.BLOCK + 1)
+        self.min_record = HEADER + self.BLOCK + self.BLOCK * (self._mac // self.BLOCK + 1)
 
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
-        if end - at < self.least or (end - at - HEADER) % self.BLOCK:
+        if end - at < self.min_record or (end - at - HEADER) % self.BLOCK:
             return None
         opened = self._unpadded(data[at + HEADER : end])
         if opened is None or len(opened) < self._mac:
             return None
         size = len(opened) - self._mac
         content = opened[:size]
-        told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
-        return (data[at], content) if self._code(told + content) == opened[size:] else None
+        associated = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
+        return (data[at], content) if self._code(associated + content) == opened[size:] else None
 
 
-class _MacLast(_Blocks):
-    """The MAC is over the sealed bytes, and stands behind them."""
+class _EncryptThenMac(_Blocks):
+    """The MAC covers the ciphertext and follows it."""
 
     def __init__(self, suite: Suite, keys: Keys) -> None:
         super().__init__(suite, keys)
-        self.least = HEADER + 2 * self.BLOCK + self._mac
+        self.min_record = HEADER + 2 * self.BLOCK + self._mac
 
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
         size = end - at - HEADER - self._mac
-        if end - at < self.least or size % self.BLOCK:
+        if end - at < self.min_record or size % self.BLOCK:
             return None
         sealed = data[at + HEADER : end - self._mac]
-        told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
-        content = self._unpadded(sealed) if self._code(told + sealed) == data[end - self._mac : end] else None
+        associated = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
+        content = self._unpadded(sealed) if self._code(associated + sealed) == data[end - self._mac : end] else None
         return None if content is None else (data[at], content)

@@ -1,11 +1,11 @@
-"""Turns the chunks of a TLS connection into chunks of what was said in it.
+"""Decrypts the byte streams of a TLS connection.
 
-Each side reads its own bytes as far as it can by itself. What it needs from elsewhere (the hellos of both sides, the server's word on early
-data, a key) is known from some packet on; a side that needs it waits, whatever the other side does meanwhile, and nothing that it says
-then is certain before that packet. So it makes no difference in which pieces the bytes come.
+Each side is read as far as possible on its own. What it needs from elsewhere (both hellos, the server's decision on early data, a key) is
+known from some packet on. A side that needs it waits, whatever the other side does meanwhile, and its output is completed by that packet
+at the earliest. So the split of the bytes into pieces does not matter.
 
-A record is a segment of what comes out: certain with, and dated by, the packet that completed it. What cannot be opened gives nothing but
-gaps (see `resync`).
+Each record becomes one output item, with the packet and time that completed it. Records that cannot be decrypted become gaps (see
+`resync`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..model import Mark, Options, SideData, StreamGap, Verdict
 from . import hello, resync
-from .facts import Facts
+from .facts import TlsFacts
 from .handshake import TlsHandshake
 from .keys import KeyLog
 from .missing_keys import BEGINNING, MISSING
@@ -30,97 +30,97 @@ class TlsDecryptor(RecordReader):
     """One connection, from its first bytes on."""
 
     def __init__(self, options: Options, keys: KeyLog | None = None, from_start: bool = True, middle: bool = False) -> None:
-        """`from_start`: both byte streams begin where their sides began; `middle`: they begin with records that were sealed before."""
+        """`from_start`: the start of both byte streams was captured; `middle`: they start with encrypted records."""
         self.options = options
         self.keys = KeyLog() if keys is None else keys
         self.from_start = from_start
         self.flows = (RecordBuffer(0), RecordBuffer(1))
         self.handshake = TlsHandshake(0)
-        self.begun = middle
-        """It is certain that this is TLS."""
-        self.plain = False
-        """It is not TLS after all: whatever comes goes on as it is."""
-        self.opening: list[SideData | StreamGap] = []
+        self.is_tls = middle
+        """Whether TLS was recognised."""
+        self.not_tls = False
+        """Whether TLS was ruled out: all items pass unchanged."""
+        self.first_items: list[SideData | StreamGap] = []
         self.first = -1
         self.middle = middle
         if middle:
             for flow in self.flows:
                 flow.lost = SealedGap(0, 0, 0, None, True, anywhere=True)
         self.emitted = False
-        """Something could be read."""
+        """Whether anything was decrypted."""
         self.final = False
-        """No more bytes will come."""
+        """Whether no more bytes will come."""
         self.end = 0
 
-    # What the inspector calls
+    # Called by `TlsManager`
 
     def feed(self, items: list[SideData | StreamGap], current: int) -> list[SideData | StreamGap]:
-        """What these bytes say, which are certain with the packet `current`, and what keys that came meanwhile make of those before."""
+        """Return the output completed by the packet `current`, including earlier bytes whose keys have arrived."""
         self.end = current + 1
         for flow in self.flows:
             flow.current = current
-        if not self.begun:
-            items = self._open(items)
-            if not self.begun:
+        if not self.is_tls:
+            items = self._recognise(items)
+            if not self.is_tls:
                 return items
         for item in items:
             self.flows[item.side].put(item)
-        return self._drain()
+        return self._read_both()
 
-    def give_up(self, current: int) -> None:
-        """All that is held is too much, or waited for too long: wait for keys no longer."""
+    def stop_waiting(self, current: int) -> None:
+        """Stop waiting for keys, as too much is held or for too long."""
         for flow in self.flows:
             if flow.blocked:
-                self._too_much(flow, current)
+                self._exceed_limit(flow, current)
 
     def close(self, current: int, last: Mark) -> list[SideData | StreamGap]:
-        """What is left when no byte, and no key, will follow."""
-        if not self.begun:
-            return self._settle()
-        out = self._drain()
+        """Return the remaining output: no byte and no key will follow."""
+        if not self.is_tls:
+            return self._reject()
+        out = self._read_both()
         while any(flow.blocked for flow in self.flows):
-            # One side's end may be what the other waits for.
+            # One side may wait for the end of the other.
             for flow in self.flows:
                 if flow.blocked:
-                    flow.stop(self._lacking(flow), current)
-            out += self._drain()
+                    flow.stop(self._missing_reason(flow), current)
+            out += self._read_both()
         self.final = True
         for flow in self.flows:
             flow.floor = max(flow.floor, current)
-            said = flow.epoch is not None and flow.epoch.phase in ("traffic", "master")
-            if said and flow.lost is None and flow.stopped is None and flow.at < len(flow.data):
-                # The last record is not whole, or says so: its length may be what is wrong
-                flow.lose(flow.position, flow.seq, flow.position + 1, "lost")
-        out += self._drain()
+            sealed = flow.epoch is not None and flow.epoch.phase in ("traffic", "master")
+            if sealed and flow.lost is None and flow.stopped is None and flow.at < len(flow.data):
+                # The last record is incomplete, or its length is damaged
+                flow.mark_lost(flow.position, flow.seq, flow.position + 1, "lost")
+        out += self._read_both()
         for flow in self.flows:
             self._finish(flow, current, last)
-            out += flow.take()
+            out += flow.pop_output()
         return out
 
     @property
     def waiting(self) -> bool:
-        """Whether bytes are held that keys may still open."""
-        return self.keys.expecting and any(flow.blocked and self._lacking(flow) == MISSING for flow in self.flows)
+        """Whether bytes are held whose keys may still arrive."""
+        return self.keys.expecting and any(flow.blocked and self._missing_reason(flow) == MISSING for flow in self.flows)
 
     @property
     def sessions(self) -> tuple[bytes, ...]:
-        """The client randoms of the sessions whose keys it waits for."""
+        """The client randoms of the sessions whose keys are awaited."""
         return tuple({flow.epoch.client_random for flow in self.flows if flow.epoch is not None})
 
     @property
     def held(self) -> int:
-        """What bytes that wait count towards the limits."""
+        """The size of the waiting bytes, as counted towards the limits."""
         return sum(flow.held for flow in self.flows)
 
     @property
     def limit_hits(self) -> int:
-        """How often a limit was reached; bytes of TLS that nobody has keys for are none of its concern."""
+        """How often a limit was reached; 0 without any keys."""
         return sum(flow.limited for flow in self.flows) if self.keys.given else 0
 
     @property
     def client(self) -> int | None:
-        """The side that is the client, as far as that is known."""
-        return self.handshake.client if self.begun and (self.emitted or not self.middle) else None
+        """The side that is the client; None if unknown."""
+        return self.handshake.client if self.is_tls and (self.emitted or not self.middle) else None
 
     @property
     def name(self) -> str:
@@ -129,8 +129,8 @@ class TlsDecryptor(RecordReader):
         return "TLS" if version is None else f"TLS {hello.version_name(version)}"
 
     def verdict(self) -> Verdict | None:
-        """What this is as long as nothing can be read of it; None when something was."""
-        facts = self.known()
+        """Return the verdict until something is decrypted; None after that."""
+        facts = self.facts_so_far()
         if facts is None or self.emitted:
             return None
         reason = WAITING if self.waiting and self.keys.given else facts.unread
@@ -138,70 +138,70 @@ class TlsDecryptor(RecordReader):
             reason = UNFINISHED
         return Verdict(None, 1.0, ("begins like TLS",), "TLS" if reason in (None, NO_KEYS) else f"TLS, {reason}")
 
-    def known(self) -> Facts | None:
-        """What is known of the connection by now."""
-        if not self.begun:
+    def facts_so_far(self) -> TlsFacts | None:
+        """Return the facts known so far; None if TLS was not recognised."""
+        if not self.is_tls:
             return None
-        facts = self.handshake.known(self.flows)
+        facts = self.handshake.facts_so_far(self.flows)
         if facts.unread == MISSING and not self.keys.given:
             facts.unread = NO_KEYS
         return facts
 
     # The first bytes
 
-    def _open(self, items: list[SideData | StreamGap]) -> list[SideData | StreamGap]:
-        """Tell by the bytes that were certain first; what goes on if this is not TLS."""
-        self.opening += items
+    def _recognise(self, items: list[SideData | StreamGap]) -> list[SideData | StreamGap]:
+        """Recognise TLS by the first bytes; return the items to process, or to pass on if this is not TLS."""
+        self.first_items += items
         if self.first < 0:
-            self.first = next((item.side for item in self.opening if type(item) is SideData), -1)
+            self.first = next((item.side for item in self.first_items if type(item) is SideData), -1)
             if self.first < 0:
                 return []
         data = b""
-        for item in self.opening:
+        for item in self.first_items:
             if item.side != self.first:
                 continue
             if type(item) is not SideData:
                 if data:
-                    return self._settle()
+                    return self._reject()
                 continue
             data += item.data
             found = begins(data)
             if found is False:
-                return self._settle()
+                return self._reject()
             if found:
-                self.begun = True
+                self.is_tls = True
                 self.handshake = TlsHandshake(self.first if data[5] == hello.CLIENT_HELLO else 1 - self.first)
-                opening, self.opening = self.opening, []
-                return opening
+                items, self.first_items = self.first_items, []
+                return items
         return []
 
-    def _settle(self) -> list[SideData | StreamGap]:
-        """This is not TLS."""
-        self.plain = True
-        opening, self.opening = self.opening, []
-        return opening
+    def _reject(self) -> list[SideData | StreamGap]:
+        """Rule out TLS; return the items held."""
+        self.not_tls = True
+        items, self.first_items = self.first_items, []
+        return items
 
     # Both sides
 
-    def _drain(self) -> list[SideData | StreamGap]:
-        """Read both sides until neither gets further: what one tells may free the other."""
+    def _read_both(self) -> list[SideData | StreamGap]:
+        """Read both sides until neither advances: one may unblock the other. Return the output."""
         progress = True
         while progress:
-            progress = self._run(self.flows[0]) | self._run(self.flows[1])
+            progress = self._read_side(self.flows[0]) | self._read_side(self.flows[1])
             for flow in () if progress else self.flows:
                 if flow.blocked:
-                    flow.weigh(self.options.keys_limit)
-                    if flow.crossed is not None:
-                        self._too_much(flow, flow.crossed)
+                    flow.measure_held(self.options.keys_limit)
+                    if flow.exceeded_at is not None:
+                        self._exceed_limit(flow, flow.exceeded_at)
                         progress = True
         for flow in self.flows:
-            flow.rest()
-        out = self.flows[0].take() + self.flows[1].take()
+            flow.trim()
+        out = self.flows[0].pop_output() + self.flows[1].pop_output()
         self.emitted |= bool(out)
         return out
 
-    def _run(self, flow: RecordBuffer) -> bool:
-        """Read one side as far as it goes; whether it went anywhere."""
+    def _read_side(self, flow: RecordBuffer) -> bool:
+        """Read one side as far as possible; return whether it advanced."""
         moved = False
         while True:
             before = flow.position, flow.epoch, flow.lost, flow.stopped
@@ -218,16 +218,16 @@ class TlsDecryptor(RecordReader):
 
     def _step(self, flow: RecordBuffer) -> None:
         if flow.stopped is not None:
-            self._walk(flow)
+            self._skip_records(flow)
         elif flow.lost is not None:
             resync.seek(self, flow, flow.lost)
         elif flow.epoch is None:
-            self._clear(flow)
+            self._read_clear(flow)
         else:
-            self._sealed(flow, flow.epoch)
+            self._read_sealed(flow, flow.epoch)
 
     def _finish(self, flow: RecordBuffer, current: int, last: Mark) -> None:
-        """No more bytes of this side will come."""
+        """Finish one side: no more of its bytes will come."""
         if flow.stopped is None and flow.lost is not None and not flow.opened:
             flow.stop(resync.WRONG if flow.lost.reason == "skipped" else BEGINNING, current)
         reason: Any = "skipped" if flow.stopped is not None else flow.lost and flow.lost.reason

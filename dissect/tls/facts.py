@@ -1,4 +1,4 @@
-"""What is known of a TLS connection besides what is said in it: who offered what, what was agreed, who ended it and why."""
+"""Facts about a TLS connection besides its content: offers, agreement, alerts and end."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ ALERTS = {
     120: "no_application_protocol",
 }
 
-ALERTS_KEPT = 8
-CERTIFICATE_KEPT = 16 << 10
-"""Bytes of a certificate that is looked at; of a larger one it is only known that it was there."""
+MAX_ALERTS = 8
+MAX_CERTIFICATE = 16 << 10
+"""Bytes of the largest certificate that is parsed."""
 
-TEXT_KEPT = 300
+MAX_TEXT = 300
 
-NAMES, NAMES_TEXT = 32, 1000
-"""So many names of a certificate are kept, and so many characters of all of them."""
+MAX_NAMES, MAX_NAMES_TEXT = 32, 1000
+"""Names kept per certificate, and characters of all of them."""
 
 
 class Alert(NamedTuple):
-    """An alert; `number` is None where it is sealed and cannot be read, `packet` the one that completed its record."""
+    """An alert; `number` is None if it is encrypted, `packet` the one that completed its record."""
 
     side: int
     fatal: bool
@@ -74,7 +74,7 @@ class Alert(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """What a certificate says; times in ns since 1970."""
+    """Fields of a certificate; times in nanoseconds since 1970."""
 
     subject: str
     names: tuple[str, ...]
@@ -83,17 +83,17 @@ class Certificate(NamedTuple):
     not_after_ns: int
     expires: str
     """`not_after_ns` as RFC 3339."""
-    every: bool
-    """No names were too many to keep."""
+    all_names: bool
+    """Whether all names were kept."""
 
 
-class Facts(msgspec.Struct):
+class TlsFacts(msgspec.Struct):
     """One TLS connection. `client` is the side that sent, or should have sent, the ClientHello.
 
-    `last` is the last message of the handshake that could be read, with its side and time; `sealed`: what came after it could not, and
-    `unanswered`: that was the server's, and the client sealed nothing.
-    Of a certificate that is not known the reason is kept; `certificate_given`: the client was asked for one and sent one, or none.
-    `plain` counts what was decrypted, by side.
+    `last`: side, name and time of the last readable handshake message; `sealed`: encrypted ones followed; `unanswered`: these were the
+    server's, and the client sent none.
+    A certificate that is not known is the reason; `certificate_given`: whether the client sent the certificate that it was asked for.
+    `decrypted`: decrypted bytes by side.
     """
 
     client: int
@@ -121,10 +121,10 @@ class Facts(msgspec.Struct):
     key_updates: int = 0
     alerts: list[Alert] = msgspec.field(default_factory=list)
     sealed_alert: tuple[int, int] | None = None
-    """Who ended the handshake with an alert that is sealed, as its size shows, and when."""
+    """The side that ended the handshake with an encrypted alert, as its size shows, and when."""
     unread: str | None = None
-    """Why nothing was decrypted, or from where on nothing more was."""
-    plain: tuple[int, int] = (0, 0)
+    """Why nothing, or nothing more, was decrypted."""
+    decrypted: tuple[int, int] = (0, 0)
     skipped: int = 0
     """Records that did not authenticate."""
     plain_peer: int | None = None
@@ -132,23 +132,23 @@ class Facts(msgspec.Struct):
 
     @property
     def unfinished(self) -> bool:
-        """Whether the handshake was begun, and not finished by the client."""
+        """Whether the client did not finish the handshake."""
         refused = self.sealed_alert is not None and self.sealed_alert[0] == self.client
         return not self.complete and (self.unanswered or not self.sealed or refused)
 
     def row(self) -> dict[str, Any]:
-        """What a row of `conversations` says of it."""
+        """Return the keys of a row of `conversations`."""
         alone = "not agreed" if self.plain_peer is None else f"only the {self._who(1 - self.plain_peer)}"
         asked = {None: "asked for", True: "asked for and given", False: "asked for, not given"}
-        told = {
+        row = {
             "tls": alone if self.version is None else version_name(self.version),
             "tls_offered": [version_name(one) for one in self.offered] if self.version is None else None,
             "tls_server_name": self.server_name,
             "tls_alpn": self.alpn,
             "tls_alpn_offered": list(self.alpn_offered) if self.alpn is None else None,
             "tls_cipher": None if self.cipher is None else suite_name(self.cipher),
-            "tls_certificate": _said(self.certificate),
-            "tls_client_certificate": _said(self.client_certificate),
+            "tls_certificate": _certificate_row(self.certificate),
+            "tls_client_certificate": _certificate_row(self.client_certificate),
             "tls_client_certificate_asked": asked[self.certificate_given] if self.certificate_asked else None,
             "tls_handshake": self._handshake(),
             "tls_resumed": self.resumed or None,
@@ -157,10 +157,10 @@ class Facts(msgspec.Struct):
             "tls_key_updates": self.key_updates or None,
             "tls_alerts": [f"{'fatal ' if one.fatal else ''}{one.name} by the {self._who(one.side)}" for one in self.alerts],
             "tls_unread": self.unread,
-            "tls_plain_bytes": list(self.plain) if any(self.plain) else None,
+            "tls_plain_bytes": list(self.decrypted) if any(self.decrypted) else None,
             "tls_records_skipped": self.skipped or None,
         }
-        return {name: value for name, value in told.items() if value not in (None, [])}
+        return {name: value for name, value in row.items() if value not in (None, [])}
 
     def _who(self, side: int) -> str:
         return "client" if side == self.client else "server"
@@ -174,26 +174,26 @@ class Facts(msgspec.Struct):
         return f"sealed after {after}" if self.sealed else f"ended after {after}"
 
 
-def refused(side: int, data: bytes, packet: Mark) -> Facts:
-    """What is known where a side answers bytes that are no TLS with an alert, `data`."""
-    return Facts(1 - side, alerts=[Alert(side, data[5] == 2, data[6], packet)], plain_peer=1 - side)
+def refused(side: int, data: bytes, packet: Mark) -> TlsFacts:
+    """Return the facts if a side answers non-TLS bytes with an alert, `data`."""
+    return TlsFacts(1 - side, alerts=[Alert(side, data[5] == 2, data[6], packet)], plain_peer=1 - side)
 
 
-def kept(der: bytes) -> Certificate | str:
-    """What is kept of a certificate: what it says, or why that is not known."""
-    if not der or len(der) > CERTIFICATE_KEPT:
+def read_certificate(der: bytes) -> Certificate | str:
+    """Return the fields of a certificate, or the reason why they are not known."""
+    if not der or len(der) > MAX_CERTIFICATE:
         return "too large"
-    return certificate(der) or "cannot be read"
+    return parse_certificate(der) or "cannot be read"
 
 
 @lru_cache(256)
-def certificate(der: bytes) -> Certificate | None:
-    """What a certificate says; None where it cannot be read."""
+def parse_certificate(der: bytes) -> Certificate | None:
+    """Return the fields of a certificate; None if it cannot be parsed."""
     from cryptography import x509
 
     try:
         with warnings.catch_warnings():
-            # What is odd about somebody's certificate is no trouble of ours.
+            # Warnings about a captured certificate do not concern the user.
             warnings.simplefilter("ignore")
             read = x509.load_der_x509_certificate(der)
             before, after = read.not_valid_before_utc, read.not_valid_after_utc
@@ -202,18 +202,18 @@ def certificate(der: bytes) -> Certificate | None:
             every = True
             try:
                 found = list(read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-                texts = [str(one.value)[:TEXT_KEPT] for one in found[:NAMES] if isinstance(one, x509.DNSName | x509.IPAddress)]
-                names = tuple(text for text, size in zip(texts, accumulate(map(len, texts)), strict=True) if size <= NAMES_TEXT)
-                every = len(found) < NAMES and len(names) == len(texts)
+                texts = [str(one.value)[:MAX_TEXT] for one in found[:MAX_NAMES] if isinstance(one, x509.DNSName | x509.IPAddress)]
+                names = tuple(text for text, size in zip(texts, accumulate(map(len, texts)), strict=True) if size <= MAX_NAMES_TEXT)
+                every = len(found) < MAX_NAMES and len(names) == len(texts)
             except x509.ExtensionNotFound:
                 pass
     except Exception:
-        # Whatever a hostile certificate makes the library raise, it is one that cannot be read.
+        # Whatever a hostile certificate makes the library raise, it cannot be parsed.
         return None
     return Certificate(
-        subject[:TEXT_KEPT],
+        subject[:MAX_TEXT],
         names,
-        issuer[:TEXT_KEPT],
+        issuer[:MAX_TEXT],
         int(before.timestamp()) * 1_000_000_000,
         int(after.timestamp()) * 1_000_000_000,
         after.strftime("%Y-%m-%dT%H:%M:%SZ").rjust(20, "0"),
@@ -221,7 +221,7 @@ def certificate(der: bytes) -> Certificate | None:
     )
 
 
-def _said(kept: Certificate | str | None) -> str | dict[str, Any] | None:
+def _certificate_row(kept: Certificate | str | None) -> str | dict[str, Any] | None:
     if not isinstance(kept, Certificate):
         return kept
     return {"subject": kept.subject, **({"names": list(kept.names)} if kept.names else {}), "issuer": kept.issuer, "expires": kept.expires}

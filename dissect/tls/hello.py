@@ -1,6 +1,6 @@
-"""The messages of a TLS handshake, as far as keys, and what a person asks about a connection, depend on them.
+"""Parses the messages of a TLS handshake that keys and facts depend on.
 
-Everything here comes from the wire and is cut off where its lengths are not true: what is missing is absent, and nothing raises.
+Lengths from the wire are never trusted: missing parts are absent, and nothing raises.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ TLS_12, TLS_13 = 0x0303, 0x0304
 VERSIONS = {0x0300: "SSL 3.0", 0x0301: "1.0", 0x0302: "1.1", TLS_12: "1.2", TLS_13: "1.3"}
 
 _RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-"""What a HelloRetryRequest has for a random."""
+"""The random of a HelloRetryRequest."""
 
-NAMES_KEPT, NAME_KEPT, NAMES_BYTES, CIPHERS_KEPT = 16, 255, 255, 64
-"""How many names of a list are kept, how many bytes of each and of all, and how many cipher suites: any number of connections may have
-as many."""
+MAX_NAMES, MAX_NAME_BYTES, MAX_NAMES_BYTES, MAX_CIPHERS = 16, 255, 255, 64
+"""Names kept of a list, bytes of each and of all, and cipher suites: any number of connections may have as many."""
 
 
 _ciphers: dict[int, int] = {}
-"""Numbers of cipher suites, each as one object however many connections name it."""
+"""Numbers of cipher suites, one shared object each."""
 
 
 def version_name(version: int) -> str:
-    """`1.3`, or the number of a version that is not known."""
+    """Return a version as `1.3`, or the number of an unknown one."""
     return VERSIONS.get(version, f"0x{version:04x}")
 
 
@@ -64,7 +63,7 @@ class ClientHello(NamedTuple):
     alpn: tuple[str, ...]
     early_data: bool
     session: bytes
-    """The session it would go on with, in TLS 1.2; what TLS 1.3 has here means nothing."""
+    """The session to resume in TLS 1.2; meaningless in TLS 1.3."""
 
 
 class ServerHello(NamedTuple):
@@ -80,64 +79,64 @@ class ServerHello(NamedTuple):
     session: bytes
 
 
-class _Reader:
-    """Reads on as far as there are bytes; beyond them everything is empty or zero, and `whole` says so."""
+class _HelloReader:
+    """Reads values in order; beyond the end all are empty or zero, and `complete` is False."""
 
     def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
         self.data = data
         self.at = at
         self.end = len(data) if end is None else end
-        self.whole = True
+        self.complete = True
 
     def number(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "big")
+        return int.from_bytes(self.read(size), "big")
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         if size > self.end - self.at:
-            self.whole = False
+            self.complete = False
             self.at = self.end
             return b""
-        taken = self.data[self.at : self.at + size]
+        data = self.data[self.at : self.at + size]
         self.at += size
-        return taken
+        return data
 
     def vector(self, width: int) -> bytes:
-        """Bytes behind their length."""
-        return self.take(self.number(width))
+        """Return bytes preceded by their length in `width` bytes."""
+        return self.read(self.number(width))
 
     def left(self) -> int:
         return self.end - self.at
 
 
 def extensions(data: bytes) -> dict[int, bytes]:
-    """Extensions by number; the first counts."""
+    """Return extensions by number; the first of each counts."""
     found: dict[int, bytes] = {}
-    reader = _Reader(data)
+    reader = _HelloReader(data)
     while reader.left() >= 4:
         kind = reader.number(2)
         value = reader.vector(2)
-        if not reader.whole:
+        if not reader.complete:
             break
         found.setdefault(kind, value)
     return found
 
 
 def client_hello(body: bytes) -> ClientHello | None:
-    """What a ClientHello says; None where it has no random."""
-    reader = _Reader(body)
+    """Parse a ClientHello; None if it has no random."""
+    reader = _HelloReader(body)
     version = reader.number(2)
-    random = reader.take(32)
+    random = reader.read(32)
     session = reader.vector(1)
     ciphers = reader.vector(2)
     reader.vector(1)  # compression
     if len(random) < 32:
         return None
     more = extensions(reader.vector(2))
-    offered = _numbers(_Reader(more[_VERSIONS]).vector(1)) if _VERSIONS in more else tuple(range(0x0300, min(version, TLS_12) + 1))
+    offered = _numbers(_HelloReader(more[_VERSIONS]).vector(1)) if _VERSIONS in more else tuple(range(0x0300, min(version, TLS_12) + 1))
     return ClientHello(
         random,
-        tuple(one for one in offered if not _grease(one))[:NAMES_KEPT],
-        tuple(_ciphers.setdefault(one, one) for one in _numbers(ciphers[: 2 * CIPHERS_KEPT]) if not _grease(one)),
+        tuple(one for one in offered if not _grease(one))[:MAX_NAMES],
+        tuple(_ciphers.setdefault(one, one) for one in _numbers(ciphers[: 2 * MAX_CIPHERS]) if not _grease(one)),
         _server_name(more.get(_SERVER_NAME, b"")),
         _first_names(more.get(_ALPN, b"")),
         _EARLY_DATA in more,
@@ -146,14 +145,14 @@ def client_hello(body: bytes) -> ClientHello | None:
 
 
 def server_hello(body: bytes) -> ServerHello | None:
-    """What a ServerHello says; None where it is not whole."""
-    reader = _Reader(body)
+    """Parse a ServerHello; None if it is incomplete."""
+    reader = _HelloReader(body)
     version = reader.number(2)
-    random = reader.take(32)
+    random = reader.read(32)
     session = reader.vector(1)
     cipher = reader.number(2)
     reader.number(1)  # compression
-    if not reader.whole:
+    if not reader.complete:
         return None
     more = extensions(reader.vector(2))
     if len(more.get(_VERSIONS, b"")) == 2:
@@ -164,17 +163,17 @@ def server_hello(body: bytes) -> ServerHello | None:
 
 
 def encrypted_extensions(body: bytes) -> tuple[str | None, bool]:
-    """The ALPN protocol that a server chose, and whether it takes early data."""
-    more = extensions(_Reader(body).vector(2))
+    """Return the ALPN protocol that a server chose, and whether it accepts early data."""
+    more = extensions(_HelloReader(body).vector(2))
     return _chosen_alpn(more), _EARLY_DATA in more
 
 
 def leaf_certificate(body: bytes, version: int) -> bytes:
-    """The first certificate of a Certificate message, in DER; empty where there is none."""
-    reader = _Reader(body)
+    """Return the first certificate of a Certificate message, in DER; empty if there is none."""
+    reader = _HelloReader(body)
     if version >= TLS_13:
         reader.vector(1)
-    return _Reader(reader.vector(3)).vector(3)
+    return _HelloReader(reader.vector(3)).vector(3)
 
 
 def _chosen_alpn(more: dict[int, bytes]) -> str | None:
@@ -186,34 +185,34 @@ def _numbers(data: bytes) -> tuple[int, ...]:
 
 
 def _grease(number: int) -> bool:
-    """Values that clients send so that servers learn to bear unknown ones (RFC 8701)."""
+    """Return whether this is a reserved value that tests tolerance of unknown ones (RFC 8701)."""
     return number & 0x0F0F == 0x0A0A and number >> 8 == number & 0xFF
 
 
 def _names(data: bytes) -> Iterator[str]:
-    reader = _Reader(_Reader(data).vector(2))
+    reader = _HelloReader(_HelloReader(data).vector(2))
     while reader.left():
         name = reader.vector(1)
-        if not reader.whole:
+        if not reader.complete:
             break
         yield _text(name)
 
 
 def _first_names(data: bytes) -> tuple[str, ...]:
-    """The first names of a list, as many as are kept."""
-    names = list(islice(_names(data), NAMES_KEPT))
-    return tuple(name for name, size in zip(names, accumulate(map(len, names)), strict=True) if size <= NAMES_BYTES)
+    """Return the first `MAX_NAMES` names of a list."""
+    names = list(islice(_names(data), MAX_NAMES))
+    return tuple(name for name, size in zip(names, accumulate(map(len, names)), strict=True) if size <= MAX_NAMES_BYTES)
 
 
 def _server_name(data: bytes) -> str | None:
-    reader = _Reader(_Reader(data).vector(2))
+    reader = _HelloReader(_HelloReader(data).vector(2))
     while reader.left() >= 3:
         kind = reader.number(1)
         name = reader.vector(2)
-        if kind == 0 and reader.whole:
+        if kind == 0 and reader.complete:
             return _text(name)
     return None
 
 
 def _text(name: bytes) -> str:
-    return name[:NAME_KEPT].decode("utf-8", "backslashreplace")
+    return name[:MAX_NAME_BYTES].decode("utf-8", "backslashreplace")

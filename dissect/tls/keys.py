@@ -1,8 +1,8 @@
 """Secrets of TLS sessions: key logs (SSLKEYLOGFILE) and the Decryption Secrets Blocks of pcapng, by the client's random.
 
-A log is read when the first secret is asked for, so that captures without TLS do not wait for it; one that is followed is looked at again
-with every batch of packets. What is kept is bounded: `SESSIONS` sessions, the oldest of which go first, and of a line `LINE` bytes.
-Secrets leave this module for `schedule` only, or as lines for whoever asked to have them in a capture.
+A log is read when the first secret is requested, so that captures without TLS do not wait for it; a followed log is read again with each
+batch of packets. Memory is bounded: `SESSIONS` sessions, of which the oldest are dropped first, and `LINE` bytes of a line. Secrets leave
+this module only for `schedule`, or as lines to be embedded in a capture.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ TRAFFIC = ("CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0")
 LABELS = (MASTER, EARLY, *HANDSHAKE, *TRAFFIC)
 
 VARIABLE = "SSLKEYLOGFILE"
-"""Names the file that clients log their secrets to."""
+"""The environment variable that names the file to which clients log secrets."""
 
 SESSIONS = 1 << 18
 LINE = 1024
 PIECE = 1 << 20
 
-MARK = b"\xef\xbb\xbf"
-"""What some programs begin a text with."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some programs write it at the start of a text."""
 
 _NUMBERS = {label.encode(): index for index, label in enumerate(LABELS)}
 
 _HEAD = 10
-"""Bytes in front of a secret: its label's number, its length, and the packet from which on it is known."""
+"""Bytes before a secret: the number of its label, its length, and the packet from which on it is known."""
 
 
 _LABELS = b"|".join(_NUMBERS)
@@ -52,41 +52,41 @@ _END = rb"[ \t]*\r?$"
 _WANTED = rb"(?m)^(" + _LABELS + rb") ([0-9A-Fa-f]{64}) ([0-9A-Fa-f]{64}|[0-9A-Fa-f]{96})" + _END
 _RSA = rb"(?m)^RSA [0-9A-Fa-f]+ [0-9A-Fa-f]+" + _END
 _OTHER = rb"(?m)^(?:#.*|(?!(?:RSA|" + _LABELS + rb") )[A-Z0-9_]+ [0-9A-Fa-f]+ [0-9A-Fa-f]+|)" + _END
-"""What tells lines apart, compiled when there are some: secrets, those of RSA key exchange, and others that are as they should be
-(comments, empty ones, secrets that open no record such as EXPORTER_SECRET)."""
+"""Kinds of lines, compiled on first use: secrets, those of RSA key exchange, and other valid ones (comments, empty lines, secrets that
+decrypt no record, such as EXPORTER_SECRET)."""
 
 
 class KeyLog:
-    """All secrets that a run has been given."""
+    """All secrets given to a run."""
 
     def __init__(self, paths: Sequence[str] = (), follow: bool = False) -> None:
-        """`follow`: the files may grow, or come to be, while packets are read."""
+        """`follow`: the files may grow, or be created, while packets are read."""
         self.rsa = 0
         """Lines with premaster secrets of RSA key exchange, which are not read."""
         self.damaged = 0
-        """Lines that are none of a key log."""
+        """Lines that do not belong in a key log."""
         self.dropped = 0
-        """Sessions dropped for newer ones."""
+        """Sessions dropped in favour of newer ones."""
         self.changes = 0
         """Counts the secrets known before the first packet."""
-        self.fresh: set[bytes] = set()
+        self.updated: set[bytes] = set()
         """Sessions with a new secret since `TlsManager` last looked."""
         self.embedded: list[EmbeddedKeys] = []
-        """Inputs that may hold secrets."""
+        """Inputs that may contain secrets."""
         self.ended = False
         """No more secrets will come."""
-        self.asked: bytes | None = None
-        """Where somebody wants them, the secrets that were asked for and found, as lines, once each."""
+        self.used_lines: bytes | None = None
+        """The secrets found by `find`, as lines, once each; None: not collected."""
         self.sessions_of: dict[int, set[bytes]] | None = None
-        """Where somebody wants them, by conversation the sessions of which a secret was asked for and found."""
-        self.asking = -1
-        """The conversation that asks."""
-        self._told: set[tuple[bytes, int]] = set()
-        self.tried: dict[tuple[str, int, int, bytes, bool], Any] = {}
-        """What opens records of sessions that any connection may be."""
+        """By conversation, the sessions of which `find` found a secret; None: not collected."""
+        self.conversation = -1
+        """The conversation for which `find` is called."""
+        self._used: set[tuple[bytes, int]] = set()
+        self.shared_openers: dict[tuple[str, int, int, bytes, bool], Any] = {}
+        """Openers for sessions that any connection may belong to."""
         self._guesses: tuple[int, Any] = -1, None
-        """What was made of all sessions for connections that may be any of them, and after how many changes."""
-        self._files = [_File(path, follow) for path in paths]
+        """The result of `cached_guesses`, and the value of `changes` then."""
+        self._files = [_KeyLogFile(path, follow) for path in paths]
         self._follow = follow
         self._loaded = False
         # By client random: the secrets, each with `_HEAD`.
@@ -103,18 +103,18 @@ class KeyLog:
 
     @property
     def endless(self) -> bool:
-        """Whether it is unknown when the last secret comes: a log is followed, or a pipe may hold secrets."""
+        """Whether more secrets may always come: a log is followed, or a pipe may contain secrets."""
         return self._follow or any(one.last is None for one in self.embedded)
 
     @property
     def given(self) -> bool:
-        """Whether anything was to be read: a log was named, or a capture had secrets."""
+        """Whether there is a source: a log was named, or a capture had secrets."""
         return bool(self._files or self._sessions)
 
     @property
-    def troubles(self) -> list[str]:
-        """What kept logs from being read, or from being read to their end."""
-        return [file.trouble for file in self._files if file.trouble is not None]
+    def errors(self) -> list[str]:
+        """Why logs could not be read, or not to their end."""
+        return [file.error for file in self._files if file.error is not None]
 
     @property
     def named(self) -> bool:
@@ -122,26 +122,26 @@ class KeyLog:
         return bool(self._files)
 
     def find(self, random: bytes, label: str) -> tuple[bytes, int] | None:
-        """The secret of a session, and the packet from which on it was known."""
+        """Return the secret of a session, and the packet from which on it is known."""
         for number, order, secret in self._secrets(random):
             if LABELS[number] == label:
-                if self.asked is not None and (random, number) not in self._told:
-                    if len(self._told) >= SESSIONS:
-                        self._told.clear()
-                    self._told.add((random, number))
-                    self.asked += _line(random, number, secret)
+                if self.used_lines is not None and (random, number) not in self._used:
+                    if len(self._used) >= SESSIONS:
+                        self._used.clear()
+                    self._used.add((random, number))
+                    self.used_lines += _line(random, number, secret)
                 if self.sessions_of is not None:
-                    self.sessions_of.setdefault(self.asking, set()).add(random)
+                    self.sessions_of.setdefault(self.conversation, set()).add(random)
                 return secret, order
         return None
 
     def knows(self, random: bytes) -> bool:
-        """Whether there is any secret of this session."""
+        """Return whether there is any secret of this session."""
         return random in self._loaded_sessions()
 
-    def at_start(self, labels: tuple[str, str], most: int) -> list[tuple[bytes, tuple[int, int]]]:
-        """Of the sessions whose secrets of these labels were known before the first packet those that were logged last, with the lengths
-        of these secrets."""
+    def sessions_at_start(self, labels: tuple[str, str], most: int) -> list[tuple[bytes, tuple[int, int]]]:
+        """Return up to `most` sessions, the latest first, whose secrets of both labels were known before the first packet, with the
+        lengths of these secrets."""
         sessions = self._loaded_sessions()
         one, two = (LABELS.index(label) for label in labels)
         found: list[tuple[bytes, tuple[int, int]]] = []
@@ -153,8 +153,8 @@ class KeyLog:
                     break
         return found
 
-    def guessed(self, make: Callable[[KeyLog], T]) -> T:
-        """What `make` makes of all sessions: once as long as these do not change."""
+    def cached_guesses(self, make: Callable[[KeyLog], T]) -> T:
+        """Return the result of `make`, cached until the sessions change."""
         self._loaded_sessions()
         if self._guesses[0] != self.changes:
             self._guesses = self.changes, make(self)
@@ -162,11 +162,11 @@ class KeyLog:
         return found
 
     def lines(self, random: bytes) -> list[bytes]:
-        """The secrets of a session as lines of a key log."""
+        """Return the secrets of a session as lines of a key log."""
         return [_line(random, number, secret) for number, _, secret in self._secrets(random)]
 
     def add(self, text: bytes, order: int = 0) -> bool:
-        """Take lines that were known from the packet `order` on; whether there was a secret among them."""
+        """Add lines known from the packet `order` on; return whether they contained a new secret."""
         new, understood = False, 0
         for label, random, secret in re.findall(_WANTED, text):
             new = self._put(bytes.fromhex(random.decode()), _NUMBERS[label], bytes.fromhex(secret.decode()), order) or new
@@ -179,7 +179,7 @@ class KeyLog:
         return new
 
     def poll(self, order: int) -> bool:
-        """Read what was written to followed logs since; whether there were secrets in it."""
+        """Read what was appended to followed logs; return whether it contained new secrets."""
         if not self._follow:
             return False
         self._loaded = True
@@ -187,16 +187,16 @@ class KeyLog:
         return any(found)
 
     def close(self) -> None:
-        """Follow no more."""
+        """Close the followed files."""
         for file in self._files:
             file.close()
 
     def _secrets(self, random: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """By label's number the secrets of a session, and the packet from which on each was known."""
+        """Yield the secrets of a session as (number of the label, packet from which on it is known, secret)."""
         return _unpacked(self._loaded_sessions().get(random, b""))
 
     def _loaded_sessions(self) -> dict[bytes, bytes]:
-        """All sessions, logs read if they were not before."""
+        """Return all sessions, after reading the logs if necessary."""
         if not self._loaded:
             self._loaded = True
             for file in self._files:
@@ -212,14 +212,14 @@ class KeyLog:
         if not known and len(sessions) >= SESSIONS:
             oldest = next(iter(sessions))
             del sessions[oldest]
-            self.fresh.discard(oldest)
+            self.updated.discard(oldest)
             self.dropped += 1
         others = [_packed(*one) for one in known if one[0] != number]
         sessions[random] = b"".join((*others, _packed(number, order, secret)))
         self.changes += not order
         if len(others) == len(known):
-            # Nobody waits for another secret of the same kind
-            self.fresh.add(random)
+            # No conversation waits for another secret of the same kind
+            self.updated.add(random)
         return True
 
 
@@ -240,15 +240,14 @@ def _unpacked(packed: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 class EmbeddedKeys:
-    """The key logs in one input."""
+    """The key logs embedded in one input."""
 
     def __init__(self, reader: CaptureReader) -> None:
         self._reader = reader
         self._packet = 0
 
     def read(self, keys: KeyLog, packet: int, order: int) -> None:
-        """Give `keys` the key logs before a packet of this input. They are known from the packet `order` on, as in a file that is written
-        while it is read."""
+        """Add the key logs before a packet of this input to `keys`, known from the packet `order` on, as if the file were still written."""
         self._packet = packet
         secrets = self._reader.secrets
         while secrets and packet > secrets[0][0]:
@@ -265,8 +264,8 @@ class EmbeddedKeys:
         return self.last is None or self.last >= self._packet
 
 
-class _File:
-    """A key log, and how far it has been read."""
+class _KeyLogFile:
+    """A key log file and the position up to which it was read."""
 
     def __init__(self, path: str, follow: bool) -> None:
         self.path = path
@@ -274,50 +273,50 @@ class _File:
         self._at = 0
         self._inode = -1
         self._left = b""
-        self._kept: BinaryIO | None = None
-        """What is followed stays open: who opened it may not be allowed to again, and a pipe would end its writer."""
-        self.trouble: str | None = None
+        self._stream: BinaryIO | None = None
+        """A followed file stays open: privileges may be dropped, and closing a pipe would end its writer."""
+        self.error: str | None = None
 
     def more(self) -> Iterator[bytes]:
-        """What was written since the last call, in whole lines; a file that is not there or cannot be read gives none."""
+        """Yield what was written since the last call, in complete lines; nothing if the file is missing or unreadable."""
         try:
             status = self._status()
             if self._follow and (status.st_ino, status.st_size) == (self._inode, self._at):
                 return
             if self._follow and stat.S_ISFIFO(status.st_mode):
-                self._kept = self._kept or open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)  # noqa: PTH123, SIM115
-                yield from self._lines(partial(self._kept.read, PIECE))
+                self._stream = self._stream or open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)  # noqa: PTH123, SIM115
+                yield from self._lines(partial(self._stream.read, PIECE))
                 return
             if self._follow and stat.S_ISREG(status.st_mode):
                 if status.st_ino != self._inode or status.st_size < self._at:
                     self.close()
                     self._inode, self._at, self._left = status.st_ino, 0, b""
-                self._kept = self._kept or Path(self.path).open("rb", 0)  # noqa: SIM115
-                self._kept.seek(self._at)
-                yield from self._lines(partial(self._kept.read, PIECE))
+                self._stream = self._stream or Path(self.path).open("rb", 0)  # noqa: SIM115
+                self._stream.seek(self._at)
+                yield from self._lines(partial(self._stream.read, PIECE))
                 return
             with Path(self.path).open("rb", 0) as stream:
-                yield from self._whole(stream)
+                yield from self._complete_file(stream)
         except CaptureError as error:
-            self.trouble = f"key log {error}"
+            self.error = f"key log {error}"
         except OSError as error:
-            self.trouble = None if self._follow else f"key log {self.path}: cannot be read: {explain(error)}"
+            self.error = None if self._follow else f"key log {self.path}: cannot be read: {explain(error)}"
 
     def close(self) -> None:
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def _status(self) -> os.stat_result:
         try:
             return Path(self.path).stat()
         except PermissionError:
-            if self._kept is None:
+            if self._stream is None:
                 raise
-            return os.fstat(self._kept.fileno())
+            return os.fstat(self._stream.fileno())
 
-    def _whole(self, stream: BinaryIO) -> Iterator[bytes]:
-        """All of a log, or what a capture holds; either may be packed."""
+    def _complete_file(self, stream: BinaryIO) -> Iterator[bytes]:
+        """Yield a complete log, or the logs in a capture; either may be compressed."""
         if stream.seekable():
             raw = Raw(stream, self.path)
             blocks = Blocks(raw, packing(raw))
@@ -334,19 +333,19 @@ class _File:
 
     def _lines(self, read: Callable[[], bytes]) -> Iterator[bytes]:
         while data := read():
-            text = data if self._at else data.removeprefix(MARK)
+            text = data if self._at else data.removeprefix(BYTE_ORDER_MARK)
             self._at += len(data)
-            whole, newline, rest = text.rpartition(b"\n")
+            complete, newline, rest = text.rpartition(b"\n")
             if newline:
-                yield self._left + whole + newline
+                yield self._left + complete + newline
                 self._left = rest[:LINE]
             else:
-                # A line that is too long is none: what of it is kept will not be understood.
+                # The kept part of a line that is too long does not parse.
                 self._left = (self._left + rest)[:LINE]
 
 
 def logged(capture: CaptureReader) -> Iterator[bytes]:
-    """The lines of key logs that a capture holds, read to its end."""
+    """Yield the lines of key logs in a capture, read to its end."""
     with capture as reader:
         for _ in reader.batches():
             while reader.secrets:

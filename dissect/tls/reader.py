@@ -1,4 +1,4 @@
-"""Reads the records of one side of a TLS connection, in the clear and sealed."""
+"""Reads the records of one side of a TLS connection, in the clear and encrypted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESSAGE, sane
 
 
 class RecordReader(MissingKeys):
-    """Takes a side from record to record."""
+    """Advances a side from record to record."""
 
     from_start: bool
 
-    def _clear(self, flow: RecordBuffer) -> None:
-        """Read one record before anything is sealed."""
+    def _read_clear(self, flow: RecordBuffer) -> None:
+        """Read one record in the clear."""
         data, at = flow.data, flow.at
         handshake = self.handshake
         if len(data) - at < HEADER:
@@ -27,26 +27,26 @@ class RecordReader(MissingKeys):
             if flow.round < 0 and not flow.position:
                 reason = "answered without TLS" if self.from_start else BEGINNING
                 handshake.facts.plain_peer = flow.side if self.from_start else None
-            flow.deaf = True
-            flow.stop(reason, flow.certain(flow.reach(at + HEADER)))
+            flow.desynchronised = True
+            flow.stop(reason, flow.completed_by(flow.move_to(at + HEADER)))
             return
         kind, end = data[at], at + HEADER + int.from_bytes(data[at + 3 : at + 5], "big")
         if len(data) < end:
             return
         if kind == MESSAGE:
-            handshake.take(flow, data[at + HEADER : end], flow.reach(end))
+            handshake.feed(flow, data[at + HEADER : end], flow.move_to(end))
         elif kind == ALERT:
-            handshake.alert(flow, data[at + HEADER : end], flow.reach(end))
+            handshake.alert(flow, data[at + HEADER : end], flow.move_to(end))
         elif kind in (CHANGE, DATA):
             self._change(flow, kind, end)
             if kind == DATA or flow.blocked:
                 return
         if flow.stopped is None:
-            flow.reach(end)
+            flow.move_to(end)
             flow.at = end
 
     def _change(self, flow: RecordBuffer, kind: int, end: int) -> None:
-        """A ChangeCipherSpec, which says nothing in TLS 1.3, or a first sealed record, which there is in TLS 1.3 only."""
+        """Process a ChangeCipherSpec, which means nothing in TLS 1.3, or the first encrypted record of TLS 1.3."""
         handshake = self.handshake
         if kind == CHANGE and flow.round < 0 and not handshake.is_client(flow):
             # Behind a HelloRetryRequest
@@ -55,7 +55,7 @@ class RecordReader(MissingKeys):
         if hellos is None:
             return
         if isinstance(hellos, str) or (kind == DATA and hellos[1].version < TLS_13):
-            flow.stop(BEGINNING, flow.certain(flow.find(end)))
+            flow.stop(BEGINNING, flow.completed_by(flow.find(end)))
             return
         offer, answer = hellos
         if answer.version < TLS_13:
@@ -69,10 +69,10 @@ class RecordReader(MissingKeys):
         handshake.begin_sealed(flow)
         flow.enter(Epoch(phase, answer.cipher, offer.random, answer.random, answer.encrypt_then_mac))
         if answer.version < TLS_12:
-            flow.stop(f"version {hello.version_name(answer.version)} not supported", flow.certain(flow.find(end)))
+            flow.stop(f"version {hello.version_name(answer.version)} not supported", flow.completed_by(flow.find(end)))
 
-    def _sealed(self, flow: RecordBuffer, epoch: Epoch) -> None:
-        """Read sealed records: all that are at hand, unless one of them changes how the next are read."""
+    def _read_sealed(self, flow: RecordBuffer, epoch: Epoch) -> None:
+        """Read the available encrypted records, up to one that changes the keys."""
         data, at = flow.data, flow.at
         handshake = self.handshake
         if len(data) - at < HEADER or not self._ready(flow, epoch):
@@ -85,13 +85,13 @@ class RecordReader(MissingKeys):
         starts, base, index = flow.starts, flow.base, flow.index
         size, last = len(data), len(starts) - 1
         count = 0
-        said: list[tuple[bytes, int, int, int]] = []
+        contents: list[tuple[bytes, int, int, int]] = []
         while size - at >= HEADER:
             kind = data[at]
             length = data[at + 3] << 8 | data[at + 4]
             end = at + HEADER + length
             if data[at + 1] != 3 or not CHANGE <= kind <= HEARTBEAT or length > LARGEST:
-                flow.lose(base + at, seq, base + at + 1, "skipped")
+                flow.mark_lost(base + at, seq, base + at + 1, "skipped")
                 break
             if end > size:
                 break
@@ -108,7 +108,7 @@ class RecordReader(MissingKeys):
             found = open_record(data, at, end, seq)
             if found is None:
                 index = first
-                flow.lose(base + at, seq, base + at, "skipped", True)
+                flow.mark_lost(base + at, seq, base + at, "skipped", True)
                 break
             kind, content = found
             count += 1
@@ -116,88 +116,88 @@ class RecordReader(MissingKeys):
                 seq += 1
                 at = end
                 if wanted and content:
-                    said.append((content, first, index, end))
+                    contents.append((content, first, index, end))
                 continue
-            flow.emit(said)
-            said = []
-            goes_on = self._says(flow, epoch, kind, content, (first, index, end))
+            flow.emit(contents)
+            contents = []
+            continues = self._process_content(flow, epoch, kind, content, (first, index, end))
             if kind == CHANGE and flow.epoch is epoch:
                 break
-            at, seq = end, seq + 1 if goes_on else 0
-            if not goes_on:
+            at, seq = end, seq + 1 if continues else 0
+            if not continues:
                 break
-        flow.emit(said)
-        flow.went(at, seq, index, count)
+        flow.emit(contents)
+        flow.advance(at, seq, index, count)
 
-    def _says(self, flow: RecordBuffer, epoch: Epoch, kind: int, content: bytes, where: tuple[int, int, int]) -> bool:
-        """Take in a sealed record that is no data, whose first and last segment and whose end `where` says; whether the next ones are read
-        as this one was."""
+    def _process_content(self, flow: RecordBuffer, epoch: Epoch, kind: int, content: bytes, where: tuple[int, int, int]) -> bool:
+        """Process an encrypted record that is not data; `where`: its first and last segment and its end. Return whether the keys stay the
+        same."""
         first, last, end = where
         handshake = self.handshake
         if kind == CHANGE:
-            # What follows is sealed under the keys of a renegotiation
+            # Later records use the keys of a renegotiation
             flow.index = first
             self._change(flow, kind, end)
             return False
         if kind == MESSAGE:
-            handshake.take(flow, content, last)
+            handshake.feed(flow, content, last)
             return flow.epoch is epoch and flow.stopped is None
         if kind == ALERT:
             handshake.alert(flow, content, last)
         return True
 
     def _ready(self, flow: RecordBuffer, epoch: Epoch) -> bool:
-        """Whether there is what opens a side's records, and it is known what becomes of them."""
+        """Return whether a side has its opener, and it is known whether its early data was accepted."""
         if flow.opener is None:
             opener = self.opener(flow, epoch)
             if opener is None:
                 return False
             if isinstance(opener, str):
                 if epoch.phase in ("early", "handshake") and opener == MISSING:
-                    # Those of the traffic may be known all the same.
-                    flow.lose(flow.position, 0, flow.position, "skipped" if epoch.phase == "early" else None, True)
+                    # The traffic keys may still be known.
+                    flow.mark_lost(flow.position, 0, flow.position, "skipped" if epoch.phase == "early" else None, True)
                 else:
-                    flow.stop(opener, flow.certain(flow.index))
+                    flow.stop(opener, flow.completed_by(flow.index))
                 return False
             flow.opener = opener
         if epoch.phase != "early":
             return True
         server = self.flows[1 - flow.side]
         if self.handshake.early is not None:
-            return self._known(flow, self.handshake.early[1])
+            return self._available_since(flow, self.handshake.early[1])
         if server.stopped is not None:
-            return self._known(flow, server.stopped_at)
+            return self._available_since(flow, server.stopped_at)
         flow.blocked = True
         return False
 
-    def _walk(self, flow: RecordBuffer) -> None:
-        """Pass over records that are not read; alerts show all the same, in TLS 1.2 even sealed ones."""
+    def _skip_records(self, flow: RecordBuffer) -> None:
+        """Skip records that cannot be read, but note alerts, in TLS 1.2 even encrypted ones."""
         data, at = flow.data, flow.at
         handshake = self.handshake
         phase = None if flow.epoch is None else flow.epoch.phase
         sealed_12 = phase == "master"
-        while not flow.deaf and len(data) - at >= HEADER:
+        while not flow.desynchronised and len(data) - at >= HEADER:
             if not sane(data, at):
-                flow.deaf = True
+                flow.desynchronised = True
                 break
             kind, end = data[at], at + HEADER + int.from_bytes(data[at + 3 : at + 5], "big")
             if end > len(data):
                 break
             if kind == ALERT:
-                handshake.alert(flow, b"" if sealed_12 else data[at + HEADER : end], flow.reach(end))
+                handshake.alert(flow, b"" if sealed_12 else data[at + HEADER : end], flow.move_to(end))
             elif kind == MESSAGE and sealed_12:
                 handshake.finish(flow)
             elif kind == DATA and phase == "handshake":
-                handshake.pass_over(flow, end - at - HEADER, flow.reach(end))
-            flow.reach(end)
+                handshake.count_skipped(flow, end - at - HEADER, flow.move_to(end))
+            flow.move_to(end)
             at = end
-        flow.at = len(data) if flow.deaf else at
+        flow.at = len(data) if flow.desynchronised else at
 
     def _gap(self, flow: RecordBuffer, gap: StreamGap) -> None:
-        """Sealed bytes are missing."""
+        """Process a gap in the encrypted byte stream."""
         behind = gap.position + (gap.size or 0)
         if flow.stopped is not None:
-            flow.deaf = True
+            flow.desynchronised = True
         elif flow.lost is not None:
             if flow.lost.anywhere:
                 flow.lost.seq = flow.lost.passed = 0
@@ -207,8 +207,8 @@ class RecordReader(MissingKeys):
             flow.lost.scan = behind
         elif flow.epoch is None and flow.round < 0:
             flow.stop(BEGINNING, flow.current)
-            flow.deaf = True
+            flow.desynchronised = True
         else:
-            flow.lose(flow.position, flow.seq, behind, gap.reason)
-        flow.handshake, flow.passing = b"", 0
+            flow.mark_lost(flow.position, flow.seq, behind, gap.reason)
+        flow.handshake, flow.skip_bytes = b"", 0
         flow.drop(behind)

@@ -13,7 +13,7 @@ from .ciphers import Opener
 from .facts import Alert
 
 PIECE_COST = 256
-"""The least that a held segment counts: it takes more memory than its bytes."""
+"""The minimum that a held segment counts towards the limits: its objects occupy memory too."""
 
 
 class Epoch(msgspec.Struct):
@@ -24,13 +24,13 @@ class Epoch(msgspec.Struct):
     cipher: int
     client_random: bytes
     server_random: bytes
-    mac_last: bool = False
+    encrypt_then_mac: bool = False
     generation: int = 0
     server: bool | None = None
 
     def then(self, phase: str, generation: int = 0) -> Epoch:
         """Return the keys of another phase of the same handshake."""
-        return Epoch(phase, self.cipher, self.client_random, self.server_random, self.mac_last, generation, self.server)
+        return Epoch(phase, self.cipher, self.client_random, self.server_random, self.encrypt_then_mac, generation, self.server)
 
 
 class SealedGap(msgspec.Struct):
@@ -55,34 +55,35 @@ class SealedGap(msgspec.Struct):
     spent: int = 0
     limited: bool = False
     anywhere: bool = False
-    ways: list[tuple[Epoch, bool]] | None = None
+    candidates: list[tuple[Epoch, bool]] | None = None
     """If `anywhere`, the keys that may be those of this side."""
 
 
 class RecordBuffer:
-    """One side. Positions count the sealed byte stream, except `plain`, which counts the decrypted bytes."""
+    """One side. Positions count the sealed byte stream, except `decrypted`, which counts the decrypted bytes."""
 
     __slots__ = (
         "alerts",
         "at",
         "base",
         "blocked",
-        "certain_at",
-        "crossed",
+        "completed_at",
         "current",
         "data",
-        "deaf",
+        "decrypted",
+        "desynchronised",
         "entered",
         "epoch",
+        "exceeded_at",
         "failed",
         "floor",
         "handshake",
         "held",
         "index",
-        "jumbled",
         "limited",
         "lost",
         "marks",
+        "measured",
         "missing",
         "notes",
         "opened",
@@ -90,20 +91,19 @@ class RecordBuffer:
         "opener",
         "openers",
         "out",
-        "passing",
-        "plain",
+        "out_of_order",
+        "pending_notes",
         "queue",
         "round",
         "secret",
         "seq",
         "side",
+        "skip_bytes",
         "skipped",
         "spent",
         "starts",
         "stopped",
         "stopped_at",
-        "told",
-        "weighed",
     )
     DERIVED = ("opener", "secret", "openers")
     """Keys are looked up again where this goes on."""
@@ -118,9 +118,9 @@ class RecordBuffer:
         """Bytes before `base` that never came."""
         self.starts: list[int] = []
         self.marks: list[Mark] = []
-        self.certain_at: list[int] = []
+        self.completed_at: list[int] = []
         self.index = 0
-        self.jumbled = False
+        self.out_of_order = False
         self.notes: list[tuple[int, str]] = []
         self.queue: deque[SideData | StreamGap] | None = None
         """The bytes and gaps behind `data`. A deque takes 760 bytes even if it is empty, and most connections never wait."""
@@ -137,7 +137,7 @@ class RecordBuffer:
         """Which handshake of the connection it is in; a renegotiation begins another. `entered`: that of the keys in use."""
         self.entered = -1
         self.handshake = b""
-        self.passing = 0
+        self.skip_bytes = 0
         """Bytes still to come of a handshake message that is too large to read."""
         self.lost: SealedGap | None = None
         self.stopped: str | None = None
@@ -146,7 +146,7 @@ class RecordBuffer:
         self.alerts: list[Alert] = []
         self.skipped = 0
         """Records that did not authenticate."""
-        self.deaf = False
+        self.desynchronised = False
         """Its records can no longer be told apart."""
         self.opened = 0
         self.opened_bytes = 0
@@ -156,8 +156,8 @@ class RecordBuffer:
         self.limited = 0
         """How often a limit was reached."""
 
-        self.plain = 0
-        self.told: list[str] = []
+        self.decrypted = 0
+        self.pending_notes: list[str] = []
         """Notes for the next decrypted byte."""
         self.out: list[SideData | StreamGap] = []
 
@@ -170,9 +170,9 @@ class RecordBuffer:
     def unblock(self) -> None:
         """Note that the keys or bytes that this side waited for have arrived."""
         self.blocked = False
-        """It waits for keys or for the other side; `held` counts the bytes kept, `crossed` is the packet that exceeded the limit."""
-        self.held = self.weighed = 0
-        self.crossed: int | None = None
+        """It waits for keys or for the other side; `held` counts the bytes kept, `exceeded_at` is the packet that exceeded the limit."""
+        self.held = self.measured = 0
+        self.exceeded_at: int | None = None
 
     @property
     def position(self) -> int:
@@ -184,21 +184,21 @@ class RecordBuffer:
         self.base, self.at = self.position, 0
         if self.index or (self.starts and self.base >= item.position):
             count = len(self.starts) if self.base >= item.position else self.index
-            del self.starts[:count], self.marks[:count], self.certain_at[:count]
+            del self.starts[:count], self.marks[:count], self.completed_at[:count]
             self.index = 0
         self.starts.append(item.position)
         self.marks.append((item.order, item.number, item.file, item.time_ns))
-        self.certain_at.append(self.current)
-        self.jumbled |= self.current != item.order
+        self.completed_at.append(self.current)
+        self.out_of_order |= self.current != item.order
         self.notes += item.notes
 
     def drop(self, position: int) -> None:
         """Release the bytes held; the next ones are at `position`."""
         self.missing += position - self.base - len(self.data)
         self.data, self.at, self.base, self.index = b"", 0, position, 0
-        self.starts, self.marks, self.certain_at = [], [], []
+        self.starts, self.marks, self.completed_at = [], [], []
 
-    def reach(self, end: int) -> int:
+    def move_to(self, end: int) -> int:
         """Move on to the segment that holds the byte before `end` of the bytes held, and return its index."""
         self.index = self.find(end)
         return self.index
@@ -216,16 +216,16 @@ class RecordBuffer:
             self.queue = deque()
         self.queue.append(item)
 
-    def rest(self) -> None:
+    def trim(self) -> None:
         """Release the bytes that were read and the empty queue."""
         self.queue = self.queue or None
         if self.data and self.at == len(self.data):
             self.base += self.at
             self.data, self.at = b"", 0
 
-    def certain(self, index: int) -> int:
+    def completed_by(self, index: int) -> int:
         """Return the packet that completed a segment's bytes and all that they waited for."""
-        return max(self.certain_at[index], self.floor)
+        return max(self.completed_at[index], self.floor)
 
     def enter(self, epoch: Epoch) -> None:
         """Use other keys for the records that follow."""
@@ -234,9 +234,9 @@ class RecordBuffer:
         self.opener = None
         self.openers.clear()
         self.handshake = b""
-        self.passing = 0
+        self.skip_bytes = 0
 
-    def lose(self, since: int, seq: int, scan: int, reason: Any, framed: bool = False) -> None:
+    def mark_lost(self, since: int, seq: int, scan: int, reason: Any, framed: bool = False) -> None:
         """The bytes from `since` on cannot be read (see `SealedGap`)."""
         self.lost = SealedGap(since, seq, scan, reason, framed, spent=self.spent)
 
@@ -248,24 +248,26 @@ class RecordBuffer:
             self.unblock()
             self.floor = max(self.floor, current)
 
-    def weigh(self, limit: int) -> None:
+    def measure_held(self, limit: int) -> None:
         """Count the bytes held while this side waits."""
-        if not self.weighed:
+        if not self.measured:
             ends = [*self.starts[self.index + 1 :], self.base + len(self.data)]
             for place, end in enumerate(ends, self.index):
-                self._weigh(end - max(self.starts[place], self.position) if self.starts else 0, self.certain_at[place : place + 1], limit)
-            self.weighed = 1
-        while self.queue and self.weighed <= len(self.queue):
-            item = self.queue[self.weighed - 1]
-            self.weighed += 1
-            self._weigh(0 if isinstance(item, StreamGap) else len(item.data), [self.current], limit)
+                self._add_held(
+                    end - max(self.starts[place], self.position) if self.starts else 0, self.completed_at[place : place + 1], limit
+                )
+            self.measured = 1
+        while self.queue and self.measured <= len(self.queue):
+            item = self.queue[self.measured - 1]
+            self.measured += 1
+            self._add_held(0 if isinstance(item, StreamGap) else len(item.data), [self.current], limit)
 
-    def _weigh(self, size: int, current: list[int], limit: int) -> None:
+    def _add_held(self, size: int, current: list[int], limit: int) -> None:
         self.held += max(size, PIECE_COST)
-        if self.crossed is None and self.held > limit and current:
-            self.crossed = current[0]
+        if self.exceeded_at is None and self.held > limit and current:
+            self.exceeded_at = current[0]
 
-    def went(self, at: int, seq: int, index: int, opened: int) -> None:
+    def advance(self, at: int, seq: int, index: int, opened: int) -> None:
         """Note that `opened` sealed records up to `at` were decrypted."""
         self.opened += opened
         self.opened_bytes += at - self.at
@@ -273,27 +275,27 @@ class RecordBuffer:
         self.index = index
         self.at = at
 
-    def emit(self, said: list[tuple[bytes, int, int, int]]) -> None:
+    def emit(self, contents: list[tuple[bytes, int, int, int]]) -> None:
         """Output the content of records: each with its first segment, the one that completed it, and its end."""
-        for data, first, pick, end in said:
-            mark = max(self.marks[first : pick + 1]) if self.jumbled else self.marks[pick]
-            notes = self._notes(end) if self.notes or self.told else ()
-            self.out.append(SideData(self.side, self.plain, data, *mark, notes))
-            self.plain += len(data)
+        for data, first, pick, end in contents:
+            mark = max(self.marks[first : pick + 1]) if self.out_of_order else self.marks[pick]
+            notes = self._notes(end) if self.notes or self.pending_notes else ()
+            self.out.append(SideData(self.side, self.decrypted, data, *mark, notes))
+            self.decrypted += len(data)
 
     def _notes(self, end: int) -> tuple[tuple[int, str], ...]:
         """Return the notes on a record that ends here."""
-        mine = [*self.told, *[text for position, text in self.notes if position < self.base + end]]
-        self.told = []
+        mine = [*self.pending_notes, *[text for position, text in self.notes if position < self.base + end]]
+        self.pending_notes = []
         self.notes = [note for note in self.notes if note[0] >= self.base + end]
-        return tuple((self.plain, text) for text in mine)
+        return tuple((self.decrypted, text) for text in mine)
 
     def gap(self, size: int | None, reason: Any, mark: Mark) -> None:
         """Output a gap."""
-        self.out.append(StreamGap(self.side, self.plain, size, reason, *mark))
-        self.plain += size or 0
+        self.out.append(StreamGap(self.side, self.decrypted, size, reason, *mark))
+        self.decrypted += size or 0
 
-    def take(self) -> list[SideData | StreamGap]:
+    def pop_output(self) -> list[SideData | StreamGap]:
         """Return the output since the last call."""
         out, self.out = self.out, []
         return out

@@ -1,20 +1,20 @@
-"""What can be told of a record without its keys: type, version and length."""
+"""Checks of records without their keys: type, version and length."""
 
 from __future__ import annotations
 
 CHANGE, ALERT, MESSAGE, DATA, HEARTBEAT = 20, 21, 22, 23, 24
 
 LARGEST = (1 << 14) + 2048
-"""Bytes of a record behind its header."""
+"""Maximum bytes of a record after its header."""
 
 
 def sane(data: bytes, at: int) -> bool:
-    """Whether the five bytes at `at` may be the header of a record."""
+    """Return whether the five bytes at `at` may be the header of a record."""
     return CHANGE <= data[at] <= HEARTBEAT and data[at + 1] == 3 and data[at + 2] <= 4 and (data[at + 3] << 8 | data[at + 4]) <= LARGEST
 
 
 def begins(data: bytes) -> bool | None:
-    """Whether bytes begin a TLS connection, with a ClientHello or ServerHello; None: it may be, more bytes will tell."""
+    """Return whether bytes start a TLS connection with a ClientHello or ServerHello; None if more bytes are needed."""
     if data[:1] != b"\x16"[: len(data)]:
         return False
     versions = range(5)
@@ -27,12 +27,12 @@ def begins(data: bytes) -> bool | None:
 
 
 def alert(data: bytes) -> bool:
-    """Whether bytes begin with an alert in the clear."""
+    """Return whether bytes start with an alert in the clear."""
     return len(data) >= 7 and data[:2] == b"\x15\3" and data[2] <= 4 and data[3:5] == b"\0\2" and data[5] in (1, 2)
 
 
 def sealed(data: bytes) -> bool:
-    """Whether bytes may begin with a sealed record, of which there is nothing but its header to tell that; what follows has to fit."""
+    """Return whether bytes may start with an encrypted record, judging by its header and the next one."""
     if len(data) < 2 * 5 + 16 or data[:3] != b"\x17\3\3" or not sane(data, 0):
         return False
     end = 5 + (data[3] << 8 | data[4])

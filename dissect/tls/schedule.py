@@ -1,4 +1,4 @@
-"""From secrets to the keys of records: the key schedules of TLS 1.2 and 1.3, as far as a log of secrets needs them."""
+"""Key schedules of TLS 1.2 and 1.3: from logged secrets to record keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .suites import CBC, CHACHA20, Suite
 
 
 class Keys(NamedTuple):
-    """What opens the records of one side; `mac` is empty but for CBC suites."""
+    """Record keys of one side; `mac` is used by CBC suites only."""
 
     key: bytes
     iv: bytes
@@ -17,7 +17,7 @@ class Keys(NamedTuple):
 
 
 def prf(digest: str, secret: bytes, label: bytes, seed: bytes, size: int) -> bytes:
-    """The pseudorandom function of TLS 1.2."""
+    """Return `size` bytes of the pseudorandom function of TLS 1.2."""
     import hmac
 
     seed = label + seed
@@ -29,7 +29,7 @@ def prf(digest: str, secret: bytes, label: bytes, seed: bytes, size: int) -> byt
 
 
 def expand_label(digest: str, secret: bytes, label: bytes, size: int) -> bytes:
-    """HKDF-Expand-Label of TLS 1.3 with an empty context; one block is all that keys need."""
+    """Return HKDF-Expand-Label of TLS 1.3 with an empty context, at most one block."""
     import hmac
 
     label = b"tls13 " + label
@@ -38,7 +38,7 @@ def expand_label(digest: str, secret: bytes, label: bytes, size: int) -> bytes:
 
 
 def keys_12(suite: Suite, master: bytes, client_random: bytes, server_random: bytes) -> tuple[Keys, Keys]:
-    """The keys of the client's and of the server's records in TLS 1.2."""
+    """Return the keys of the client's and of the server's records in TLS 1.2."""
     import hashlib
 
     mac = hashlib.new(suite.mac).digest_size if suite.mac else 0
@@ -50,10 +50,10 @@ def keys_12(suite: Suite, master: bytes, client_random: bytes, server_random: by
 
 
 def keys_13(suite: Suite, secret: bytes) -> Keys:
-    """The keys of the side that a traffic secret of TLS 1.3 belongs to."""
+    """Return the keys for a traffic secret of TLS 1.3."""
     return Keys(expand_label(suite.prf, secret, b"key", suite.key), expand_label(suite.prf, secret, b"iv", 12))
 
 
 def next_secret(suite: Suite, secret: bytes) -> bytes:
-    """The traffic secret that a KeyUpdate brings."""
+    """Return the traffic secret after a KeyUpdate."""
     return expand_label(suite.prf, secret, b"traffic upd", len(secret))

@@ -1,4 +1,4 @@
-"""Cipher suites by number, and what their names say of them."""
+"""Cipher suites by number, with the properties that their names declare."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NAMES = {
     "SRP_SHA_RSA": "c01e:AES_128_CBC_SHA c021:AES_256_CBC_SHA",
     "SRP_SHA_DSS": "c01f:AES_128_CBC_SHA c022:AES_256_CBC_SHA",
 }
-"""By key exchange, the IANA numbers and the rest of the names."""
+"""IANA numbers and the rest of the names, by key exchange."""
 
 _CIPHER = re.compile(r"(?:(AES|CAMELLIA)_(128|256)_(GCM|CCM_8|CCM|CBC)|CHACHA20_POLY1305)(?:_SHA(256|384|))?")
 
@@ -79,13 +79,13 @@ def _table() -> dict[int, str]:
 
 
 def suite_name(number: int) -> str:
-    """The suite's IANA name, or its number."""
+    """Return the IANA name of a suite, or its number."""
     return _table().get(number, f"0x{number:04x}")
 
 
 @cache
 def suite(number: int) -> Suite | None:
-    """What is needed to open a suite's records; None where they are not read (no encryption, RC4, 3DES, ARIA, or unknown)."""
+    """Return a suite by number; None if unsupported (no encryption, RC4, 3DES, ARIA, or unknown)."""
     name = _table().get(number)
     found = None if name is None else _CIPHER.fullmatch(name.rpartition("_WITH_")[2].removeprefix("TLS_"))
     if name is None or found is None:

@@ -301,7 +301,7 @@ def key_logs(data: bytes, deep: bool = True) -> None:
     with limited(data, deep, "keys.log") as path:
         log, other = KeyLog((str(path),)), KeyLog()
         sessions = log._loaded_sessions()
-        if not log.troubles and not data.startswith((b"\xef\xbb\xbf", b"\x0a\x0d\x0d\x0a")):
+        if not log.errors and not data.startswith((b"\xef\xbb\xbf", b"\x0a\x0d\x0d\x0a")):
             for line in data.split(b"\n"):
                 other.add(line)
             assert sessions == other._loaded_sessions()

@@ -87,8 +87,8 @@ def test_no_key_is_carried(tmp_path: Path) -> None:
             assert not any(secret in carried or secret.hex().encode() in carried for secret in secrets)
             if row["kind"] == rows.CARRY:
                 for one in Session.restore(carried, options, KeyLog()).table.conversations:
-                    if one.tls.stage is not None:
-                        assert all(flow.opener is None and flow.secret is None and not flow.openers for flow in one.tls.stage.flows)
+                    if one.tls.decryptor is not None:
+                        assert all(flow.opener is None and flow.secret is None and not flow.openers for flow in one.tls.decryptor.flows)
     assert derived not in secrets
 
 

@@ -23,7 +23,7 @@ from tests.tls.reading import BATCHES, Read, once
 pytestmark = pytest.mark.usefixtures("barrier")
 
 RABBIT = "rabbitmq-stream/js_publish_consume_405.pcap"
-KEPT = ("tls", "tls_cipher", "tls_server_name", "tls_plain_bytes", "tls_unread", "frame_max", "heartbeat")
+MAX_MESSAGE = ("tls", "tls_cipher", "tls_server_name", "tls_plain_bytes", "tls_unread", "frame_max", "heartbeat")
 OPENERS = {"1.2": _Explicit12, "1.3": _Sealed13}
 
 
@@ -39,7 +39,7 @@ def in_all_batches(capture: bytes, keys: bytes) -> Read:
     runs = [once(capture, keys, rows, exchanges=True) for rows in BATCHES]
     for one in runs:
         # What is known of a handshake may be what came behind
-        one.rows[0].facts = {name: fact for name, fact in one.rows[0].facts.items() if name in KEPT}
+        one.rows[0].facts = {name: fact for name, fact in one.rows[0].facts.items() if name in MAX_MESSAGE}
     assert runs[0].json == runs[1].json == runs[2].json
     for one in runs:
         assert [(report.conversation, report.number) for report in one.inspector.reports] == [
@@ -101,14 +101,14 @@ PLACES: list[tuple[Any, str]] = [
     (TlsHandshake, "take"),
     (TlsHandshake, "known"),
     (KeyLog, "find"),
-    (TlsDecryptor, "_clear"),
-    (TlsDecryptor, "_sealed"),
+    (TlsDecryptor, "_read_clear"),
+    (TlsDecryptor, "_read_sealed"),
     (TlsDecryptor, "_open"),
-    (TlsDecryptor, "_drain"),
+    (TlsDecryptor, "_read_both"),
     (TlsDecryptor, "opener"),
     (TlsDecryptor, "close"),
     (TlsState, "row"),
-    (manager.TlsManager, "_hear"),
+    (manager.TlsManager, "_check_start"),
 ]
 
 
@@ -122,7 +122,7 @@ def test_any_place(version: str, owner: Any, name: str, monkeypatch: pytest.Monk
     for rows in BATCHES:
         found = once(capture, keys, rows, exchanges=True)
         others = [(one.src, one.position, one.size, one.name) for one in found.messages if one.conversation]
-        if name != "_hear":
+        if name != "_check_start":
             assert others == [(one.src, one.position, one.size, one.name) for one in before.messages if one.conversation]
         assert found.inspector.reports
         assert all("Planted" in report.what for report in found.inspector.reports)
@@ -132,7 +132,7 @@ def test_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
     what = said(GOLDEN / RABBIT)
     one = talk(what)
     capture = Wire().send(one.sent).end().capture([20])
-    plant(monkeypatch, resync, "_prove", lambda *_: True)
+    plant(monkeypatch, resync, "_authenticate", lambda *_: True)
     found = in_all_batches(capture, one.keys)
     assert found.rows[0].internal_error is not None
     assert found.messages

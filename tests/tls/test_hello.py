@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdump.tls import hello
-from streamdump.tls.diagnostics import troubles
-from streamdump.tls.facts import ALERTS, CERTIFICATE_KEPT, NAMES_TEXT, Facts, certificate, kept
+from streamdump.tls.diagnostics import failures
+from streamdump.tls.facts import ALERTS, MAX_CERTIFICATE, MAX_NAMES_TEXT, TlsFacts, parse_certificate, read_certificate
 from streamdump.tls.records import alert, begins
 from streamdump.tls.suites import _table, suite, suite_name
 from tests.support.work import peak
@@ -80,7 +80,7 @@ def test_lists_without_end_are_cut() -> None:
     body = b"\x03\x03" + bytes(32) + b"\0" + b"\xff\xfe" + b"\x13\x01" * 0x7FFF + b"\x01\0" + len(alpn).to_bytes(2, "big") + alpn
     found = hello.client_hello(body)
     assert found is not None
-    assert (len(found.alpn), len(found.ciphers)) == (hello.NAMES_KEPT, hello.CIPHERS_KEPT)
+    assert (len(found.alpn), len(found.ciphers)) == (hello.MAX_NAMES, hello.MAX_CIPHERS)
 
 
 def test_large_hellos_are_kept_small() -> None:
@@ -131,7 +131,7 @@ def der(kind: str = "ec", **more: Any) -> bytes:
 
 
 def test_a_certificate() -> None:
-    found = certificate(der())
+    found = parse_certificate(der())
     assert found is not None
     assert found.subject == found.issuer == "CN=broker.example"
     assert found.names == ("broker.example", "127.0.0.1")
@@ -144,15 +144,15 @@ def test_a_damaged_certificate_is_told_as_one(at: int, change: bytes) -> None:
     good = der()
     at %= len(good)
     data = good[:at] + change + good[at + len(change) :]
-    certificate(data)
-    facts = Facts(0, certificate=kept(data))
+    parse_certificate(data)
+    facts = TlsFacts(0, certificate=read_certificate(data))
     assert "tls_certificate" in facts.row()
 
 
 def test_of_certificates_that_are_not_known_the_reason_is_kept() -> None:
-    assert Facts(0, certificate=kept(bytes(CERTIFICATE_KEPT + 1))).row()["tls_certificate"] == "too large"
-    assert Facts(0, certificate=kept(b"")).row()["tls_certificate"] == "too large"
-    assert Facts(0, certificate=kept(b"nonsense")).row()["tls_certificate"] == "cannot be read"
+    assert TlsFacts(0, certificate=read_certificate(bytes(MAX_CERTIFICATE + 1))).row()["tls_certificate"] == "too large"
+    assert TlsFacts(0, certificate=read_certificate(b"")).row()["tls_certificate"] == "too large"
+    assert TlsFacts(0, certificate=read_certificate(b"nonsense")).row()["tls_certificate"] == "cannot be read"
 
 
 def test_of_a_certificate_only_what_is_shown_is_kept() -> None:
@@ -161,18 +161,18 @@ def test_of_a_certificate_only_what_is_shown_is_kept() -> None:
     key, nobody, begin = ec.generate_private_key(ec.SECP256R1()), x509.Name([]), datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
     builder = x509.CertificateBuilder(nobody, nobody, key.public_key(), 1, begin, begin + datetime.timedelta(days=1))
     signed = builder.add_extension(names, True).sign(key, hashes.SHA256())
-    found = certificate(signed.public_bytes(serialization.Encoding.DER))
+    found = parse_certificate(signed.public_bytes(serialization.Encoding.DER))
     assert found is not None
-    assert 0 < sum(map(len, found.names)) <= NAMES_TEXT
-    assert not found.every
-    kept(b"nonsense")
+    assert 0 < sum(map(len, found.names)) <= MAX_NAMES_TEXT
+    assert not found.all_names
+    read_certificate(b"nonsense")
     random.seed(1)
     # The latest stay at hand in case they come again
-    assert peak(lambda: [kept(random.randbytes(16_000)) for _ in range(1000)]) < 300 * 17_000
+    assert peak(lambda: [read_certificate(random.randbytes(16_000)) for _ in range(1000)]) < 300 * 17_000
 
 
 def test_equal_certificates_are_kept_once() -> None:
-    assert kept(der()) is kept(bytes(bytearray(der())))
+    assert read_certificate(der()) is read_certificate(bytes(bytearray(der())))
 
 
 # What a row says
@@ -249,8 +249,8 @@ def test_a_certificate_for_another_name(version: str) -> None:
 )
 def test_names_of_certificates(pattern: str, name: str, fits: bool) -> None:
     der = ssl.PEM_cert_to_DER_cert(Path(identity("ec", pattern).certificate).read_text())
-    facts = Facts(CLIENT, server_name=name, certificate=kept(der))
-    assert ("tls.another-name" not in troubles(facts)) == fits
+    facts = TlsFacts(CLIENT, server_name=name, certificate=read_certificate(der))
+    assert ("tls.another-name" not in failures(facts)) == fits
 
 
 def test_an_expired_certificate() -> None:

@@ -262,11 +262,11 @@ def test_a_packed_log(tmp_path: Path) -> None:
     found = KeyLog([str(path)])
     assert found.find(RANDOM, MASTER) == (SECRET, 0)
     assert found.find(RANDOM, EARLY) == (SECRET, 0)
-    assert (found.damaged, found.troubles) == (0, [])
+    assert (found.damaged, found.errors) == (0, [])
     path.write_bytes(packed[:-1])
     found = KeyLog([str(path)])
     assert found.find(RANDOM, MASTER) == (SECRET, 0)
-    assert found.troubles == [f"key log {path}: the gzip data is cut off"]
+    assert found.errors == [f"key log {path}: the gzip data is cut off"]
 
 
 def test_a_text_that_begins_with_a_mark(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_secrets_of_a_capture_that_is_cut_off(tmp_path: Path) -> None:
     path.write_bytes(b"".join([section(), interface(), secrets_block(line(MASTER)), packet(1), packet(2)])[:-1])
     found = KeyLog([str(path)])
     assert found.find(RANDOM, MASTER) == (SECRET, 0)
-    (trouble,) = found.troubles
+    (trouble,) = found.errors
     assert trouble.startswith(f"key log {path}: ")
 
 
