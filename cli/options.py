@@ -365,8 +365,8 @@ def decode_rule(rule: str) -> tuple[int, str, str | None]:
         raise UsageError(f"-d {rule}: {number or 'nothing'} is not a port number")
     name, colon, layout = target.strip().partition(":")
     protocol = protocol_named(name)
-    if colon and layout not in protocol.forced:
-        known = f"it has {', '.join(protocol.forced)}" if protocol.forced else "it has none to choose from"
+    if colon and layout not in protocol.loaded.forced:
+        known = f"it has {', '.join(protocol.loaded.forced)}" if protocol.loaded.forced else "it has none to choose from"
         wrong = f"{protocol.name} has no layout {layout}" if layout else "no layout behind the colon"
         raise UsageError(f"-d {rule}: {wrong}; {known}")
     return int(number), protocol.name, layout or None

@@ -418,7 +418,7 @@ def suspicion(row: ConversationRow) -> str:
 
 def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], str | None]:
     """What was read, in parts of a line, and the command that can tell more; `lost`: what to say of packets besides."""
-    from streamdump.protocols import PROTOCOLS
+    from streamdump.protocols import BY_NAME
 
     counters, told = inspector.counters, deepcopy(inspector.forgotten)
     # What carried nothing has nothing to tell, but for what `-d` says of it
@@ -426,10 +426,10 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         for row in rows:
             told.add(row)
     names, hints = told.unread, dict[str, str | None]()
-    hinting = {protocol.name: protocol.hint for protocol in PROTOCOLS if protocol.hint is not None}
     for row in told.examples.values():
-        if row.protocol in hinting and hints.get(row.protocol) is None:
-            hints[row.protocol] = _hint(inspector, hinting[row.protocol], row)
+        hint = None if row.protocol is None else BY_NAME[row.protocol].loaded.hint
+        if row.protocol is not None and hint is not None and hints.get(row.protocol) is None:
+            hints[row.protocol] = _hint(inspector, hint, row)
     packets = ", ".join([count(counters.packets, "packet"), *lost])
     conversations = len(inspector.table)
     said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]

@@ -215,7 +215,7 @@ def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
 
 def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:
     """What `Lines` takes."""
-    from streamdump.protocols import PROTOCOLS
+    from streamdump.protocols import BY_NAME, ByProtocol
     from streamdump.render.hexdump import hexdump
     from streamdump.render.tree import tree as fields
 
@@ -229,18 +229,20 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
 
     @cache
     def longest(name: str) -> int:
-        names = (one.names or [layout.name for layout in one.layouts] for one in PROTOCOLS if one.name == name)
-        return max(map(len, chain.from_iterable(names)), default=0)
+        if name not in BY_NAME:
+            return 0
+        loaded = BY_NAME[name].loaded
+        return max(map(len, loaded.names or [layout.name for layout in loaded.layouts]))
 
     return {
-        "info": {one.name: one.info if one.info_with_context is None else one.info_with_context() for one in PROTOCOLS},
+        "info": ByProtocol(lambda one: one.loaded.info if one.loaded.info_with_context is None else one.loaded.info_with_context()),
         "times": shown.clock,
         "palette": colours,
         "columns": width,
         "after": details if shown.tree or shown.dump else None,
         "longest": longest,
         "inside": inspector.run.tls_manager.inside,
-        "alarms": {one.name: one.alarms for one in PROTOCOLS},
+        "alarms": ByProtocol(lambda one: one.loaded.alarms),
         "asked": inspector.asked,
         "broken_off": inspector.run.broken_off,
         "unacknowledged": inspector.run.unacknowledged,

@@ -9,7 +9,7 @@ import msgspec
 
 from .layers.proxy import BEGIN_1, BEGIN_2
 from .model import Options, SideData, StreamGap, Verdict
-from .protocols import PORTS, PROTOCOLS, server_ports
+from .protocols import BY_NAME, PORTS, PROTOCOLS, server_ports
 from .protocols.protocol import DetectionView, Protocol, SideView
 from .protocols.work_budget import STEP, WorkBudget
 
@@ -57,8 +57,6 @@ CACHED_SIZE, CACHED_PACKETS, MAX_CACHED = 1_024, 8, 1_024
 """The result of a look at no more bytes and packets than these is cached for other conversations with the same bytes; entries of that
 cache."""
 
-BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
-
 _HTTP = re.compile(rb"(?:(?:GET|PUT|POST|HEAD|DELETE|OPTIONS|PATCH|CONNECT|TRACE) [!-~]+ HTTP/1\.|HTTP/1\.[01] \d{3}|PRI \* HTTP/2\.0)")
 _AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1.0", b"AMQP\x03\x01\x00\x00": "AMQP 1.0 (SASL)"}
 
@@ -96,8 +94,9 @@ class Suspicion(msgspec.Struct):
             if len(first_bytes) < LEAST:
                 continue
             for protocol in PROTOCOLS:
-                if protocol.login is not None and protocol.name != self.protocol:
-                    match = protocol.login.search(first_bytes, since)
+                login = protocol.loaded.login
+                if login is not None and protocol.name != self.protocol:
+                    match = login.search(first_bytes, since)
                     if match is not None:
                         return None if self._fits(side, match.end()) else protocol.name, True
         return None, all(len(first_bytes) >= LOGIN_WINDOW for first_bytes in self.first_bytes)
@@ -105,7 +104,7 @@ class Suspicion(msgspec.Struct):
     def _fits(self, side: int, end: int) -> bool:
         """Whether the bytes up to `end` are those of the protocol that was asked for after all."""
         seen = [SideView([(0, self.first_bytes[one][:end])] if one == side else [], self.from_start, [0]) for one in (0, 1)]
-        verdict = BY_NAME[self.protocol].heuristic(DetectionView((seen[0], seen[1]), self.ports, self.from_start, True))
+        verdict = BY_NAME[self.protocol].loaded.heuristic(DetectionView((seen[0], seen[1]), self.ports, self.from_start, True))
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
@@ -362,7 +361,7 @@ class Detector:
             else:
                 work_budget.begin(size, packets)
                 view.hinges = False
-                verdict = protocol.heuristic(view)
+                verdict = protocol.loaded.heuristic(view) if protocol.may_begin(view) else None
                 if not view.hinges:
                     seen.verdicts[protocol.name] = verdict
             if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:

@@ -114,7 +114,7 @@ class Stats:
         self._credit: dict[int, dict[int, int]] = {}
         """By conversation and subscription what a server may still send."""
         self._outstanding = 0
-        self._traffic = {one.name: one.traffic for one in PROTOCOLS if one.traffic is not None}
+        self._traffic = {one.name: one.loaded.traffic for one in PROTOCOLS if one.loaded.traffic is not None}
 
     def watch(self, packets: list[Packet]) -> None:
         """Count packets, whatever is in them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 
 import streamdump.conversation.table
@@ -25,12 +24,13 @@ from streamdump.protocols.records import Frame
 from streamdump.protocols.seastar.dissector import SeastarDissector
 from streamdump.render.jsonl import encode
 from streamdump.tcp.assembler import TcpStream
-from tests.support.planting import BATCHES, Planted, Result, adds_up, check, meaning, mixed, plant, run, whole
+from tests.support.planting import BATCHES, Planted, Result, adds_up, check, meaning, mixed, plant, run, whole, with_members
 
 pytestmark = pytest.mark.usefixtures("unharmed", "barrier")
 
 FAMILIES = tuple(protocol.name for protocol in PROTOCOLS if protocol.name != "rabbitmq-stream-draft")
-DISSECTORS = (StreamDissector, *(protocol.dissector for protocol in PROTOCOLS if not issubclass(protocol.dissector, StreamDissector)))
+LOADED = [protocol.loaded.dissector for protocol in PROTOCOLS]
+DISSECTORS = (StreamDissector, *(one for one in LOADED if not issubclass(one, StreamDissector)))
 
 
 @pytest.fixture(scope="session")
@@ -295,9 +295,9 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
         # Of the client it is 0
         if any(view.ports) and {0, *ports}.issuperset(view.ports):
             raise Planted
-        return protocol.heuristic(view)
+        return protocol.loaded.heuristic(view)
 
-    planted = msgspec.structs.replace(protocol, heuristic=heuristic)
+    planted = with_members(protocol, heuristic=heuristic)
     # The client's own port tells its conversation from others with the same server
     monkeypatch.setattr(streamdump.conversation.conversation, "server_ports", lambda ports, client: ports)
     # So that it is asked, whatever others said
@@ -379,7 +379,7 @@ def test_conversations_that_cannot_be_related(monkeypatch: pytest.MonkeyPatch) -
     def relate(rows: Any) -> None:
         raise Planted
 
-    planted = tuple(msgspec.structs.replace(one, relate=relate) if one.relate else one for one in PROTOCOLS)
+    planted = tuple(with_members(one, relate=relate) if one.loaded.relate else one for one in PROTOCOLS)
     assert planted != PROTOCOLS
     monkeypatch.setattr(streamdump.conversation.table, "PROTOCOLS", planted)
     result = in_all_batches()

@@ -20,6 +20,7 @@ from streamdump.protocols.protocol import DetectionView, Protocol
 from tests.bench.hostile import MANY
 from tests.support.captures import CAPTURES, capture_name, every_family
 from tests.support.neighbours import NEIGHBOURS, Capture, Maker, conversations, verdict
+from tests.support.planting import with_members
 from tests.support.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
 ROOT = Path(__file__).parents[1] / "captures"
@@ -287,6 +288,38 @@ def test_all_protocols_interleaved_on_odd_ports_read_as_each_alone() -> None:
     assert {protocol.name for protocol in PROTOCOLS} == {one[0][0] for one in together}
 
 
+def test_first_bytes_rule_out_no_protocol_that_its_heuristic_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    ruled_out = set()
+
+    def checked(protocol: Protocol) -> Protocol:
+        def heuristic(view: DetectionView) -> Verdict | None:
+            found = protocol.loaded.heuristic(view)
+            if not protocol.may_begin(view):
+                assert found is None and not view.hinges
+                ruled_out.add(protocol.name)
+            return found
+
+        return with_members(protocol, heuristic=heuristic)
+
+    monkeypatch.setattr("streamdump.detect.PROTOCOLS", tuple(checked(protocol) for protocol in PROTOCOLS))
+    chance = random.Random(1)
+    for path in CAPTURES:
+        if path.stat().st_size < 20_000:
+            found = packets(path)
+            rows(found)
+            rows(found[chance.randrange(len(found)) :])
+    assert ruled_out == {protocol.name for protocol in PROTOCOLS}
+    sizes = [(0).to_bytes(4), (20).to_bytes(4), (20).to_bytes(4, "little"), b"SSTA"]
+    for _ in range(3_000):
+        # Mostly zeros, as headers are
+        head = chance.choice(sizes) + bytes(
+            chance.choice((0, 0, 0, 1, 2, chance.randrange(256))) for _ in range(chance.choice((4, 9, 60, 300)))
+        )
+        detector = Detector((40_000, 50_000), True, 1 << 20)
+        detector.add([said(0, 0, head)])
+        detector.finish()
+
+
 def test_a_beginning_that_is_captured_late_is_the_beginning() -> None:
     """A segment captured before the first one is certain only with it, and still comes behind it."""
     detector = Detector((40_000, 50_000), True, 1 << 20)
@@ -304,7 +337,7 @@ def test_how_certain_a_protocol_is_at_the_end(confidence: float, protocol: str |
     def heuristic(view: DetectionView) -> Verdict:
         return Verdict(PROTOCOLS[0].name, confidence, ("as planted",))
 
-    monkeypatch.setattr("streamdump.detect.PROTOCOLS", (msgspec.structs.replace(PROTOCOLS[0], heuristic=heuristic),))
+    monkeypatch.setattr("streamdump.detect.PROTOCOLS", (with_members(PROTOCOLS[0], heuristic=heuristic),))
     _cached_looks.clear()
     detector = Detector((40_000, 50_000), True, 1 << 20)
     assert detector.add([said(0, 0, b"planted")]) is None
@@ -319,9 +352,9 @@ def counted_probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def counting(protocol: Protocol) -> Protocol:
         def heuristic(view: DetectionView) -> Verdict | None:
             looks.append(protocol.name)
-            return protocol.heuristic(view)
+            return protocol.loaded.heuristic(view)
 
-        return msgspec.structs.replace(protocol, heuristic=heuristic)
+        return with_members(protocol, heuristic=heuristic)
 
     monkeypatch.setattr("streamdump.detect.PROTOCOLS", tuple(counting(protocol) for protocol in PROTOCOLS))
     return looks
@@ -448,7 +481,8 @@ def test_a_neighbour_is_told_by_its_first_bytes(data: bytes, from_start: bool, t
 @pytest.mark.parametrize(("ports", "told"), [((40_000, 7_001), "one"), ((7_002, 40_000), "other"), ((40_000, 50_000), None)])
 def test_the_port_decides_between_equal_candidates(ports: tuple[int, int], told: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def equal(name: str, port: int) -> Protocol:
-        return msgspec.structs.replace(PROTOCOLS[0], name=name, ports=(port,), heuristic=lambda _: Verdict(name, 0.95, ("looks like it",)))
+        one = with_members(PROTOCOLS[0], heuristic=lambda _: Verdict(name, 0.95, ("looks like it",)))
+        return msgspec.structs.replace(one, name=name, ports=(port,))
 
     monkeypatch.setattr("streamdump.detect.PROTOCOLS", (equal("one", 7_001), equal("other", 7_002)))
     detector = Detector(ports, True, 1 << 20)

@@ -94,7 +94,7 @@ def _diagrams() -> SequenceDiagrams:
     from streamdump.protocols import PROTOCOLS
     from streamdump.render.html.sequence_diagrams import SequenceDiagrams
 
-    return SequenceDiagrams({one.name: one.info for one in PROTOCOLS})
+    return SequenceDiagrams({one.name: one.loaded.info for one in PROTOCOLS})
 
 
 class _View:

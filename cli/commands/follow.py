@@ -283,11 +283,11 @@ class _Handshake:
         return records
 
     def _take(self, message: Message) -> None:
-        from streamdump.detect import BY_NAME
+        from streamdump.protocols import BY_NAME
         from streamdump.protocols.compare_rules import HandshakeProgress
 
         if self._handshake is None:
-            self._handshake = HandshakeProgress(BY_NAME[message.protocol].compare_rules)
+            self._handshake = HandshakeProgress(BY_NAME[message.protocol].loaded.compare_rules)
         if message.kind == "request" and message.name in self._handshake.names:
             self._asked[message.number] = message.name
             self._handshake.unanswered(message.name)

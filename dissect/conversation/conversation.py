@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..detect import BY_NAME, TOO_FEW, Detector, Suspicion, forced
+from ..detect import TOO_FEW, Detector, Suspicion, forced
 from ..errors import Report, describe_exception
 from ..layers.proxy import ProxyHeader, ProxyLayer
 from ..model import END, Close, ConversationRow, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
 from ..pair.exchanges import PairOutputs, PairRules
 from ..pair.pairer import Pairer
-from ..protocols import server_ports
+from ..protocols import BY_NAME, server_ports
 from ..protocols.buffer import Range
 from ..protocols.compare_rules import HandshakeProgress
 from ..protocols.parser import Parser, unread
@@ -392,6 +392,7 @@ class Conversation:
         if self.client is None:
             self.client = verdict.client
         protocol, options = BY_NAME[verdict.protocol], run.options
+        loaded = protocol.loaded
         wanted = options.wanted
         if wanted is not None and options.findings:
             # A rule may look at what nobody asked for
@@ -401,9 +402,9 @@ class Conversation:
         context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options)
         parser = Parser(protocol, options, context, (self.tally, run.counters))
         self.pairer = Pairer(
-            PairRules(parser.dissector.reuse, options.open_limit, options.exchanges, self.from_start, protocol.paired, protocol.unanswered),
+            PairRules(parser.dissector.reuse, options.open_limit, options.exchanges, self.from_start, loaded.paired, loaded.unanswered),
             PairOutputs(run.links, run.large, parser.tallies, run.pairs),
-            HandshakeProgress(protocol.compare_rules, self.from_start),
+            HandshakeProgress(loaded.compare_rules, self.from_start),
         )
         self.pairer.untimed = tcp.untimed
         self.parser, self.facts = parser, parser.dissector.facts

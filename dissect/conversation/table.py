@@ -15,7 +15,7 @@ from ..capture.selection import ConversationSpan
 from ..errors import Report, describe_exception
 from ..model import END, ConversationRow, Options, Segment
 from ..pair.pairer import KEYS_COUNTED, asked_since
-from ..protocols import PORTS, PROTOCOLS
+from ..protocols import BY_NAME, PORTS, PROTOCOLS
 from ..protocols.records import LARGE, ORDER_KEY, Event
 from ..tcp.assembler import ACK, SYN, TcpStream
 from .conversation import Conversation, Items, mark_of, report, row_of
@@ -31,7 +31,12 @@ TARGET_SHARE = 0.75
 FEW_KEYS = LARGE // 12 // KEYS_COUNTED + 2
 """The most that one message which is not large adds to the open requests, as they are counted."""
 
-RELATED = frozenset(protocol.name for protocol in PROTOCOLS if protocol.relate is not None)
+
+def is_related(protocol: str | None) -> bool:
+    """Whether rows of this protocol depend on other conversations."""
+    return protocol is not None and BY_NAME[protocol].loaded.relate is not None
+
+
 """Protocols whose conversations tell something of each other: their rows are complete when all are there."""
 
 Step = tuple[Conversation, Items | None, Segment]
@@ -329,7 +334,7 @@ class ConversationTable:
         for at, index in enumerate(sorted(known)):
             one = known[index]
             # Others have nothing to tell of the rest, and there may be very many
-            if related and (one.protocol if isinstance(one, Conversation) else one) in RELATED:
+            if related and is_related(one.protocol if isinstance(one, Conversation) else one):
                 related_rows[index] = known_row(index, at)
         for what in relate([row for rows in related_rows.values() for row in rows]) if related_rows else ():
             self.run.reports.once(Report(what, "conversations lack what others tell of them"))
@@ -524,9 +529,10 @@ def relate(rows: list[ConversationRow]) -> list[str]:
     """Adds to conversations what others tell: an Iggy server's layout, a Seastar stream's parent. Returns what to report of exceptions."""
     failed = []
     for protocol in PROTOCOLS:
-        if protocol.relate is not None:
+        mine = [row for row in rows if row.protocol == protocol.name]
+        if mine and protocol.loaded.relate is not None:
             try:
-                protocol.relate([row for row in rows if row.protocol == protocol.name])
+                protocol.loaded.relate(mine)
             except Exception as error:
                 failed.append(describe_exception(error))
     return failed

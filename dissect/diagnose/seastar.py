@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model import Exchange, Message
+from ..protocols.seastar import MAGIC
 from ..protocols.seastar.frame_chains import LONGEST_HEADER
 from ..protocols.seastar.info import connection_text, worked
-from ..protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from ..protocols.seastar.layouts import COMPRESS, ISOLATION, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 from .rules import (
     ANY,
     CLOSED,

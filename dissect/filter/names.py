@@ -228,8 +228,8 @@ class NameTable:
         for protocol in PROTOCOLS:
             tree = trees[protocol.name]
             tree.sized = True
-            if protocol.labelled is not None and self._options is not None:
-                for name, labels in protocol.labelled(self._options).items():
+            if protocol.loaded.labelled is not None and self._options is not None:
+                for name, labels in protocol.loaded.labelled(self._options).items():
                     tree.member(f"{name}_label").labels.update(dict.fromkeys(labels))
         return trees
 
@@ -237,7 +237,7 @@ class NameTable:
     def unlabelled(self) -> set[str]:
         """The fields that options could give labels, which they do not."""
         options = self._options or Options()
-        every = [protocol.labelled(options) for protocol in PROTOCOLS if protocol.labelled is not None]
+        every = [protocol.loaded.labelled(options) for protocol in PROTOCOLS if protocol.loaded.labelled is not None]
         return {name for fields in every for name, labels in fields.items() if not list(labels)}
 
     @cached_property
@@ -356,7 +356,7 @@ class NameTable:
 
 
 def _messages(protocol: Protocol) -> Iterator[str]:
-    for layout in protocol.layouts:
+    for layout in protocol.loaded.layouts:
         if getattr(layout, "kind", "part") != "part" and " " not in layout.name:
             yield layout.name
 

@@ -51,7 +51,7 @@ _NONE = (None, "", 0, "0")
 CHANCE = frozenset(("response begins before its request ends",))
 """Notes on times."""
 
-COMPARE_RULES = {protocol.name: protocol.compare_rules for protocol in PROTOCOLS}
+COMPARE_RULES = {protocol.name: protocol.loaded.compare_rules for protocol in PROTOCOLS}
 
 
 def rules_of(protocol: str) -> CompareRules:

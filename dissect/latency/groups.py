@@ -138,8 +138,8 @@ class Latencies:
         self._slow: list[tuple[int, int, SlowRow]] = []
         self._least_kept = -math.inf if slowest else math.inf
         """The latency of the fastest of them, once they are as many as are wanted."""
-        self._worked = {one.name: one.server_time_ns for one in PROTOCOLS if one.server_time_ns is not None}
-        self._verbs = {one.name: one.verb for one in PROTOCOLS if one.verb is not None}
+        self._worked = {one.name: one.loaded.server_time_ns for one in PROTOCOLS if one.loaded.server_time_ns is not None}
+        self._verbs = {one.name: one.loaded.verb for one in PROTOCOLS if one.loaded.verb is not None}
         parts = _PARTS | {"verb": self._verb}
         self._parts = [parts[one] for one in self.by]
 

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UsageError
 from ..options import DEFAULTS, SETTINGS, Options
-from .iggy.dissector import PROTOCOLS as IGGY
-from .mewbase.dissector import PROTOCOLS as MEWBASE
+from .iggy import PROTOCOLS as IGGY
+from .mewbase import PROTOCOLS as MEWBASE
 from .parser import Parser
 from .protocol import Protocol
-from .rabbitmq.dissector import PROTOCOLS as RABBITMQ
-from .seastar.dissector import PROTOCOLS as SEASTAR
+from .rabbitmq import PROTOCOLS as RABBITMQ
+from .seastar import PROTOCOLS as SEASTAR
 
-__all__ = ["PROTOCOLS", "Parser", "Protocol", "known_ports", "server_ports"]
+__all__ = ["BY_NAME", "PORTS", "PROTOCOLS", "ByProtocol", "Parser", "Protocol", "known_ports", "server_ports"]
 
 PROTOCOLS: tuple[Protocol, ...] = (*RABBITMQ, *IGGY, *SEASTAR, *MEWBASE)
 """Every protocol name, in the order in which `streamdump protocols` lists them."""
 
+BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
+
 PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
+
+
+T = TypeVar("T")
+
+
+class ByProtocol(dict[str, T]):
+    """A value for each protocol name, made when it is first asked for: it may import the protocol's package."""
+
+    def __init__(self, make: Callable[[Protocol], T]) -> None:
+        self.make = make
+
+    def __missing__(self, name: str) -> T:
+        value = self[name] = self.make(BY_NAME[name])
+        return value
 
 
 def check_options(options: Mapping[str, Any]) -> None:

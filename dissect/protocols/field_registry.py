@@ -93,15 +93,15 @@ class FieldRegistry:
         self.parts: dict[str, list[Any]] = {}
         """Tables of what is read by hand, by the name that a layout refers to them with."""
         self.found = RegisteredField()
-        for table in protocol.layouts:
+        for table in protocol.loaded.layouts:
             if table.kind == "part":
                 self.parts.setdefault(table.name.lower(), []).append(table)
-        for table in protocol.layouts:
+        for table in protocol.loaded.layouts:
             if isinstance(table, Layout):
                 self.entries(self.found, table.fields)
             elif table.kind != "part":
                 self.table(self.found, table)
-        self.rows(self.found, protocol.added)
+        self.rows(self.found, protocol.loaded.added)
 
     def entries(self, into: RegisteredField, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -78,7 +78,7 @@ class Parser:
         self.context = context
         self.options = options
         self.buffers = (ReceiveBuffer(not context.from_start), ReceiveBuffer(not context.from_start))
-        self.dissector: Dissector = protocol.dissector(context, self)
+        self.dissector: Dissector = protocol.loaded.dissector(context, self)
         self.quiet = False
         """Whether the next bytes of either side begin with a frame, and nothing waits."""
         self.prepare()

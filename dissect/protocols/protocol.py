@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 from typing import Protocol as Typed
 
 import msgspec
@@ -64,6 +64,11 @@ class SideView(msgspec.Struct):
         """The position behind the last byte; 0 where there is none."""
         return self.runs[-1][0] + len(self.runs[-1][1]) if self.runs else 0
 
+    @property
+    def begins(self) -> bool:
+        """Whether the first byte is there: though a SYN was captured, the first packet with data may be missing."""
+        return self.from_start and bool(self.runs) and not self.runs[0][0]
+
 
 class DetectionView(msgspec.Struct):
     """A conversation as detection sees it; `final` when no more bytes will come.
@@ -100,7 +105,6 @@ class Traffic(NamedTuple):
     begins: bool = False
 
 
-@runtime_checkable
 class InfoWithContext(Typed):
     """Says messages, of which it is told before, whether they are shown or not."""
 
@@ -109,12 +113,9 @@ class InfoWithContext(Typed):
     def __call__(self, message: Message) -> str: ...
 
 
-class Protocol(msgspec.Struct, frozen=True):
-    """One entry of PROTOCOLS: a protocol name with its heuristic, its dissector and its tables."""
+class LoadedProtocol(msgspec.Struct, frozen=True):
+    """The heuristic, the dissector and the tables of a protocol."""
 
-    name: str
-    title: str
-    ports: tuple[int, ...]
     dissector: type[Dissector]
     heuristic: Callable[[DetectionView], Verdict | None]
     info: Callable[[Message], str]
@@ -162,3 +163,19 @@ class Protocol(msgspec.Struct, frozen=True):
     """Where a response tells how it went, as paths of labelled fields: the first that is there."""
     server_time_ns: Callable[[Message], int | None] | None = None
     """The nanoseconds that a response says the server worked on it."""
+
+
+class Protocol(msgspec.Struct, frozen=True):
+    """One entry of PROTOCOLS. Its package is imported only for a conversation or an option that needs it."""
+
+    name: str
+    title: str
+    ports: tuple[int, ...]
+    load: Callable[[], LoadedProtocol]
+    may_begin: Callable[[DetectionView], bool] = lambda view: True
+    """Whether the first bytes allow this protocol: False only where the heuristic would return None, and True where the beginning was not
+    captured."""
+
+    @property
+    def loaded(self) -> LoadedProtocol:
+        return self.load()

@@ -30,19 +30,19 @@ def tables(protocol: Protocol, palette: Palette = PLAIN, columns: int | None = N
     size = min(columns or TEXT_WIDTH, TEXT_WIDTH)
     ports = ", ".join(map(str, protocol.ports))
     lines = [f"{palette.bold}{protocol.title}{palette.reset}", f"{protocol.name}, usual ports {ports}" if ports else protocol.name]
-    if protocol.forced:
-        lines += wrap(f"Layouts for -d tcp.port==N,{protocol.name}:LAYOUT: {', '.join(protocol.forced)}.", size)
-    for paragraph in protocol.text.strip().split("\n\n"):
+    if protocol.loaded.forced:
+        lines += wrap(f"Layouts for -d tcp.port==N,{protocol.name}:LAYOUT: {', '.join(protocol.loaded.forced)}.", size)
+    for paragraph in protocol.loaded.text.strip().split("\n\n"):
         if paragraph:
             lines += ["", *wrap(" ".join(paragraph.split()), size)]
-    for layout in protocol.layouts:
+    for layout in protocol.loaded.layouts:
         lines.append("")
         lines.append(f"{palette.bold}{layout.name}{palette.reset}  {palette.dim}{_kind(layout)}{palette.reset}")
         if layout.note:
             lines += [f"  {line}" for line in wrap(layout.note, size - 2)]
         lines += _table(rows(layout), size, palette)
-    if protocol.added:
-        lines += ["", f"{palette.bold}Beside these{palette.reset}", *_table(protocol.added, size, palette)]
+    if protocol.loaded.added:
+        lines += ["", f"{palette.bold}Beside these{palette.reset}", *_table(protocol.loaded.added, size, palette)]
     return "\n".join(lines) + "\n"
 
 

@@ -6,11 +6,12 @@ terminal's width. Elsewhere every line carries the endpoints and the protocol, a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..model import Ending, Exchange, Finding, Gap, Message, Record
-from ..protocols.protocol import InfoWithContext
+from ..protocols import ByProtocol
 from ..tcp.signs import SentAgain
 from .clock import LATE, Clock, ReleaseOrder, Times
 from .terminal import PLAIN, Palette, count, cut, visible, width, wrapped
@@ -103,14 +104,14 @@ class Lines:
         `broken_off`: by conversation, how far the handshake had come in the middle of which the server left.
         `unacknowledged`: by conversation and sender, the data that was sent again and again and never acknowledged."""
         self.info = info
-        self.learns = {name: one.learn for name, one in info.items() if isinstance(one, InfoWithContext)}
+        self.learns: ByProtocol[Callable[[Message], None] | None] = ByProtocol(lambda one: getattr(info[one.name], "learn", None))
         self.clock = Clock(times)
         self.palette = palette
         self.columns = columns
         self.after = after
         self.longest = longest if columns is None or columns >= ROOMY else None
         self.inside = inside if inside is not None else {}
-        self.alarms = alarms or {}
+        self.alarms = alarms if alarms is not None else defaultdict(dict)
         self.asked = asked if asked is not None else {}
         self.broken_off = broken_off if broken_off is not None else {}
         self.unacknowledged = unacknowledged if unacknowledged is not None else {}
@@ -140,9 +141,9 @@ class Lines:
         """Take note of records, whether they are shown or not, before some of them are."""
         learns = self.learns
         self._late = self._order.late(records)
-        for record in records if learns else ():
-            if type(record) is Message and record.protocol in learns:
-                learns[record.protocol](record)
+        for record in records:
+            if type(record) is Message and (learn := learns[record.protocol]) is not None:
+                learn(record)
 
     def text(self, records: Iterable[Record]) -> str:
         """The lines of these records."""
@@ -230,7 +231,7 @@ class Lines:
         """Mark, name, latency, and what the record says."""
         if isinstance(record, Message):
             text, notes, fault = self.info[record.protocol](record), record.notes, record.fault
-            alarm = self.alarms.get(record.protocol, {}).get(record.name)
+            alarm = self.alarms[record.protocol].get(record.name)
             mark = "!" if record.outcome == "refused" or (alarm is not None and alarm(record)) else "*" if notes else " "
             self.marked = self.marked or (mark == "!" and fault is None)
             if notes:

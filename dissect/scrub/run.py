@@ -34,7 +34,7 @@ from .sealed import TlsOverwriter, TlsSide
 from .search import LEAST, Range, SecretSearch, pieces
 from .sensitive_parts import parts
 
-SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.scrub_rules for protocol in PROTOCOLS}
+SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.loaded.scrub_rules for protocol in PROTOCOLS}
 
 
 class ScrubOptions(NamedTuple):

@@ -101,7 +101,7 @@ def ends_of(linked: Linked) -> tuple[str | None, str | None]:
     return (one.dst, one.src) if one.sender == "server" else (None, None)  # type: ignore[union-attr]
 
 
-CODES = {one.name: [path.split(".") for path in one.code] for one in PROTOCOLS}
+CODES = {one.name: [path.split(".") for path in one.loaded.code] for one in PROTOCOLS}
 
 
 def _code(response: Message | None) -> tuple[int | None, str | None]:

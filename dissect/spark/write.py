@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from ..conversation.table import RELATED
+from ..conversation.table import is_related
 from ..errors import Report, UsageError
 from ..filter import compile_filter
 from ..model import ConversationRow
@@ -160,9 +160,9 @@ class PartWriter:
             self.put(table, [one for one in rows if self._filter.keeps(one[0])] if asked else rows)  # type: ignore[union-attr]
             if rows and table == "exchanges":
                 self.frames.count(rows)
-        self.put("conversations", [row for row in results.conversations if row.protocol not in RELATED])
+        self.put("conversations", [row for row in results.conversations if not is_related(row.protocol)])
         for row in results.conversations:
-            if row.protocol in RELATED:
+            if is_related(row.protocol):
                 self.frames.leave(row.server, together.RELATED, row)
         if results.overview is not None:
             self.frames.leave(None, together.OVERVIEW, results.overview)

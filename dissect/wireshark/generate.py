@@ -84,8 +84,8 @@ class ProtocolWriter:
 
     def tables(self) -> Iterator[str]:
         """The messages of a protocol whose frames begin with a size and a command."""
-        found = [one for one in self.protocol.layouts if isinstance(one, Layout)]
-        language: Any = getattr(self.protocol.dissector, "language", None)
+        found = [one for one in self.protocol.loaded.layouts if isinstance(one, Layout)]
+        language: Any = getattr(self.protocol.loaded.dissector, "language", None)
         depth = len(_match(found[0])[1])
         yield f"P.head = {self.types.entries(found[0].fields[:depth], '')}"
         if language is not None:

@@ -28,7 +28,7 @@ from streamdump.model import Ending, Exchange, Gap, Message
 from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.schema import schema
-from tests.support.planting import GOLDEN, Planted, plant
+from tests.support.planting import GOLDEN, Planted, plant, with_members
 from tests.support.terminal import on_terminal
 
 pytestmark = pytest.mark.usefixtures("barrier")
@@ -217,10 +217,10 @@ def in_says(patch: pytest.MonkeyPatch, number: int) -> None:
             return str(self.info(message))
 
     def guarded(one: Any) -> Any:
-        making = None if one.info_with_context is None else lambda: Guarded(one.info_with_context())
-        return msgspec.structs.replace(one, info=one.info if making else Guarded(one.info), info_with_context=making)
+        making = None if one.loaded.info_with_context is None else lambda: Guarded(one.loaded.info_with_context())
+        return with_members(one, info=one.loaded.info if making else Guarded(one.loaded.info), info_with_context=making)
 
-    patch.setattr("streamdump.protocols.PROTOCOLS", tuple(map(guarded, PROTOCOLS)))
+    patch.setattr("streamdump.protocols.BY_NAME", {one.name: guarded(one) for one in PROTOCOLS})
 
 
 def in_odd_lines(patch: pytest.MonkeyPatch, number: int) -> None:
@@ -267,10 +267,10 @@ def test_a_line_that_cannot_be_made_costs_its_record(
 
 def test_a_terminal_keeps_the_introduction_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list(streamdump.read(SOME))
-    expected = streamdump.render.summary.Lines({one.name: one.info for one in PROTOCOLS}, columns=100).text(made).splitlines()
+    expected = streamdump.render.summary.Lines({one.name: one.loaded.info for one in PROTOCOLS}, columns=100).text(made).splitlines()
     failed: list[tuple[Any, str]] = []
     plant(monkeypatch, streamdump.render.summary.Lines, "content", lambda self, record: record.number in (1, 2, 40))
-    again = streamdump.render.summary.Lines({one.name: one.info for one in PROTOCOLS}, columns=100)
+    again = streamdump.render.summary.Lines({one.name: one.loaded.info for one in PROTOCOLS}, columns=100)
     text = lines_of(again, made, lambda record, what: failed.append((record.number, what.split()[0])))
     assert failed == [(1, "Planted"), (2, "Planted"), (40, "Planted")]
     assert text.splitlines() == [line for line in expected if not (LINE.match(line) and line.split()[0] in ("1", "2", "40"))]

@@ -20,10 +20,11 @@ from tests.support.captures import CAPTURES, capture_name, every_family
 from tests.support.frames import pcap
 from tests.support.logins import IGGY, MEWBASE, RABBITMQ, Login
 from tests.support.pages import everything
+from tests.support.planting import with_members
 from tests.support.secrets import SERVER, conversation
 
 NAMES = [protocol.name for protocol in PROTOCOLS]
-WITH_LOGIN = [protocol.name for protocol in PROTOCOLS if protocol.login is not None]
+WITH_LOGIN = [protocol.name for protocol in PROTOCOLS if protocol.loaded.login is not None]
 LOGINS = [login for login in (*RABBITMQ, *IGGY, *MEWBASE) if "_user " not in f"{login.name} " and "change" not in login.name]
 LOGINS = [login for login in LOGINS if not login.name.startswith("create_") and "without authInfo" not in login.name]
 """Those that let a client in; what other commands carry is not looked for."""
@@ -111,7 +112,7 @@ def test_a_quiet_side_costs_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyP
             nonlocal searched
             searched += len(data) - since
 
-    counted = [type(one)(**{name: getattr(one, name) for name in one.__struct_fields__} | {"login": Counting()}) for one in PROTOCOLS]
+    counted = [with_members(one, login=Counting()) for one in PROTOCOLS]
     monkeypatch.setattr(detect, "PROTOCOLS", tuple(counted))
     path = tmp_path / "long.pcap"
     for size in (1, 10, 1000):

@@ -292,7 +292,7 @@ def test_protocols_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) 
     assert [line.split()[0] for line in lines] == [protocol.name for protocol in PROTOCOLS]
     for protocol in PROTOCOLS:
         text = shown(capsys, "protocols", protocol.name)[0]
-        assert all(layout.name in text for layout in protocol.layouts)
+        assert all(layout.name in text for layout in protocol.loaded.layouts)
     _, err = shown(capsys, "protocols", "rabitmq", code=ExitCode.USAGE)
     assert "did you mean rabbitmq-stream?" in err
 

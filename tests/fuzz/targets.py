@@ -43,7 +43,7 @@ from tests.support.secrets import conversation as connection
 from tests.support.secrets import found, texts
 
 PORTS = {protocol.name: protocol.ports[0] for protocol in PROTOCOLS}
-SAYS = {protocol.name: protocol.info for protocol in PROTOCOLS}
+SAYS = {protocol.name: protocol.loaded.info for protocol in PROTOCOLS}
 KEYS = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "tls_keys_310.pcapng"
 TLS_PORT = 5551
 LINKS = (ETHERNET, 0, 108, 9, 50, 113, 276, 12, 14, 101, 228, 229)

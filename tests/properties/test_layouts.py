@@ -203,7 +203,7 @@ def protocol_tables() -> list[tuple[str, Any]]:
     return [
         (f"{protocol.name} {place} {table.name} {table.kind}", table)
         for protocol in PROTOCOLS
-        for place, table in enumerate(protocol.layouts)
+        for place, table in enumerate(protocol.loaded.layouts)
     ]
 
 

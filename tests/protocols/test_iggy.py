@@ -18,11 +18,11 @@ from xxhash import xxh3_64_intdigest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import END, ConversationRow, Gap, Message, Options, Record, SideData, StreamGap, Verdict
+from streamdump.protocols.iggy import PROTOCOLS, frames, resync
 from streamdump.protocols.iggy import candidates as choice
 from streamdump.protocols.iggy import dissector as turns
-from streamdump.protocols.iggy import frames, resync
 from streamdump.protocols.iggy.candidates import Asked
-from streamdump.protocols.iggy.dissector import PROTOCOLS, IggyDissector
+from streamdump.protocols.iggy.dissector import IggyDissector
 from streamdump.protocols.iggy.frames import ask, long_ask
 from streamdump.protocols.iggy.heuristic import heuristic
 from streamdump.protocols.iggy.info import info, relate
@@ -459,7 +459,7 @@ def test_a_layout_can_be_forced() -> None:
     assert said[1].fields["groups"][0]["stream_id"] == 5
     assert not said[1].notes
     assert dissector.facts["layout"] == "L9"
-    assert PROTOCOLS[0].forced == LAYOUTS
+    assert PROTOCOLS[0].loaded.forced == LAYOUTS
 
 
 def test_without_candidates_the_first_bytes_tell_the_framing() -> None:
@@ -479,7 +479,7 @@ def test_big_endian_times_of_old_users() -> None:
 
 def test_the_longest_name_needs_no_table() -> None:
     (protocol,) = PROTOCOLS
-    assert max(map(len, protocol.names)) == max(len(layout.name) for layout in protocol.layouts)
+    assert max(map(len, protocol.loaded.names)) == max(len(layout.name) for layout in protocol.loaded.layouts)
 
 
 def test_status_names_go_with_the_layout() -> None:

@@ -17,7 +17,8 @@ from streamdump.inspector import Inspector
 from streamdump.model import END, Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
 from streamdump.pair.exchanges import Link, PairOutputs, PairRules, behind
 from streamdump.pair.pairer import Pairer
-from streamdump.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
+from streamdump.protocols.mewbase import PROTOCOLS
+from streamdump.protocols.mewbase.dissector import REST_NOTE, MewbaseDissector
 from streamdump.protocols.mewbase.heuristic import heuristic
 from streamdump.protocols.mewbase.info import info, unanswered
 from streamdump.protocols.mewbase.layouts import FRAMES
@@ -751,7 +752,7 @@ def test_captures_say_what_their_story_tells(case: str) -> None:
 def test_the_protocol_entry() -> None:
     (protocol,) = PROTOCOLS
     assert protocol.name == MewbaseDissector.protocol
-    for table in protocol.layouts:
+    for table in protocol.loaded.layouts:
         assert all(len(row) == 3 for row in table.rows())
 
 

@@ -73,7 +73,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "pyproject.toml", tree)
     (tree / "captures" / "golden" / "lantern").mkdir(parents=True)
     (tree / "dissect" / "protocols" / "lantern").mkdir()
-    for name in ("layouts.py", "dissector.py"):
+    for name in ("layouts.py", "dissector.py", "__init__.py"):
         path = f"dissect/protocols/lantern/{name}"
         (tree / path).write_text(code(path))
     line = code("dissect/protocols/__init__.py")

@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamdump
-from streamdump.detect import BY_NAME
 from streamdump.layout import Layout
 from streamdump.model import END, Gap, Message, Options, SideData, StreamGap, Verdict
+from streamdump.protocols import BY_NAME
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.rabbitmq import chunk as chunks

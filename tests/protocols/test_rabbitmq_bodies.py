@@ -20,7 +20,7 @@ CAPTURES = sorted((Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq
 def test_lines_need_no_bodies(paths: list[Path], subtests: pytest.Subtests) -> None:
     for path in paths:
         with subtests.test(capture_name(path)):
-            info = {protocol.name: protocol.info for protocol in PROTOCOLS}
+            info = {protocol.name: protocol.loaded.info for protocol in PROTOCOLS}
             texts = []
             for bodies in (True, False):
                 inspector, lines = Inspector([open_capture(path)], Options(bodies=bodies)), Lines(info)

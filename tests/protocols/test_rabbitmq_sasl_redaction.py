@@ -15,8 +15,7 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.layout import rows
 from streamdump.model import Options
-from streamdump.protocols.rabbitmq import layouts, layouts_draft
-from streamdump.protocols.rabbitmq.dissector import PROTOCOLS
+from streamdump.protocols.rabbitmq import PROTOCOLS, layouts, layouts_draft
 from streamdump.protocols.rabbitmq.frame_redaction import HIDDEN
 from streamdump.protocols.rabbitmq.sasl_redaction import (
     LATE,
@@ -134,7 +133,7 @@ def test_the_user_name_stands_behind_the_data(login: Login, detail: bool) -> Non
 def test_the_tables_have_the_user_name() -> None:
     for layout in (layouts.SASL_AUTHENTICATE, layouts_draft.SASL_AUTHENTICATE):
         assert rows(layout)[-1] == ("sasl_username", "text", "not on the wire: what the data of PLAIN or AMQPLAIN names, else null")
-    assert [protocol.name for protocol in PROTOCOLS if "sasl_username" in protocol.text] == ["rabbitmq-stream"]
+    assert [protocol.name for protocol in PROTOCOLS if "sasl_username" in protocol.loaded.text] == ["rabbitmq-stream"]
 
 
 @pytest.mark.parametrize("name", ["PLAIN", "SCRAM-SHA-256-PLUS", "X_9", "A", "A" * 20])

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from streamdump.capture.files import open_capture
-from streamdump.detect import BY_NAME
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Message, Options, SideData, StreamGap
+from streamdump.protocols import BY_NAME
 from streamdump.protocols.parser import Parser
 from tests.support.rewrite import Packet, capture, packets, tcp_offset
 

@@ -24,8 +24,9 @@ from streamdump.model import END, ConversationRow, Exchange, Gap, Message, Optio
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.records import Event
+from streamdump.protocols.seastar import PROTOCOLS
 from streamdump.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
-from streamdump.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
+from streamdump.protocols.seastar.dissector import SeastarDissector
 from streamdump.protocols.seastar.heuristic import heuristic
 from streamdump.protocols.seastar.info import InfoWithVerb, info, paired, relate, unanswered
 from streamdump.protocols.seastar.terms import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
@@ -1183,5 +1184,5 @@ def test_no_such_verbs(tmp_path: Path) -> None:
 
 def test_the_entry_in_the_list_of_protocols() -> None:
     (entry,) = PROTOCOLS
-    assert (entry.name, entry.dissector) == ("seastar-rpc", SeastarDissector)
-    assert "stream" in entry.forced
+    assert (entry.name, entry.loaded.dissector) == ("seastar-rpc", SeastarDissector)
+    assert "stream" in entry.loaded.forced

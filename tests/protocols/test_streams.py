@@ -8,8 +8,8 @@ from struct import pack
 import pytest
 
 import streamdump
-from streamdump.detect import BY_NAME
 from streamdump.model import Exchange, Message, Options
+from streamdump.protocols import BY_NAME
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.streams import MAX_DECLARED, MAX_EARLY, MAX_NAME, MAX_REUSES, DeclaredStreams
 

@@ -287,7 +287,7 @@ def test_very_many_values_take_no_more_memory_than_their_limit(detail: bool) -> 
 
 def test_a_frame_is_tried_as_a_layout_without_making_much() -> None:
     """Whatever looks like a frame is, on the way back into frames."""
-    layout = next(one for one in BY_NAME["rabbitmq-stream"].dissector.language.heads if one.name == "Deliver")
+    layout = next(one for one in BY_NAME["rabbitmq-stream"].loaded.dissector.language.heads if one.name == "Deliver")
     bomb = deliver(entry(amqp(array(b"\x40", 0xFFFF_FFFF))), sub_batch(1, 1, entry(bytes(8 << 20))))
     assert not is_sound(layout, bomb, 0, len(bomb))
     assert peak(lambda: is_sound(layout, bomb, 0, len(bomb))) < 2 << 20

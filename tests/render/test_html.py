@@ -30,7 +30,7 @@ from tests.support.secrets import conversation
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 WRONG = GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap"
-SAYS = {one.name: one.info for one in PROTOCOLS}
+SAYS = {one.name: one.loaded.info for one in PROTOCOLS}
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)> \" onload='alert(1)' {{ 7*7 }} \u202e\x1b[31m"
 
 

@@ -19,8 +19,8 @@ GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
 
 def view(inspector: Inspector, columns: int | None) -> Lines:
-    info = {protocol.name: protocol.info for protocol in PROTOCOLS}
-    alarms = {protocol.name: protocol.alarms for protocol in PROTOCOLS}
+    info = {protocol.name: protocol.loaded.info for protocol in PROTOCOLS}
+    alarms = {protocol.name: protocol.loaded.alarms for protocol in PROTOCOLS}
     return Lines(info, columns=columns, alarms=alarms, asked=inspector.asked)
 
 

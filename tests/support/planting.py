@@ -16,6 +16,7 @@ from streamdump.capture.files import open_capture
 from streamdump.errors import Report
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Options, Record
+from streamdump.protocols import Protocol
 from tests.support.rewrite import capture, packets
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -167,3 +168,8 @@ def ends(result: Result, before: Result, conversation: int) -> None:
     (row,) = [row for row in result.rows if row.conversation == conversation] or [None]
     if row is not None and row.internal_error is not None:
         assert [one for one in messages if place(one) in ended and one.number not in told and one.kind == "request"] == []
+
+
+def with_members(protocol: Protocol, **members: Any) -> Protocol:
+    """The protocol with other members, allowed whatever the first bytes are."""
+    return Protocol(protocol.name, protocol.title, protocol.ports, lambda: msgspec.structs.replace(protocol.loaded, **members))

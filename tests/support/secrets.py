@@ -28,7 +28,7 @@ CLIENT, SERVER = 0, 1
 PIECE = 6
 """So many bytes of a secret in a row give it away."""
 
-SAYS = {protocol.name: protocol.info for protocol in PROTOCOLS}
+SAYS = {protocol.name: protocol.loaded.info for protocol in PROTOCOLS}
 
 Sent = tuple[int, bytes]
 """A side and what it sends in one segment."""

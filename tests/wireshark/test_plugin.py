@@ -258,9 +258,8 @@ SAID: list[tuple[Layout, dict[str, Any]]] = [
 
 def test_every_word_of_the_tables_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what a table gets is in the plugin without a line more."""
-    made_up = structs.replace(
-        generate.PROTOCOLS[0], name="lamps", title="Lamps", ports=(7998,), dissector=Dissector, tables=(WORDS, NUMBERS), added=()
-    )
+    loaded = structs.replace(generate.PROTOCOLS[0].loaded, dissector=Dissector, tables=(WORDS, NUMBERS), added=())
+    made_up = structs.replace(generate.PROTOCOLS[0], name="lamps", title="Lamps", ports=(7998,), load=lambda: loaded)
     monkeypatch.setattr(generate, "PROTOCOLS", (made_up,))
     written(tmp_path)
     sent = [encode(layout, {"command": layout.key, **values}) for layout, values in SAID]

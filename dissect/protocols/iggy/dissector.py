@@ -15,16 +15,16 @@ from ...model import END
 from ..buffer import Range
 from ..dissector import Dissector
 from ..parser import Parser, bytes_of
-from ..protocol import Context, Protocol
+from ..protocol import Context, LoadedProtocol
 from ..records import DecodedTuple, Frame, FrameGap
-from . import frames
+from . import PORTS, frames
 from .bodies import ADDED, PARTS
 from .candidates import Asked, Candidates, Placement
 from .commands import COMMANDS
 from .compare_rules import COMPARE_RULES
 from .frame_redaction import LOGIN
 from .frames import HEADER
-from .framing import PORTS, IggyFraming
+from .framing import IggyFraming
 from .heuristic import heuristic
 from .info import TEXT, info, relate, traffic
 from .layout_versions import LAYOUTS
@@ -255,25 +255,20 @@ def _tables() -> tuple[Any, ...]:
     return (*frames.documented(), *PARTS)
 
 
-PROTOCOLS = (
-    Protocol(
-        "iggy",
-        "Apache Iggy",
-        PORTS,
-        IggyDissector,
-        heuristic,
-        info,
-        _tables,
-        TEXT,
-        ADDED,
-        code=("status", "reason"),
-        relate=relate,
-        login=LOGIN,
-        forced=LAYOUTS,
-        compare_rules=COMPARE_RULES,
-        scrub_rules=SCRUB_RULES,
-        names=tuple(command.name for command in COMMANDS),
-        traffic=traffic,
-        alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
-    ),
+PROTOCOL = LoadedProtocol(
+    IggyDissector,
+    heuristic,
+    info,
+    _tables,
+    TEXT,
+    ADDED,
+    code=("status", "reason"),
+    relate=relate,
+    login=LOGIN,
+    forced=LAYOUTS,
+    compare_rules=COMPARE_RULES,
+    scrub_rules=SCRUB_RULES,
+    names=tuple(command.name for command in COMMANDS),
+    traffic=traffic,
+    alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
 )

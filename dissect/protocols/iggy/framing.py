@@ -16,8 +16,6 @@ from .statuses import NAMES
 if TYPE_CHECKING:
     from ..parser import Parser
 
-PORTS = (8090,)
-
 SEGMENTS_KEPT = 64
 """So many segment starts are remembered as places where a frame may begin."""
 

@@ -90,7 +90,7 @@ def heuristic(view: DetectionView) -> Verdict | None:
 
 def _cannot_begin(side: SideView) -> bool:
     """Whether the client's first bytes, all in one run, begin no request of either framing."""
-    if len(side.runs) != 1 or not _whole(side):
+    if len(side.runs) != 1 or not side.begins:
         return False
     data = side.runs[0][1]
     end = len(data)
@@ -109,7 +109,7 @@ def _long(view: DetectionView, client: int) -> Verdict | None:
             return _says(0.95, client, told)
     for side, kinds, who in sides:
         one = view.sides[side]
-        if _whole(one):
+        if one.begins:
             data = one.runs[0][1]
             kind = long_header(data, 0, len(data))
             if kind is not None and kind in kinds:
@@ -179,10 +179,10 @@ def _classic(view: DetectionView, client: int) -> Verdict | None:
     requests = _requests(view, client)
     if not requests.good:
         return None
-    answers, bad, ends = _responses(view, 1 - client, requests, all(map(_whole, view.sides)))
+    answers, bad, ends = _responses(view, 1 - client, requests, all(side.begins for side in view.sides))
     if bad and not answers:
         return None
-    begins = _whole(view.sides[client])
+    begins = view.sides[client].begins
     if not begins and not _is_proof(requests, answers > 0 and ends):
         return None
     weight = requests.weight
@@ -204,14 +204,9 @@ def _is_proof(requests: _Requests, answered: bool) -> bool:
     return requests.bad <= requests.good if requests.good > 1 else requests.alone or (requests.ends and answered)
 
 
-def _whole(side: SideView) -> bool:
-    """Whether nothing is missing before the first run: though the beginning was captured, the first packet may have been lost."""
-    return side.from_start and bool(side.runs) and not side.runs[0][0]
-
-
 def _places(side: SideView) -> list[int]:
     """Positions where a frame may begin."""
-    return [0] if _whole(side) else side.segments
+    return [0] if side.begins else side.segments
 
 
 def _requests(view: DetectionView, client: int) -> _Requests:

@@ -15,7 +15,7 @@ from ...model import Fault, Limited, Span
 from ...quota import ValueQuota
 from ..dissector import Dissector
 from ..parser import Parser
-from ..protocol import Context, Protocol
+from ..protocol import Context, LoadedProtocol
 from ..records import NONE, PARTIAL_RESPONSE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
 from ..streams import DeclaredStreams
 from .compare_rules import COMPARE_RULES
@@ -523,22 +523,17 @@ def _spans(walked: WalkedDocument, hide: bool) -> list[Span]:
     return walked.spans
 
 
-PROTOCOLS: Final = (
-    Protocol(
-        "mewbase",
-        "mewbase event store, the binary protocol of 2016 and 2017",
-        (7451,),
-        MewbaseDissector,
-        heuristic,
-        info,
-        FRAMES,
-        TEXT,
-        code=("frame.errCode",),
-        login=_LOGIN,
-        compare_rules=COMPARE_RULES,
-        scrub_rules=SCRUB_RULES,
-        unanswered=unanswered,
-        traffic=traffic,
-        alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), failed),
-    ),
+PROTOCOL: Final = LoadedProtocol(
+    MewbaseDissector,
+    heuristic,
+    info,
+    FRAMES,
+    TEXT,
+    code=("frame.errCode",),
+    login=_LOGIN,
+    compare_rules=COMPARE_RULES,
+    scrub_rules=SCRUB_RULES,
+    unanswered=unanswered,
+    traffic=traffic,
+    alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), failed),
 )

@@ -14,7 +14,7 @@ from ...model import Fault, Head, Limited, Span
 from ...quota import Spans, UnpackQuota, ValueQuota
 from ..dissector import Dissector
 from ..parser import Parser
-from ..protocol import Context, Protocol
+from ..protocol import Context, LoadedProtocol
 from ..records import NONE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
 from ..streams import DeclaredStreams
 from . import layouts, layouts_draft, sasl_redaction
@@ -517,40 +517,33 @@ From the client's SaslHandshake, or the beginning of what was captured, until th
 or Open, a frame of the client may hold a password, whatever it says it is. It shows its header, a mechanism and, where the data is
 whole, the user's name (`sasl_username`); properties and heartbeats are shown as they are. `--show-secrets` shows all."""
 
-PROTOCOLS = (
-    Protocol(
-        "rabbitmq-stream",
-        "RabbitMQ Streams",
-        (5552, 5551),
-        RabbitmqStreamDissector,
-        probe_current,
-        info,
-        (*layouts.LAYOUTS, *PARTS),
-        _TEXT,
-        ADDED,
-        code=("response_code",),
-        login=CURRENT_LANGUAGE.holds,
-        compare_rules=COMPARE_RULES,
-        scrub_rules=SCRUB_RULES,
-        alarms=alarms(layouts.LAYOUTS),
-        traffic=traffic,
-    ),
-    Protocol(
-        "rabbitmq-stream-draft",
-        "RabbitMQ Streams, first draft (May 2020)",
-        (5552, 5551, 5555),
-        RabbitmqStreamDraftDissector,
-        probe_draft,
-        info,
-        (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
-        "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
-        "of Subscribe. Told from later versions by the version 0 in every frame.",
-        ADDED,
-        code=("response_code",),
-        login=DRAFT_LANGUAGE.holds,
-        compare_rules=COMPARE_RULES,
-        scrub_rules=SCRUB_RULES,
-        alarms=alarms(layouts_draft.LAYOUTS),
-        traffic=traffic,
-    ),
+PROTOCOL = LoadedProtocol(
+    RabbitmqStreamDissector,
+    probe_current,
+    info,
+    (*layouts.LAYOUTS, *PARTS),
+    _TEXT,
+    ADDED,
+    code=("response_code",),
+    login=CURRENT_LANGUAGE.holds,
+    compare_rules=COMPARE_RULES,
+    scrub_rules=SCRUB_RULES,
+    alarms=alarms(layouts.LAYOUTS),
+    traffic=traffic,
+)
+
+DRAFT = LoadedProtocol(
+    RabbitmqStreamDraftDissector,
+    probe_draft,
+    info,
+    (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
+    "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
+    "of Subscribe. Told from later versions by the version 0 in every frame.",
+    ADDED,
+    code=("response_code",),
+    login=DRAFT_LANGUAGE.holds,
+    compare_rules=COMPARE_RULES,
+    scrub_rules=SCRUB_RULES,
+    alarms=alarms(layouts_draft.LAYOUTS),
+    traffic=traffic,
 )

@@ -71,7 +71,7 @@ def probe_draft(view: DetectionView) -> Verdict | None:
 
 
 def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | None:
-    if view.from_start and _begins_here(view.sides[0]):
+    if view.from_start and view.sides[0].begins:
         data = view.sides[0].runs[0][1]
         if len(data) >= 8 and not language.header(language.tables(True), data, 0, len(data))[1]:
             # No client begins so
@@ -95,7 +95,7 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
         confidence = 1.0 - seen[0].doubt * seen[1].doubt
         if language is DRAFT_LANGUAGE and frames - seen[0].weak - seen[1].weak < 2 and not (frames > 2 and all(one.frames for one in seen)):
             # Small sizes and zeros are common: it takes another frame, or an answer, or at least a place where a frame must begin.
-            confidence = min(confidence, 0.85 if any(map(_begins_here, view.sides)) else ONE_FRAME)
+            confidence = min(confidence, 0.85 if any(side.begins for side in view.sides) else ONE_FRAME)
         if frames == seen[0].weak + seen[1].weak and frames < 2:
             confidence = min(confidence, ONE_FRAME)
         if not (seen[0].alone or seen[1].alone or (seen[0].frames and seen[1].frames)):
@@ -123,17 +123,12 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
     return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
 
 
-def _begins_here(side: SideView) -> bool:
-    """Whether the beginning of a side was captured."""
-    return side.from_start and bool(side.runs) and side.runs[0][0] == 0
-
-
 def _place(view: DetectionView, number: int, language: Language, protocol: str) -> int | None:
     """The first position at which a frame could begin, whoever sent it; None where there is none."""
     side = view.sides[number]
     if not side.runs:
         return None
-    if _begins_here(side):
+    if side.begins:
         return 0
     key = (protocol, number)
     place: int = view.known.get(key, 0)
@@ -153,7 +148,7 @@ def _place(view: DetectionView, number: int, language: Language, protocol: str) 
 
 def _look(view: DetectionView, number: int, place: int, language: Language, protocol: str, client: bool) -> SideEvidence:
     side = view.sides[number]
-    if _begins_here(side):
+    if side.begins:
         return _follow(side, 0, language, client, view.work_budget)
     # Bytes that were ruled out are not looked at again, but for the last look, to which other rules apply.
     key = (protocol, number, client)

@@ -14,15 +14,15 @@ from ...layout.values import lossy
 from ...quota import UnpackQuota
 from ..dissector import SEARCH, WAIT, Dissector
 from ..parser import Parser
-from ..protocol import Context, Protocol
+from ..protocol import Context, LoadedProtocol
 from ..records import DecodedTuple, Frame
-from . import layouts
+from . import MAGIC, NAME, layouts
 from .compare_rules import COMPARE_RULES
 from .frame_chains import LARGEST_ID
 from .frame_decoders import CompressedFrames, PlainFrames, frames_of
-from .heuristic import NAME, heuristic
+from .heuristic import heuristic
 from .info import TEXT, InfoWithVerb, hint, info, paired, relate, unanswered, verb, worked
-from .layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
+from .layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, STREAM_PARENT
 from .negotiation_frames import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
 from .resync import FrameSearch
 from .scrub_rules import SCRUB_RULES
@@ -332,29 +332,24 @@ class SeastarDissector(Dissector):
         return found
 
 
-PROTOCOLS = (
-    Protocol(
-        NAME,
-        "Seastar RPC",
-        (7000,),
-        SeastarDissector,
-        heuristic,
-        info,
-        layouts.LAYOUTS,
-        text=TEXT,
-        added=layouts.ADDED,
-        labelled=lambda options: {"verb": (options.verbs or {}).values()},
-        code=("exception_type",),
-        paired=paired,
-        unanswered=unanswered,
-        relate=relate,
-        hint=hint,
-        forced=tuple(FORCED),
-        compare_rules=COMPARE_RULES,
-        scrub_rules=SCRUB_RULES,
-        info_with_context=InfoWithVerb,
-        alarms={"Exception": lambda message: True},
-        verb=verb,
-        server_time_ns=worked,
-    ),
+PROTOCOL = LoadedProtocol(
+    SeastarDissector,
+    heuristic,
+    info,
+    layouts.LAYOUTS,
+    text=TEXT,
+    added=layouts.ADDED,
+    labelled=lambda options: {"verb": (options.verbs or {}).values()},
+    code=("exception_type",),
+    paired=paired,
+    unanswered=unanswered,
+    relate=relate,
+    hint=hint,
+    forced=tuple(FORCED),
+    compare_rules=COMPARE_RULES,
+    scrub_rules=SCRUB_RULES,
+    info_with_context=InfoWithVerb,
+    alarms={"Exception": lambda message: True},
+    verb=verb,
+    server_time_ns=worked,
 )

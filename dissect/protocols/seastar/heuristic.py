@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...model import Verdict
 from ..protocol import DetectionView
+from . import MAGIC, NAME
 from .frame_chains import (
     FAR,
     LEAP,
@@ -17,10 +18,8 @@ from .frame_chains import (
     may_follow,
     within,
 )
-from .layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
+from .layouts import CONNECTION_ID, STREAM_PARENT
 from .terms import GREETING, UNKNOWN, SeastarFraming, read_offer
-
-NAME = "seastar-rpc"
 
 CHAIN = 4
 """So many frames of one side are certain where the other side is not there."""

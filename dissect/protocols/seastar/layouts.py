@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from ...layout import Blob, Choice, Field, FixedText, Layout, Repeat, Rest, Sized, Text, following, i64le, u32le, u64le
-
-MAGIC = b"SSTARRPC"
+from . import MAGIC
 
 COMPRESS, TIMEOUT, CONNECTION_ID, STREAM_PARENT, ISOLATION, HANDLER_DURATION = range(6)
 

@@ -12,9 +12,9 @@ from ...model import SideData, Span
 from ..buffer import ReceiveBuffer
 from ..records import REQUEST, RESPONSE, DecodedTuple, Frame
 from ..work_budget import STEP
-from . import layouts
+from . import NAME, layouts
 from .frame_chains import LEAP, RULED_OUT, fit
-from .heuristic import NAME, SHORTEST
+from .heuristic import SHORTEST
 from .info import connection_text
 from .layouts import (
     COMPRESS,

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import Literal, NamedTuple
 
 from ...layout.values import lossy
+from . import MAGIC
 from .compression import LZ4, LZ4_FRAGMENTED
 from .layouts import (
     COMPRESS,
@@ -16,7 +17,6 @@ from .layouts import (
     FEATURES,
     HANDLER_DURATION,
     ISOLATION,
-    MAGIC,
     STREAM_PARENT,
     TIMEOUT,
 )
