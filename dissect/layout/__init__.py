@@ -1,7 +1,7 @@
-"""Field tables: one declaration per message gives decoder, walk and documentation.
+"""Field tables: one declaration per message provides decoder, walk and documentation.
 
-`decoder` is the fast path: values only, generated on first use, raises one of `UNREADABLE`. `walk` is the table interpreted, exact about
-every byte, and never raises. `read` is the first, and on failure the second.
+`decoder` is the fast path: values only, generated on first use, raises one of `UNREADABLE`. `walk` interprets the table, reports every
+byte, and never raises. `read` tries the decoder, and on failure walks.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from ..model import Fault
 from .docs import PartTable, describe, rows
 from .generate import decoder, reader
-from .spans import walk_often
+from .spans import fast_walk
 from .types import (
     Array,
     Bits,
@@ -57,7 +57,7 @@ from .types import (
     u128le,
 )
 from .values import RENDER, UNREADABLE, lossy, redacted
-from .walk import Walked, Walker, fault_of, walk
+from .walker import Walked, Walker, fault_of, walk
 
 __all__ = [
     "RENDER",
@@ -94,6 +94,7 @@ __all__ = [
     "f32le",
     "f64",
     "f64le",
+    "fast_walk",
     "fault_of",
     "following",
     "i8",
@@ -118,14 +119,13 @@ __all__ = [
     "u128",
     "u128le",
     "walk",
-    "walk_often",
 ]
 
 
 def read(
     layout: Layout, buf: bytes, start: int, end: int, style: Style, buffer: str = "frame"
 ) -> tuple[dict[str, Any], list[str], Fault | None]:
-    """Fields, notes and fault of the frame buf[start:end]; `buffer`: what its fault counts in."""
+    """Return fields, notes and fault of the frame buf[start:end]; `buffer`: the buffer that offsets in the fault refer to."""
     try:
         fields = decoder(layout, style)(buf, start, end)
     except UNREADABLE:

@@ -34,26 +34,26 @@ Row = tuple[str, str, str]
 
 
 class PartTable(msgspec.Struct, frozen=True, eq=False):
-    """Fields of a part of a message that is read by hand. `labels` by path: those fields have a `..._label` beside them."""
+    """Fields of a message part without a table; `labels`, by path, of the fields with a `..._label` beside them."""
 
     name: str
     note: str
-    said: tuple[Row, ...]
+    fields: tuple[Row, ...]
     labels: Mapping[str, Labels] = {}
     kind: str = "part"
 
     def rows(self) -> list[Row]:
-        return list(self.said)
+        return list(self.fields)
 
 
 class Described(Protocol):
-    """A table of a self-describing format, which is no `Layout` but tells its own rows."""
+    """A table that is not a `Layout` and provides its own rows."""
 
     def rows(self) -> list[Row]: ...
 
 
 def rows(layout: Layout | Described) -> list[Row]:
-    """(path, type, note) of every field in wire order; `[]` in a path stands for the items of an array."""
+    """Return (path, type, note) of every field in wire order; `[]` in a path stands for the items of an array."""
     if not isinstance(layout, Layout):
         return layout.rows()
     return _entries(layout.fields, "", "")
@@ -112,7 +112,7 @@ def _and(when: str, more: str) -> str:
 
 
 def describe(kind: Type) -> str:
-    """A type in a few words: "array of uint64, count int32"."""
+    """Return a type as text: "array of uint64, count int32"."""
     match kind:
         case Number(name=name):
             return name

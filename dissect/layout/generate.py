@@ -1,10 +1,10 @@
-"""Decoders made from field tables: the source of one function per layout and style, compiled on first use.
+"""Generates decoders from field tables: one function per layout and style, compiled on first use.
 
-What a decoder saves on: adjacent fixed fields are one `struct` call, arrays of numbers or of fixed objects too; the object is one
-dict literal as long as no field depends on another; `at` moves only behind what has no fixed size, until then a constant is added.
+Optimisations: adjacent fixed fields, and arrays of numbers or of fixed objects, are one `struct` call; the object is one dict literal
+unless a field depends on another; `at` moves only after values of variable size, otherwise a constant is added.
 
-A fixed read may run past `end` into the next frame. That is found out at the latest when the frame is over, because positions
-never go back; what allocates or slices compares with `end` before.
+A fixed read may run past `end` into the next frame. This is detected at the end of the frame at the latest, because positions never
+decrease; allocating or slicing compares with `end` first.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from .types import (
     minimum,
 )
 from .values import RENDER, lossy, not_finite, redacted
-from .walk import walk
+from .walker import walk
 
 BRANCHES = 8
-"""Alternatives from which on an object that has them is read by a function of its own."""
+"""Alternatives from which on an object is read by a function of its own."""
 
 WALKED, WALKED_SIZE = 4, 512
-"""So many frames of so many bytes at the most are walked before a decoder is compiled."""
+"""Frames, and their maximum bytes, that are walked before a decoder is compiled."""
 
 _serial = count()
 
 _codes: dict[str, CodeType] = {}
-"""What was compiled, by its source: layouts that differ in labels or in the order of their names only share it."""
+"""Compiled code by source: layouts that differ only in labels or names share it."""
 
 _decoders: dict[tuple[tuple[Entry, ...], Style, bool], Callable[[bytes, int, int], dict[str, Any]]] = {}
-"""Those made, by their fields: many layouts differ in nothing else than their names."""
+"""Decoders by fields: many layouts differ only in their names."""
 
 
 def decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
-    """`decode(buf, start, end)`: the fields of the frame, or one of `UNREADABLE`. Bytes left over are in `trailing`."""
+    """Return `decode(buf, start, end)`, which returns the fields, with left-over bytes in `trailing`, or raises one of `UNREADABLE`."""
     made = layout.decoders.get(style)
     if made is None:
         made = layout.decoders[style] = _made(layout, style, False)
@@ -70,7 +70,7 @@ def decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[st
 
 
 def exact_decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
-    """As `decoder`, but bytes left over raise, too."""
+    """Return a decoder that also raises if bytes are left over."""
     return _made(layout, style, True)
 
 
@@ -82,8 +82,8 @@ def _made(layout: Layout, style: Style, exact: bool) -> Callable[[bytes, int, in
 
 
 def _lazy(layout: Layout, style: Style, exact: bool) -> Callable[[bytes, int, int], dict[str, Any]]:
-    """A decoder that gets its code when it has walked a few frames: to compile it takes longer than that, and most layouts are rare in a
-    capture. It stays the same object, as others keep it."""
+    """Return a decoder that is compiled after walking a few frames: compiling takes longer than that, and most layouts are rare. The
+    function object stays the same, as callers keep it."""
     names: dict[str, Any] = {}
     left = WALKED
 
@@ -93,7 +93,7 @@ def _lazy(layout: Layout, style: Style, exact: bool) -> Callable[[bytes, int, in
         if left >= 0 and end - start <= WALKED_SIZE:
             walked = walk(layout, buf, start, end, style)
             over = "trailing" in walked.fields
-            # what walking notes the decoder raises in its own way
+            # where walking makes notes, the decoder raises
             if not walked.notes and (exact or not over):
                 if over or walked.fault is not None:
                     raise ValueError
@@ -110,12 +110,12 @@ def _lazy(layout: Layout, style: Style, exact: bool) -> Callable[[bytes, int, in
 
 
 def _call_first(buf: bytes, at: int, end: int) -> dict[str, Any]:
-    """What a decoder does as long as it has no code of its own."""
+    """The initial code of a decoder."""
     return FIRST(buf, at, end)  # type: ignore[name-defined,no-any-return]  # noqa: F821
 
 
 def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict[str, Any], int]]:
-    """`read(buf, at, end)`: the object at `at` and where it ends, for parts written by hand."""
+    """Return `read(buf, at, end)`, which returns the object at `at` and its end, for hand-written parts."""
     made = group.readers.get(style)
     if made is None:
         made = group.readers[style] = compiled(_part_source(group, style), "group")
@@ -123,11 +123,11 @@ def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict
 
 
 def source(layout: Layout, style: Style, exact: bool = False) -> tuple[str, dict[str, Any]]:
-    """The source of the decoder and the names it uses."""
+    """Return the source of the decoder and the names it uses."""
     maker = Maker(style)
     least = facts(layout.fields).element
     if least:
-        # What may have more values than are made is left to the walk, which counts them
+        # Frames that may exceed the limit of values are left to the walk, which counts them
         maker.refuse(f"end - at > {least * style.values}")
     value = maker.object(layout.fields)
     where = maker.where()
@@ -159,7 +159,7 @@ def compiled(made: tuple[str, dict[str, Any]], what: str) -> Callable[..., Any]:
     code = _codes.get(text)
     if code is None:
         file = f"<layout {next(_serial)}: {what}>"
-        # For tracebacks; without a modification time it is never thought stale.
+        # For tracebacks; without a modification time the entry is never considered stale.
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
         code = _codes[text] = compile(text, file, "exec")
     exec(code, names)
@@ -179,7 +179,7 @@ def _left_over(style: Style, hidden: bool) -> Callable[[dict[str, Any], bytes, i
 
 
 class _Counted(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
-    """`unpack_from` for so many numbers of one kind; the usual counts are kept."""
+    """`unpack_from` for N numbers of one kind; common counts are cached."""
 
     def __init__(self, order: str, code: str) -> None:
         self.order = order
@@ -193,7 +193,7 @@ class _Counted(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
 
 
 class _Object:
-    """An object in the making: keys that are still to be written, and the variable of the dict once there is one."""
+    """An object being generated: pending keys, and the variable of the dict once it exists."""
 
     def __init__(self) -> None:
         self.pending: list[tuple[str, str]] = []
@@ -204,7 +204,7 @@ class _Object:
 
 
 class _Fixed(NamedTuple):
-    """A field of fixed size: the variable of its value, its letter of `struct`, and its byte order if it has one."""
+    """A field of fixed size: the variable of its value, its `struct` code, and its byte order, if any."""
 
     variable: str
     code: str
@@ -213,7 +213,7 @@ class _Fixed(NamedTuple):
 
 
 class _Function:
-    """The lines of a function that are written so far, and where reading has come to in them."""
+    """The lines of a function generated so far, and the current read position in them."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"BOOL": (False, True), "NOT_FINITE": not_finite, "LOSSY": lossy, "BASE64": RENDER["base64"]}
@@ -221,13 +221,13 @@ class _Function:
         self.indent = 1
         self.serial = count()
         self.ahead = 0
-        """Bytes between `at` and where reading has come to."""
+        """Bytes between `at` and the current read position."""
         self.run: list[_Fixed] = []
         """Adjacent fixed fields not yet read."""
         self.order = ""
-        """Their byte order, once one has any."""
+        """Their byte order, once known."""
         self.left = ""
-        """What `leave` returned last."""
+        """The last result of `leave`."""
 
     def source(self, parameters: str = "buf, at, end") -> str:
         return "\n".join([f"def decode({parameters}):", *self.lines, ""])
@@ -255,14 +255,14 @@ class _Function:
         return f"at + {ahead}" if ahead else "at"
 
     def settle(self) -> None:
-        """Bring `at` to where reading has come to."""
+        """Move `at` to the current read position."""
         self.flush()
         if self.ahead:
             self.emit(f"at += {self.ahead}")
             self.ahead = 0
 
     def leave(self) -> str:
-        """Keep where reading has come to in a variable, as `at` is to be set to what follows from it."""
+        """Store the current read position in a variable, as `at` is computed from it next; return the variable."""
         self.left = self.variable("a")
         self.emit(f"{self.left} = {self.where()}")
         self.ahead = 0
@@ -272,7 +272,7 @@ class _Function:
         return f"{letter}{next(self.serial)}"
 
     def name(self, kind: str, value: Any) -> str:
-        """A global of the function that stands for `value`."""
+        """Return the name of a global of the function that has this value."""
         for name, known in self.names.items():
             if known is value and name.startswith(kind):
                 return name
@@ -282,7 +282,7 @@ class _Function:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Lines under `head`; inside as behind it, `at` is exact."""
+        """Generate lines under `head`; inside and after it, `at` is exact."""
         self.settle()
         self.emit(head)
         self.indent += 1
@@ -300,26 +300,26 @@ class _Function:
         if order and self.order not in ("", order):
             self.flush()
         self.order = order or self.order
-        bare = self.variable()
-        self.run.append(_Fixed(bare, code, size, order))
+        raw = self.variable()
+        self.run.append(_Fixed(raw, code, size, order))
         self.ahead += size
-        return bare
+        return raw
 
 
 class Maker(_Function):
-    """Writes what reads the fields of a layout."""
+    """Generates the code that reads the fields of a layout."""
 
     def __init__(self, style: Style) -> None:
         super().__init__()
         self.style = style
         self.end = "end"
         self.scopes: list[dict[str, str]] = []
-        """Field name to the variable of its bare value, for objects around each other."""
+        """Field name to the variable of its raw value, for nested objects."""
 
     # Objects
 
     def object(self, fields: Sequence[Entry]) -> str:
-        """An expression for the object; it may be used behind the next flush."""
+        """Return an expression for the object, valid after the next flush."""
         made = _Object()
         self.scopes.append({})
         self.entries(fields, made)
@@ -330,7 +330,7 @@ class Maker(_Function):
         return made.variable
 
     def write(self, made: _Object) -> None:
-        """Write what is pending, into a dict that later lines add to."""
+        """Write the pending keys into a dict that later lines extend."""
         if made.variable is None:
             made.variable = self.variable("o")
             self.emit(f"{made.variable} = {made.literal()}")
@@ -378,19 +378,19 @@ class Maker(_Function):
 
     def field(self, field: Field, kind: Type, made: _Object) -> None:
         hidden = field.secret and not self.style.show_secrets
-        value, bare = self.hidden(kind) if hidden else self.value(kind)
+        value, raw = self.hidden(kind) if hidden else self.value(kind)
         made.pending.append((field.name, value))
-        if bare is not None:
-            self.scopes[-1][field.name] = bare
+        if raw is not None:
+            self.scopes[-1][field.name] = raw
         if field.labels is not None:
-            # A value that is missing in a closed set raises, and the walk notes it
+            # A value outside a closed set raises, and the walk notes it
             label = self.name("LABEL", field.labels.__getitem__ if field.closed else field.labels.get)
             if hidden:
                 text = "None"
             elif isinstance(kind, Array | Repeat):
                 text = f"[{label}(x) for x in {value}]"
             else:
-                text = f"{label}({bare})"
+                text = f"{label}({raw})"
             made.pending.append((f"{field.name}_label", text))
 
     def reference(self, name: str) -> str:
@@ -399,19 +399,19 @@ class Maker(_Function):
                 return scope[name]
         raise ValueError(f"no field {name}")
 
-    # Values: an expression and, for what others may refer to, the variable of the bare value
+    # Values: an expression and, for fields that others may refer to, the variable of the raw value
 
     def value(self, kind: Type) -> tuple[str, str | None]:
         match kind:
             case Number():
-                bare = self.fixed("B" if kind is boolean else kind.code, kind.size, kind.order)
+                raw = self.fixed("B" if kind is boolean else kind.code, kind.size, kind.order)
                 if kind is boolean:
-                    return f"BOOL[{bare}]", bare
+                    return f"BOOL[{raw}]", raw
                 if kind.floating:
-                    return f"({bare} if {bare} - {bare} == 0 else NOT_FINITE({bare}))", None
+                    return f"({raw} if {raw} - {raw} == 0 else NOT_FINITE({raw}))", None
                 if kind.code == "16s":
-                    return f"str(int.from_bytes({bare}, {'big' if kind.order == '>' else 'little'!r}))", None
-                return bare, bare
+                    return f"str(int.from_bytes({raw}, {'big' if kind.order == '>' else 'little'!r}))", None
+                return raw, raw
             case Fixed(size=size):
                 return self.rendered(self.fixed(f"{size}s", size, "")), None
             case FixedText(size=size):
@@ -431,8 +431,8 @@ class Maker(_Function):
                 start = self.leave()
                 self.refuse(f"{start} > {self.end}")
                 value = self.variable()
-                taken = f"buf[{start}:{self.end}]"
-                shown = f"{taken}.decode()" if isinstance(kind, RestText) else self.rendered(taken)
+                data = f"buf[{start}:{self.end}]"
+                shown = f"{data}.decode()" if isinstance(kind, RestText) else self.rendered(data)
                 self.emit(f"{value} = {shown}")
                 self.at_end()
                 return value, None
@@ -470,14 +470,14 @@ class Maker(_Function):
             return f"'{redacted(kind.size)}'", self.value(kind)[1]
         start = self.variable("a")
         self.emit(f"{start} = {self.where()}")
-        bare = self.value(kind)[1]
+        raw = self.value(kind)[1]
         self.settle()
         shown = self.variable()
         self.emit(f"{shown} = f'<redacted {{at - {start}}} bytes>'")
-        return shown, bare
+        return shown, raw
 
     def length(self, length: Number | str) -> tuple[str, bool]:
-        """The variable of a length or count, and whether it can be negative."""
+        """Return the variable of a length or count, and whether it can be negative."""
         if isinstance(length, str):
             return self.reference(length), True
         return self.fixed(length.code, length.size, length.order), length.signed
@@ -486,8 +486,8 @@ class Maker(_Function):
         size, signed = self.length(kind.length)
         value = self.variable()
         start = self.leave()
-        taken = f"buf[{start}:at]"
-        shown = f"{taken}.decode()" if isinstance(kind, Text) else self.rendered(taken)
+        data = f"buf[{start}:at]"
+        shown = f"{data}.decode()" if isinstance(kind, Text) else self.rendered(data)
         if hidden:
             shown = f"f'<redacted {{{size}}} bytes>'"
         if kind.null is None:
@@ -495,7 +495,7 @@ class Maker(_Function):
             self.refuse(f"not {start} <= at <= {self.end}" if signed else f"at > {self.end}")
             self.emit(f"{value} = {shown}")
         elif kind.null < 0:
-            # The ordinary case first.
+            # The common case first.
             self.emit(
                 f"at = {start} + {size}",
                 f"if {start} <= at <= {self.end}:",
@@ -520,12 +520,12 @@ class Maker(_Function):
         return value, value
 
     def at_end(self) -> None:
-        """All bytes to the end are read."""
+        """Move `at` to the end."""
         self.emit(f"at = {self.end}")
         self.ahead = 0
 
     def flat(self, item: Type) -> tuple[str, list[_Fixed], int] | None:
-        """For an item of fixed size and one byte order: expression, run and size."""
+        """Return expression, run and size of an item of fixed size and one byte order; None for others."""
         orders: set[str] = set()
         if not is_flat(item, orders) or len(orders) > 1:
             return None
@@ -536,7 +536,7 @@ class Maker(_Function):
         return value, run, minimum(item)
 
     def flat_items(self, flat: tuple[str, list[_Fixed], int], stop: str) -> str:
-        """An expression for the items between `at` and `stop`."""
+        """Return an expression for the items between `at` and `stop`."""
         value, run, _ = flat
         if [one.code for one in run] == ["B"] and value == run[0].variable:
             return f"list(buf[at:{stop}])"
@@ -603,12 +603,12 @@ class Maker(_Function):
         value, _ = self.value(kind.content)
         self.settle()
         self.end = around
-        # Bytes left over are noted, and only the walk makes notes.
+        # Left-over bytes need a note, which only the walk makes.
         self.refuse(f"at != {stop}")
         return value
 
     def shared(self, kind: Group) -> str:
-        """What a function of its own reads, which other layouts have too."""
+        """Read an object with a function that layouts share."""
         self.settle()
         value = self.variable()
         self.emit(f"{value}, at = {self.name('READ', reader(kind, self.style))}(buf, at, {self.end})")
@@ -636,14 +636,14 @@ def _targets(run: list[_Fixed]) -> str:
 
 
 def _is_branched(kind: Group) -> bool:
-    """Whether an object has so many forms that compiling them anew for each layout takes longer than a call for each object, and refers
-    to nothing around it."""
+    """Return whether an object has so many alternatives that compiling them per layout costs more than a call per object, and refers
+    to no field around it."""
     choices = [entry.type for entry in kind.fields if isinstance(entry, Field) and isinstance(entry.type, Choice)]
     return any(len(choice.alternatives) >= BRANCHES for choice in choices) and is_closed(kind)
 
 
 def is_flat(kind: Type, orders: set[str]) -> bool:
-    """Whether `kind` is a run of fixed fields and nothing else; adds its byte orders to `orders`."""
+    """Return whether `kind` consists of fixed fields only; add its byte orders to `orders`."""
     match kind:
         case Number() | Bits(number=Number()):
             number = kind.number if isinstance(kind, Bits) else kind

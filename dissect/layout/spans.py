@@ -1,6 +1,6 @@
-"""Readers made from field tables that give the byte range of each value too.
+"""Generates readers from field tables that also return the byte range of each value.
 
-They read frames of which there is nothing more to say. They raise at any other frame, and `walk` says what is wrong with it.
+They read frames without faults and notes. They raise for other frames, for which `walk` reports the fault.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from .types import (
     minimum,
 )
 from .values import UNREADABLE
-from .walk import Walked, Walker, walk
+from .walker import Walked, Walker, walk
 
 WALKED = 16
-"""Frames that are walked before a reader is made of their layout, which takes as long as walking 20 to 90 of them."""
+"""Frames of a layout that are walked before its reader is compiled, which costs as much as walking 20 to 90."""
 
 _walked = Counter[tuple[Entry, ...]]()
-"""How many there were, by the last part of their layout."""
+"""Frames walked, by the last part of their layout."""
 
 Read = Callable[[bytes, int, int, str], tuple[dict[str, Any], list[Span]]]
 
 
-def walk_often(layout: Layout, buf: bytes, start: int, end: int, style: Style, missing: str | None = None, buffer: str = "frame") -> Walked:
-    """What `walk` returns, in less time where a layout has many frames without flaw."""
+def fast_walk(layout: Layout, buf: bytes, start: int, end: int, style: Style, missing: str | None = None, buffer: str = "frame") -> Walked:
+    """Return the result of `walk`, faster for layouts with many frames without faults."""
     if missing is None:
         fields = layout.parts[-1]
         _walked[fields] += 1
@@ -65,10 +65,10 @@ def walk_often(layout: Layout, buf: bytes, start: int, end: int, style: Style, m
 
 @cache
 def span_reader(layout: Layout, style: Style) -> Read:
-    """`read(buf, start, end, buffer)`: the fields of the frame and their spans, or one of `UNREADABLE`."""
+    """Return `read(buf, start, end, buffer)`, which returns fields and spans, or raises one of `UNREADABLE`."""
     maker = _SpanMaker(style, 0, False)
     least = facts(layout.fields).element
-    # What may have more values or spans than are kept is left to the walk, which counts them
+    # Frames that may exceed the limit of values or spans are left to the walk, which counts them
     maker.refuse(f"end - at > {min(least * style.values, MOST_SPANS) if least else MOST_SPANS}")
     maker.emit("base = at", "spans = []", "add = spans.append")
     value = maker.object(layout.fields) if len(layout.parts) == 1 else " | ".join(map(maker.shared, map(_group, layout.parts)))
@@ -96,7 +96,7 @@ def _group_reader(group: Group, style: Style, depth: int, secret: bool) -> Calla
 def _items(
     name: str, at: int, size: int, items: list[Any], depth: int, label: Callable[[Any], str | None] | None, secret: bool, buffer: str
 ) -> list[Span]:
-    """The spans of an array of numbers."""
+    """Return the spans of an array of numbers."""
     return [
         Span(f"{name}[{index}]", at + index * size, size, item, depth, True, label and label(item), secret, buffer)
         for index, item in enumerate(items)
@@ -104,9 +104,9 @@ def _items(
 
 
 class _SpanMaker(Maker):
-    """Writes what reads the fields of a layout with their spans, in the order of the bytes.
+    """Generates the code that reads the fields of a layout with their spans, in the order of the bytes.
 
-    A span is made where its value is known, and before `at` moves on, from which its offset is told.
+    A span is created once its value is known, and before `at` moves, from which its offset is computed.
     """
 
     def __init__(self, style: Style, depth: int, secret: bool) -> None:
@@ -114,28 +114,28 @@ class _SpanMaker(Maker):
         self.names |= {"SPAN": Span, "ITEMS": _items, "WALKER": Walker}
         self.depth = depth
         self.secret = secret
-        """Whether what is read is of a secret that is shown."""
+        """Whether the values belong to a shown secret."""
         self.muted = False
-        """Whether it is of one that is hidden, which has one span in all."""
+        """Whether they belong to a hidden secret, which has a single span."""
         self.called, self.labels = "", cast("Labels | None", None)
         """An expression for the name of the next value, and its labels."""
         self.lists: list[tuple[str, Labels | None]] = []
-        """The same of the lists that are read, from the outside in."""
+        """The same for the enclosing lists, outermost first."""
         self.prefix = ""
         """The name of the next length, if it has a span of its own."""
         self.unwrapped = False
         """Whether the next value is the content of a region and has no span besides the region's."""
         self.rows: list[str] = []
-        """Spans that are still to be added."""
+        """Pending spans."""
         self.later: list[str] = []
-        """Lines that follow the reading of the adjacent fixed fields."""
+        """Lines to add after the adjacent fixed fields are read."""
         self.first = ""
-        """Where the items of an array of numbers begin."""
+        """The variable of the start of the items of an array of numbers."""
 
     # Spans
 
     def row(self, name: str, at: str, length: int | str, value: str, label: str = "None", leaf: bool = True) -> None:
-        """Add a span, which begins at `at`."""
+        """Add a span that starts at `at`."""
         if not self.muted:
             self.rows.append(f"SPAN({name}, {at} - base, {length}, {value}, {self.depth}, {leaf}, {label}, {self.secret}, buffer)")
 
@@ -146,7 +146,7 @@ class _SpanMaker(Maker):
 
     @contextmanager
     def group(self, name: str) -> Iterator[None]:
-        """A span around those of what is read inside."""
+        """Generate a span around those of the values read inside."""
         self.settle()
         span = self.variable("g")
         self.row(name, "at", 0, "None", leaf=False)
@@ -159,7 +159,7 @@ class _SpanMaker(Maker):
         if not self.muted:
             self.emit(f"{span}.length = at - base - {span}.offset")
 
-    # What is read
+    # Values
 
     def flush(self) -> None:
         later, self.later = self.later, []
@@ -186,45 +186,45 @@ class _SpanMaker(Maker):
         unwrapped, self.unwrapped = self.unwrapped, False
         if isinstance(kind, Number | Fixed | FixedText | Bits):
             at = self.where()
-            value, bare = super().value(kind)
+            value, raw = super().value(kind)
             if not value.isidentifier():
                 shown = self.variable()
                 self.later.append(f"{shown} = {value}")
                 value = shown
-            label = "None" if labels is None or bare is None else f"{self.name('LABEL', labels.get)}({bare})"
+            label = "None" if labels is None or raw is None else f"{self.name('LABEL', labels.get)}({raw})"
             self.row(name, at, minimum(kind), value, label)
-            return value, bare
+            return value, raw
         if isinstance(kind, Rest | RestText):
-            value, bare = super().value(kind)
+            value, raw = super().value(kind)
             self.row(name, self.left, f"at - {self.left}", value)
-            return value, bare
+            return value, raw
         if isinstance(kind, Text | Blob | Custom):
             return super().value(kind)
         if isinstance(kind, Group) and is_flat(kind, set()) and not unwrapped:
             self.row(name, self.where(), minimum(kind), "None", leaf=False)
             self.depth += 1
-            value, bare = super().value(kind)
+            value, raw = super().value(kind)
             self.depth -= 1
-            return value, bare
+            return value, raw
         if unwrapped:
             return self.inner(kind, name, labels)
         with self.group(name):
             return self.inner(kind, name, labels)
 
     def inner(self, kind: Type, name: str, labels: Labels | None) -> tuple[str, str | None]:
-        """What has a span around others."""
+        """Read a value whose span encloses others."""
         if isinstance(kind, Sized):
             self.prefix, self.unwrapped = "length", isinstance(kind.content, Group | Repeat)
         elif isinstance(kind, Array):
             self.prefix = "count"
         self.lists.append((name, labels))
-        value, bare = super().value(kind)
+        value, raw = super().value(kind)
         self.lists.pop()
         if isinstance(kind, Array | Repeat) and _is_simple(kind.item) and not self.muted:
             label = "None" if labels is None else self.name("LABEL", labels.get)
             size = minimum(kind.item)
             self.emit(f"spans += ITEMS({name}, {self.first} - base, {size}, {value}, {self.depth}, {label}, {self.secret}, buffer)")
-        return value, bare
+        return value, raw
 
     def hidden(self, kind: Type) -> tuple[str, str | None]:
         name, muted = self.called, self.muted
@@ -232,11 +232,11 @@ class _SpanMaker(Maker):
         start = self.variable("a")
         self.emit(f"{start} = at")
         self.muted = True
-        value, bare = super().hidden(kind)
+        value, raw = super().hidden(kind)
         self.settle()
         self.muted = muted
         self.row(name, start, f"at - {start}", value)
-        return value, bare
+        return value, raw
 
     def length(self, length: Number | str) -> tuple[str, bool]:
         prefix, self.prefix = self.prefix, ""
@@ -248,13 +248,13 @@ class _SpanMaker(Maker):
 
     def prefixed(self, kind: Text | Blob, hidden: bool) -> tuple[str, str]:
         name = self.called
-        value, bare = super().prefixed(kind, hidden)
+        value, raw = super().prefixed(kind, hidden)
         size = kind.length.size if isinstance(kind.length, Number) else 0
         self.row(name, f"{self.left} - {size}", f"at - {self.left} + {size}", value)
-        return value, bare
+        return value, raw
 
     def flat(self, item: Type) -> Any:
-        """Of items that are objects each has its spans."""
+        """As in the base class, but for numbers only: objects need a span per field."""
         if not _is_simple(item):
             return None
         self.first = self.variable("a")
@@ -298,5 +298,5 @@ class _SpanMaker(Maker):
 
 
 def _is_simple(kind: Type) -> bool:
-    """Whether a value is what `struct` reads."""
+    """Return whether `struct` returns the value unchanged."""
     return isinstance(kind, Number) and not (kind is boolean or kind.floating or kind.code == "16s")

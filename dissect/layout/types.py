@@ -1,9 +1,9 @@
-"""The words of a field table: wire types, fields, layouts. Plain declarations; reading is elsewhere.
+"""Declarations for field tables: wire types, fields, layouts.
 
-A length or a count is either a number type in front of its bytes (`Text(i16)`) or the name of an earlier field of the
-same object or of one around it (`Text("name_length")`). A tuple of fields stands for an object wherever an item is asked for.
+A length or count is either a number type before its bytes (`Text(i16)`) or the name of an earlier field of the same
+object or an enclosing one (`Text("name_length")`). A tuple of fields is accepted as an object wherever an item is.
 
-Tables are taken on trust, as they are part of the source: the tests check every one that is made.
+Tables are not validated at run time, as they are part of the source: the tests check each of them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import msgspec
 from ..model import VALUES
 
 if TYPE_CHECKING:
-    from .walk import Walker
+    from .walker import Walker
 
 BytesAs = Literal["hex", "base64", "text", "omit", "raw"]
 Labels = Mapping[int, str]
 
 
 class Style(msgspec.Struct, frozen=True, cache_hash=True):
-    """How values are rendered: bytes as text of some form ("raw" leaves `bytes` objects), secrets hidden or shown; and how many of them
-    a frame may have in lists."""
+    """How values are rendered: bytes as text of some form ("raw" leaves `bytes` objects), secrets hidden or shown; and the maximum number
+    of list elements per frame."""
 
     bytes_as: BytesAs = "hex"
     show_secrets: bool = False
@@ -73,27 +73,27 @@ boolean = Number("boolean", "?", 1)
 
 
 class Text(msgspec.Struct, frozen=True, eq=False):
-    """UTF-8 behind its length in bytes; a length equal to `null` means no value."""
+    """UTF-8 after its length in bytes; a length equal to `null` means no value."""
 
     length: Number | str
     null: int | None = None
 
 
 class Blob(msgspec.Struct, frozen=True, eq=False):
-    """Bytes behind their length; a length equal to `null` means no value."""
+    """Bytes after their length; a length equal to `null` means no value."""
 
     length: Number | str
     null: int | None = None
 
 
 class Fixed(msgspec.Struct, frozen=True, eq=False):
-    """So many bytes."""
+    """`size` bytes."""
 
     size: int
 
 
 class FixedText(msgspec.Struct, frozen=True, eq=False):
-    """UTF-8 of so many bytes."""
+    """UTF-8 of `size` bytes."""
 
     size: int
 
@@ -107,9 +107,9 @@ class RestText(msgspec.Struct, frozen=True, eq=False):
 
 
 class Bits:
-    """A number cut into parts, from the highest bit down: `Bits(u8, ("magic", 4), ("version", 4))`, an object of integers.
+    """A number split into parts, from the highest bit down: `Bits(u8, ("magic", 4), ("version", 4))`, an object of integers.
 
-    A part may bring labels: `("compression", 3, COMPRESSIONS)`. The widths add up to the number's.
+    A part may have labels: `("compression", 3, COMPRESSIONS)`. The widths add up to the number's.
     """
 
     def __init__(self, number: Number, *parts: tuple[str, int] | tuple[str, int, Labels]) -> None:
@@ -123,7 +123,7 @@ class Bits:
 
 
 class Array:
-    """A count and so many items."""
+    """A count and that number of items."""
 
     def __init__(self, item: Type | tuple[Entry, ...], count: Number | str) -> None:
         self.item = typed(item)
@@ -146,7 +146,7 @@ class Group:
 
 
 class Sized:
-    """A length in bytes and that many bytes, which hold one `content`; an object may leave some over (`trailing`)."""
+    """A length and that number of bytes, with one `content`; an object may leave bytes over (`trailing`)."""
 
     def __init__(self, length: Number | str, content: Type | tuple[Entry, ...]) -> None:
         self.length = length
@@ -154,11 +154,11 @@ class Sized:
 
 
 class Choice:
-    """What follows depends on an earlier field of this object or of one around it.
+    """A value whose type depends on an earlier field of this object or an enclosing one.
 
     An alternative is a type, whose value goes under the field's own name, or a tuple of fields, which become fields of the parent
-    (the field's own name is then not used; a `Choice` of tuples only may stand without a `Field` around it). Other values of the
-    discriminator take `otherwise`, or else nothing: the key is absent.
+    (the field's own name is then unused; a `Choice` of tuples needs no `Field` around it). Other values of the
+    discriminator select `otherwise`, or else nothing: the key is absent.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Choice:
 
 
 class Optional:
-    """A tail that is there only when bytes are left; an entry of a field list, its fields become the parent's."""
+    """A tail that is present only if bytes are left; its fields become fields of the parent."""
 
     def __init__(self, *fields: Entry) -> None:
         self.fields = fields
@@ -187,14 +187,13 @@ Walk = Callable[[bytes, int, int, "Walker", str, int], tuple[Any, int]]
 
 
 class Custom(msgspec.Struct, frozen=True, eq=False):
-    """A part that a table cannot say, written by hand.
+    """A part that a table cannot express, written by hand.
 
-    `read(buf, at, end, style)` gives value and new position, and raises one of `UNREADABLE` on bad bytes.
-    `walk(buf, at, end, walker, name, depth)` gives the same and adds spans that tile what it took: see `Walker`.
-    `minimum` is the least number of bytes it takes (it bounds counts of arrays), `element` the least that one of its lists has for each
-    element, 0 where it has no list or counts by itself; `secret`: there may be secrets in it, which it hides itself. `write` is the
-    inverse of `read` for fixtures (without it the wire bytes are given as the value), `samples` are good wire forms for the property
-    tests.
+    `read(buf, at, end, style)` returns value and new position, and raises one of `UNREADABLE` on bad bytes.
+    `walk(buf, at, end, walker, name, depth)` returns the same and adds spans that tile the bytes read: see `Walker`.
+    `minimum`: the minimum size in bytes (it bounds counts of arrays); `element`: the minimum size of an element of its lists, 0 if it
+    has no list or counts by itself; `secret`: it may contain secrets, which it hides itself. `write` is the inverse of `read` for
+    fixtures (without it the value is given as wire bytes), `samples` are valid wire forms for the property tests.
     """
 
     read: Read
@@ -213,9 +212,9 @@ Type = Number | Text | Blob | Fixed | FixedText | Rest | RestText | Bits | Array
 class Field(msgspec.Struct, frozen=True, eq=False):
     """A named value. `labels` add a key `<name>_label`; a `secret` is replaced by its size unless secrets are shown.
 
-    `closed`: the labels are all the values there are, so another one is noted.
+    `closed`: the labels list all values, so another one is noted.
 
-    `default` is for `encode`, where the value is not given: a value, or a function of the number of bytes that follow the field
+    `default` is for `encode`, if no value is given: a value, or a function of the number of bytes after the field
     (see `following`).
     """
 
@@ -229,7 +228,7 @@ class Field(msgspec.Struct, frozen=True, eq=False):
 
 
 class Since:
-    """Entries that are there from version `first` on and not any more from `until` on; `versions.at` chooses, before a layout is made."""
+    """Entries of the versions from `first` to before `until`; `versions.at` chooses before a layout is made."""
 
     def __init__(self, first: int, until: int, *fields: Entry) -> None:
         self.first = first
@@ -241,12 +240,12 @@ Entry = Field | Optional | Choice | Since
 
 
 def following(count: int) -> int:
-    """The default of a size field that counts the bytes behind it: `Field("size", u32, default=following)`."""
+    """Return `count`; the default of a size field that counts the bytes after it: `Field("size", u32, default=following)`."""
     return count
 
 
 class Layout:
-    """The fields of one message in wire order, complete. `key` is the protocol's command number, `info` sums the fields up in a line."""
+    """The fields of one message in wire order, complete. `key` is the protocol's command number, `info` returns a summary of the fields."""
 
     def __init__(
         self,
@@ -258,7 +257,7 @@ class Layout:
         info: Callable[[dict[str, Any]], str] | None = None,
         parts: tuple[tuple[Entry, ...], ...] = (),
     ) -> None:
-        """`parts`: the same fields, divided where others have some of them; none refers to a field of another."""
+        """`parts`: the same fields, divided where layouts share some; no part refers to a field of another."""
         self.name = name
         self.fields = fields
         self.kind = kind
@@ -274,26 +273,26 @@ class Layout:
 
 
 def typed(item: Type | tuple[Entry, ...]) -> Type:
-    """A tuple of fields as the object that it stands for."""
+    """Return a type, or the object for a tuple of fields."""
     return Group(*item) if isinstance(item, tuple) else item
 
 
 class Facts(NamedTuple):
-    """What is known of a part of a table before any bytes are read."""
+    """Static properties of a part of a table."""
 
     least: int
-    """The least number of bytes it takes."""
+    """Its minimum size in bytes."""
     element: int
-    """The least that an element of any list in it takes, without the elements of lists in it; 0 without a list."""
+    """The minimum size of an element of any list in it, without nested elements; 0 without a list."""
     secret: bool
-    """Whether it has secrets."""
+    """Whether it contains secrets."""
     custom: bool
-    """Whether some of it is written by hand."""
+    """Whether it contains a `Custom`."""
 
 
 @cache
 def facts(part: Type | Entry | tuple[Entry, ...]) -> Facts:
-    """Worked out once for each part, as layouts share most of theirs."""
+    """Return the properties of a part; cached, as layouts share parts."""
     inner = [facts(one) for one in inside(part)]
     least, element = sum([one.least for one in inner]), 0
     match part:
@@ -314,7 +313,7 @@ def facts(part: Type | Entry | tuple[Entry, ...]) -> Facts:
 
 
 def minimum(part: Type | Entry | tuple[Entry, ...]) -> int:
-    """The least number of bytes `part` takes."""
+    """Return the minimum size of `part` in bytes."""
     return facts(part).least
 
 
@@ -323,7 +322,7 @@ def has_secret(part: Type | Entry | tuple[Entry, ...]) -> bool:
 
 
 def is_closed(group: Group) -> bool:
-    """Whether all fields that are referred to in an object are in it."""
+    """Return whether all fields that an object refers to are in it."""
     parts = parts_of(group)
     asked = {getattr(one, key) for one in parts for key in ("length", "count", "discriminator") if isinstance(getattr(one, key, None), str)}
     return asked <= {one.name for one in parts if isinstance(one, Field)}
@@ -339,11 +338,11 @@ _INNER: dict[type, Callable[[Any], Any]] = {
     Since: attrgetter("fields"),
     Choice: lambda choice: tuple(choice.branches()),
 }
-"""What a part is made of, by its class."""
+"""The components of a part, by its class."""
 
 
 def inside(part: Type | Entry | tuple[Entry, ...]) -> tuple[Any, ...]:
-    """What a part is made of, one level down."""
+    """Return the direct components of a part."""
     if isinstance(part, tuple):
         return part
     inner = _INNER.get(type(part))
@@ -351,7 +350,7 @@ def inside(part: Type | Entry | tuple[Entry, ...]) -> tuple[Any, ...]:
 
 
 def parts_of(part: Type | Entry | tuple[Entry, ...]) -> list[Type | Entry]:
-    """All fields and types that `part` is made of, itself first."""
+    """Return all fields and types in `part`, itself first."""
     found: list[Type | Entry] = [] if isinstance(part, tuple) else [part]
     for one in inside(part):
         found += parts_of(one)

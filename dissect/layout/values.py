@@ -1,4 +1,4 @@
-"""How values are rendered, the same in the generated decoders, in the walk and in parts written by hand."""
+"""Rendering of values, shared by generated decoders, the walk and hand-written parts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..model import Span
 from .types import BytesAs
 
 UNREADABLE = (struct.error, ValueError, LookupError, Malformed)
-"""What reading a frame raises when its bytes do not fit; text that is not UTF-8 is a ValueError."""
+"""Exceptions of reading a frame whose bytes do not fit; text that is not UTF-8 is a ValueError."""
 
 
 def lossy(data: bytes) -> str:
-    """What is valid UTF-8, `\\xNN` for the rest, a doubled backslash."""
+    """Return the valid UTF-8, with `\\xNN` for other bytes and doubled backslashes."""
     return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
@@ -29,7 +29,7 @@ def omitted(data: bytes) -> str:
 
 
 def redacted(count: int) -> str:
-    """What stands for a secret of `count` bytes."""
+    """Return the replacement of a secret of `count` bytes."""
     return f"<redacted {count} bytes>"
 
 
@@ -42,28 +42,28 @@ def sized(count: int) -> str:
 
 
 RENDER: dict[BytesAs, Callable[[bytes], Any]] = {"hex": bytes.hex, "base64": base64, "text": lossy, "omit": omitted, "raw": bytes}
-"""By `Style.bytes_as`: what bytes become."""
+"""Renderings of bytes by `Style.bytes_as`."""
 
 
 def must_hide(span: Span, show_secrets: bool) -> bool:
-    """Whether the bytes and the value of `span` must not be seen."""
+    """Return whether the bytes and the value of `span` must be hidden."""
     return span.secret and not show_secrets
 
 
 def hidden(data: bytes, buffer: str, spans: list[Span], show_secrets: bool) -> bytearray | None:
-    """A flag for each byte that must not be seen; bytes of no field count as secret where the message has secrets."""
+    """Return a flag for each byte to hide, None if there is none; bytes of no field are hidden if the message has secrets."""
     if not any(must_hide(span, show_secrets) for span in spans):
         return None
     flags = bytearray(b"\x01") * len(data)
     own = [span for span in spans if span.leaf and span.buffer == buffer]
-    # What is secret comes last, so that nothing shows it
+    # Secret spans come last, so that no other span reveals them
     for span in sorted(own, key=lambda one: one.secret):
         flags[span.offset : span.offset + span.length] = bytes((span.secret,)) * len(flags[span.offset : span.offset + span.length])
     return flags
 
 
 def seen(buffers: Mapping[str, bytes] | None, spans: list[Span] | None, show_secrets: bool) -> dict[str, bytes]:
-    """The bytes of a message, those of secrets overwritten; all of a frame that is packed and holds some, or of which nobody knows."""
+    """Return the bytes of a message with secrets overwritten; all bytes of a compressed frame with secrets, or of one without spans."""
     found = dict(buffers or {})
     for name, data in found.items() if not show_secrets else ():
         if spans is None or (name == "frame" and any(span.secret and span.buffer != name for span in spans)):

@@ -1,4 +1,4 @@
-"""Tables of a protocol that changed: entries that are there from a version on, up to another, as rows among the others."""
+"""Tables of protocols with versions: entries present from one version up to another."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .types import Array, Choice, Entry, Field, Group, Optional, Repeat, Since, 
 
 
 def at(entries: Sequence[Entry], version: int, marks: set[int]) -> tuple[Entry, ...]:
-    """The entries that a version has; `marks` gets the versions with which that changes. What has no rows of this kind stays the same
-    object."""
+    """Return the entries of a version; add the versions at which they change to `marks`. Parts without `Since` stay the same
+    objects."""
     found: list[Entry] = []
     for entry in entries:
         match entry:
@@ -33,7 +33,7 @@ def at(entries: Sequence[Entry], version: int, marks: set[int]) -> tuple[Entry, 
 
 
 def _type_at(kind: Type, version: int, marks: set[int]) -> Type:
-    """A type as one version has it, with all that is inside of it."""
+    """Return a type, with its components, as of one version."""
     match kind:
         case Group(fields=fields):
             inner = at(fields, version, marks)
@@ -64,5 +64,5 @@ def _branch_at(branch: Type | tuple[Entry, ...], version: int, marks: set[int]) 
 
 
 def _same(found: tuple[Entry, ...], entries: Sequence[Entry]) -> bool:
-    """Whether these entries are those of the table themselves."""
+    """Return whether these are the entries of the table themselves."""
     return len(found) == len(entries) and all(one is entry for one, entry in zip(found, entries, strict=True))

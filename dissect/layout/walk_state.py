@@ -1,4 +1,4 @@
-"""What is told of a frame while it is read field by field."""
+"""State of a walk: spans, notes and the position in the table."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..quota import Spans, ValueQuota
 from .types import Style
 from .values import RENDER, redacted, sized
 
-NOTES_KEPT = 64
-"""Notes on one frame; further ones are counted."""
+MAX_NOTES = 64
+"""Notes kept per frame; further ones are counted."""
 
 
 class WalkState:
-    """What a walk has told so far: spans, notes, and what is there of the value in which the damage is."""
+    """Spans, notes and the partial value at the fault of a walk."""
 
     __slots__ = (
         "buf",
@@ -46,7 +46,7 @@ class WalkState:
         self.missing = missing
         self.buffer = buffer
         self.secret = secret
-        """Whether there is a secret anywhere in the frame: then a wrong length may have moved it to where no field is."""
+        """Whether the layout has a secret: a wrong length may have moved it to where no field is."""
         self.render = RENDER[style.bytes_as]
         self.values = ValueQuota(style.values, VALUES)
         self.spans = Spans()
@@ -54,9 +54,9 @@ class WalkState:
         self.more_notes = 0
         self.path: list[str] = []
         self.opened: list[int] = []
-        """Indexes of the spans whose end is not known yet."""
+        """Indexes of the spans without an end."""
         self.partial: Any = None
-        """What is there of the value in which the damage is."""
+        """The part read of the damaged value."""
         self.scopes: list[dict[str, Any]] = []
 
     def span(
@@ -65,7 +65,7 @@ class WalkState:
         self.spans.append(Span(name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer))
 
     def open(self, name: str, at: int, depth: int) -> None:
-        """Begin the span of an object or array; what follows with a greater depth lies in it until `close`."""
+        """Start the span of an object or array; deeper spans belong to it until `close`."""
         self.opened.append(len(self.spans))
         self.span(name, at, at, None, depth, leaf=False)
 
@@ -77,46 +77,46 @@ class WalkState:
             span.length = stop - self.start - span.offset
 
     def malformed(self, at: int, reason: str, *names: str) -> Malformed:
-        """To be raised: the field named by `names` below the present one, such as "entries[2]", "body", is damaged at `at`."""
+        """Return the exception for damage at `at` of the field `names` below the current one, such as "entries[2]", "body"."""
         return Malformed(".".join([*self.path, *names]).replace(".[", "["), at - self.start, reason, self.buffer)
 
     def short(self, at: int, end: int, reason: str, *names: str) -> Malformed:
-        """To be raised where bytes end too soon; the reason is that bytes of the frame are missing, where they are."""
+        """Return the exception for bytes that end too soon; the reason is `missing`, if bytes of the frame are missing there."""
         return self.malformed(at, self.missing if self.missing is not None and end == self.end else reason, *names)
 
     def over(self, at: int, declared: str, *names: str) -> OverLimit:
-        """To be raised before an element of a list is made that `values` do not allow."""
+        """Return the exception for a list element over the limit of `values`."""
         damage = self.malformed(at, self.values.reason(declared), *names)
         return OverLimit(damage.field, damage.offset, damage.reason, damage.buffer)
 
     def keep(self, value: Any) -> None:
-        """What a part has read so far, to be kept if `malformed` is raised next."""
+        """Keep the value read so far, in case `malformed` is raised next."""
         self.partial = value
 
     def note(self, text: str) -> None:
-        if len(self.notes) < NOTES_KEPT:
+        if len(self.notes) < MAX_NOTES:
             self.notes.append(text)
         else:
             self.more_notes += 1
 
     def mark(self) -> tuple[Any, int, int, int, int]:
-        """For `back`, to try another reading."""
+        """Return the state for `back`, to try another reading."""
         return self.spans.mark(), len(self.notes), len(self.path), len(self.opened), len(self.scopes)
 
     def back(self, mark: tuple[Any, int, int, int, int]) -> None:
-        """Forget what was added since `mark`."""
+        """Undo all additions since `mark`."""
         self.spans.back(mark[0])
         held: tuple[list[Any], ...] = (self.notes, self.path, self.opened, self.scopes)
         for one, size in zip(held, mark[1:], strict=True):
             del one[size:]
         self.partial = None
 
-    def said(self) -> list[str]:
-        """The notes, the first ones if there are very many."""
+    def all_notes(self) -> list[str]:
+        """Return the notes, with the number of those beyond the limit."""
         return [*self.notes, f"and {self.more_notes} notes more"] if self.more_notes else self.notes
 
     def where(self) -> str:
-        """The path of the present field, for notes."""
+        """Return the path of the current field, for notes."""
         return ".".join(self.path)
 
     def left_over(self, at: int, end: int, depth: int, into: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ class WalkState:
             self.note(f"{sized(end - at)} left over{inside}")
 
     def damaged(self) -> None:
-        """Cover what could not be read."""
+        """Add spans for the bytes that could not be read."""
         covered = self.spans.reach(self.buffer)
         for index in reversed(self.opened):
             if index >= len(self.spans):

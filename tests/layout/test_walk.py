@@ -29,6 +29,7 @@ from streamdump.layout import (
     Walked,
     Walker,
     boolean,
+    fast_walk,
     i16,
     i32,
     u8,
@@ -36,7 +37,6 @@ from streamdump.layout import (
     u32,
     u64,
     walk,
-    walk_often,
 )
 from streamdump.layout.spans import WALKED, span_reader
 from streamdump.model import Fault
@@ -340,7 +340,7 @@ def test_a_layout_with_many_frames_is_read_by_what_is_made_of_it() -> None:
     layout = Layout("often", Field("ids", Array((Field("id", u8), Field("name", STRING)), u8)), Field("rest", Rest()))
     good, bad = bytes.fromhex("02 01 0002 6869 02 ffff 77"), bytes.fromhex("02 01 0009 6869")
     for data in (*(good,) * (WALKED + 2), bad, good + b"\0"):
-        found, exact = (read(layout, b"\xee" + data, 1, 1 + len(data), RAW) for read in (walk_often, walk))
+        found, exact = (read(layout, b"\xee" + data, 1, 1 + len(data), RAW) for read in (fast_walk, walk))
         assert (found.fields, list(found.spans), found.notes, found.fault) == (exact.fields, list(exact.spans), exact.notes, exact.fault)
     made = span_reader(layout, RAW)(good, 0, len(good), "frame")
     assert made == (exact.fields | {"rest": b"w"}, walk(layout, good, 0, len(good), RAW).spans)

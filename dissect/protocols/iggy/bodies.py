@@ -39,7 +39,7 @@ from ...layout import (
     u64le,
     u128le,
 )
-from ...layout.walk import Walker
+from ...layout.walker import Walker
 from .layout_versions import LAYOUTS, RANK
 
 Body = tuple[Entry, ...]

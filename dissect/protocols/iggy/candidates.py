@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from ...layout.walk import Walked
+from ...layout.walker import Walked
 from ..protocol import Context
 from ..records import Damage, Frame
 from . import frames

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from ...layout.values import redacted
-from ...layout.walk import Walked
+from ...layout.walker import Walked
 from ...model import Span
 
 SMALL = 1_024

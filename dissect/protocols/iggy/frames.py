@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from ...layout import Array, Entry, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
 from ...layout.generate import decoder, exact_decoder
-from ...layout.spans import walk_often
+from ...layout.spans import fast_walk
 from ...layout.types import has_secret, minimum
 from ...layout.values import UNREADABLE
-from ...layout.walk import Walked
+from ...layout.walker import Walked
 from . import bodies as b
 from .bodies import Body
 from .commands import (
@@ -237,7 +237,7 @@ class CommandTable:
         """The walk of the form that fits best: the one that reads furthest, as a reply that may be empty is not for that left over."""
         best: tuple[int, int, int, Layout, Walked] | None = None
         for layout in self.layouts:
-            walked = walk_often(layout, data, start, end, style, missing)
+            walked = fast_walk(layout, data, start, end, style, missing)
             fault, over = walked.fault, "trailing" in walked.fields
             if fault is not None and not (over and missing is not None):
                 # a form that goes on where bytes are missing is as it should be, one that ended before is not

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ...layout import Style
 from ...layout.values import UNREADABLE, redacted
-from ...layout.walk import Walked
+from ...layout.walker import Walked
 from ...model import END, Fault
 from ..protocol import Context
 from ..records import NONE, REQUEST, RESPONSE, DecodedTuple, Frame

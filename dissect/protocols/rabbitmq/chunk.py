@@ -20,7 +20,7 @@ from zlib import crc32
 from ...errors import Malformed, OverLimit
 from ...layout.types import Custom, Style
 from ...layout.values import RENDER, lossy
-from ...layout.walk import Walker
+from ...layout.walker import Walker
 from ...quota import Spans, ValueQuota
 from . import amqp
 from .compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack

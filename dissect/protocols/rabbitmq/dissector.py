@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from ...errors import Malformed
-from ...layout import UNREADABLE, Layout, Style, decoder, fault_of, walk, walk_often
+from ...layout import UNREADABLE, Layout, Style, decoder, fast_walk, fault_of, walk
 from ...layout.values import RENDER
 from ...model import Fault, Head, Limited, Span
 from ...quota import Spans, UnpackQuota, ValueQuota
@@ -271,7 +271,7 @@ class StreamDissector(Dissector):
             if fields is not None:
                 frame.fields = fields
             else:
-                frame.fields, frame.spans, frame.notes, frame.fault = walk_often(layout, data, start, end, self.style, missing)
+                frame.fields, frame.spans, frame.notes, frame.fault = fast_walk(layout, data, start, end, self.style, missing)
         if "mechanism" in frame.fields:
             read_login(frame, self.style, frame.side == self.client)
         if frame.odd is not None:

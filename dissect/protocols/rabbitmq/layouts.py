@@ -32,7 +32,7 @@ from ...layout.types import (
 from .chunk import CHUNK, PUBLISHED, PUBLISHED_FILTERED
 
 if TYPE_CHECKING:
-    from ...layout.walk import Walker
+    from ...layout.walker import Walker
 
 COMMANDS = {
     0x0001: "DeclarePublisher",

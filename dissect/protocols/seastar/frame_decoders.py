@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, ClassVar
 
-from ...layout import UNREADABLE, Layout, Style, decoder, read, walk_often
+from ...layout import UNREADABLE, Layout, Style, decoder, fast_walk, read
 from ...layout.values import RENDER
 from ...model import Fault, Options, Span
 from ...quota import UnpackQuota
@@ -60,7 +60,7 @@ class PlainFrames:
         if missing is None and not detail:
             fields, notes, fault = read(layout, data, start, end, self.style, buffer)
             return layout, fields, [*self.notes, *notes], fault, None
-        fields, spans, notes, fault = walk_often(layout, data, start, end, self.style, missing, buffer)
+        fields, spans, notes, fault = fast_walk(layout, data, start, end, self.style, missing, buffer)
         return layout, fields, [*self.notes, *notes], fault, spans if detail else None
 
     def layout(self, data: bytes, start: int, end: int) -> Layout:

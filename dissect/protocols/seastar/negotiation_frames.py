@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from ...layout import Style, read, walk_often
-from ...layout.walk_state import NOTES_KEPT
+from ...layout import Style, fast_walk, read
+from ...layout.walk_state import MAX_NOTES
 from ...model import SideData, Span
 from ..buffer import ReceiveBuffer
 from ..records import REQUEST, RESPONSE, DecodedTuple, Frame
@@ -114,7 +114,7 @@ def greeting(
     if damage is None and not detail:
         fields, notes, fault = read(layouts.NEGOTIATION, data, start, end, style)
     else:
-        fields, told, notes, fault = walk_often(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason)
+        fields, told, notes, fault = fast_walk(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason)
     seen: set[int] = set()
     for record in fields.get("features", ()):
         number = record.get("number")
@@ -123,7 +123,7 @@ def greeting(
         elif number is not None and number not in FEATURES:
             notes.append(f"unknown feature {number}")
         seen.add(number)
-        if len(notes) >= NOTES_KEPT:
+        if len(notes) >= MAX_NOTES:
             notes.append("and perhaps more")
             break
     if not asks and offer is not None and fault is None:

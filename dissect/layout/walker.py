@@ -1,6 +1,6 @@
-"""Field tables interpreted: every field with its byte range, and what is wrong where. Slow, exact, and never raises.
+"""Interprets field tables: every field with its byte range, and faults with their place. Slow, exact, and never raises.
 
-The last word on a frame: what `walk` reads without a fault or a note, the decoder reads too, with the same values.
+`walk` is authoritative: a frame without a fault or note has the same values in the decoder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .walk_state import WalkState
 
 
 class Walked(NamedTuple):
-    """A frame read field by field: the fields before the damage, spans that tile the frame, notes, and the damage."""
+    """The result of a walk: fields up to the fault, spans that tile the frame, notes, and the fault."""
 
     fields: dict[str, Any]
     spans: list[Span]
@@ -50,7 +50,7 @@ class Walked(NamedTuple):
     fault: Fault | None
 
 
-PLAIN = Style()
+DEFAULT_STYLE = Style()
 
 
 def walk(
@@ -58,11 +58,11 @@ def walk(
     buf: bytes,
     start: int,
     end: int,
-    style: Style = PLAIN,
+    style: Style = DEFAULT_STYLE,
     missing: str | None = None,
     buffer: str = "frame",
 ) -> Walked:
-    """Read buf[start:end] as `layout`. `missing` says that the frame goes on behind `end` and why that is not here."""
+    """Read buf[start:end] as `layout`; `missing`: the frame continues after `end`, and why those bytes are missing."""
     walker = Walker(buf, start, end, style, missing, buffer, layout.secret)
     fields: dict[str, Any] = {}
     at = start
@@ -75,27 +75,27 @@ def walk(
         walker.spans.close()
     except Malformed as damage:
         walker.damaged()
-        return Walked(fields, walker.spans, walker.said(), fault_of(damage))
-    return Walked(fields, walker.spans, walker.said(), None)
+        return Walked(fields, walker.spans, walker.all_notes(), fault_of(damage))
+    return Walked(fields, walker.spans, walker.all_notes(), None)
 
 
 def fault_of(damage: Malformed, missing: str | None = None) -> Fault:
-    """What a message says of its damage; `missing`: bytes are not there, which explains all damage to bytes."""
+    """Return the fault of a message; `missing`: the reason why bytes are missing, which replaces the reason of the damage."""
     if isinstance(damage, OverLimit):
         return Limited(damage.field, damage.offset, damage.reason, damage.buffer)
     return Fault(damage.field, damage.offset, missing or damage.reason, damage.buffer)
 
 
 Read = tuple[Any, int, Any]
-"""A value, the position behind it, and what choices, counts and labels refer to: the bare integer or text, or None."""
+"""A value, the position after it, and the raw integer or text for choices, counts and labels, or None."""
 
 
 class Walker(WalkState):
-    """A walk through a table, and what parts written by hand call.
+    """A walk through a table; hand-written parts call its methods.
 
-    Such a part gets `buf`, its position `at` and the `end` of what it may take, both in `buf`, as all positions here; spans and faults are
-    given in the same positions and come out counted from the start of the frame. It adds leaf spans that tile what it took,
-    raises `malformed(...)` at damage after `keep(...)` of what it has read so far, and hides its own secrets by `style`.
+    A hand-written part receives `buf`, its position `at` and the `end` that it may read up to. All positions count in `buf`; spans and
+    faults are converted to offsets in the frame. The part adds leaf spans that tile the bytes read, raises `malformed(...)` at damage
+    after `keep(...)` of the value read so far, and hides its own secrets according to `style`.
     """
 
     __slots__ = ()
@@ -114,7 +114,7 @@ class Walker(WalkState):
     def value(
         self, kind: Type | tuple[Entry, ...], at: int, end: int, name: str, depth: int, labels: Labels | None = None, secret: bool = False
     ) -> tuple[Any, int]:
-        """Read one value of the table language, named `name` below the present field."""
+        """Read one value of a table type, named `name` below the current field."""
         self.path.append(name)
         value, at, _ = (self._secret if secret else self._value)(typed(kind), at, end, name, depth, labels)
         self.path.pop()
@@ -149,20 +149,20 @@ class Walker(WalkState):
         self.path.append(name)
         try:
             if field.secret:
-                value, at, bare = self._secret(kind, at, end, name, depth, field.labels)
+                value, at, raw = self._secret(kind, at, end, name, depth, field.labels)
             else:
-                value, at, bare = _BY_TYPE[type(kind)](self, kind, at, end, name, depth, field.labels)
+                value, at, raw = _BY_TYPE[type(kind)](self, kind, at, end, name, depth, field.labels)
         except Malformed:
             if self.partial is not None:
                 into[name] = self.partial
             raise
         self.path.pop()
         into[name] = value
-        self.scopes[-1][name] = bare
+        self.scopes[-1][name] = raw
         if field.labels is not None:
             look_up = field.labels.get
             if field.closed:
-                unknown = [one for one in (value if isinstance(kind, Array | Repeat) else [bare]) if one not in field.labels]
+                unknown = [one for one in (value if isinstance(kind, Array | Repeat) else [raw]) if one not in field.labels]
                 if unknown:
                     self.note(f"{name} {unknown[0]} is not known")
             if field.secret and not self.style.show_secrets:
@@ -170,7 +170,7 @@ class Walker(WalkState):
             elif isinstance(kind, Array | Repeat):
                 into[f"{name}_label"] = [look_up(one) for one in value]
             else:
-                into[f"{name}_label"] = look_up(bare)
+                into[f"{name}_label"] = look_up(raw)
         return at
 
     def _reference(self, name: str) -> Any:
@@ -186,7 +186,7 @@ class Walker(WalkState):
         show = self.style.show_secrets
         begin = at
         try:
-            value, at, bare = self._value(kind, at, end, name, depth, labels)
+            value, at, raw = self._value(kind, at, end, name, depth, labels)
         except Malformed:
             if not show:
                 self.spans.back(mark)
@@ -198,7 +198,7 @@ class Walker(WalkState):
             for span in self.spans[first:]:
                 span.secret = True
         if show:
-            return value, at, bare
+            return value, at, raw
         if isinstance(kind, Text | Blob):
             value = None if value is None else redacted(at - begin - (kind.length.size if isinstance(kind.length, Number) else 0))
         else:
@@ -206,22 +206,22 @@ class Walker(WalkState):
         self.spans.back(mark)
         del self.notes[notes:]
         self.span(name, begin, at, value, depth, secret=True)
-        return value, at, bare
+        return value, at, raw
 
     def _value(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         return _BY_TYPE[type(kind)](self, kind, at, end, name, depth, labels)
 
     def _one_number(self, kind: Number, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
-        bare = value = self._number(kind, at, end)
+        raw = value = self._number(kind, at, end)
         if kind is boolean:
-            value = self._boolean(bare)
+            value = self._boolean(raw)
         elif kind.floating:
-            value = bare if bare - bare == 0 else not_finite(bare)
+            value = raw if raw - raw == 0 else not_finite(raw)
         elif kind.code == "16s":
-            value = str(int.from_bytes(bare, "big" if kind.order == ">" else "little"))
+            value = str(int.from_bytes(raw, "big" if kind.order == ">" else "little"))
         stop = at + kind.size
-        self.span(name, at, stop, value, depth, None if labels is None else labels.get(bare))
-        return value, stop, bare
+        self.span(name, at, stop, value, depth, None if labels is None else labels.get(raw))
+        return value, stop, raw
 
     def _fixed(self, kind: Fixed | FixedText, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         if end - at < kind.size:
@@ -272,11 +272,11 @@ class Walker(WalkState):
             unpack = _UNPACK[kind] = Struct("B" if kind is boolean else kind.order + kind.code).unpack_from
         return unpack(self.buf, at)[0]
 
-    def _boolean(self, bare: int) -> int:
-        if bare > 1:
-            self.note(f"{self.where()} is {bare}, neither 0 nor 1")
-            return bare
-        return bare == 1
+    def _boolean(self, raw: int) -> int:
+        if raw > 1:
+            self.note(f"{self.where()} is {raw}, neither 0 nor 1")
+            return raw
+        return raw == 1
 
     def _text(self, data: bytes) -> str:
         try:
@@ -286,7 +286,7 @@ class Walker(WalkState):
             return lossy(data)
 
     def _length(self, length: Number | str, at: int, end: int, what: str = "length", null: int | None = None) -> tuple[int, int]:
-        """A length or count, which is not negative unless that means `null`, and where what it counts begins."""
+        """Return a length or count, negative only if it equals `null`, and the position after it."""
         if isinstance(length, str):
             size, first = self._reference(length), at
         else:
@@ -311,7 +311,7 @@ class Walker(WalkState):
     def _array(self, kind: Array, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         size, first = self._length(kind.count, at, end, "count")
         least = minimum(kind.item)
-        # Where bytes are missing the count may well be right.
+        # If bytes are missing, the count may be right.
         if size * least > end - first and (self.missing is None or end != self.end):
             item = kind.item
             what = f"of {item.name}" if isinstance(item, Number) else f"items of at least {sized(least)}"
@@ -326,7 +326,7 @@ class Walker(WalkState):
     def _items(
         self, kind: Type, size: int | None, at: int, end: int, name: str, depth: int, labels: Labels | None
     ) -> tuple[list[Any], int]:
-        """So many items, or (None) all to the end."""
+        """Read `size` items; None: all to the end."""
         items: list[Any] = []
         take = self.values.spend
         around = self.path[-1]
