@@ -1,5 +1,4 @@
-"""One conversation, from its first segment to its end: its bytes are put in order, its protocol is told, frames are cut, records made
-and paired."""
+"""One conversation, from its first segment to its end: reassembly, detection, parsing and pairing."""
 
 from __future__ import annotations
 
@@ -25,18 +24,18 @@ from . import endings
 from .run_state import SharedState
 
 MAX_FIRST_BYTES, MAX_AMQP_BYTES = 64, 2_048
-"""So many bytes of each side are kept for the diagnosis until it is told the end, and of AMQP, with whose ports ours are confused."""
+"""Bytes of each side that are kept for the diagnosis; more of AMQP, whose ports are confused with those of RabbitMQ Streams."""
 
 Items = list[SideData | StreamGap]
 
 NOTHING: list[Event] = []
-"""What most segments make certain; nobody adds to it."""
+"""Returned for most segments; never modified."""
 
 
 class Conversation:
-    """Holds the parts that a segment passes, and what is known of the conversation as a whole.
+    """The parts that a segment passes, and the state of the conversation.
 
-    An exception in any of them costs this conversation what follows, and nothing else: the packet with which it came gives no records.
+    An exception in any of them ends the dissection of this conversation, and nothing else: the packet that caused it gives no records.
     """
 
     __slots__ = (
@@ -74,48 +73,48 @@ class Conversation:
         self.run = run
         self.tcp = tcp
         self.proxy: ProxyLayer | None = ProxyLayer(None)
-        """Strips a PROXY header, before all else; None once it is certain that there is none."""
+        """Strips a PROXY header; None once it is certain that there is none."""
         self.proxy_header: ProxyHeader | None = None
         self.tls = TlsState()
-        """Its TLS, between reassembly and detection."""
+        """TLS, between reassembly and detection."""
         self.verdict: Verdict | None = None
         self.detector: Detector | None = None
         self.suspicion: Suspicion | None = None
-        """Looks whether a protocol that was asked for is another; None once that is settled."""
+        """Checks whether a forced protocol is another; None once that is decided."""
         self.parser: Parser | None = None
         self.pairer: Pairer | None = None
         self.tally = Tally()
         self.limit_hits = 0
         self.latest_ns: int | None = None
-        """When the last message came that was completed before either side said that it ends."""
+        """Time of the last message completed before either side sent FIN or RST."""
         self.left = 0
-        """Requests that had no response at the end."""
+        """Requests without a response at the end."""
         self.facts: dict[str, Any] | None = None
-        """Those of its dissector."""
+        """The facts of its dissector."""
         self.step: str | None = None
-        """How far its handshake had come at the end."""
+        """The last step of its handshake."""
         self.close: Close | None = None
-        """The message that announced the end, and the side that sent the first one."""
+        """The message that announced the end, and the side that sent it first."""
         self.midway = False
-        """In the middle of it, and nothing that was refused tells why."""
+        """The handshake is not complete, and no refusal explains that."""
         self.client: int | None = None
         self.from_start = False
-        """Side 0 is the client, and both byte streams begin where it began."""
+        """Side 0 is the client, and both byte streams were captured from their first byte."""
         self.done = False
         self.ended = False
-        """Its ending was handed on, or will be with the packet at hand."""
+        """Its ending was released, or will be with the current packet."""
         self.reported_early = False
-        """It was, though only one side had ended."""
+        """Its ending was released when only one side had ended."""
         self.first_bytes: tuple[bytes, bytes] = (b"", b"")
-        """The first bytes of each side, where a diagnosis is asked for and the protocol is known."""
+        """The first bytes of each side, for the diagnosis."""
         self.failure: str | None = None
-        """An exception came: what it was. Nothing was dissected from there on."""
+        """The exception that ended the dissection, if any."""
         self.unread_ranges: Sequence[Range] = ()
-        """The bytes that were not, where the protocol is known: a gap at the end says so."""
+        """Bytes that were not dissected, if the protocol is known: reported as gaps at the end."""
         self.row_failed = False
-        """An exception came as its row was made."""
+        """Making its row raised an exception, which was reported."""
         self.steady = False
-        """Its bytes go to its parser and nowhere else, as long as they simply follow each other."""
+        """Bytes that simply continue its streams go to its parser and nowhere else."""
 
     @property
     def index(self) -> int:
@@ -127,13 +126,13 @@ class Conversation:
 
     @property
     def known_client(self) -> int | None:
-        """The side that is the client, though nobody may have looked at a byte yet."""
+        """The side that is the client, even before any byte was read; None if unknown."""
         return 0 if self.tcp.from_start and self.client is None else self.client
 
     # What the table of conversations calls
 
     def feed(self, segment: Segment, side: int) -> list[Event] | None:
-        """The records that a segment makes certain; None where it is the first one of another conversation."""
+        """Return the records that a segment completes; None if it starts another conversation between the same endpoints."""
         tcp = self.tcp
         try:
             items = tcp.feed(segment, side)
@@ -161,13 +160,14 @@ class Conversation:
             return self.fail(error, mark_of(segment))
 
     def finish(self, current: int, why: str | None = None) -> list[Event]:
-        """The records of the rest, as no segment follows; `current` is the packet that tells so, or END. `why`: it is forgotten."""
+        """Return the records of the rest, as no segment follows. `current`: the packet that shows this, or END. `why`: the reason if it is
+        forgotten."""
         emitted = self.guard(current, self._finish, current, why)
         # An exception may have come before its end
         return emitted if self.done else emitted + self.guard(current, self._finish, current, why)
 
     def guard(self, current: int, step: Callable[..., list[Event]], *values: Any) -> list[Event]:
-        """The records that `step` gives."""
+        """Return the records of `step`, or those that an exception leaves."""
         try:
             emitted = step(*values)
             self._hand_on()
@@ -176,7 +176,7 @@ class Conversation:
             return self.fail(error, (current, *self.tcp.last[1:]))
 
     def _hand_on(self) -> None:
-        """What was made with the packet at hand is handed on, and counts."""
+        """Count the records of the current packet, which are released now."""
         parser, pairer = self.parser, self.pairer
         if parser is not None and pairer is not None:
             made = len(parser.made)
@@ -185,10 +185,10 @@ class Conversation:
             self.tally.records += made
             self.run.counters.records += made
 
-    # On the way
+    # Steps
 
     def go_on(self, items: Items, current: int, final: bool = False) -> list[Event]:
-        """The records that these bytes make certain with the packet `current`; `final`: they wait for no keys."""
+        """Return the records that these bytes complete with the packet `current`; `final`: do not wait for keys."""
         tcp = self.tcp
         emitted: list[Event] = []
         if items or self.tls.decryptor is not None or (self.proxy is not None and self.proxy.held):
@@ -208,14 +208,14 @@ class Conversation:
         return self.go_on(tcp.released(), current, True)
 
     def relieve(self, current: int, stream: Any) -> list[Event]:
-        """Wait no longer for bytes that are missing before others."""
+        """Stop waiting for the bytes missing before others; return the records of the latter."""
         self.tcp.release_waiting(stream)
         self.tcp.limit_hits += 1
         self.tcp.check_closed(current)
         return self.go_on(self.tcp.released(), current)
 
     def _read(self, items: Items, current: int, final: bool) -> list[Event]:
-        """The records that these bytes complete."""
+        """Return the records that these bytes complete."""
         if self.proxy is not None:
             items = _strip(self, self.proxy, items)
         if self.verdict is None and self.detector is None:
@@ -244,7 +244,7 @@ class Conversation:
         return pairer.process(parser.process(items, current))
 
     def _close(self, current: int) -> list[Event]:
-        """The records that a conversation ends with."""
+        """Return the records at the end of the conversation."""
         self.done = True
         if self.verdict is None and self.detector is None:
             self._begin()
@@ -263,33 +263,33 @@ class Conversation:
         return emitted + self.guard(current, self._end)
 
     def _end(self) -> list[Event]:
-        """The gaps of what was not dissected, and how it ended."""
+        """Return the gaps of what was not dissected, and the ending."""
         self.ended = True
         return unread_gaps(self) + endings.of(self)
 
     def _settle(self, unanswered: int) -> None:
-        """No message will come: keep what its dissector and its requests tell at the end, without them."""
+        """Keep the results of parser and pairer, and drop both: no message follows."""
         parser, pairer = self.parser, self.pairer
         assert parser is not None and pairer is not None
         self.tally.unanswered += unanswered
         self.run.counters.unanswered += unanswered
         self.note(pairer.left)
         self.limit_hits += parser.limit_hits + pairer.limit_hits
-        # Each knows the other, and a run collects no cycles
+        # Break the reference cycle: a run does not collect garbage
         del parser.dissector.parser
         self.parser = self.pairer = None
         self.steady = False
         self.run.paired.pop(self.index, None)
 
     def note(self, left: int) -> None:
-        """Note what its ending tells, with so many requests that have no response."""
+        """Store what its ending reports; `left`: requests without a response."""
         assert self.parser is not None and self.pairer is not None
         self.left, self.step, self.midway = left, self.pairer.handshake.step, self.pairer.handshake.midway
         self.client = self.parser.dissector.client
         self.latest_ns, self.close = self.parser.latest_ns, self.parser.closing
 
     def fail(self, error: Exception, mark: Mark, segment: Segment | None = None, side: int = 0) -> list[Event]:
-        """An exception came with a packet, which gives no records: what follows is only counted, and open requests end."""
+        """Handle an exception: the packet gives no records, later ones are only counted. Return the ends of open requests."""
         run, tcp, ended = self.run, self.tcp, list[Event]()
         what = describe_exception(error)
         if self.failure is None:
@@ -330,7 +330,7 @@ class Conversation:
     # Which protocol
 
     def _begin(self) -> None:
-        """The first bytes, or the end."""
+        """Start detection, or use the protocol that was forced."""
         tcp, options = self.tcp, self.run.options
         if tcp.from_start and self.client is None:
             self.client, self.from_start = 0, True
@@ -345,7 +345,7 @@ class Conversation:
             self.run.detecting[self.index] = self
 
     def _learn(self) -> None:
-        """Note what TLS tells, whatever is said in it."""
+        """Update client, verdict and detector with the state of TLS."""
         tls = self.tls
         if self.client is None:
             self.client = tls.client
@@ -359,13 +359,13 @@ class Conversation:
             self.detector.from_start = self.from_start = self.from_start or tls.from_start
 
     def decide(self, current: int) -> list[Event]:
-        """Say what it speaks though more bytes may tell; the records of those that came."""
+        """End detection early; return the records of the buffered bytes."""
         assert self.detector is not None
         self.detector.limited = True
         return self._parse(self._start(self.detector.finish()), current)
 
     def _suspect(self, suspicion: Suspicion, items: Items) -> None:
-        """Look whether it speaks what was asked for."""
+        """Check whether the bytes contain a login of another protocol than the forced one."""
         protocol, done = suspicion.add(items)
         if protocol is not None:
             assert self.facts is not None
@@ -376,7 +376,7 @@ class Conversation:
             self.suspicion = None
 
     def _start(self, verdict: Verdict) -> Items:
-        """It is known what it speaks: the bytes that waited for that, if it is one of our protocols."""
+        """Set the detected protocol; return the buffered bytes if they are to be parsed."""
         detector, self.detector = self.detector, None
         assert detector is not None
         self._set_protocol(verdict)
@@ -395,7 +395,7 @@ class Conversation:
         loaded = protocol.loaded
         wanted = options.wanted
         if wanted is not None and options.findings:
-            # A rule may look at what nobody asked for
+            # Rules look at all messages
             options = replace(options, wanted=None)
         elif wanted is not None and not wanted(Head(verdict.protocol, self.index, *tcp.endpoints)):
             options = replace(options, bodies=False, detail=False)
@@ -419,7 +419,7 @@ def mark_of(segment: Segment) -> Mark:
 
 
 def _add_first_bytes(first_bytes: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]:
-    """Return the first bytes of each side, which may tell what they are where they are no frames; of AMQP more."""
+    """Return the first bytes of each side, extended by these."""
     one, two = first_bytes
     most = MAX_AMQP_BYTES if one.startswith(b"AMQP") or two.startswith(b"AMQP") else MAX_FIRST_BYTES
     if len(one) >= most and len(two) >= most:
@@ -434,7 +434,7 @@ def _add_first_bytes(first_bytes: tuple[bytes, bytes], items: Items) -> tuple[by
 
 
 def _strip(one: Conversation, proxy: ProxyLayer, items: Items) -> Items:
-    """These bytes of a conversation without a PROXY header, whose side is the client."""
+    """Return these bytes without a PROXY header, whose sender is the client."""
     if one.tcp.from_start and proxy.side is None:
         proxy.side = 0
     items, none = proxy.feed(items, one.tcp.closed is not None)
@@ -450,14 +450,14 @@ def _strip(one: Conversation, proxy: ProxyLayer, items: Items) -> Items:
 
 
 def report(conversation: Conversation, what: str, cost: str, number: int | None = None, file: int | None = None) -> Report:
-    """What to tell of an exception."""
+    """Return the report of an exception in a conversation."""
     one, two = conversation.tcp.endpoints if conversation.client != 1 else conversation.tcp.endpoints[::-1]
     between = f"{one} {'-' if conversation.client is None else '>'} {two}{f' {conversation.protocol}' if conversation.protocol else ''}"
     return Report(what, cost, number, file, conversation.index, between)
 
 
 def unread_gaps(conversation: Conversation) -> list[Event]:
-    """What was not dissected, where its protocol is known."""
+    """Return gaps for the bytes that were not dissected, if the protocol is known."""
     if not conversation.unread_ranges or (protocol := conversation.protocol) is None:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
@@ -482,7 +482,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
 
 
 def stream_bytes(conversation: Conversation) -> tuple[int, int]:
-    """The bytes of each byte stream, without a PROXY header."""
+    """Return the size of each byte stream, without a PROXY header."""
     one, two = conversation.tcp.stream_bytes
     proxy = conversation.proxy_header
     stripped = 0 if proxy is None else len(proxy.raw)
@@ -490,13 +490,13 @@ def stream_bytes(conversation: Conversation) -> tuple[int, int]:
 
 
 def how(conversation: Conversation) -> str:
-    """How it ended and who did that first, as `TcpStream.how` says it."""
+    """Return how it ended and which side ended it: see `TcpStream.how`."""
     close = conversation.close if conversation.parser is None else conversation.parser.closing
     return conversation.tcp.how(conversation.known_client, close)
 
 
 def row_of(conversation: Conversation, number: int) -> ConversationRow:
-    """What the `conversations` view says of it."""
+    """Return its row of the `conversations` view."""
     tcp, tally = conversation.tcp, conversation.tally
     one, two = tcp.sides
     verdict = conversation.verdict or TOO_FEW
@@ -544,7 +544,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
 
 
 def united(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merges ranges of bytes until none touches another and none is empty."""
+    """Return these ranges, with touching ones merged and empty ones removed."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:

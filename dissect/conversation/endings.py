@@ -1,4 +1,4 @@
-"""How conversations end: the records of that, and what the diagnosis gets."""
+"""How conversations end: endings as records, and the input of the diagnosis."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from .conversation import Conversation
 
 IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
-"""How conversations end that are forgotten."""
+"""Why conversations are forgotten."""
 
 LAST_NS = 2_000_000_000
-"""So long after a RST packets that it crossed may come, and a SYN that is tried again; and after a FIN that of the other side."""
+"""How long packets that crossed a RST, or a repeated SYN, may still arrive; and, after a FIN, the FIN of the other side."""
 
 UNANSWERED = {IDLE: "timeout", CROWDED: "limit"}
-"""Why requests stay open in these."""
+"""The reason of requests that stay open in these."""
 
 
 def of(conversation: Conversation) -> list[Event]:
-    """How a conversation ended, and where findings are asked for, all else that is known at the end."""
+    """Return the ending of a conversation and, for the diagnosis, a `Closed`."""
     run, tcp = conversation.run, conversation.tcp
     emitted = _ending(conversation)
     if conversation.protocol is not None:
@@ -42,7 +42,7 @@ def of(conversation: Conversation) -> list[Event]:
 
 
 def patience_ns(options: Options) -> int:
-    """How long what one side ended may still change."""
+    """Return how long an ending by one side may still change."""
     return min(options.closed_time_ns, LAST_NS)
 
 
@@ -63,7 +63,7 @@ def report_early(conversation: Conversation, now_ns: int, pipe: bool = False) ->
     for one in emitted:
         run.early_endings[tcp.index] = one.record
     conversation.reported_early = True
-    # Of a pipe, as of a file, all that follows counts
+    # As from a file, all later packets of a pipe count
     final = failed or (not pipe and (tcp.end.how != "FIN" or tcp.end.side != (conversation.client or 0)))
     if run.windows is not None and final:
         emitted.append(closed(conversation, tuple(one for one in left if one[1] != "timeout")))
@@ -71,10 +71,9 @@ def report_early(conversation: Conversation, now_ns: int, pipe: bool = False) ->
 
 
 def end_of(conversation: Conversation) -> Moment:
-    """When it is certain how a conversation ended, and where the records of that stand.
+    """Return when the end of a conversation is certain, and the place of its last records.
 
-    The capture's last packet makes it certain of one that is still open then, the clock of one without a packet for long, and its own last
-    packet of all others.
+    This is the last packet of the capture if it is still open then, the current time if it was forgotten, otherwise its own last packet.
     """
     tcp = conversation.tcp
     own_ns = tcp.last[3]
@@ -85,17 +84,17 @@ def end_of(conversation: Conversation) -> Moment:
 
 
 def is_unused(conversation: Conversation) -> bool:
-    """Whether it never carried a byte, and none of our protocols is expected on its ports."""
+    """Return whether it never carried a byte and its ports belong to no known protocol."""
     return conversation.tcp.empty and known_ports(conversation.run.options).isdisjoint(ports_of(conversation))
 
 
 def ports_of(conversation: Conversation) -> tuple[int, int]:
-    """Its ports that may show a protocol."""
+    """Return the ports that may indicate its protocol."""
     return server_ports(conversation.tcp.ports, conversation.known_client)
 
 
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
-    """The end of a conversation, for the diagnosis; `before`: where it is told ahead, the requests that will have no response, and why."""
+    """Return the end of a conversation for the diagnosis; `before`: if reported early, requests that get no response, and why."""
     from ..diagnose.ends import closed_of
     from ..tls.diagnostics import failures
 
@@ -125,7 +124,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
 
 
 def _ending(conversation: Conversation) -> list[Event]:
-    """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
+    """Return the ending of a conversation, or of a connection to a known port that never carried a byte; empty if there is none."""
     run, tcp, protocol = conversation.run, conversation.tcp, conversation.protocol
     client = conversation.known_client
     end = tcp.end
@@ -159,7 +158,7 @@ def _ending(conversation: Conversation) -> list[Event]:
 
 
 def _expected(ports: tuple[int, int], options: Options) -> str | None:
-    """The protocol that `-d` or the protocols name for these ports."""
+    """Return the protocol that `-d` or a protocol's default port assigns to these ports."""
     for port, name, _ in options.decode_as:
         if port in ports:
             return name

@@ -1,5 +1,4 @@
-"""What all conversations of a run share: what was chosen, its counts, what is to be told of bugs, and what is known of records until they
-are handed on."""
+"""State shared by all conversations of a run: options, counters, reports of bugs, and links of records not yet released."""
 
 from __future__ import annotations
 
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
     from .conversation import Conversation
 
 KEY_BYTES = 8 * KEYS_COUNTED
-"""The least bytes for each of what a large message adds to the open requests, as they are counted."""
+"""Bytes of a large message per unit that it adds to the count of open requests."""
 
 
 MAX_SIDES, MAX_SENT, MAX_TIMES = 4_096, 1_024, 65_536
-"""So many sides are remembered with so many packets that are not acknowledged yet, and so many times."""
+"""Limits of `AcknowledgedPairs`: sides, unacknowledged packets of a side, and times."""
 
 EVERY = -1
 """Stands for every file."""
 
 
 class RunCounters(Tally):
-    """What this run has read and made of it."""
+    """Counts of packets, records and endings of a run."""
 
     packets: int = 0
     by_server: int = 0
@@ -47,15 +46,15 @@ class RunCounters(Tally):
     unconnected: int = 0
     """Connections that were refused or never answered."""
     broken_off: int = 0
-    """Handshakes in the middle of which the server ended the conversation."""
+    """Conversations that the server ended during the handshake."""
     unacknowledged: int = 0
-    """Conversations in which data was sent again and again and never acknowledged."""
+    """Conversations in which data was retransmitted and never acknowledged."""
     failures: int = 0
-    """Bugs of ours that cost something."""
+    """Internal errors."""
 
 
 class Reports(list[Report]):
-    """What to tell of bugs of ours; whoever tells it empties this."""
+    """Reports of internal errors; the consumer clears the list."""
 
     def __init__(self, counters: RunCounters) -> None:
         super().__init__()
@@ -67,25 +66,24 @@ class Reports(list[Report]):
         self.append(report)
 
     def once(self, report: Report) -> None:
-        """For what is done again and again."""
+        """Add a report unless it was added before."""
         if report not in self._reported:
             self._reported.add(report)
             self.add(report)
 
 
 class AcknowledgedPairs(list[Pair]):
-    """Requests with their responses, in which is noted when the other side acknowledged the requests: how long that takes bounds the
-    network's share of a response's latency."""
+    """Exchanges, with the time when the request was acknowledged, which is an upper bound of the network's share of the latency."""
 
     def __init__(self) -> None:
         super().__init__()
         self.times: dict[tuple[int, int], int] = {}
-        """By file and number of a packet when all was acknowledged that was sent with it."""
+        """The time when the bytes of a packet were acknowledged, by file and number of the packet."""
         self._sent: dict[bytes, deque[tuple[int, tuple[int, int]]]] = {}
-        """By sender the ends of what it sent, and the packets."""
+        """Unacknowledged segments by sender: the sequence number behind each, and its packet."""
 
     def append(self, pair: Pair) -> None:
-        """Keep this one; what is acknowledged later than it is answered tells nothing."""
+        """Add a pair; an acknowledgement later than the response is ignored."""
         request = pair.request
         at = self.times.get((request.file, request.packets[1]))
         if at is not None and pair.latency_ns is not None:
@@ -93,7 +91,7 @@ class AcknowledgedPairs(list[Pair]):
         super().append(pair)
 
     def feed(self, segment: Segment) -> None:
-        """Take this segment in."""
+        """Update with a segment."""
         ends = segment.ends
         if segment.flags & SYN:
             self._sent.pop(ends, None)
@@ -112,7 +110,7 @@ class AcknowledgedPairs(list[Pair]):
 
 
 class SharedState(msgspec.Struct):
-    """One run over some packets."""
+    """The state of one run."""
 
     options: Options
     tls_manager: TlsManager
@@ -120,37 +118,37 @@ class SharedState(msgspec.Struct):
     counters: RunCounters
     reports: Reports
     diagnoser: Diagnoser | None = None
-    """Says what went wrong, where `Options.findings` asks for it."""
+    """Makes findings, if `Options.findings` is set."""
     windows: Windows | None = None
-    """What is known then of sides that had no room."""
+    """Receive windows that were zero, for the diagnosis."""
     links: list[Link] = []
-    """Filled by pairing: numbers are known only when records are handed on."""
+    """Filled by pairing: records get their numbers when they are released."""
     large: list[tuple[Pairer, Event]] = []
-    """Filled by pairing: what was handed on need not be remembered whole."""
+    """Filled by pairing: messages to compact when they have been released."""
     pairs: AcknowledgedPairs | None = None
-    """Filled by pairing, where they are wanted."""
+    """Filled by pairing, if not None."""
     early_endings: dict[int, Ending] = {}
-    """By conversation: how it ended, where that was told before it was over."""
+    """Endings that were released early, by conversation."""
     keys: int = 0
-    """What large messages may have added to the open requests, since this was last set to 0."""
+    """Units that large messages may have added to the open requests since this was last set to 0."""
     broken_off: dict[int, str] = {}
-    """By conversation, of those that ended last: how far the handshake had come in the middle of which the server left."""
+    """The last handshake step, by conversation, of those that the server ended during the handshake with the last records."""
     unacknowledged: dict[tuple[int, str], SentAgain] = {}
-    """By conversation and sender, of those that ended last: the data that was never acknowledged."""
+    """Data never acknowledged, by conversation and sender, of those that ended with the last records."""
     detecting: dict[int, Conversation] = {}
-    """Those whose protocol is not known yet."""
+    """Conversations whose protocol is not known yet."""
     paired: dict[int, Conversation] = {}
-    """Those with requests."""
+    """Conversations with a pairer."""
     refused: Counter[int] = msgspec.field(default_factory=Counter)
-    """By port the connections that were refused there, where none of our protocols is expected."""
+    """Refused connections by port, for ports of no known protocol."""
     ends_ns: dict[int, int] = {}
-    """When the capture ended, by file where these are separate, else of EVERY: the time of its last packet so far, or that of the clock."""
+    """Time of the last packet so far, or the current time if live: by file with `--separate`, otherwise under EVERY."""
     suspected: ConversationRow | None = None
-    """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
+    """The first conversation whose forced protocol is wrong: it contains a login of another one (fact `looks_like`)."""
 
     @contextmanager
     def only(self, index: int) -> Iterator[None]:
-        """Without what is known of other conversations than this one, and of the run as a whole, for as long as it is being written."""
+        """Hide the state of all other conversations and of the run while one conversation is serialised."""
         mine = ("early_endings", "broken_off", "detecting", "diagnoser", "paired", "refused", "suspected", "unacknowledged", "windows")
         places: list[tuple[Any, str]] = [(self, name) for name in mine]
         places += [(self.tls_manager, "inside"), (self.tls_manager, "waiting"), (self.pool, "queue")]
@@ -169,16 +167,16 @@ class SharedState(msgspec.Struct):
                 setattr(whose, name, value)
 
     def forget_emitted(self) -> None:
-        """Forget what is known of the conversations that ended with the last records."""
+        """Clear what belongs to the conversations that ended with the last records."""
         self.broken_off.clear()
         self.unacknowledged.clear()
 
     def end_ns(self, file: int) -> int:
-        """When the capture ended to which a packet of this file belongs; 0 if that is not known."""
+        """Return the end time of the capture to which a packet of this file belongs; 0 if unknown."""
         return self.ends_ns.get(file, self.ends_ns.get(EVERY, 0))
 
     def released_pairs(self) -> list[Pair]:
-        """The exchanges that ended with the records handed on since this was called last."""
+        """Return the exchanges of the records released since the last call."""
         found: list[Pair] = []
         if self.pairs:
             late: list[Pair] = []
@@ -191,7 +189,7 @@ class SharedState(msgspec.Struct):
         return found
 
     def compact(self) -> None:
-        """Let what was handed on be remembered in less."""
+        """Compact the remembered messages that were released."""
         for pairer, one in self.large:
             if one.record.number:
                 self.keys += one.record.size // KEY_BYTES

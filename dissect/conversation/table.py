@@ -1,4 +1,4 @@
-"""All conversations of a run: each segment goes to its own, and what all of them hold together stays within its limits."""
+"""All conversations of a run: sends each segment to its conversation and enforces the limits on all of them together."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .endings import CROWDED, IDLE, closed, is_unused, patience_ns, ports_of, re
 from .run_state import SharedState
 
 EPOCH, SEGMENT = 1 << 18, 64
-"""After so many bytes, of which a segment counts some more than it carries, the totals over all conversations are looked at."""
+"""Bytes between two checks of the totals over all conversations, and the bytes a segment counts besides its data."""
 
 TARGET_SHARE = 0.75
-"""What is left of a total that was passed: finding what is oldest means looking at all."""
+"""The share of a limit to go back to once it is exceeded, as finding the oldest means looking at all."""
 
 FEW_KEYS = LARGE // 12 // KEYS_COUNTED + 2
-"""The most that one message which is not large adds to the open requests, as they are counted."""
+"""Units that a message which is not large adds to the open requests at most."""
 
 
 def is_related(protocol: str | None) -> bool:
@@ -40,7 +40,7 @@ def is_related(protocol: str | None) -> bool:
 """Protocols whose conversations tell something of each other: their rows are complete when all are there."""
 
 Step = tuple[Conversation, Items | None, Segment]
-"""What a segment brought to a conversation; None: the conversation is yet to be fed with it."""
+"""The bytes that a segment brought to a conversation; None if `Conversation.feed` has not processed it yet."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -48,19 +48,19 @@ _decode = msgspec.msgpack.Decoder(tuple[(int, int, *get_type_hints(ConversationR
 
 
 class ForgottenCounts(msgspec.Struct):
-    """What is still known of conversations whose rows were dropped: what the closing line says of them."""
+    """Counts of conversations whose rows were dropped, for the closing line."""
 
     conversations: int = 0
     limit_hits: int = 0
     unread: dict[str, int] = msgspec.field(default_factory=dict)
-    """Those of no known protocol that carried bytes, by what they are."""
+    """Conversations of no known protocol that carried bytes, by name."""
     ports: set[int] = msgspec.field(default_factory=set)
-    """Of those of which nobody knows what they are, the ports that protocols of ours use."""
+    """Ports of known protocols among the unrecognised conversations."""
     examples: dict[tuple[Any, ...], ConversationRow] = msgspec.field(default_factory=dict)
-    """The first one of each protocol and of such ports."""
+    """The first row by protocol and such ports."""
 
     def add(self, row: ConversationRow) -> None:
-        """Count one more."""
+        """Count a conversation."""
         self.conversations += 1
         self.limit_hits += row.limit_hits
         ports = PORTS.intersection(int(end.rpartition(":")[2]) for end in (row.endpoints if row.server is None else (row.server,)))
@@ -74,7 +74,7 @@ class ForgottenCounts(msgspec.Struct):
 
 
 class PackedRows:
-    """Rows by conversation. Their numbers are given when they are asked for."""
+    """Serialised rows by conversation; their numbers are set when they are read."""
 
     def __init__(self) -> None:
         self._rows: dict[int, tuple[str | None, bytes]] = {}
@@ -87,48 +87,48 @@ class PackedRows:
         self._rows[row.conversation] = row.protocol, _encode((order, file, *msgspec.structs.astuple(row)))
 
     def protocols(self) -> dict[int, str | None]:
-        """What the conversations speak."""
+        """Return the protocol by conversation."""
         return {index: protocol for index, (protocol, _) in self._rows.items()}
 
     def row(self, index: int, number: int) -> ConversationRow:
-        """The row of one."""
+        """Return the row of a conversation."""
         row = ConversationRow(*_decode(self._rows[index][1])[2:])
         row.number = number
         return row
 
     def flow(self, index: int, separate: bool) -> ConversationSpan:
-        """What tells the packets of one."""
+        """Return what identifies the packets of a conversation."""
         order, file, *values = _decode(self._rows[index][1])
         return ConversationSpan(index, ConversationRow(*values).endpoints, order, file if separate else 0)
 
 
 def forget_ns(tcp: TcpStream, options: Options) -> int:
-    """When a conversation is forgotten if no packet comes. Who waits for a connection should not wait to be told that it was reset."""
+    """Return when a conversation is forgotten if no packet arrives: soon after a RST, which a live user waits to see."""
     if tcp.open and tcp.closed is None:
         return tcp.last[3] + options.idle_time_ns
     return tcp.last[3] + (patience_ns(options) if tcp.reset else options.closed_time_ns)
 
 
 class Timers:
-    """A time for each conversation. With very many of them, looking at all again and again would take longer than their packets do."""
+    """The next time to check each conversation, so that not all have to be checked again and again."""
 
     def __init__(self, options: Options, ends_only: bool = False) -> None:
-        """`ends_only`: of a pipe, which has an end, so that nothing but the first FIN or RST of a conversation becomes certain."""
+        """`ends_only`: for a pipe, which has an end: only the first FIN or RST of a conversation matters."""
         self.options = options
         self.ends_only = ends_only
         self._times: list[tuple[int, int]] = []
-        """The next one first; one that was put before another of its conversation leaves that behind, unused."""
+        """A heap; a conversation may have outdated entries, which are ignored."""
         self._set: dict[int, int] = {}
 
     def set(self, conversation: Conversation, time_ns: int) -> None:
-        """Look at this time, or earlier where that was said before."""
+        """Check the conversation at this time, or at the earlier one already set."""
         index = conversation.index
         if time_ns < self._set.get(index, time_ns + 1):
             self._set[index] = time_ns
             heappush(self._times, (time_ns, index))
 
     def set_next(self, conversation: Conversation, now_ns: int) -> None:
-        """Look when something may have become certain by the mere passing of time; who learns that it ends sets that."""
+        """Set the next time when something may become certain without a packet."""
         tcp, pairer, answer_ns = conversation.tcp, conversation.pairer, self.options.answer_time_ns
         times = [] if self.ends_only else [forget_ns(tcp, self.options), now_ns + answer_ns]
         if pairer is not None and not self.ends_only:
@@ -139,7 +139,7 @@ class Timers:
             self.set(conversation, max(min(times), now_ns + 1))
 
     def due(self, now_ns: int) -> list[int]:
-        """The numbers of the conversations to look at by now, which have no time any more."""
+        """Return the indexes of the conversations to check now, and remove their times."""
         found: list[int] = []
         while self._times and self._times[0][0] <= now_ns:
             time_ns, index = heappop(self._times)
@@ -155,8 +155,8 @@ class ConversationTable:
     def __init__(
         self, run: SharedState, finite: bool = False, keeps_rows: bool = True, index: Callable[[Segment], int] | None = None
     ) -> None:
-        """`finite`: the capture has an end, and nobody calls `age`; `keeps_rows`: then somebody asks for the rows of conversations that are
-        forgotten, else `past` counts them. `index`: the number of a conversation by its first segment; without it they are counted."""
+        """`finite`: the capture has an end, and `age` is not called; `keeps_rows`: then keep the rows of conversations that are removed,
+        otherwise `forgotten` counts them. `index`: the number of a conversation by its first segment; without it they are counted."""
         self.run = run
         self._by_index: dict[int, Conversation] = {}
         self._keeps_rows = keeps_rows
@@ -164,33 +164,33 @@ class ConversationTable:
         self.forgotten = ForgottenCounts()
         self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
         self.timers: Timers | None = None
-        """Where `age` is called, when it looks at which conversation."""
+        """When `age` checks which conversation, if it is called."""
         self._count = 0
         self.index = index
         self._most = run.options.tracked_limit if finite else None
         self.watchers: list[Callable[[Segment], None]] = []
-        """Are shown each segment before its records are made."""
+        """Called with each segment before its records are made."""
         self._left = EPOCH
-        """So many bytes may come until the totals are looked at."""
+        """Bytes left until the totals are checked."""
         self._opened = 0
-        """No more requests can be open than this, which was found when so many records had been made."""
+        """Upper bound of the open requests, computed when `_counted` records had been made."""
         self._counted = 0
 
     @property
     def conversations(self) -> list[Conversation]:
-        """Those that are not forgotten, by first packet."""
+        """The conversations that are not forgotten, by first packet."""
         return [*self._by_index.values()]
 
     def feed(self, segments: Iterable[Segment]) -> list[Event]:
-        """Return the records that some segments complete, one after the other.
+        """Return the records that these segments complete, in their order.
 
-        First the bytes of all are put in order, then their records are made: a step that is done many times in a row takes less time.
-        A conversation that is not steady is fed when records are made; what may change others waits until all before it is done.
+        First the bytes of all segments are put in order, then their records are made, as repeating one step is faster. A conversation
+        that is not steady is fed when records are made; a segment that may affect others waits until all before it are done.
         """
         emitted: list[Event] = []
         steps: list[Step] = []
         find = self._by_ends.get
-        # Some are shown every segment, or go on with the next one
+        # Watchers see every segment; conversations waiting for keys continue with the next one
         every = bool(self.watchers or self.run.tls_manager.waiting)
         for segment in segments:
             self._left -= len(segment.data) + SEGMENT
@@ -218,7 +218,7 @@ class ConversationTable:
         return emitted + self._make(steps)
 
     def _make(self, steps: list[Step]) -> list[Event]:
-        """Return the records of these steps, which are done then."""
+        """Return the records of these steps, and clear them."""
         emitted: list[Event] = []
         waiting = self.run.tls_manager.waiting
         for conversation, items, segment in steps:
@@ -230,7 +230,7 @@ class ConversationTable:
         return emitted
 
     def _feed(self, segment: Segment) -> list[Event]:
-        """Return the records that a segment completes, whatever it is."""
+        """Return the records that a segment completes, even if it begins a conversation."""
         conversation, side = self._by_ends.get(segment.ends) or self._create(segment)
         mine = conversation.feed(segment, side)
         if mine is None:
@@ -245,7 +245,7 @@ class ConversationTable:
         return mine
 
     def finish(self) -> list[Event]:
-        """What is left at the end of the capture."""
+        """Return the last records at the end of the capture."""
         emitted: list[Event] = []
         for conversation in self._by_index.values():
             if not conversation.done:
@@ -255,13 +255,13 @@ class ConversationTable:
         return emitted
 
     def unused(self, ports: set[int]) -> list[Event]:
-        """For the diagnosis alone, the ends of those that never carried a byte, of these ports."""
+        """Return the ends of conversations on these ports that never carried a byte, for the diagnosis."""
         found = [closed(one) for one in self._by_index.values() if ports.intersection(ports_of(one)) and is_unused(one)]
         return sorted(found, key=ORDER_KEY)
 
     def age(self, now_ns: int, current: int) -> list[Event]:
-        """What becomes certain by the mere passing of time, for a capture without an end: requests that were not answered in time, and the
-        end of conversations that were silent for long, or ended a while ago; of a pipe only the latter."""
+        """Return what becomes certain as time passes: requests that were not answered in time, and the ends of conversations that were idle
+        for long or that one side ended; for a pipe only the latter."""
         options, timers = self.run.options, self.timers
         assert timers is not None
         due = [self._by_index[index] for index in timers.due(now_ns) if index in self._by_index]
@@ -290,20 +290,20 @@ class ConversationTable:
         return emitted
 
     def forget(self, now_ns: int, current: int) -> list[Event]:
-        """What conversations end with that are forgotten: those without a packet for long, and the oldest of too many."""
+        """Return the last records of conversations that are forgotten: those idle for long, and the oldest of too many."""
         options = self.run.options
         old = [one for one, _ in self._by_ends.values() if now_ns >= forget_ns(one.tcp, options)]
         return self._forget(list(dict.fromkeys(old)), IDLE, current) + self._enforce_tracked_limit(current)
 
     def due(self) -> int | None:
-        """When `forget` or `drop` has something to do again if no packet comes; None: nothing is known any more."""
+        """Return when `forget` or `drop` has to be called next if no packet arrives; None if no conversation is left."""
         options = self.run.options
         times = [forget_ns(one.tcp, options) for one, _ in self._by_ends.values()]
         times += [one.tcp.last[3] + options.closed_time_ns for one in self._by_index.values() if one.done]
         return min(times, default=None)
 
     def drop(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None) -> None:
-        """Forget those that have ended, when they did long ago or there are too many; `leaving` gets their rows."""
+        """Remove conversations that ended long ago, or the oldest of too many; `leaving` gets their rows."""
         options = self.run.options
         done = [one for one in self._by_index.values() if one.done]
         done.sort(key=lambda one: one.tcp.last[3])
@@ -321,7 +321,7 @@ class ConversationTable:
             leaving(rows)
 
     def rows(self, related: bool) -> Iterator[list[ConversationRow]]:
-        """The rows of all, by first packet, some at a time; `related`: with what they tell of each other."""
+        """Yield the rows of all, by first packet, some at a time; `related`: with what they reveal about each other."""
         known: dict[int, Conversation | str | None] = {**self._by_index}
         known.update(self.packed.protocols())
         number = self.forgotten.conversations + 1
@@ -343,7 +343,7 @@ class ConversationTable:
             yield known_row(index, at) if rows is None else rows
 
     def flows(self) -> Iterator[ConversationSpan]:
-        """What tells the packets of each; not after `drop` has forgotten some."""
+        """Yield what identifies the packets of each conversation; not after `drop`."""
         separate = self.run.options.separate
         for tcp in [one.tcp for one in self._by_index.values()]:
             order, _, file, _ = tcp.first
@@ -352,12 +352,11 @@ class ConversationTable:
             yield self.packed.flow(index, separate)
 
     def knows(self, index: int) -> bool:
-        """Whether a conversation is not forgotten."""
+        """Return whether a conversation is not forgotten."""
         return index in self._by_index
 
     def alone(self, ends: bytes) -> ConversationTable | None:
-        """A table with only the conversation whose segments have these ends, so that it can be written without the others; None where none
-        is open."""
+        """Return a table with only the conversation whose segments have these ends, to serialise it; None if none is open."""
         pairs = {one: self._by_ends[one] for one in (ends, back(ends)) if one in self._by_ends}
         if ends not in pairs or pairs[ends][0].done:
             return None
@@ -367,15 +366,15 @@ class ConversationTable:
         return table
 
     def __len__(self) -> int:
-        """How many there are and were."""
+        """Return the number of conversations, including forgotten ones."""
         return self.forgotten.conversations + len(self.packed) + len(self._by_index)
 
     # One conversation
 
     def _create(self, segment: Segment) -> tuple[Conversation, int]:
-        """The conversation that begins with a segment, and the side that sent it."""
+        """Create the conversation that begins with a segment; return it with the side of the sender."""
         ends = segment.ends
-        # The sender of a SYN-ACK is not the one who began
+        # The sender of a SYN-ACK is the server
         side = int(segment.flags & (SYN | ACK) == SYN | ACK)
         one, two = endpoints(back(ends) if side else ends)
         first = (segment.order, segment.number, segment.file, segment.time_ns)
@@ -393,10 +392,10 @@ class ConversationTable:
         found = self._by_ends[ends] = conversation, side
         return found
 
-    # What all hold together
+    # Limits on all conversations together
 
     def _enforce_totals(self, segment: Segment) -> list[Event]:
-        """Keep to the limits on all; the records that this makes certain before a segment."""
+        """Enforce the limits on the totals before a segment; return the records completed by that."""
         self._left = self._left % EPOCH or EPOCH
         run, before = self.run, segment.order - 1
         emitted: list[Event] = []
@@ -457,18 +456,18 @@ class ConversationTable:
         return emitted
 
     def _enforce_tracked_limit(self, current: int) -> list[Event]:
-        """While there are more than may be, forget first those that ended and then those longest without a packet."""
+        """If there are too many conversations, forget those that ended, then those idle longest; return their records."""
         most = self.run.options.tracked_limit
-        # Of each there are both directions
+        # Each has an entry per direction
         if len(self._by_ends) <= 2 * most:
             return []
         held = list({one for one, _ in self._by_ends.values()})
-        # Some more than needed: sorting them for each new conversation would be slow.
+        # A tenth more than needed, as sorting for each new conversation would be slow
         held.sort(key=lambda one: (one.tcp.open, one.tcp.last[3], one.tcp.last[0]))
         return self._forget(held[: len(held) - most + most // 10], CROWDED, current)
 
     def _forget(self, conversations: list[Conversation], why: str, current: int) -> list[Event]:
-        """What these end with, whose packets from now on are others'."""
+        """Return the last records of these; packets between their endpoints now begin others."""
         for one in conversations:
             for ends in ends_between(one.tcp.endpoints, one.tcp.first[2] if self.run.options.separate else 0):
                 # Another one may have taken its ports
@@ -477,11 +476,11 @@ class ConversationTable:
         return [record for one in sorted(conversations, key=attrgetter("index")) if not one.done for record in one.finish(current, why)]
 
     def _pack(self) -> None:
-        """Keep but the rows of those that have ended, or what they count, unless their packets may still come."""
+        """Replace conversations that have ended by their rows or counts, unless their packets may still arrive."""
         known = {id(one) for one, _ in self._by_ends.values()}
         gone = []
         for one in self._by_index.values():
-            # What files disagree on is told at the end
+            # Conflicts between files are reported at the end
             if one.done and id(one) not in known and one.tcp.other_file is None:
                 for row in _row(one, 0):
                     if self._keeps_rows:
@@ -494,7 +493,7 @@ class ConversationTable:
         self._most = max(limit, len(self._by_index) + limit // 10)
 
     def _remove(self, gone: list[Conversation]) -> None:
-        """Forget all that is known of these."""
+        """Remove all state of these conversations."""
         for one in gone:
             self.run.tls_manager.inside.pop(one.index, None)
             self.run.early_endings.pop(one.index, None)
@@ -502,13 +501,13 @@ class ConversationTable:
 
 
 def _report_early(one: Conversation, current: int, now_ns: int, pipe: bool = False) -> list[Event]:
-    """How a conversation ends, if only one side has ended it."""
+    """Return the ending of a conversation that only one side has ended."""
     pending = one.tcp.end is not None and one.tcp.closed is None and not one.ended
     return one.guard(current, report_early, one, now_ns, pipe) if pending else []
 
 
 def _row(one: Conversation, number: int) -> list[ConversationRow]:
-    """The row of a conversation, if it can be made."""
+    """Return the row of a conversation; empty if that raised an exception, which is reported once."""
     try:
         return [row_of(one, number)]
     except Exception as error:
@@ -526,7 +525,7 @@ def _resume(conversations: Mapping[int, Conversation], resumed: Iterable[int], c
 
 
 def relate(rows: list[ConversationRow]) -> list[str]:
-    """Adds to conversations what others tell: an Iggy server's layout, a Seastar stream's parent. Returns what to report of exceptions."""
+    """Add what other conversations reveal: an Iggy server's layout, a Seastar stream's parent. Return descriptions of exceptions."""
     failed = []
     for protocol in PROTOCOLS:
         mine = [row for row in rows if row.protocol == protocol.name]
