@@ -28,22 +28,22 @@ from .exchanges import FAILED, Exchanges, Moment, PairOutputs, PairRules, moment
 from .open_requests import RequestBatch, entries_of, oldest_of, open_in, request_of
 
 KEYS = "keys"
-"""What of a large request is kept in the place of lists: the keys of what it asks for."""
+"""The field of a compacted request that replaces its lists: its keys."""
 
 KEYS_PER_REQUEST = 64
-"""So many keys a request may stay open on average, when as many requests are open as may be."""
+"""Keys per request that may be open on average at the limit of open requests."""
 
 KEYS_COUNTED = 16
-"""So many keys take as much as a request."""
+"""Keys that count as one more request."""
 
 MAX_EARLY = 1_024
-"""Unmatched responses remembered for a request that is still held back by a gap, or was captured late."""
+"""Keys of unmatched responses that are remembered, for requests still held back by a gap or captured late."""
 
 MAX_EARLY_PER_KEY = 16
-"""So many of them with one key, where keys are used again."""
+"""Such responses with one key, if keys are used again."""
 
 MAX_TEXT = 64
-"""Of such a message numbers are kept, and texts up to this length: what notes may need."""
+"""Characters of texts that a compacted message keeps; notes may need them."""
 
 
 class Pairer(Exchanges):
@@ -52,26 +52,26 @@ class Pairer(Exchanges):
     def __init__(self, rules: PairRules, outputs: PairOutputs, handshake: HandshakeProgress | None = None) -> None:
         super().__init__(rules, outputs, handshake)
         self.open: dict[Hashable, Any] = {}
-        """By key a request, a `RequestBatch`, or the queue of several."""
+        """By key: a request, a `RequestBatch`, or a queue of these."""
         self.optional: dict[Hashable, Event] = {}
         self.early: dict[Hashable, list[tuple[Event, str | None]]] = {}
-        """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
+        """By key: responses that came before their request, with their outcome; they were released unpaired."""
         self.partial: dict[Hashable, Event] = {}
-        """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
+        """By key: the latest partial response; the final one may never come."""
         self.repeats = self.reuse == "queue"
-        """Keys are used again: they may be, or one was."""
+        """Whether keys may be used again, or one was."""
         self.doubt: Doubt | None = None
-        """Where bytes were lost."""
+        """Set at the first gap."""
         self.limit_hits = 0
         self.left = 0
-        """Requests that had no response at the end."""
+        """Requests without a response at the end."""
         self.out = HANDED_ON
-        """What was paired with the packet at hand, so far."""
+        """The records of the current packet, so far."""
         self._spare = 0
-        """Keys in `open` beyond one for each request: the limit counts requests."""
+        """Keys in `open` beyond one per request: the limit counts requests."""
 
     def process(self, emitted: list[Event]) -> list[Event]:
-        """Pair these records, in their order; returns them with the exchanges that became certain."""
+        """Pair these records, in their order; return them with the exchanges that became certain."""
         out = self.out = []
         self.refused = 0
         append = out.append
@@ -84,14 +84,14 @@ class Pairer(Exchanges):
         return out
 
     def compact(self, one: Event) -> None:
-        """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
+        """If a released message is remembered, keep only what may be needed again."""
         role, keys = one.role, one.key
         if role == REQUEST:
             entry = self.open.get(keys)
             if entry is one:
                 self.open[keys] = _compacted(one)
             elif type(entry) is deque:
-                # It came last, if it is there
+                # If it is there, it is among the last
                 for index in range(len(entry) - 1, -1, -1):
                     if entry[index] is one:
                         entry[index] = _compacted(one)
@@ -139,7 +139,7 @@ class Pairer(Exchanges):
             self._remember(key, one)
             one.record.outcome = None
             return
-        # It is open until its answer is, as an exception may come between
+        # It stays open until its response is reported, as that may raise an exception
         self._answer(one, asked, append)
         if type(entry) is deque and len(entry) > 1:
             entry.popleft()
@@ -161,11 +161,11 @@ class Pairer(Exchanges):
 
     @property
     def reads(self) -> bool:
-        """Whether the fields of open requests are looked at again."""
+        """Whether fields of open requests are needed again."""
         return self.paired is not None or self.unanswered is not None
 
     def remembered(self) -> Iterator[Message]:
-        """The messages that are remembered, which have been handed on."""
+        """Yield the released messages that are remembered."""
         for entry in self.open.values():
             for one in entries_of(entry):
                 yield request_of(one).record
@@ -177,18 +177,18 @@ class Pairer(Exchanges):
             yield part.record
 
     def weight(self) -> int:
-        """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
+        """Return the number of open requests and unpaired messages; KEYS_COUNTED keys count as one more request."""
         entries = sum([len(entry) if type(entry) is deque else 1 for entry in self.open.values()])
         early = sum(map(len, self.early.values()))
         return entries - self._spare + entries // KEYS_COUNTED + len(self.optional) + early + len(self.partial)
 
     def orders(self) -> list[int]:
-        """When each of them was certain."""
+        """Return the order of each of these."""
         found = [oldest_of(entry).order for entry in self.open.values()]
         return found + [one.order for one in self.optional.values()] + [one.order for one in _earlies(self)]
 
     def drop(self, until: int, time_ns: int) -> list[Event]:
-        """Forget those that came with the packet `until` or before, as there are too many, which is told at this time."""
+        """Forget those of the packet `until` and before, as there are too many; `time_ns`: that of their exchanges."""
         out: list[Event] = []
         while self.open:
             asked = oldest_of(next(iter(self.open.values())))
@@ -202,7 +202,7 @@ class Pairer(Exchanges):
         return out
 
     def expire(self, now_ns: int, patience_ns: int) -> list[Event]:
-        """Requests made longer than `patience_ns` ago are reported, once each, as unanswered for now; live only."""
+        """Report requests older than `patience_ns` as unanswered, once each; live only."""
         out: list[Event] = []
         late = self._late
         before_ns = now_ns - patience_ns
@@ -220,8 +220,8 @@ class Pairer(Exchanges):
         return out
 
     def close(self, reason: str, moment: Moment) -> list[Event]:
-        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
-        the request itself reports at the end. One that was answered in part counts as answered. `moment`: the end."""
+        """End every open request at `moment`: as answered after a partial response, otherwise as unanswered, because of a gap, of its
+        own fields (a deadline), or for `reason` ("closed", "capture ended")."""
         found = {id(asked): asked for entry in self.open.values() for asked in open_in(entry)}
         out: list[Event] = []
         for asked in sorted(found.values(), key=ORDER_KEY):
@@ -236,8 +236,8 @@ class Pairer(Exchanges):
         return out
 
     def fail(self, unreleased: list[Event]) -> list[Event]:
-        """An exception ended this conversation with a packet, of which neither these messages nor `out` are handed on: every request that
-        is still open ends with it, and those that had an end in what is not handed on, but for requests that are not handed on either."""
+        """End pairing after an exception, with a packet whose records (`unreleased` and `out`) are not released: return the ends of open
+        requests, and of those whose end is not released, except for requests that are not released either."""
         gone = {id(one.record) for one in (*unreleased, *self.out)}
         answered = [asked for record, asked, _ in self.links if id(record) in gone]
         self.links[:] = [link for link in self.links if id(link[0]) not in gone]
@@ -263,7 +263,7 @@ class Pairer(Exchanges):
         self.doubt = None
 
     def _end_with_partial(self, asked: Event, moment: Moment, append: Callable[[Event], None]) -> bool:
-        """Whether a request that ends had answers in part, of which the last one then is its answer."""
+        """Report the last partial response of a request that ends; return whether there was one."""
         part = self.partial.pop(asked.key, None) if self.partial and asked.role == REQUEST else None
         if part is not None and not self._was_late(asked):
             self._ended(asked, part, part.record.outcome or "answered", append, moment)
@@ -368,17 +368,17 @@ class Pairer(Exchanges):
             del early[next(iter(early))]
 
     def _keep_early(self, key: Hashable, left: list[tuple[Event, str | None]]) -> None:
-        """Of the responses with a key that came before their requests these are left."""
+        """Keep only these of the early responses with a key."""
         if left:
             self.early[key] = left
         else:
             del self.early[key]
 
     def _early(self, key: Hashable, one: Event) -> tuple[Event, str | None] | None:
-        """The response that was handed on before this, its request.
+        """Return the response that was released before this request, with its outcome; None if there is none.
 
-        Where keys are used again, one that was captured before the request may answer another one, which this capture lacks;
-        it cannot where nothing of the asking side is missing. Of several that are left nobody knows then.
+        If keys are used again and bytes of the requesting side are missing, a response captured before the request may answer a lost one.
+        If several are left then, the key is doubtful.
         """
         found = self.early.get(key)
         if found is None:
@@ -393,7 +393,7 @@ class Pairer(Exchanges):
         return found[0] if found else None
 
     def _append_early(self, one: Event, response: Event, outcome: str, append: Callable[[Event], None]) -> None:
-        """The response cannot name its request any more, so the exchange is always written."""
+        """Report a request answered by an earlier response, which cannot name it any more: always as an exchange."""
         if outcome == "refused":
             self._refuse(1)
         if not self.handshake.done:
@@ -414,7 +414,7 @@ class Pairer(Exchanges):
                 return
             self._spare -= max(0, older.left - 1)
             older.left = -1
-            # A key that waits behind another request's goes when that one is answered
+            # A key behind another request's is removed when that one is answered
             keys: Any = older.asked.key
             for key in keys:
                 entry = self.open.get(key)
@@ -474,7 +474,7 @@ _PAIRED_BY: tuple[Callable[[Pairer, Event, Callable[[Event], None]], None], ...]
     _on_gap,
     _on_optional,
 )
-"""By role."""
+"""How a record is paired, by role."""
 
 
 def _earlies(pairer: Pairer) -> Iterator[Event]:
@@ -482,20 +482,20 @@ def _earlies(pairer: Pairer) -> Iterator[Event]:
 
 
 def asked_since(pairer: Pairer, time_ns: int) -> list[int]:
-    """When the open requests were made that are younger."""
+    """Return the times of open requests later than `time_ns`."""
     times = [request_of(one).record.time_ns for entry in pairer.open.values() for one in entries_of(entry)]
     return [one for one in times if one > time_ns]
 
 
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
-    """The requests that have no response by now, and why they will have none if the other side has ended at this time."""
+    """Return the requests without a response, with the reason if the other side ended at this time."""
     found = {id(asked): asked for entry in pairer.open.values() for asked in open_in(entry)}
     asked = [one for one in found.values() if one.role != REQUEST or one.key not in pairer.partial]
     return [(one.record, "timeout" if pairer.is_late(one) else _why(pairer, one, time_ns, "closed")) for one in asked]
 
 
 def _why(pairer: Pairer, asked: Event, time_ns: int, reason: str) -> str:
-    """Why a request has no response: bytes were lost or skipped, or what it tells itself at this time, or `reason`."""
+    """Return why a request has no response: a gap, its own fields at this time, or `reason`."""
     why = None if pairer.doubt is None else pairer.doubt.reason(asked)
     if why is None and pairer.unanswered is not None:
         why = pairer.unanswered(asked.record, time_ns)
@@ -503,12 +503,12 @@ def _why(pairer: Pairer, asked: Event, time_ns: int, reason: str) -> str:
 
 
 def _is_older(pairer: Pairer, one: Event, asked: Event) -> bool:
-    """Whether a response that was held back was captured before this request, so that it answers another one."""
+    """Return whether a response was captured before this request, so that it answers another one."""
     return one.record.time_ns < asked.record.time_ns and _mixed(pairer, asked.rank)
 
 
 def _mixed(pairer: Pairer, asking: int) -> bool:
-    """Whether what was captured before a request of this side may answer another one with its key, which was replaced or which this
-    capture lacks."""
+    """Return whether a response captured before a request of this side may answer another request with its key, which was replaced or is
+    missing."""
     lacking = not pairer.from_start or (pairer.doubt is not None and pairer.doubt.gaps[asking] >= 0)
     return pairer.repeats and (lacking or pairer.reuse == "supersede")

@@ -1,4 +1,4 @@
-"""The protocols streamdump reads."""
+"""All protocols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .seastar import PROTOCOLS as SEASTAR
 __all__ = ["BY_NAME", "PORTS", "PROTOCOLS", "ByProtocol", "Parser", "Protocol", "known_ports", "server_ports"]
 
 PROTOCOLS: tuple[Protocol, ...] = (*RABBITMQ, *IGGY, *SEASTAR, *MEWBASE)
-"""Every protocol name, in the order in which `streamdump protocols` lists them."""
+"""Every protocol, in the order of `streamdump protocols`."""
 
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
 
@@ -40,7 +40,7 @@ class ByProtocol(dict[str, T]):
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises `UsageError` for the first of these members of `Options` that is none, or has a value that it cannot have."""
+    """Raise `UsageError` for the first of these that is not a member of `Options`, or has an invalid value."""
     for name, value in options.items():
         if name not in DEFAULTS:
             raise UsageError(f"there is no option {name}; streamdump.options.Options has them all")
@@ -59,13 +59,12 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def server_ports(ports: tuple[int, int], client: int | None) -> tuple[int, int]:
-    """The ports that may show a protocol, by side: that of the client is 0, as it is chosen at random; both where no side is known to be
-    the client."""
+    """Return the ports that may indicate a protocol, by side: 0 for the client, whose port is random; both if the client is unknown."""
     return ports if client is None else (0, ports[1]) if client == 0 else (ports[0], 0)
 
 
 def known_ports(options: Options) -> frozenset[int]:
-    """The ports of all protocols, with those that `-d` names."""
+    """Return the ports of all protocols and of `-d`."""
     return _ports(options.decode_as)
 
 

@@ -1,4 +1,4 @@
-"""One side's byte stream as a parser holds it: bytes not yet cut into frames, and the segments that brought them."""
+"""The byte stream of one side in a parser: bytes not yet split into frames, and the segments that brought them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from ..model import Mark, SideData, StreamGap
 from .work_budget import WorkBudget
 
 Range = tuple[int, int, int]
-"""Bytes of a byte stream: side, from, to."""
+"""Bytes of a byte stream: side, start, end."""
 
 
 class PartialFrame(msgspec.Struct):
-    """A frame with a gap in it, or one too long to keep, while its bytes go by.
+    """A frame with a gap in it, or one too long to keep, until its end is reached.
 
-    `prefix` is what there is of it from its first byte on, of which up to `prefix_limit` bytes are kept; `first` and `last` are the
-    earliest and latest packet that brought bytes of it.
+    `prefix`: its first bytes, up to `prefix_limit`; `first`, `last`: the earliest and latest packet that brought bytes of it.
     """
 
     position: int
@@ -32,7 +31,7 @@ class PartialFrame(msgspec.Struct):
 
 
 class ReceiveBuffer:
-    """One side's byte stream: bytes not yet cut, and the segments that brought them."""
+    """The bytes of one side not yet split, and the segments that brought them."""
 
     __slots__ = (
         "base",
@@ -59,16 +58,16 @@ class ReceiveBuffer:
 
     def __init__(self, searching: bool) -> None:
         self.position = 0
-        # the position of data[0]: bytes are done with by moving `position`, and taken off when they are most of what there is
+        # Position of data[0]: consuming bytes moves `position`; they are removed once they are most of `data`
         self.base = 0
         self.data = b""
         self.pieces: list[bytes] = []
-        # bytes at hand, from `position` on
+        # Bytes available from `position` on
         self.have = 0
         self.need = 0
-        # while the end of the bytes at hand is dealt with: the size of the gap that follows
+        # The size of the gap that follows the available bytes, while their end is handled
         self.missing = 0
-        # one entry a segment: its absolute position, and its packet
+        # Per segment: its position and its packet
         self.starts: list[int] = []
         self.marks: list[Mark] = []
         self.searching = searching
@@ -78,16 +77,16 @@ class ReceiveBuffer:
         self.skip_from: int | None = None
         self.partial: PartialFrame | None = None
         self.queue: list[SideData | StreamGap] = []
-        """What waits behind the bytes at hand, `queued` bytes."""
+        """Items behind the available bytes: `queued` bytes."""
         self.queued = 0
         self.waiting = False
         self.notes: list[tuple[int, str]] | tuple[()] = ()
-        """A list from the first one on: most never have any."""
+        """A list once there is one: most conversations have none."""
         self.split_to = 0
-        """How far the byte stream was cut: up to here every byte is in a frame or gap."""
+        """Up to here every byte is in a frame or gap."""
 
     def add(self, item: SideData) -> None:
-        """Note the segment of bytes that are taken in next."""
+        """Register the segment whose bytes are added next."""
         if self.have:
             self.starts.append(item.position)
             self.marks.append((item.order, item.number, item.file, item.time_ns))
@@ -98,37 +97,37 @@ class ReceiveBuffer:
             self.note(item.notes)
 
     def note(self, notes: tuple[tuple[int, str], ...]) -> None:
-        """Keep what the reassembler says of bytes; not by copying, as a frame may be long in coming."""
+        """Add notes of the reassembler, without copying: a frame may take many segments."""
         if isinstance(self.notes, list):
             self.notes += notes
         else:
             self.notes = [*notes]
 
     def forget(self) -> None:
-        """Drop the segments that lie wholly before `position` when they are half of all, but always keep the last one."""
+        """Drop the segments before `position` if they are half of all, but keep the last one."""
         count = self.segment(self.position)
         if count and count * 2 >= len(self.starts):
             del self.starts[:count]
             del self.marks[:count]
 
     def segment(self, position: int) -> int:
-        """The index of the segment that holds `position` (the last one if it lies beyond)."""
+        """Return the index of the segment that contains `position`, of the last one if it lies beyond."""
         starts = self.starts
         return 0 if len(starts) < 2 else max(bisect_right(starts, position) - 1, 0)
 
     def span(self, start: int, end: int) -> tuple[Mark, Mark]:
-        """The earliest and the latest packet that brought bytes of [start, end)."""
+        """Return the earliest and the latest packet that brought bytes of [start, end)."""
         marks = self.marks[self.segment(start) : self.segment(max(start, end - 1)) + 1]
         return min(marks), max(marks)
 
     def begin(self, data: bytes) -> None:
-        """Bytes that come when none are at hand."""
+        """Set the available bytes when there are none."""
         self.data = data
         self.base = self.position
         self.have = len(data)
 
     def join(self) -> bytes:
-        """The bytes at hand as one, behind what is done with; a frame that came in many pieces is joined once, when it is whole."""
+        """Return `data` with all pieces joined; a frame in many pieces is joined once, when it is complete."""
         if self.pieces:
             self.data = b"".join((memoryview(self.data)[self.position - self.base :], *self.pieces))
             self.base = self.position
@@ -136,7 +135,7 @@ class ReceiveBuffer:
         return self.data
 
     def rest(self) -> bytes:
-        """The bytes at hand alone."""
+        """Return the available bytes alone."""
         data = self.join()
         if self.position > self.base:
             self.data = data = data[self.position - self.base :]
@@ -144,12 +143,12 @@ class ReceiveBuffer:
         return data
 
     def consume(self, size: int) -> None:
-        """The first `size` bytes at hand are done with."""
+        """Consume the first `size` available bytes."""
         self.have -= size
         self.position += size
 
     def trim(self) -> None:
-        """Take off what is done with, if it is most of what there is."""
+        """Remove consumed bytes if they are most of `data`."""
         if not self.have:
             self.data = b""
             self.base = self.position
@@ -160,9 +159,9 @@ class ReceiveBuffer:
             self.forget()
 
     def is_at_rest(self) -> bool:
-        """Whether no byte is at hand and nothing is looked for or waited for."""
+        """Return whether there are no bytes, no search and nothing to wait for."""
         return not (self.have or self.searching or self.waiting or self.queue) and self.partial is None and self.skip_from is None
 
     def drop(self) -> None:
-        """Forget the bytes at hand; `position` has been moved by the caller."""
+        """Drop the available bytes; the caller has moved `position`."""
         self.begin(b"")

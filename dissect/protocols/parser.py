@@ -1,7 +1,7 @@
-"""Byte streams become frames and records: cutting, gaps, finding the way back; the same for every protocol.
+"""Turns byte streams into frames and records: splitting, gaps and resynchronisation, the same for every protocol.
 
-A parser knows bytes and positions, and of packets only which of them brought a byte. Nothing here depends on how the byte streams came
-in pieces: only positions, and where segments start, are looked at. It opens nothing, and is as easily used alone:
+A parser knows bytes and positions, and of packets only which of them brought a byte. The result does not depend on the pieces in which
+the byte streams arrive, only on positions and the starts of segments. It does no input or output:
 
     parser = Parser(protocol, Options())
     for record in parser.feed(0, 0, request): ...
@@ -41,14 +41,14 @@ _MISSING = {
     "both": "lost or cut by the snap length",
     "skipped": "skipped",
 }
-"""How a damaged frame says why bytes of it are missing."""
+"""Why bytes of a damaged frame are missing, by the reason of the gap."""
 
 MAX_OVERSIZE_PREFIX = 65_536
 """Bytes kept of a frame longer than `Options.frame_limit`."""
 
 
 class Parser:
-    """Cuts the two byte streams of one conversation into frames and gaps, and makes records of them."""
+    """Splits the two byte streams of one conversation into frames and gaps, and makes records of them."""
 
     __slots__ = (
         "buffers",
@@ -80,42 +80,42 @@ class Parser:
         self.buffers = (ReceiveBuffer(not context.from_start), ReceiveBuffer(not context.from_start))
         self.dissector: Dissector = protocol.loaded.dissector(context, self)
         self.quiet = False
-        """Whether the next bytes of either side begin with a frame, and nothing waits."""
+        """Whether the next bytes of either side begin a frame, and nothing is buffered."""
         self.prepare()
         self.held: Sequence[Range] = ()
-        """Frames of packets before it of which no record was made."""
+        """Frames of earlier packets of which no record was made yet."""
         self.tallies = tallies
         self.latest_ns: int | None = None
-        """When the last message came that was completed before either side said that it ends."""
+        """Time of the last message completed before either side sent FIN or RST."""
         self.closing: Close | None = None
-        """The message that announced the end, and the side that sent the first one; where that was not captured but its response, the side
-        that this answers."""
+        """The message that announced the end, and the side that sent it first; if only its response was captured, the other side than
+        that of the response."""
         self.limit_hits = 0
-        """Messages of which not all was made."""
+        """Messages that a limit cut short."""
         self.current = 0
-        """The order of the packet at hand."""
+        """The order of the current packet."""
         self.last = END
-        """Of messages completed behind this packet the time does not count."""
+        """Messages completed after this packet do not count for `latest_ns`."""
         self.ended_sides = 0
-        """The sides that said themselves that they send no more, a bit for each; known when the conversation ends."""
+        """Bit mask of the sides that sent FIN; set when the conversation ends."""
 
     def prepare(self) -> None:
         (one, two), client, index = self.context.endpoints, self.context.client or 0, self.context.conversation
         self.ends = ((index, one, two, client), (index, two, one, 1 - client))
-        """By side what its records have in common: the conversation, sender and receiver, and the place of the side, the client first."""
+        """By side: conversation, sender, receiver, and rank (client first), which its records share."""
         self.frames: list[Frame | FrameGap] = []
-        """What was cut with the packet at hand."""
+        """Frames and gaps of the current packet."""
         self.decoded = 0
-        """Of so many of these the turn has come."""
+        """The number of these that were passed to the dissector."""
         self.made = HANDED_ON
-        """The records of it."""
+        """Events of the current packet."""
 
     def feed(self, side: int, position: int, data: bytes, mark: Mark = (0, 1, 0, 0)) -> list[Message | Gap]:
-        """The records that these bytes complete; `position` counts from the start of the byte stream of side 0 or 1."""
+        """Return the records that these bytes complete; `position` counts from the start of the byte stream of side 0 or 1."""
         return [one.record for one in self.process([SideData(side, position, data, *mark)])]
 
     def process(self, items: list[SideData | StreamGap], current: int = 0) -> list[Event]:
-        """The records that these bytes, certain with the packet `current`, complete, in their order."""
+        """Return the events that these bytes and gaps complete with the packet `current`, in order."""
         self.current = current
         made = self.made = []
         dissector = self.dissector
@@ -125,7 +125,7 @@ class Parser:
             side, data, base = item.side, item.data, item.position
             ends = dissector.split_frames(side, data, 0)
             if ends and ends[-1] == len(data):
-                # Complete frames and nothing else, as most segments, need not go through the buffer
+                # Most segments are complete frames and nothing else: bypass the buffer
                 buffer = self.buffers[side]
                 order, number, file, time_ns = mark = item.order, item.number, item.file, item.time_ns
                 buffer.starts, buffer.marks = [base], [mark]
@@ -154,7 +154,7 @@ class Parser:
         return made
 
     def close(self, last: Mark, current: int) -> list[Event]:
-        """What is left when no byte will follow, which the packet `current` tells; `last` is the conversation's last one."""
+        """Return the last events, as no byte follows. `last`: the conversation's last packet; `current`: the one that shows the end."""
         self.current = current
         if self.made is HANDED_ON:
             self.made, self.frames, self.decoded = [], [], 0
@@ -174,13 +174,13 @@ class Parser:
         return made
 
     def resume(self, side: int) -> None:
-        """Cut the bytes that a side waits with."""
+        """Split the bytes of a side that waited."""
         buffer = self.buffers[side]
         buffer.waiting = False
         self._split(side, buffer)
 
     def hand_on(self) -> None:
-        """What was made is handed on."""
+        """Note that the events of the current packet were released."""
         if self.dissector.reorders:
             self.held = list(self.dissector.held_frames())
         self.made = HANDED_ON
@@ -198,14 +198,14 @@ class Parser:
         self._make()
         dissector = self.dissector
         while dissector.unblocks_peer:
-            # what one side tells may free the other
+            # A message of one side may unblock the other
             dissector.unblocks_peer = False
             self._drain()
             self._make()
         self.quiet = one.is_at_rest() and two.is_at_rest() and not dissector.in_packet_order
 
     def _make(self) -> None:
-        """Make the records of the frames that were cut, in packet order of both sides."""
+        """Pass the new frames to the dissector, in the packet order of both sides."""
         frames, begin = self.frames, self.decoded
         if begin == len(frames):
             return
@@ -219,7 +219,7 @@ class Parser:
             self.dissector.decode_in_order(frame)
 
     def add_record(self, frame: Frame | FrameGap) -> None:
-        """Make the record of a frame, or of a gap."""
+        """Add the record of a frame or gap."""
         side, position, order, time_ns = frame.side, frame.position, frame.order, frame.time_ns
         if isinstance(frame, Frame):
             self.add_records(side, position - frame.start, frame.data, (frame.end,), (order, frame.number, frame.file, time_ns), frame)
@@ -236,8 +236,8 @@ class Parser:
         self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
 
     def add_records(self, side: int, base: int, data: bytes, ends: Iterable[int], mark: Mark, frame: Frame | None = None) -> None:
-        """Make the records of frames that lie one behind the other in `data`, which is at `base`, up to each of `ends`, and that the packet
-        `mark` completed. `frame`: the only one, if it does not begin `data`, other packets brought bytes of it, or it is damaged."""
+        """Add the records of consecutive frames in `data`, at position `base`, up to each of `ends`, completed by the packet `mark`.
+        `frame`: the only one, if it does not begin `data`, has bytes of other packets, or is damaged."""
         order, number, file, time_ns = mark
         conversation, source, target, rank = self.ends[side]
         dissector, buffer = self.dissector, self.buffers[side]
@@ -298,7 +298,7 @@ class Parser:
     # Frames
 
     def _drain(self) -> None:
-        """Cut both sides until neither gets further: what one side tells may free the other."""
+        """Split both sides until neither makes progress: one side may unblock the other."""
         buffers = self.buffers
         progress = True
         while progress:
@@ -335,7 +335,7 @@ class Parser:
         buffer.trim()
 
     def _add(self, side: int, buffer: ReceiveBuffer, item: SideData) -> None:
-        """Take bytes in."""
+        """Add the bytes of a segment and split them."""
         buffer.add(item)
         data = item.data
         if buffer.partial is not None:
@@ -352,7 +352,7 @@ class Parser:
         self._split(side, buffer)
 
     def _skip_partial(self, side: int, buffer: ReceiveBuffer, partial: PartialFrame, data: bytes) -> bytes:
-        """Let bytes go by that belong to a frame which is not kept whole; returns those behind it."""
+        """Skip bytes of a frame that is not kept completely; return those behind it."""
         mine = data[: partial.position + partial.length - buffer.position]
         if len(partial.prefix) < partial.prefix_limit:
             partial.prefix += mine[: partial.prefix_limit - len(partial.prefix)]
@@ -364,7 +364,7 @@ class Parser:
         return data[len(mine) :]
 
     def _put_partial(self, side: int, size: int, end_captured: bool) -> None:
-        """Hand on the frame that went by, of which `size` bytes are in the byte stream."""
+        """Add the partial frame, of which `size` bytes are in the byte stream."""
         buffer = self.buffers[side]
         partial = buffer.partial
         assert partial is not None
@@ -389,7 +389,7 @@ class Parser:
             self.buffers[side].split_to = position + (size or 0)
 
     def _end_skip(self, side: int, mark: Mark) -> None:
-        """Bytes passed over without finding a frame, up to here, are one gap."""
+        """Add the skipped bytes up to here as one gap."""
         buffer = self.buffers[side]
         if buffer.skip_from is not None and buffer.skip_from < buffer.position:
             self._put_gap(side, buffer.skip_from, buffer.position - buffer.skip_from, "skipped", False, mark)
@@ -420,7 +420,7 @@ class Parser:
             size -= inside
             buffer.position = position
             if position == partial.position + partial.length:
-                # Of the packet that brought the bytes before the gap, the snap length cut the rest
+                # The packet with the bytes before the gap was cut by the snap length
                 self._put_partial(side, partial.length, gap.reason == "cut" and mark == buffer.marks[-1])
         if size:
             self._put_gap(side, position, size, gap.reason, False, mark)
@@ -429,7 +429,7 @@ class Parser:
             buffer.scan = buffer.position
 
     def _unknown_gap(self, side: int, gap: StreamGap, mark: Mark) -> None:
-        """A gap of which nobody knows how many bytes it has: what was begun ends here, and frames are looked for behind it."""
+        """Handle a gap of unknown size: a partial frame ends here, and frames are searched behind it."""
         buffer = self.buffers[side]
         self._stop(side, mark, f"bytes {_MISSING[gap.reason]}")
         if buffer.partial is not None:
@@ -439,7 +439,7 @@ class Parser:
         buffer.searching = True
 
     def _stop(self, side: int, mark: Mark, reason: str) -> None:
-        """The bytes at hand are not continued: an unfinished frame becomes `partial` or, without a whole header, skipped bytes."""
+        """Handle the end of contiguous bytes: an incomplete frame becomes `partial`, or skipped bytes if its header is incomplete."""
         buffer = self.buffers[side]
         if buffer.partial is not None:
             return
@@ -467,7 +467,7 @@ class Parser:
         self._end_skip(side, mark)
 
     def _finish(self, side: int, mark: Mark) -> None:
-        """No byte of this side will follow."""
+        """Handle the end of a side."""
         buffer = self.buffers[side]
         if not buffer.starts:
             return
@@ -476,13 +476,13 @@ class Parser:
             self._put_partial(side, buffer.position - buffer.partial.position, False)
 
     def _search(self, side: int, buffer: ReceiveBuffer, final: bool) -> None:
-        """Look for the next frame at the end of each segment in turn, so that it does not matter how many came at once.
+        """Search the next frame at the end of each segment in turn, so that the result does not depend on how many arrive at once.
 
-        Where looking costs more than bytes pay, not at the end of every segment.
+        Segments are left out while the work budget is used up.
         """
         stop = buffer.position + buffer.have
         if buffer.have < self.dissector.header_size:
-            # No frame can be told from so few
+            # Too few bytes to recognise a frame
             if final and buffer.have:
                 if buffer.skip_from is None:
                     buffer.skip_from = buffer.position
@@ -528,7 +528,7 @@ class Parser:
         buffer.scan = buffer.position
 
     def _split(self, side: int, buffer: ReceiveBuffer) -> None:
-        """Cut whole frames off the bytes at hand."""
+        """Split complete frames off the available bytes."""
         dissector = self.dissector
         while True:
             if buffer.searching:
@@ -553,7 +553,7 @@ class Parser:
                 buffer.need = 0
                 return
             if length < 0:
-                # This is no frame: what follows is passed over until frames certainly begin again.
+                # Not a frame: skip bytes until frames certainly begin again
                 buffer.searching = True
                 buffer.scan = buffer.position + (length != SEARCH)
                 buffer.tried = buffer.position
@@ -571,7 +571,7 @@ class Parser:
                     continue
                 return
             if length and length <= left:
-                # `split_frames` stopped before a whole frame that is not plain
+                # `split_frames` stopped before a complete frame
                 self._put_frames(side, buffer, data, [at + length], at)
                 buffer.consume(length)
                 continue
@@ -579,7 +579,7 @@ class Parser:
             return
 
     def _put_frames(self, side: int, buffer: ReceiveBuffer, data: bytes, ends: list[int], at: int) -> None:
-        """Attribute the frames data[at:ends[0]], data[ends[0]:ends[1]], ... to the packets that brought them."""
+        """Add the frames data[at:ends[0]], data[ends[0]:ends[1]], ... with the packets that brought them."""
         starts, marks, base, append = buffer.starts, buffer.marks, buffer.base, self.frames.append
         last = len(starts) - 1
         index = buffer.segment(base + at)
@@ -603,7 +603,7 @@ class Parser:
 
 
 def unread(parser: Parser) -> list[Range]:
-    """All bytes of which no record was handed on before the packet at hand, in no order; for each side the rest ends with `END`."""
+    """Return all bytes without a released record, unsorted; the last range of each side ends with `END`."""
     frames = () if parser.made is HANDED_ON else parser.frames
     found = [*map(bytes_of, frames), *parser.held, *parser.dissector.held_frames()]
     for one in parser.made:
@@ -614,13 +614,13 @@ def unread(parser: Parser) -> list[Range]:
 
 
 def bytes_of(frame: Frame | FrameGap) -> Range:
-    """The bytes of a frame or gap; none of a gap that lies in a frame."""
+    """Return the bytes of a frame or gap; an empty range for a gap in a frame."""
     size = 0 if isinstance(frame, FrameGap) and frame.in_frame else frame.size or 0
     return frame.side, frame.position, frame.position + size
 
 
 def _segment_notes(buffer: ReceiveBuffer, position: int, size: int, notes: Any) -> list[str]:
-    """`notes` with those that the reassembler left on bytes of this frame, which are then forgotten."""
+    """Return `notes` with those of the reassembler on bytes of this frame, which are removed from the buffer."""
     merged = list(notes)
     merged.extend(text for at, text in buffer.notes if at < position + size and text not in merged)
     buffer.notes = [note for note in buffer.notes if note[0] >= position + size]

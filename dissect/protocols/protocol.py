@@ -1,4 +1,4 @@
-"""What a protocol declares, and what its heuristic and its dissector are given."""
+"""What a protocol declares, and the input of its heuristic and dissector."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 class Tally(msgspec.Struct, gc=False):
-    """How many messages and gaps were made, how many of them are gaps, the bytes that these lack, the messages with a fault, the
-    requests that ended without a response, and those that were refused."""
+    """Counts of records (messages and gaps), gaps, bytes in gaps, messages with a fault, and unanswered and refused requests."""
 
     records: int = 0
     gaps: int = 0
@@ -61,7 +60,7 @@ class SideView(msgspec.Struct):
 
     @property
     def end(self) -> int:
-        """The position behind the last byte; 0 where there is none."""
+        """The position behind the last byte; 0 if there is none."""
         return self.runs[-1][0] + len(self.runs[-1][1]) if self.runs else 0
 
     @property
@@ -73,8 +72,8 @@ class SideView(msgspec.Struct):
 class DetectionView(msgspec.Struct):
     """A conversation as detection sees it; `final` when no more bytes will come.
 
-    `work_budget` bounds what a heuristic may do, and `known` holds what it found out that no further byte will change, by its own names.
-    `hinges`: what is found would perhaps be another thing if `final` were, so that it is to be looked for again.
+    `work_budget` limits the work of a heuristic; `known` is its cache, under its own names, of results that no further byte changes.
+    `hinges`: the result depended on `final`, so that the heuristic has to be called again if that changes.
     """
 
     sides: tuple[SideView, SideView]
@@ -86,14 +85,14 @@ class DetectionView(msgspec.Struct):
     hinges: bool = False
 
     def ends(self) -> bool:
-        """Whether no more bytes will come; asked only where that makes a difference."""
+        """Return `final`; call it only where that makes a difference."""
         self.hinges = True
         return self.final
 
 
 class Traffic(NamedTuple):
-    """What a message does with the messages of users: how many it publishes or delivers, up to which offset of a partition, what of that is
-    committed; and by how much it changes the credit of a subscription, which it may begin, None where that ends."""
+    """The user messages of a protocol message: how many it publishes or delivers, up to which offset of a partition, the committed offset;
+    and the change of a subscription's credit (`begins`: a new subscription; None: it ends)."""
 
     published: int = 0
     delivered: int = 0
@@ -106,7 +105,7 @@ class Traffic(NamedTuple):
 
 
 class InfoWithContext(Typed):
-    """Says messages, of which it is told before, whether they are shown or not."""
+    """An `info` that depends on earlier messages: `learn` gets all of them, shown or not."""
 
     def learn(self, message: Message) -> None: ...
 
@@ -120,33 +119,33 @@ class LoadedProtocol(msgspec.Struct, frozen=True):
     heuristic: Callable[[DetectionView], Verdict | None]
     info: Callable[[Message], str]
     tables: tuple[Any, ...] | Callable[[], tuple[Any, ...]] = ()
-    """Its layouts and other tables, for documentation and the names of fields; or what makes them once they are asked for."""
+    """Layouts and other tables, for documentation and names of fields; or a function that makes them when needed."""
     text: str = ""
-    """Paragraphs for `streamdump protocols NAME` that no table holds."""
+    """Paragraphs for `streamdump protocols NAME` besides the tables."""
     added: tuple[tuple[str, str, str], ...] = ()
-    """Fields that no table holds, as rows of one: path, type, note. Most are put beside those that are on the wire."""
+    """Fields that are not on the wire, as table rows: path, type, note."""
     labelled: Callable[[Options], Mapping[str, Iterable[str]]] | None = None
-    """By field, the labels that options bring."""
+    """Labels that depend on options, by field."""
     alarms: Mapping[str, Callable[[Message], bool]] = {}
-    """By name: whether such a message is a cause of trouble, though it is no request that was refused."""
+    """By message name: whether a message reports a problem without being a refused request."""
     paired: Callable[[Message, Message], list[str]] | None = None
-    """Notes for a response that only its request lets one say (a deadline that had passed)."""
+    """Notes for a response that depend on its request (a deadline that had passed)."""
     unanswered: Callable[[Message, int], str | None] | None = None
-    """Why a request has no response at a time (ns), where its own fields say so (a deadline that had passed)."""
+    """Why a request has no response at a time (ns), if its fields explain that (a deadline that had passed)."""
     relate: Callable[[list[ConversationRow]], None] | None = None
-    """Adds to the rows of this protocol what its conversations tell about each other."""
+    """Adds to the rows of this protocol what its conversations reveal about each other."""
     hint: Callable[[ConversationRow, Options], str | None] | None = None
-    """What a user could do to see more of a conversation of this protocol, for the closing line."""
+    """How a user can see more of such a conversation, for the closing line."""
     login: re.Pattern[bytes] | None = None
-    """Finds a login in the bytes of a client."""
+    """Matches a login in the bytes of a client."""
     forced: tuple[str, ...] = ()
-    """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
+    """Layout names for `-d tcp.port==N,protocol:LAYOUT`."""
     compare_rules: CompareRules | None = None
-    """What of its messages is behaviour, and what is chance."""
+    """Which parts of its messages `check` compares."""
     scrub_rules: ScrubRules | None = None
-    """What of its messages is nobody else's business."""
+    """Which parts of its messages `scrub` overwrites."""
     info_with_context: Callable[[], InfoWithContext] | None = None
-    """Makes a `info` for a view that shows the messages of a run in their order: it remembers what it was told."""
+    """Makes an `info` with memory, for views that show the messages of a run in order."""
 
     @property
     def layouts(self) -> tuple[Any, ...]:
@@ -154,13 +153,13 @@ class LoadedProtocol(msgspec.Struct, frozen=True):
         return tables() if callable(tables) else tables
 
     names: tuple[str, ...] = ()
-    """The names of its messages, where `tables` are made only once they are asked for."""
+    """The names of its messages, if `tables` is a function."""
     traffic: Callable[[Message], Traffic | None] | None = None
-    """What a message does with those of users."""
+    """The user messages of a message."""
     verb: Callable[[Message], str | None] | None = None
-    """What a request asks for, where its name does not say so."""
+    """The verb of a request, if its name does not contain it."""
     code: tuple[str, ...] = ()
-    """Where a response tells how it went, as paths of labelled fields: the first that is there."""
+    """Paths of the labelled fields with the result of a response: the first present one counts."""
     server_time_ns: Callable[[Message], int | None] | None = None
     """The nanoseconds that a response says the server worked on it."""
 

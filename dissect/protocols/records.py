@@ -1,4 +1,4 @@
-"""What bytes become: frames, what they mean, and records with what ordering and pairing need of them."""
+"""Frames, their meaning, and events: records with what ordering and pairing need."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from .protocol import Tally
 
 
 class Role(IntEnum):
-    """What a message does for pairing."""
+    """The part of a message in pairing."""
 
     NONE = 0
     REQUEST = 1
     RESPONSE = 2
     REQUESTS = 3
-    """A request with a list of keys, each of which is answered."""
+    """A request with several keys, each of which is answered."""
     RESPONSES = 4
-    """A response to such keys."""
+    """A response to several such keys."""
     PARTIAL_RESPONSE = 5
     """Leaves the request open."""
     GAP = 6
-    """No message: missing bytes."""
+    """Missing bytes: not a message."""
     OPTIONAL_RESPONSE = 7
-    """A request that is answered in trouble only, so that no response is missed: the newest with its key replaces the older."""
+    """A request that gets a response only on an error, so none is reported missing: the newest with its key replaces the older."""
 
 
 NONE, REQUEST, RESPONSE, REQUESTS, RESPONSES, PARTIAL_RESPONSE, GAP, OPTIONAL_RESPONSE = Role
 
 SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", "server"), 1: ("server", "client")}
-"""By the client's side, what each side is."""
+"""The sender of each side, by the side of the client."""
 
 LOST, SKIPPED = "bytes lost", "bytes skipped"
-"""Why a request has no response where it may be among bytes that are not here."""
+"""Why a request has no response if that may be among missing bytes."""
 
 SECOND = 1_000_000_000
 
 LARGE = 1_024
-"""From this size on what is remembered of a message is made smaller as soon as it was handed on."""
+"""Bytes from which on a remembered message is compacted when it was released."""
 
 
 class Decoded(NamedTuple):
-    """What a frame means: the parts of its `Message`, and what it does for pairing. `key` is what a request and
-    its response have in common; `spans` are wanted where details are; `stream` is the stream, or whatever messages go to, that it names, as
-    far as it, or what was declared before, shows; a response gets that of its request."""
+    """The meaning of a frame: parts of its `Message`, and its part in pairing. `key` is common to a request and its response; `spans`
+    are needed if details are requested; `stream` is the stream or topic that the frame, or an earlier declaration, names; a response gets
+    that of its request."""
 
     name: str
     kind: Any
@@ -69,11 +69,11 @@ class Decoded(NamedTuple):
 DecodedTuple = tuple[
     str, Any, "int | str | None", dict[str, Any], "str | None", Any, "Fault | None", Role, Any, "list[Span] | None", "str | None"
 ]
-"""The members of `Decoded`: a tuple of them is made in a fifth of the time."""
+"""The members of `Decoded` as a tuple, which takes a fifth of the time to make."""
 
 
 class Damage(NamedTuple):
-    """Bytes are missing in a frame: its true `size`, and why (`reason`: "1448 bytes lost").
+    """Missing bytes of a frame: its size in the byte stream, and why ("1448 bytes lost").
 
     `end_captured`: the packet with its last byte was captured, though the snap length may have cut that byte.
     """
@@ -84,8 +84,8 @@ class Damage(NamedTuple):
 
 
 class Event(msgspec.Struct, gc=False):
-    """A record with what ordering and pairing need; those that one packet made certain are sorted by completing packet, client first,
-    position."""
+    """A record with what ordering and pairing need; records that became certain together are sorted by `order`, `rank` (client first)
+    and `position`."""
 
     order: int
     rank: int
@@ -95,25 +95,25 @@ class Event(msgspec.Struct, gc=False):
     key: Hashable
     first_time: int
     end_captured: bool = True
-    """Whether the time of the message is that of its last byte."""
+    """Whether the packet with the last byte was captured."""
 
 
 class Frame(msgspec.Struct, gc=False):
-    """One frame, still bytes."""
+    """One frame, not decoded yet."""
 
     side: int
     position: int
     data: bytes
-    """What holds the frame, from `start` to `end`."""
+    """A buffer that contains the frame from `start` to `end`."""
     start: int
     end: int
     damage: Damage | None
     order: int
-    """Of the packet that completed it, or of a later part of its byte stream that came earlier."""
+    """The order of the completing packet, or a later one that completed an earlier part of its byte stream."""
     began: int
-    """The order of the packet with which it began."""
+    """The order of its first packet."""
     first: int | None
-    """The number of the first packet; None where it lies in an earlier file."""
+    """The number of its first packet; None if that is in an earlier file."""
     number: int
     file: int
     first_time: int
@@ -121,21 +121,21 @@ class Frame(msgspec.Struct, gc=False):
 
     @property
     def spread(self) -> bool:
-        """Whether several packets brought bytes of it."""
+        """Whether several packets brought its bytes."""
         return self.first != self.number
 
     @property
     def size(self) -> int:
-        """Its bytes in the byte stream, missing ones included."""
+        """Its bytes in the byte stream, including missing ones."""
         return self.end - self.start if self.damage is None else self.damage.size
 
     def alone(self) -> Frame:
-        """A copy that holds its own bytes only, so that it can be kept."""
+        """Return a copy with its own bytes only, so that it can be kept."""
         return replace(self, data=self.data[self.start : self.end], start=0, end=self.end - self.start)
 
 
 class FrameGap(msgspec.Struct, gc=False):
-    """Bytes of a byte stream that are in no frame, or (`in_frame`) are missing in one. `size` is None where nobody knows it."""
+    """Bytes of a byte stream that are in no frame, or (`in_frame`) missing in one. `size` is None if unknown."""
 
     side: int
     position: int
@@ -147,21 +147,21 @@ class FrameGap(msgspec.Struct, gc=False):
 
 
 HANDED_ON: list[Event] = []
-"""In the place of the records of a packet when they were handed on; nobody adds to it."""
+"""Stands for the events of a packet once they are released; never modified."""
 
 ORDER_KEY = attrgetter("order", "rank", "position")
-"""Where a record stands among those that became certain with it."""
+"""Sorts events that became certain together."""
 
 
 def count_gap(tally: Tally, gap: Gap, count: int = 1) -> None:
-    """Count a gap; or no longer, with -1."""
+    """Count a gap; `count` -1 takes it back."""
     tally.gaps += count
     if gap.size is not None and (not gap.in_frame or gap.reason != "skipped"):
         tally.gap_bytes += count * gap.size
 
 
 def in_order(items: list[SideData | StreamGap]) -> list[SideData | StreamGap]:
-    """What both sides sent in the order of its packets, though each side keeps the order of its byte stream."""
+    """Return items of both sides sorted by packet; each side keeps the order of its byte stream."""
     latest = [-1, -1]
     keys = []
     for item in items:
@@ -171,7 +171,7 @@ def in_order(items: list[SideData | StreamGap]) -> list[SideData | StreamGap]:
 
 
 def straighten(rows: list[Any], sides: Iterable[int]) -> None:
-    """Let what one packet made certain keep the order of its byte stream, though the later part may have been captured first."""
+    """Raise the order of items, so that those of each side keep the order of its byte stream even if a later part was captured first."""
     latest = [-1, -1]
     for index, side in enumerate(sides):
         order = rows[index].order
@@ -182,13 +182,13 @@ def straighten(rows: list[Any], sides: Iterable[int]) -> None:
 
 
 def rfc3339(time_ns: int) -> str:
-    """UTC with nine decimals."""
-    # The digits of a larger number are had in half the time that padding takes
+    """Return UTC in RFC 3339 with nine decimals."""
+    # Faster than padding with zeros
     return f"{_second_text(time_ns // SECOND)}{str(time_ns % SECOND + SECOND)[1:]}Z"
 
 
 @lru_cache(64)
 def _second_text(second: int) -> str:
-    """RFC 3339 up to the decimal point; a time outside the years that has is clamped to their ends."""
+    """Return RFC 3339 up to the decimal point; times outside the years 1 to 9999 are clamped."""
     second = min(max(second, -62_135_596_800), 253_402_300_799)
     return strftime("%Y-%m-%dT%H:%M:%S.", gmtime(second)).rjust(20, "0")

@@ -1,12 +1,11 @@
-"""What looking for frames may cost where it is not known of which protocol they are, or where they begin.
+"""Limits the cost of searching for frames, in detection and in resynchronisation.
 
-Such a look tries many places, and each of them may lead through all that follows. What was made up for it, or merely a disk image (zeros
-read as the beginning of a frame anywhere), would be looked at again with every packet, from every place. So there is one rule for
-detection and for the way back into frames after a loss: bytes pay for it when they come, and a look that cost more than they paid is
-repeated only when others have paid the rest. Nothing here depends on how packets came in batches: a side's bytes are paid for, and looked
-at, segment by segment.
+A search tries many positions, and each attempt may read all bytes that follow. Without a limit, hostile bytes, or a mere disk image (zeros
+are valid starts of a frame), would be searched again with every packet, from every position. So each byte adds to the budget when it
+arrives, and a search that overdraws it is repeated only when later bytes have paid the rest. The result does not depend on batches: bytes
+are paid for, and searched, segment by segment.
 
-What is spent are looks at bytes, each about ten nanoseconds, and STEP for what takes a step of the interpreter, however few bytes it reads.
+The unit is a look at one byte, about ten nanoseconds; STEP is the cost of a step of the interpreter.
 """
 
 from __future__ import annotations
@@ -14,42 +13,42 @@ from __future__ import annotations
 from typing import Final
 
 STEP: Final = 64
-"""A header that is read and judged."""
+"""The cost of reading and checking a header."""
 
 PAID: Final = 64
-"""What each byte pays. Real traffic needs a hundredth of it, zeros would need thousands."""
+"""What each byte adds. Real traffic needs a hundredth of it, zeros would need thousands."""
 
 HEADERS: Final = 40
-"""A segment has at least so many bytes of headers, which pay too."""
+"""Header bytes of a segment, which pay, too."""
 
 ONCE: Final = 16
-"""What one look may cost for each byte it sees, headers included, beyond what was paid."""
+"""How much one search may overdraw the budget per byte, including headers."""
 
 ALWAYS: Final = 256 * STEP
-"""What one look may cost however few bytes it sees."""
+"""How much one search may overdraw it in any case."""
 
 
 class WorkBudget:
-    """What bytes have paid and what was spent of it, for one conversation in detection, and for each side in dissection."""
+    """The budget of one conversation in detection, and of one side in dissection."""
 
     __slots__ = ("least", "left", "seen")
 
     def __init__(self) -> None:
         self.left = 0
         self.least = -1 << 62
-        """Where the look that goes on ends."""
+        """The balance at which the current search stops."""
         self.seen = 0
         """The position up to which bytes have paid."""
 
     def pay(self, size: int) -> None:
-        """So many bytes of a segment came."""
+        """Add the payment of a segment with `size` bytes."""
         self.left += PAID * (HEADERS + size)
 
     def begin(self, size: int, segments: int) -> None:
-        """A look at `size` bytes in so many segments begins, which was paid for or is the last one."""
+        """Begin a search of `size` bytes in `segments` segments."""
         self.least = min(self.left, 0) - ALWAYS - ONCE * (HEADERS * segments + size)
 
     def spend(self, looks: int) -> bool:
-        """Whether the look may go on after this."""
+        """Spend; return whether the search may continue."""
         self.left -= looks
         return self.left > self.least
