@@ -1,4 +1,4 @@
-"""What a conversation speaks: evidence from its first bytes, weighed into a verdict."""
+"""Detects the protocol of a conversation: evidence from its first bytes becomes a verdict."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ CERTAIN = 0.9
 """From this confidence on a verdict is final at once."""
 
 ENOUGH = 0.5
-"""Below this confidence nothing is claimed, even when no byte will follow."""
+"""Below this confidence no protocol is named, even if no byte follows."""
 
 CLOSE = 0.05
-"""Verdicts nearer to each other than this are decided by the port, or not at all."""
+"""Verdicts closer than this are decided by the port, or not at all."""
 
 EVERY_PACKET = 32
-"""So many packets with data are looked at one by one; then only when the bytes have grown by a quarter.
+"""Packets with data that are checked one by one; later only when the bytes have grown by a quarter.
 
-At all times bytes pay for the looks at them (see `work_budget`).
+All checks are paid for by bytes (see `work_budget`).
 """
 
 LEAST = 8
-"""Fewer bytes tell nothing for certain."""
+"""Bytes needed for a check."""
 
 WEIGHING = 32 * STEP
-"""What it costs to ask all heuristics, whatever they do."""
+"""The cost of calling all heuristics."""
 
 FIRST = 8 * WEIGHING
-"""What is there for looks before any byte has paid: the first packets are often small, and tell most."""
+"""The initial budget: the first packets are often small, and show most."""
 
 MAX_RESTARTS, LITTLE = 16, 16
-"""So often detection begins anew behind as many bytes as it may have, in the middle of a conversation on a port of ours: a frame may be
-larger than they are. A side that sent less than one of so many of them goes on where it is."""
+"""How often detection restarts behind the bytes it may buffer, in the middle of a conversation on a known port: a frame may be larger.
+A side that sent less than one in LITTLE of these bytes is not restarted."""
 
 LOGIN_WINDOW = 4_096
-"""Bytes of each side in which a login is looked for that nobody expects."""
+"""Bytes of each side that are searched for a login of another protocol than the forced one."""
 
 LOGIN_REACH = 160
-"""So many bytes at the most tell a login."""
+"""Bytes of a login at most."""
 
 BEGINNING = 4_096
-"""Of a side that lost bytes sooner than so many, what is behind these may tell more than what is before."""
+"""If bytes are lost within this number of bytes of a side, those behind the loss may show more than those before."""
 
 NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in ("no bytes", "not enough bytes yet", "nothing fits"))
-"""What is said of very many conversations, perhaps: one object for all of them."""
+"""Shared, as very many conversations may have them."""
 
 CACHED_SIZE, CACHED_PACKETS, MAX_CACHED = 1_024, 8, 1_024
 """The result of a look at no more bytes and packets than these is cached for other conversations with the same bytes; entries of that
@@ -62,7 +62,7 @@ _AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1
 
 
 def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdict | None:
-    """The verdict of `-d tcp.port==N,protocol[:layout]` where it applies; `ports` as from `server_ports`."""
+    """Return the verdict of `-d tcp.port==N,protocol[:layout]`, None if it does not apply; `ports` as from `server_ports`."""
     for port, name, layout in options.decode_as:
         if port in ports:
             client = None if ports[0] == ports[1] else 0 if ports[1] == port else 1
@@ -71,21 +71,21 @@ def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdic
 
 
 _cached_looks: dict[tuple[Any, ...], tuple[Verdict | None, int, tuple[Protocol, ...]]] = {}
-"""By what was looked at: the verdict, the effort it took, and the protocols that were asked."""
+"""By the checked bytes: the verdict, its cost, and the protocols."""
 
 
 class Suspicion(msgspec.Struct):
-    """Looks into the first bytes of a conversation whose protocol was asked for: whether they hold a login of another one, whose password
-    would not be known as such."""
+    """Searches the first bytes of a conversation with a forced protocol for a login of another one, whose password would not be
+    recognised as secret."""
 
     protocol: str
     ports: tuple[int, int]
     from_start: bool
     first_bytes: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
-    """What was seen of each side."""
+    """The bytes of each side so far."""
 
     def add(self, items: list[SideData | StreamGap]) -> tuple[str | None, bool]:
-        """The protocol that these bytes log in to, and whether more of them will tell nothing."""
+        """Return the protocol that these bytes log in to, and whether the search is done."""
         for item in items:
             if type(item) is not SideData or len(self.first_bytes[item.side]) >= LOGIN_WINDOW:
                 continue
@@ -102,26 +102,26 @@ class Suspicion(msgspec.Struct):
         return None, all(len(first_bytes) >= LOGIN_WINDOW for first_bytes in self.first_bytes)
 
     def _fits(self, side: int, end: int) -> bool:
-        """Whether the bytes up to `end` are those of the protocol that was asked for after all."""
+        """Return whether the bytes up to `end` are those of the forced protocol after all."""
         seen = [SideView([(0, self.first_bytes[one][:end])] if one == side else [], self.from_start, [0]) for one in (0, 1)]
         verdict = BY_NAME[self.protocol].loaded.heuristic(DetectionView((seen[0], seen[1]), self.ports, self.from_start, True))
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
 class _Seen(msgspec.Struct):
-    """The bytes of a conversation joined, once there are enough to look at, and what they showed so far."""
+    """The joined bytes of a conversation, and the results so far."""
 
     runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = msgspec.field(default_factory=lambda: ([], []))
     segments: tuple[list[int], list[int]] = msgspec.field(default_factory=lambda: ([], []))
     breaks: list[tuple[int, int]] = []
-    """Side and position of gaps of which nobody knows how many bytes they have: what is behind them does not continue."""
+    """Side and position of gaps of unknown size: bytes behind them do not continue those before."""
     work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
     known: dict[Any, Any] = {}
     latest: tuple[int, bool] = (-1, False)
-    """How many bytes the last look was at, and whether from a SYN on: of these `verdicts` are, by protocol."""
+    """The bytes of the last check, and whether from a SYN on: `verdicts` belong to these."""
     verdicts: dict[str, Verdict | None] = {}
     behind: _Seen | None = None
-    """What the bytes behind a loss in the first frames showed."""
+    """The same for the bytes behind a loss in the first frames."""
 
     def put(self, side: int, position: int, data: bytes) -> None:
         runs = self.runs[side]
@@ -136,7 +136,7 @@ class _Seen(msgspec.Struct):
 
 
 class Detector:
-    """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
+    """Buffers the bytes of a conversation until its protocol is certain, or certainly unknown."""
 
     __slots__ = (
         "_seen",
@@ -156,7 +156,7 @@ class Detector:
     )
 
     SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
-    """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
+    """Memory of a segment besides its bytes, which are stored twice; of a detector, and more once the bytes are joined."""
 
     def __init__(self, ports: tuple[int, int], from_start: bool, limit: int) -> None:
         """`ports` as from `server_ports`."""
@@ -165,22 +165,22 @@ class Detector:
         self.limit = limit
         self.items: list[SideData | StreamGap] = []
         self.packets = 0
-        """Packets that brought bytes."""
+        """Packets with bytes."""
         self.size = 0
         self.cost = 0
-        """About what all this takes."""
+        """Approximate memory in bytes."""
         self.limited = False
         self.restarts_left = 0 if from_start or PORTS.isdisjoint(ports) else MAX_RESTARTS
-        """How often it may begin anew."""
+        """How often it may restart."""
         self.passed: dict[int, StreamGap] = {}
-        """By side the bytes before that, of which nothing is looked at."""
+        """By side: the bytes before the last restart, which are not checked."""
         self.looks = 0
         self.next_size = 0
-        """The bytes at which the next look is due, once there are many packets."""
+        """The bytes at which the next check is due, once there are many packets."""
         self.effort = 0
-        """What the looks would have cost that were remembered, before there was a `_seen`."""
+        """The cost of cached checks, before there was a `_seen`."""
         self._seen: _Seen | None = None
-        """Made for the first look that is not remembered."""
+        """Made for the first check that is not cached."""
 
     def add(self, items: list[SideData | StreamGap]) -> Verdict | None:
         """Return the verdict with the bytes of one more packet, None while there is none."""
@@ -204,11 +204,11 @@ class Detector:
         return verdict
 
     def buffered(self) -> list[SideData | StreamGap]:
-        """All that was taken in; what came before it began anew is a gap of each side."""
+        """Return all buffered items; bytes before a restart are a gap of each side."""
         return [*self.passed.values(), *self.items]
 
     def _buffer(self, items: list[SideData | StreamGap]) -> bool:
-        """Keep these; return whether one of them brings bytes."""
+        """Buffer these; return whether one of them has bytes."""
         self.items += items
         if items and not self.cost:
             self.cost = self.OWN_COST
@@ -221,7 +221,7 @@ class Detector:
         return brought
 
     def _restart(self) -> None:
-        """Pass by what a side sent that sent much: it may be the middle of a larger frame."""
+        """Skip the bytes of a side that sent many: they may be the middle of a large frame."""
         buffered: list[SideData | StreamGap] = []
         for side in (0, 1):
             mine = [item for item in self.items if item.side == side]
@@ -246,7 +246,7 @@ class Detector:
 
     @staticmethod
     def _put(seen: _Seen, items: list[SideData | StreamGap]) -> None:
-        """Put these bytes where they belong."""
+        """Add these bytes to the joined ones."""
         for item in items:
             if isinstance(item, SideData):
                 seen.put(item.side, item.position, item.data)
@@ -254,7 +254,7 @@ class Detector:
                 seen.breaks.append((item.side, item.position))
 
     def _weigh(self, final: bool) -> Verdict | None:
-        """Return the verdict on the bytes so far: a remembered one, as many clients begin with the same bytes, or that of a new look."""
+        """Return the verdict on the bytes so far: a cached one, as many clients begin with the same bytes, or that of a new check."""
         self.looks += 1
         if self.size > CACHED_SIZE or self.packets > CACHED_PACKETS or self.passed:
             return self._look_now(final)
@@ -273,7 +273,7 @@ class Detector:
         before = work_budget.left
         verdict = self._look_now(final)
         effort = before - work_budget.left
-        # Where little is left, a look may have ended early
+        # With little budget left, a check may have ended early
         if work_budget.left > effort:
             if len(_cached_looks) >= MAX_CACHED:
                 _cached_looks.clear()
@@ -281,7 +281,7 @@ class Detector:
         return verdict
 
     def _begin(self) -> _Seen:
-        """Return the bytes put together."""
+        """Return the joined bytes."""
         seen = self._seen
         if seen is None:
             seen = self._seen = _Seen()
@@ -291,14 +291,14 @@ class Detector:
         return seen
 
     def _look_now(self, final: bool) -> Verdict | None:
-        """Return the verdict of a look at all bytes."""
+        """Return the verdict of a check of all bytes."""
         seen = self._begin()
         runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
         sides = [SideView(runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
         return self._look(seen, sides, self.size, self.packets, final)
 
     def _look(self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool) -> Verdict | None:
-        """The verdict by so many bytes and packets; where it is open, and bytes were lost early, by what is behind them."""
+        """Return the verdict on `sides`; if it is open, and bytes were lost early, that on the bytes behind these."""
         verdict = self._decide(*self._probe(seen, sides, size, packets, final), final)
         if not (_is_unknown(verdict) if final else verdict is None and self.looks <= EVERY_PACKET):
             return verdict
@@ -310,7 +310,7 @@ class Detector:
         return verdict if later is None or later.protocol is None else later
 
     def _decide(self, found: list[tuple[float, Protocol, Verdict]], view: DetectionView, final: bool) -> Verdict | None:
-        """The verdict by what protocols say, or None while there is none."""
+        """Return the verdict on the results of the protocols, None while there is none."""
         found.sort(key=lambda one: -one[0])
         if found:
             confidence, _, verdict = found[0]
@@ -344,8 +344,8 @@ class Detector:
     def _probe(
         self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool
     ) -> tuple[list[tuple[float, Protocol, Verdict]], DetectionView]:
-        """What each protocol says of so many bytes and packets."""
-        # No byte may have come since: what does not hinge on whether more will is as it was
+        """Return the results of the protocols, and their view."""
+        # Without new bytes, results that do not depend on `final` are unchanged
         same = final and seen.latest == (size, self.from_start)
         if not same:
             seen.verdicts = {}
@@ -371,12 +371,12 @@ class Detector:
 
 
 def _is_unknown(verdict: Verdict | None) -> bool:
-    """Whether a verdict is that nothing fits."""
+    """Return whether a verdict is that nothing fits."""
     return verdict is not None and verdict.protocol is None and verdict.confidence < ENOUGH
 
 
 def _behind_loss(side: SideView) -> SideView:
-    """What there is of a side behind bytes that it lacks of its `BEGINNING`; the side itself where it lacks none."""
+    """Return the bytes of a side behind those missing from its `BEGINNING`; the side itself if none is missing."""
     runs = side.runs
     if len(runs) > 1 and runs[0][0] == 0 and len(runs[0][1]) < BEGINNING:
         runs = runs[1:]
@@ -385,13 +385,13 @@ def _behind_loss(side: SideView) -> SideView:
 
 
 def _other_protocol(view: DetectionView) -> str | None:
-    """The name of a neighbour's protocol, where its first bytes tell it cheaply."""
+    """Return the name of another protocol, if the first bytes of a side show it."""
     names = (neighbour(side.runs[0][1], side.from_start) for side in view.sides if side.runs)
     return next((name for name in names if name is not None), None)
 
 
 def neighbour(data: bytes, from_start: bool) -> str | None:
-    """The protocol that the first bytes of one side tell, or None."""
+    """Return the name of another protocol that the first bytes of one side show, or None."""
     if _tls(data):
         return "TLS"
     if data.startswith((BEGIN_1, BEGIN_2)):
@@ -406,7 +406,7 @@ def neighbour(data: bytes, from_start: bool) -> str | None:
 
 
 def _tls(data: bytes) -> bool:
-    """A TLS record whose header is sane, followed by another one or holding a handshake."""
+    """Return whether a valid TLS record begins here that contains a handshake or is followed by another record."""
     if len(data) < 6 or not 20 <= data[0] <= 23 or data[1] != 3 or data[2] > 4:
         return False
     size = int.from_bytes(data[3:5], "big")
@@ -419,7 +419,7 @@ def _tls(data: bytes) -> bool:
 
 
 def _kafka(data: bytes) -> bool:
-    """A Kafka ApiVersions, Metadata or SaslHandshake request: size, key, version, correlation id, client id as text."""
+    """Return whether this is a Kafka ApiVersions, Metadata or SaslHandshake request: size, key, version, correlation id, client id."""
     if len(data) < 14:
         return False
     size = int.from_bytes(data[:4], "big")

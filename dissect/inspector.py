@@ -1,4 +1,4 @@
-"""Wires capture, reassembly, detection, protocols and pairing together; prints nothing and opens nothing."""
+"""Connects capture, reassembly, detection, protocols and pairing; opens and prints nothing."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from .diagnose.engine import Diagnoser
 
 BLOCK = 64
-"""So many packets go through each step together: all that they bring fits in the processor's cache."""
+"""Packets that pass each step together: their bytes fit in the processor's cache."""
 
 PART = 256
-"""So many records are handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
+"""Records released together, which fit in the processor's cache."""
 
 LAST = 1_024
-"""Records that are handed on at once at the end."""
+"""Records released together at the end of the capture."""
 
 SLOTS, LAG = 8, 14
-"""Parts of a second in which is noted how far a pipe was read, and so many parts later one side's end is reported."""
+"""Slots per second in which the progress of a pipe is noted, and the slots until an ending by one side is reported."""
 
 AGE_NS = 500_000_000
-"""How often a capture without an end looks for what has become old."""
+"""How often `age` works, in capture time."""
 
 
 class PacketSource(Protocol):
-    """What packets come from: a file, a pipe or an interface."""
+    """A source of packets: a file, a pipe or an interface."""
 
     name: str
 
@@ -48,7 +48,7 @@ class PacketSource(Protocol):
 
 
 class Inspector:
-    """Reads packets and yields records in the order of the packets that made them certain."""
+    """Reads packets and yields records in the order of the packets that completed them."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Inspector:
         keeps_rows: bool = True,
         keys: KeyLog | None = None,
     ) -> None:
-        """`rows` forces batches of so many packets, which changes nothing but the speed. `finite`: the capture has an end; `age` must not
-        be called. `keeps_rows`: then even those of conversations that are forgotten. `keys`: of TLS, if not those of `options`."""
+        """`rows`: packets per batch, which only changes the speed. `finite`: the capture has an end; `age` must not be called.
+        `keeps_rows`: then keep even the rows of forgotten conversations. `keys`: the TLS keys, if not those of `options`."""
         self.options = options or Options()
         self.keys = KeyLog(self.options.keylog) if keys is None else keys
         self.inputs = inputs
@@ -77,10 +77,10 @@ class Inspector:
         self.counters = self.run.counters
         self.errors: list[CaptureError] = []
         self.reports = self.run.reports
-        """What to tell of bugs of ours; whoever tells it empties this."""
+        """Reports of internal errors; the consumer clears the list."""
         self.link = SeparateFiles() if self.options.separate else LinkParser()
         self.asked: dict[int, tuple[Message, Ending | None]] = {}
-        """By the number of an exchange without a response, of those handed on last: the request, and what ended the conversation."""
+        """By number of the last released exchanges without a response: the request, and the ending of the conversation."""
         if self.options.findings:
             from .diagnose.engine import Diagnoser
             from .diagnose.zero_window import Windows
@@ -95,14 +95,14 @@ class Inspector:
         if self._embedded:
             self.table.watchers.append(self._read_keys)
         self.begins: list[Callable[[int], None]] = []
-        """Are called with the time of the capture's first packet, before any record is handed on: relative times count from it."""
+        """Called with the time of the first packet before any record is released: relative times count from it."""
         self.watch: Callable[[list[Packet]], None] | None = None
-        """Is shown all packets as they are read."""
+        """Called with all packets as they are read."""
         self._number = 0
         self._aged_ns = 0
         self._pipes = False
         self._read_ns: dict[int, int] = {}
-        """Of a pipe by part of a second, of the last ones, the time of the last packet that was read."""
+        """By slot of a pipe: the time of the last packet read."""
 
     @property
     def diagnoser(self) -> Diagnoser | None:
@@ -113,17 +113,17 @@ class Inspector:
         return self.table.forgotten
 
     def read_with(self, link: LinkParser, index: Callable[[Segment], int]) -> None:
-        """Let this parser see all packets, and `index` number conversations by their first segments; before anything is read."""
+        """Parse packets with `link`, and number conversations by their first segments with `index`; call it before reading."""
         self.link, self.table.index = link, index
         link.aside = None if self.diagnoser is None else self._read_icmp_dns
 
     def records(self) -> Iterator[Record]:
-        """The records one by one."""
+        """Yield the records one by one."""
         for batch in self.batches():
             yield from batch
 
     def batches(self, packets: int | None = None) -> Iterator[list[Record]]:
-        """The records, some at a time; `packets`: stop after so many of them."""
+        """Yield the records, some at a time; `packets`: stop after this number of packets."""
         try:
             for batch in self._packets():
                 if packets is not None:
@@ -138,11 +138,11 @@ class Inspector:
         yield from self._finish()
 
     def process(self, batch: list[Packet]) -> list[Record]:
-        """The records that these packets complete."""
+        """Return the records that these packets complete."""
         return [record for part in self._parts(batch) for record in part]
 
     def _parts(self, batch: list[Packet]) -> Iterator[list[Record]]:
-        """The records that these packets complete, some at a time."""
+        """Yield the records that these packets complete, some at a time."""
         self._forget_handed_out()
         self._note_times(batch)
         self.keys.poll(self.counters.packets)
@@ -161,7 +161,7 @@ class Inspector:
                         if segment is not None:
                             segments.append(segment)
                 finally:
-                    # What was read before is not lost with a packet that fails
+                    # Do not lose the packets before one that fails
                     counters.packets = order
                     emitted += feed(segments)
                 if len(emitted) >= PART:
@@ -173,12 +173,12 @@ class Inspector:
         yield self._hand_out(emitted)
 
     def _read_keys(self, segment: Segment) -> None:
-        """Read the keys that a capture holds before a segment."""
+        """Read the keys that a capture contains before a segment."""
         if segment.file in self._embedded:
             self._embedded[segment.file].read(self.keys, segment.number, segment.order)
 
     def _note_times(self, batch: list[Packet]) -> None:
-        """Note the first packet, and the last one so far: of the capture, or of each file."""
+        """Store the times of the first packet and of the last one so far, of the capture or of each file."""
         if self.begins and (timed := next((packet for packet in batch if not packet.untimed), None)) is not None:
             for begin in self.begins:
                 begin(timed.time_ns)
@@ -192,7 +192,7 @@ class Inspector:
             self.run.ends_ns[EVERY] = batch[-1].time_ns
 
     def _read_icmp_dns(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
-        """Keep what a packet of ICMP or DNS says of conversations, for the diagnosis."""
+        """Pass an ICMP error or a DNS response to the diagnosis."""
         from .capture.icmp_dns import UDP, dns_answer, icmp_error
 
         assert self.diagnoser is not None
@@ -207,13 +207,13 @@ class Inspector:
             self.diagnoser.overview.network.error(error, network, (order, packet.number, packet.file, packet.time_ns))
 
     def finish(self, now_ns: int | None = None) -> list[Record]:
-        """What is left at the end of the capture; `now_ns`: of an interface, when that is."""
+        """Return the last records at the end of the capture; `now_ns`: the current time, for an interface."""
         if now_ns is not None:
             self.run.ends_ns[EVERY] = now_ns
         return [record for part in self._finish() for record in part]
 
     def _finish(self) -> Iterator[list[Record]]:
-        """What is left at the end, in parts: there may be many connections that carried nothing."""
+        """Yield the last records in parts: there may be many connections without bytes."""
         for source in self.inputs:
             for _, text in getattr(source, "secrets", None) or ():
                 self.keys.add(text, END)
@@ -228,8 +228,8 @@ class Inspector:
             yield self.diagnoser.finish()
 
     def age(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None = None) -> list[Record]:
-        """For a capture without an end: the requests that were not answered in time, and what conversations end with that are
-        forgotten. `now_ns` is a time up to which all packets were given; `leaving` gets the rows that are dropped."""
+        """Return, for a capture without an end, the requests not answered in time and the last records of forgotten conversations.
+        `now_ns`: all packets up to this time were processed; `leaving` gets the rows that are dropped."""
         if now_ns - self._aged_ns < AGE_NS:
             return []
         self._aged_ns = now_ns
@@ -243,8 +243,8 @@ class Inspector:
         return records
 
     def watch_pipes(self, meanwhile: Callable[[list[Record]], None]) -> None:
-        """Report how one side ends a conversation two seconds later, where an input is a pipe that may stay open: `meanwhile` gets the
-        records of that while nothing comes, and `batches` gives them among the others."""
+        """Report endings by one side two seconds later if an input is a pipe, which may stay open: `meanwhile` gets these records while no
+        packet arrives; otherwise `batches` yields them among the others."""
         pipes: list[Any] = [one for one in self.inputs if getattr(one, "is_pipe", False)]
         self._pipes = bool(pipes)
         if pipes:
@@ -253,7 +253,7 @@ class Inspector:
             one.while_silent(lambda: meanwhile(self.report_ends()))
 
     def report_ends(self) -> list[Record]:
-        """How conversations end that one side ended two seconds ago, as the time passes in which a pipe is read."""
+        """Return the endings of conversations that one side ended two seconds ago, by the time at which the pipe was read."""
         before = int(monotonic() * SLOTS) - LAG
         old = [self._read_ns.pop(slot) for slot in [*self._read_ns] if slot <= before]
         if not old:
@@ -262,22 +262,22 @@ class Inspector:
         return self._hand_out(self.table.age(max(old) + patience_ns(self.options), self.counters.packets))
 
     def raise_errors(self) -> None:
-        """Raise what was wrong, once all that can be read was read: `CaptureError` for a damaged input, else `InternalError`."""
+        """Raise `CaptureError` for a damaged input, or `InternalError` if there are reports; call it when all was read."""
         if self.errors:
             raise self.errors[0]
         if self.reports:
             raise InternalError([report.text(self.inputs[report.file or 0].name) for report in self.reports])
 
     def rows(self, related: bool = True) -> list[ConversationRow]:
-        """The conversations so far, by first packet; without those that `age` dropped. `related`: with what they tell of each other."""
+        """Return the conversations so far, by first packet; without those that `age` dropped. `related`: completed by one another."""
         return [row for rows in self.each_rows(related) for row in rows]
 
     def each_rows(self, related: bool = True) -> Iterator[list[ConversationRow]]:
-        """The rows of `rows`, some at a time."""
+        """Yield the same rows, some at a time."""
         return self.table.rows(related)
 
     def flows(self) -> Iterator[ConversationSpan]:
-        """What tells the packets of each conversation; not after `age` has dropped some."""
+        """Yield what identifies the packets of each conversation; not after `age` has dropped some."""
         return self.table.flows()
 
     def _packets(self) -> Iterator[list[Packet]]:
@@ -290,7 +290,7 @@ class Inspector:
             yield from merge(self.inputs, self.errors, self.batch_rows)
 
     def _forget_handed_out(self) -> None:
-        """Forget what is known of the records that were handed out last."""
+        """Clear what belongs to the records released last."""
         self.asked.clear()
         self.run.forget_emitted()
 
@@ -298,7 +298,7 @@ class Inspector:
         every: list[Any] = [one.record for one in emitted]
         records: list[Record] = every
         if self.diagnoser is not None:
-            # The ends of conversations are told to it alone, and have no number
+            # The ends of conversations are for the diagnosis alone, and have no number
             records = [one for one in every if type(one) is not Closed]
         for number, record in enumerate(records, self._number + 1):
             record.number = number

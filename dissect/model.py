@@ -2,9 +2,9 @@
 
 Records (`Message`, `Gap`, `Exchange`, `Ending`, `Finding`) are msgspec structs whose members stand in the order of the JSON
 contract: the C encoder writes them without an intermediate dict, and making one costs a third of a
-dataclass with slots. No record is part of a cycle, so the garbage collector need not know them. Members with
-a default are not part of the contract and are left out of the JSON unless they are set. Nothing changes a
-record once it has been handed on.
+dataclass with slots. No record is part of a cycle, so the garbage collector does not track them. Members with
+a default are not part of the contract and are left out of the JSON unless they are set. Records do not change
+after they are released.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Fault(msgspec.Struct, gc=False):
 
 
 class Limited(Fault, gc=False):
-    """A fault that is none of the bytes: a limit of ours ended the reading. Counted among the limits reached."""
+    """A fault that is not due to the bytes: a limit of streamdump was reached. Counted in `limit_hits`."""
 
 
 class Span(msgspec.Struct, gc=False):
@@ -80,7 +80,7 @@ class Span(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=True, gc=False):
-    """A decoded frame; `streamdump schema` says of each key what it means."""
+    """A decoded frame; `streamdump schema` describes each key."""
 
     v: int
     number: int
@@ -105,13 +105,13 @@ class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=T
     latency_ns: int | None
     notes: tuple[str, ...] | list[str]
     fault: Fault | None
-    # Not in the contract: set only where a view asks for details (Options.detail).
+    # Not in the contract: set only with Options.detail
     raw: dict[str, bytes] | None = None
     spans: list[Span] | None = None
 
 
 class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True, gc=False):
-    """Bytes of a byte stream that belong to no message, or (`in_frame`) are missing inside one. `size` is None where nobody knows it."""
+    """Bytes of a byte stream that belong to no message, or (`in_frame`) are missing inside one. `size` is None if unknown."""
 
     v: int
     number: int
@@ -129,8 +129,8 @@ class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True, gc=
 
 
 class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults=True, gc=False):
-    """A request with its response, or with the reason why there is none. `src` sent the request; the time is that of the packet that made
-    it certain, and `waited_ns` reaches from the last byte of the request to it."""
+    """A request with its response, or with the reason why there is none. `src` sent the request; `time_ns` is that of the packet that made
+    the outcome certain, and `waited_ns` the time from the last byte of the request until then."""
 
     v: int
     number: int
@@ -154,9 +154,9 @@ class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults
 class Ending(msgspec.Struct, tag_field="record", tag="ending", omit_defaults=True, gc=False):
     """How a conversation ended, or a connection that never carried a byte (`protocol` None). `src` ended it.
 
-    The time, `src` and `how` are those of the first FIN or RST in capture order; `quiet_ns` is how long no message of either side had
-    come then, None if there was none; `open` requests without a response and `refused` ones are counted when both sides had ended, or
-    the capture.
+    `time_ns`, `src` and `how` are those of the first FIN or RST in capture order; `quiet_ns` is the time since the last message of either
+    side, None if there was none; `open` and `refused` count requests without a response and refused ones when both sides, or the capture,
+    had ended.
     """
 
     v: int
@@ -175,8 +175,8 @@ class Ending(msgspec.Struct, tag_field="record", tag="ending", omit_defaults=Tru
 
 
 class Finding(msgspec.Struct, tag_field="record", tag="finding", omit_defaults=True, gc=False):
-    """Something that went wrong, with its `cause` and what to do about it. `src`, `dst` and `sender` are those of the message that shows
-    it, else client and server; `conversation` None: several conversations tell it together. `number` counts findings."""
+    """Something that went wrong, with its `cause` and advice. `src`, `dst` and `sender` are those of the message that shows it, otherwise
+    client and server; `conversation` None: the evidence is from several conversations. `number` counts findings."""
 
     v: int
     number: int
@@ -199,7 +199,7 @@ Record = Message | Gap | Exchange | Ending | Finding
 
 
 class Head(NamedTuple):
-    """What is known of a message before its fields are decoded; of all messages of a conversation without name and kind."""
+    """What is known of a message before its fields are decoded; without `name` and `kind`, of all messages of a conversation."""
 
     protocol: str
     conversation: int
@@ -210,8 +210,8 @@ class Head(NamedTuple):
 
 
 class Pair(msgspec.Struct, gc=False):
-    """A request with the message that answered it last, or without one for a `reason`; `exchange` is the record of it, if there is one.
-    `acknowledged_ns`: how long after its last byte that was acknowledged, at most the latency; None where nobody knows."""
+    """A request with its last response, or with the `reason` why there is none; `exchange` is its record, if there is one.
+    `acknowledged_ns`: the time until its last byte was acknowledged, at most the latency; None if unknown."""
 
     request: Message
     response: Message | None
@@ -225,8 +225,8 @@ class Pair(msgspec.Struct, gc=False):
 class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
     """One conversation as a whole. Pairs are [from side 0, from side 1] in the order of `endpoints`.
 
-    `protocol` is one of ours or null, `name` then says what else it is where that is known. `bytes` is the length of each byte stream,
-    seen or only acknowledged. `layout` and `candidates` are the protocol's own; `facts` holds what its state adds (ids, parents).
+    `protocol` is a supported one or null, `name` then names another one if recognised. `bytes` is the length of each byte stream, captured
+    or only acknowledged. `layout` and `candidates` are specific to the protocol; `facts` are additions of its dissector (ids, parents).
     """
 
     v: int
@@ -262,11 +262,10 @@ class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
 
 
 class Verdict(msgspec.Struct, gc=False):
-    """What a conversation speaks. `protocol` None: none of ours; `name` then says what it is where that is known.
+    """The protocol of a conversation. `protocol` None: not a supported one; `name` then names it if recognised.
 
-    `confidence` 0.0 to 1.0; `evidence` is printable. `client` is the side (0 or 1) that is the client as far
-    as the bytes tell, None where they do not. `layout` is the protocol's own (Iggy "L9", Seastar "stream"), `candidates`
-    those that could not be told apart.
+    `confidence` 0.0 to 1.0; `evidence` is printable. `client` is the side (0 or 1) of the client according to the bytes, None if
+    unknown. `layout` is specific to the protocol (Iggy "L9", Seastar "stream"), `candidates` are layouts that fit equally well.
     """
 
     protocol: str | None
@@ -279,7 +278,7 @@ class Verdict(msgspec.Struct, gc=False):
 
 
 class Packet(msgspec.Struct, gc=False):
-    """One captured packet: its bytes are `buffer[offset : offset + captured]`. Those that came together share a buffer."""
+    """One captured packet: its bytes are `buffer[offset : offset + captured]`. Packets of a batch share a buffer."""
 
     buffer: bytes
     time_ns: int
@@ -295,21 +294,21 @@ class Packet(msgspec.Struct, gc=False):
     link: int
     """The DLT / LINKTYPE number."""
     untimed: bool = False
-    """The capture has no time for it: `time_ns` is that of the packet before it, or 0."""
+    """The capture contains no time for it: `time_ns` is that of the packet before it, or 0."""
 
 
 CLAIMS = 256
-"""Among the flags of a segment: its length claims more bytes than its frame had on the wire, so that `wire` is only a claim."""
+"""A flag of a segment: its IP length exceeds its frame on the wire, so that `wire` is only a claim."""
 
 UNTIMED = 512
-"""Among the flags of a segment: its packet has no time (`Packet.untimed`)."""
+"""A flag of a segment: its packet has no time (`Packet.untimed`)."""
 
 
 class Segment(msgspec.Struct, gc=False):
     """One TCP segment.
 
     `ends` is the directed key: the sender's address, the receiver's (4 bytes each, or 16), the sender's port, the receiver's (2 bytes
-    each). Where files are kept apart, three bytes more are the number of the network, in all files but the first.
+    each). With `--separate`, three more bytes are the number of the network, in all files but the first.
     """
 
     ends: bytes
@@ -326,21 +325,21 @@ class Segment(msgspec.Struct, gc=False):
     data: bytes
     """The payload as captured."""
     wire: int
-    """The length of the payload as sent, greater than that of `data` where the snap length cut it."""
+    """The length of the payload as sent, greater than that of `data` if the snap length cut it."""
     ttl: int = 0
     """The TTL of IPv4, or the hop limit of IPv6."""
     buffer: bytes = b""
-    """What it was read from; empty where the checksum cannot be looked at, as then `damaged` says whether it is wrong."""
+    """The bytes it was read from, to verify the checksum; empty if that was done: see `damaged`."""
     addresses: int = 0
-    """Where in there the addresses are, which the TCP header follows."""
+    """The offset in `buffer` of the addresses, which the TCP header follows."""
     damaged: bool = False
 
 
 class SideData(msgspec.Struct, gc=False):
-    """Bytes of one side in order, as the reassembler hands them on: what of one segment was new.
+    """Bytes of one side in order, as released by the reassembler: the new bytes of one segment.
 
     `position` counts from the start of the byte stream; `order`, `number`, `file` and `time_ns` are those of the packet that first
-    brought them. What is handed on is certain with the packet that is being read.
+    brought them.
     """
 
     side: int
@@ -351,16 +350,16 @@ class SideData(msgspec.Struct, gc=False):
     file: int
     time_ns: int
     notes: tuple[tuple[int, str], ...] = ()
-    """(position in the byte stream, text): what the reassembler has to say of these bytes."""
+    """Notes of the reassembler: (position in the byte stream, text)."""
 
 
 class StreamGap(msgspec.Struct, gc=False):
-    """A gap as the reassembler hands it on: bytes of one side that the capture lacks, by `reason` "lost" (never captured) or "cut" (snap
-    length), or that are there and tell nothing ("skipped": TLS that does not authenticate). `size` is None where nobody knows how many
-    there were; positions then go on as if none.
+    """A gap, as released by the reassembler: bytes of one side that the capture lacks, by `reason` "lost" (never captured) or "cut" (snap
+    length), or that cannot be used ("skipped": TLS that does not authenticate). `size` is None if unknown; positions then continue
+    as if it were 0.
 
-    `order`, `number`, `file` and `time_ns` are those of the packet that brought the first byte after it, or else of the conversation's
-    last packet; of a "cut" one, of the packet that was cut.
+    `order`, `number`, `file` and `time_ns` are those of the packet with the first byte after it, otherwise of the conversation's
+    last packet; for "cut", of the packet that was cut.
     """
 
     side: int

@@ -1,4 +1,4 @@
-"""How much a frame and its conversation may still make of bytes that stand for very much more."""
+"""Limits on what a frame and its conversation may produce from few bytes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, SupportsIndex
 from .model import Span
 
 MOST_SPANS = 1 << 18
-"""Fields of a frame that are shown one by one with their bytes."""
+"""Spans kept per frame."""
 
 UNDECODED_SHOWN = 1 << 16
-"""Bytes that could not be read, or were not, are shown up to so many."""
+"""Undecoded bytes that are shown."""
 
 
 class UnpackQuota:
-    """How many bytes a conversation may still unpack: some are free, and each packed byte adds its share, so that frames made to
-    grow a thousandfold cannot fill the memory one after the other."""
+    """Bytes that a conversation may still unpack: `FREE`, and `FOR_EACH` per packed byte, so that frames which unpack to a thousand times
+    their size cannot fill the memory one after another."""
 
     __slots__ = ("left",)
 
@@ -26,17 +26,16 @@ class UnpackQuota:
         self.left = self.FREE
 
     def grow(self, packed: int) -> int:
-        """What may be unpacked now that `packed` bytes came."""
+        """Add `packed` bytes; return the bytes that may be unpacked."""
         self.left = min(self.FREE, self.left + packed * self.FOR_EACH)
         return self.left
 
 
 class ValueQuota:
-    """How many values may still be made: `left` of the frame at hand, and `empty` of the conversation those that take no bytes.
+    """Values that may still be made: `left` in the current frame, and `empty`, those without bytes, in the conversation.
 
-    A value is an element of a list, wherever in the frame that is: an entry of a chunk, a message of a sub-batch, a section, an item of
-    an array, an element of a document; of a map the pair, its key and its value. Whoever reads one asks for it before it is made, and what
-    was made counts, whether it is shown or was tried in vain.
+    A value is an element of any list in the frame: an entry of a chunk, a message of a sub-batch, a section, an item of an array, an
+    element of a document; in a map the pair, its key and its value. Readers spend before they make a value; failed attempts count, too.
     """
 
     __slots__ = ("empty", "empty_limit", "left", "limit")
@@ -46,12 +45,12 @@ class ValueQuota:
         self.empty_limit = self.empty = empty_limit
 
     def begin(self) -> ValueQuota:
-        """A frame begins."""
+        """Begin a frame."""
         self.left = self.limit
         return self
 
     def spend(self, count: int = 1) -> bool:
-        """Takes `count` values; whether there was room for all of them."""
+        """Spend `count` values; return whether all of them may be made."""
         if count > self.left:
             self.left = 0
             return False
@@ -59,7 +58,7 @@ class ValueQuota:
         return True
 
     def spend_empty(self, count: int = 1) -> bool:
-        """Takes `count` values that take no bytes; whether there was room."""
+        """Spend `count` values without bytes; return whether all of them may be made."""
         if count > self.empty:
             self.empty = 0
             return False
@@ -67,14 +66,14 @@ class ValueQuota:
         return self.spend(count)
 
     def reason(self, declared: str) -> str:
-        """What to say where no more may be made; `declared`: how many there are, as far as the bytes tell."""
+        """Return the reason of a fault when no more may be made; `declared`: their number according to the bytes."""
         if self.left:
             return f"{declared}, of a conversation no more than {self.empty_limit} values without bytes are made"
         return f"{declared}, of a frame no more than {self.limit} values are made"
 
 
 PLENTY = ValueQuota(1 << 62)
-"""For frames that are too short to hold too many."""
+"""For frames too short to exceed a limit."""
 
 
 FURTHER, UNDECODED = "further fields", "undecoded"
@@ -84,18 +83,18 @@ _append = list.append
 
 
 class Spans(list[Span]):
-    """The spans of a frame, in the order of its bytes: the first ones, and what they leave in one for each buffer.
+    """The spans of a frame, in the order of its bytes: the first MOST_SPANS, and one for the rest of each buffer.
 
-    An index beyond those that are kept stands for one that is not, so that whoever keeps the index of a span needs no second way.
+    An index beyond these stands for a span that was dropped, so that users of an index need no special case.
     """
 
     def __init__(self, start: int = 0, buffer: str = "frame") -> None:
         super().__init__()
         self.start = start
         self.buffer = buffer
-        """What `put` counts from, and in."""
+        """The offset and the buffer of `put`."""
         self.beyond: dict[str, tuple[int, int, bool]] = {}
-        """By buffer: from where to where the leaves reach that are not kept, and whether there is a secret in it."""
+        """The dropped leaves by buffer: start, end, and whether one is secret."""
 
     def append(self, span: Span) -> None:
         if len(self) < MOST_SPANS:
@@ -106,7 +105,7 @@ class Spans(list[Span]):
 
     def put(self, name: str, at: int, length: int, value: Any, depth: int, leaf: bool = True, label: str | None = None) -> None:
         span = Span(name, at - self.start, length, value, depth, leaf, label, False, self.buffer)
-        # The same as `append`, which is one of three calls for a value else
+        # `append` inlined: one of three calls per value
         if len(self) < MOST_SPANS:
             _append(self, span)
         else:
@@ -117,40 +116,40 @@ class Spans(list[Span]):
             super().insert(index, span)
 
     def end_at(self, index: int, length: int, label: str | None = None) -> None:
-        """The length of the span at `index`, now that it is known, and a label, if it is one of those that are kept."""
+        """Set the length and label of the span at `index`, if it was kept."""
         if index < len(self):
             self[index].length, self[index].label = length, label
 
     def hide(self, index: int) -> None:
-        """The span at `index` is a secret; of those that are not kept only that there is one is remembered."""
+        """Mark the span at `index` as secret; for a dropped one, all dropped leaves."""
         if index < len(self):
             self[index].secret = True
         else:
             self.beyond = {buffer: (start, end, True) for buffer, (start, end, _) in self.beyond.items()}
 
     def mark(self) -> tuple[int, dict[str, tuple[int, int, bool]]]:
-        """For `back`."""
+        """Return a mark for `back`."""
         return len(self), dict(self.beyond)
 
     def back(self, mark: tuple[int, dict[str, tuple[int, int, bool]]]) -> None:
-        """Forget what was added since `mark`."""
+        """Remove what was added since `mark`."""
         del self[mark[0] :]
         self.beyond = mark[1]
 
     def reach(self, buffer: str = "frame") -> int:
-        """How far the leaves reach in a buffer."""
+        """Return the end of the leaves in a buffer."""
         if buffer in self.beyond:
             return self.beyond[buffer][1]
         return max((span.offset + span.length for span in self if span.leaf and span.buffer == buffer), default=0)
 
     def end(self, offset: int, data: bytes, value: Any, buffer: str = "frame", secret: bool = False) -> None:
-        """Add what is left of a buffer and not read: the bytes `data` from `offset` on, which are shown as `value`."""
+        """Add the undecoded rest of a buffer: the bytes `data` from `offset` on, shown as `value`."""
         self.close()
         shown = value if len(data) <= UNDECODED_SHOWN else None
         super().append(Span(UNDECODED, offset, len(data), shown, 0, True, None, secret, buffer))
 
     def close(self) -> None:
-        """All spans are there: those that were not kept become one for each buffer."""
+        """Add one span for the dropped leaves of each buffer."""
         for buffer, (start, end, secret) in self.beyond.items():
             super().append(Span(FURTHER, start, end - start, None, 0, secret=secret, buffer=buffer))
         self.beyond = {}

@@ -1,4 +1,4 @@
-"""Conversations that are given segments: what these make certain comes back, and what is known of them can go on in another process."""
+"""Conversations fed with segments, whose state can be continued in another process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .tls.keys import KeyLog
 from .tls.manager import TlsManager
 
 Linked = tuple[Record, Message | None, Message | None]
-"""A record with the request and the response that it names."""
+"""A record with the request and the response it names."""
 
 
 class Session:
-    """One run over segments, wherever they come from."""
+    """One run over segments."""
 
     def __init__(
         self,
@@ -35,22 +35,22 @@ class Session:
         self.table = ConversationTable(self.run, finite, keeps_rows, index)
 
     def feed(self, segment: Segment) -> list[Event]:
-        """The records that a segment makes certain."""
+        """Return the events that a segment completes."""
         return self.table.feed((segment,))
 
     def finish(self) -> list[Event]:
-        """What is left at the end."""
+        """Return the last events."""
         return self.table.finish()
 
     def forget(self, now_ns: int, order: int) -> tuple[list[Event], list[ConversationRow]]:
-        """End the conversations that had no packet for long, as a live capture does: their records, and the rows of those gone for good."""
+        """Forget conversations idle for long, as a live capture does; return their events and the rows of those removed."""
         emitted, gone = self.table.forget(now_ns, order), list[ConversationRow]()
         emitted.sort(key=ORDER_KEY)
         self.table.drop(now_ns, gone.extend)
         return emitted, gone
 
     def linked(self, emitted: list[Event]) -> list[Linked]:
-        """These records, which were made since the last call, with the messages that they name."""
+        """Return the records of these events, all since the last call, with the messages that they name."""
         run = self.run
         named: dict[int, Linked] = {id(record): (record, asked.record, response) for record, asked, response in run.links}
         run.links.clear()
@@ -59,11 +59,11 @@ class Session:
         return [named.get(id(one.record)) or (one.record, None, None) for one in emitted]
 
     def snapshot(self) -> bytes:
-        """All that the records of following segments depend on."""
+        """Return the serialised state that records of later segments depend on."""
         return _written(self.table)
 
     def snapshot_of(self, ends: bytes) -> bytes | None:
-        """The same of the conversation whose segments have these ends, without the others; None where none is open."""
+        """Return the same for the conversation whose segments have these ends alone; None if none is open."""
         table = self.table.alone(ends)
         if table is None:
             return None
@@ -72,8 +72,8 @@ class Session:
 
     @classmethod
     def restore(cls, data: bytes, options: Options, keys: KeyLog) -> Session:
-        """A session that goes on where the one was whose snapshot this is; raises `ForeignState`."""
-        # Its classes may be in what was written
+        """Return a session that continues from a snapshot; raises `ForeignState`."""
+        # The snapshot may contain its classes
         from .tls import decryptor  # noqa: F401
 
         table = snapshot.decode(data, options, keys)
@@ -86,6 +86,6 @@ class Session:
 
 def _written(table: ConversationTable) -> bytes:
     pairers = [one.pairer for one in table.conversations if one.pairer is not None]
-    # Fields of requests were handed on, and can be most of what there is
+    # Fields of released requests are not needed, and can be most of the state
     handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.remembered()}
     return snapshot.encode(table, handed_on)

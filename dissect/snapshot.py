@@ -1,16 +1,14 @@
-"""A graph of objects as bytes, from which another process goes on.
+"""Serialises a graph of objects, so that another process can continue with it.
 
-It is written as it is, sharing and cycles included, in a form that is data only: reading it calls nothing but `prepare` of the classes
-below, so bytes that anybody could have written do no harm. It is no format for other programs, nor for other versions of this one: what
-the classes look like now has to be what they looked like then.
+Sharing and cycles are preserved. The format is data only: reading it calls nothing but `prepare` of the classes below, so bytes of unknown
+origin do no harm. It is not for other programs or other versions of this one: classes must have the same members as when it was written.
 
     [FORMAT, digest, msgpack of [classes, nodes]]
 
-The root is node 0. A value inside a node is a scalar, or else a list: `[n]` is node n, `[what, ...]` something that is given, is named,
-or that msgpack lacks. Objects of these kinds can be written: the containers below, and what the rooms of `ROOMS` define: named tuples,
-msgspec structs, and any other class, of which all members are written but those that it names in `DERIVED`. These follow from the
-others, and its method `prepare` makes them. Functions, constants and members of enumerations of these rooms are written by name. Of what
-the reader has itself, options and keys, only the class is written.
+The root is node 0. A value inside a node is a scalar or a list: `[n]` is node n, `[kind, ...]` an object that the reader provides, that has
+a name, or that msgpack lacks. Supported are the containers below, and named tuples, msgspec structs and other classes of the packages in
+`PACKAGES`. All members are written except those in `DERIVED`, which the method `prepare` computes from the others. Functions, constants
+and enumeration members of these packages are written by name. Of options and keys, which the reader provides, only the class is written.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from .model import Options
 from .tls.keys import KeyLog
 
 FORMAT = 10
-"""Changes with every change of what is written that reading does not find out by itself: what members mean, not which there are."""
+"""Increase it when members change their meaning; reading detects added, removed and renamed members by itself."""
 
-ROOMS: tuple[str, ...] = ("bson", "capture.duplicates", "capture.rare_packets", "conversation", "detect", "errors", "layers", "layout")
-ROOMS += ("model", "pair", "protocols", "quota", "spark.flows", "tcp", "tls")
-"""Whose classes can be written."""
+PACKAGES: tuple[str, ...] = ("bson", "capture.duplicates", "capture.rare_packets", "conversation", "detect", "errors", "layers", "layout")
+PACKAGES += ("model", "pair", "protocols", "quota", "spark.flows", "tcp", "tls")
+"""Packages whose classes can be written."""
 
 GIVEN = (Options, KeyLog)
 
@@ -61,12 +59,12 @@ _MAKERS: dict[int, Callable[[], Any]] = {
 }
 
 SHARED_BYTES = 64
-"""From this size on bytes are written once, however many refer to them."""
+"""From this size on bytes are written once, even if several objects refer to them."""
 
 _SCALARS = frozenset((type(None), bool, float))
 _FLAT = frozenset((type(None), bool, float, int))
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""What msgpack cannot have in a text."""
+"""Characters that msgpack cannot encode."""
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 64) - 1
 
@@ -77,11 +75,11 @@ _PACKAGE = f"{__name__.rpartition('.')[0]}."
 _PENDING = object()
 
 _WRONG = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What values of unexpected types raise where they are used."""
+"""Exceptions caused by values of unexpected types."""
 
 
 class _Class(NamedTuple):
-    """How objects of a class are written: the members that all of them have, those that are not written, and its constants by identity."""
+    """How objects of a class are written: common members, members left out, and its constants by identity."""
 
     members: tuple[str, ...]
     derived: frozenset[str]
@@ -92,17 +90,17 @@ _classes: dict[type, _Class] = {}
 
 
 def encode(root: Any, leave_empty: Collection[int] = ()) -> bytes:
-    """The graph of objects that `root` refers to. `leave_empty`: identities of dictionaries whose values nobody will need."""
+    """Return the graph of objects that `root` refers to. `leave_empty`: identities of dictionaries whose values are not needed."""
     writer = _Writer(leave_empty)
     writer.refer(root)
-    # `objects` grows while its nodes are made, however deep they lie in each other
+    # `objects` grows while its nodes are made; no recursion
     nodes = [writer.node(one) for one in writer.objects]
     body = msgspec.msgpack.encode([writer.classes, nodes])
     return msgspec.msgpack.encode([FORMAT, _digest(body), body])
 
 
 def decode(data: bytes, *given: Any) -> Any:
-    """The root of the graph that `encode` wrote; what is `given` takes the place of what was of its class. Raises `ForeignState`."""
+    """Return the root of the graph that `encode` wrote; `given` replaces objects of the same classes. Raises `ForeignState`."""
     try:
         outer = msgspec.msgpack.decode(data)
     except (msgspec.MsgspecError, *_WRONG) as error:
@@ -125,23 +123,23 @@ def _digest(body: bytes) -> bytes:
     return blake2b(body, digest_size=16).digest()
 
 
-def _of_room(module: str, name: str) -> Any:
-    """What has this name in a module of a room."""
+def _of_package(module: str, name: str) -> Any:
+    """Return the object of this name in a module of a package."""
     inside = module.removeprefix(_PACKAGE)
-    if not module.startswith(_PACKAGE) or not any(f"{inside}.".startswith(f"{room}.") for room in ROOMS) or module not in sys.modules:
+    if not module.startswith(_PACKAGE) or not any(f"{inside}.".startswith(f"{one}.") for one in PACKAGES) or module not in sys.modules:
         raise TypeError(f"there is no module {module} whose objects are written")
     return vars(sys.modules[module]).get(name)
 
 
 def _named(one: Any) -> list[Any]:
-    """A class, function or kind of enumeration by its name, which has to lead to it again."""
-    if _of_room(one.__module__, one.__qualname__) is not one:
+    """Return module and name of a class or function, which must identify it."""
+    if _of_package(one.__module__, one.__qualname__) is not one:
         raise TypeError(f"{one.__module__}.{one.__qualname__} is nothing that has a name in its module")
     return [one.__module__, one.__qualname__]
 
 
 def _class(kind: type) -> _Class:
-    """How objects of this class are written; TypeError where they cannot be."""
+    """Return how objects of this class are written; raises TypeError if they cannot be."""
     found = _classes.get(kind)
     if found is None:
         _named(kind)
@@ -167,7 +165,7 @@ class _Writer:
         self._class_index: dict[tuple[type, tuple[str, ...]], int] = {}
 
     def refer(self, one: Any) -> list[Any]:
-        """A reference to an object, which gets its node later."""
+        """Return a reference to an object, whose node is made later."""
         index = self._index.setdefault(id(one), len(self.objects))
         if index == len(self.objects):
             self.objects.append(one)
@@ -207,7 +205,7 @@ class _Writer:
         elif kind == DEQUE and one.maxlen is not None:
             raise TypeError("a deque with a limit cannot be written")
         elif _FLAT.issuperset(map(type, one)):
-            # Columns of numbers are most of what there is
+            # Columns of numbers are most of the data
             numbers = [value for value in one if type(value) is int]
             if not numbers or (min(numbers) >= _LOWEST and max(numbers) <= _HIGHEST):
                 return [kind, *one]
@@ -231,7 +229,7 @@ def _flat(one: dict[Any, Any]) -> list[Any]:
 
 
 class _GraphReader:
-    """Makes objects of nodes: first all that can be made empty, then what has to be made whole, then fills the former."""
+    """Makes objects of nodes: first those that can be created empty, then immutable ones, then fills the former."""
 
     def __init__(self, written: tuple[list[Any], list[list[Any]]], given: Collection[Any]) -> None:
         classes, self._nodes = written
@@ -241,14 +239,14 @@ class _GraphReader:
 
     def root(self) -> Any:
         objects = self._objects
-        built_at_once: list[int] = []
+        immutable: list[int] = []
         for index, node in enumerate(self._nodes):
             objects.append(self._empty(node))
             if objects[-1] is _PENDING:
-                built_at_once.append(index)
-        # What is inside another was mostly met later
-        for index in reversed(built_at_once):
-            self._make_whole(index)
+                immutable.append(index)
+        # Inner objects mostly have higher indexes
+        for index in reversed(immutable):
+            self._make_immutable(index)
         prepared = []
         for one, node in zip(objects, self._nodes, strict=True):
             if node[0] != OBJECT:
@@ -268,7 +266,7 @@ class _GraphReader:
         return objects[0]
 
     def _empty(self, node: list[Any]) -> Any:
-        """An object without its content, or `_PENDING` for a tuple or frozen set."""
+        """Return an object without its contents, or `_PENDING` for a tuple or frozen set."""
         kind = node[0]
         maker = _MAKERS.get(kind)
         if maker is not None:
@@ -285,8 +283,8 @@ class _GraphReader:
             raise ValueError(f"no kind of node: {kind!r}")
         return _PENDING
 
-    def _make_whole(self, index: int) -> None:
-        """Make a tuple or frozen set, after those that are in it."""
+    def _make_immutable(self, index: int) -> None:
+        """Make a tuple or frozen set, after those inside it."""
         objects, nodes = self._objects, self._nodes
         waiting = [index]
         opened: set[int] = set()
@@ -330,7 +328,7 @@ class _GraphReader:
 
 
 def _fill(one: Any, values: list[Any]) -> None:
-    """Put what is inside into a container."""
+    """Fill a container."""
     if isinstance(one, dict):
         one.update(zip(values[::2], values[1::2], strict=True))
     elif isinstance(one, set):
@@ -340,7 +338,7 @@ def _fill(one: Any, values: list[Any]) -> None:
 
 
 def _known(module: str, name: str, members: list[str]) -> tuple[Any, list[str]]:
-    kind = _of_room(module, name)
+    kind = _of_package(module, name)
     if not isinstance(kind, type) or kind.__module__ != module:
         raise ForeignState(f"{module}.{name} is no class")
     found, values = _class(kind), tuple(members)
@@ -351,7 +349,7 @@ def _known(module: str, name: str, members: list[str]) -> tuple[Any, list[str]]:
 
 
 def _by_name(module: str, name: str, member: str | None = None) -> Any:
-    found = _of_room(module, name)
+    found = _of_package(module, name)
     if member is not None:
         if not (isinstance(found, type) and issubclass(found, Enum) and found.__module__ == module):
             raise ForeignState(f"{module}.{name} is no enumeration")

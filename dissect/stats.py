@@ -1,4 +1,4 @@
-"""What a run counts: files, commands, streams, and how that changed. Bounded, but for a row for each file."""
+"""Statistics of a run: files, commands, streams, intervals. Bounded, except for a row per file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .protocols.protocol import Traffic
 from .protocols.records import rfc3339
 
 GROUPS, INTERVALS = 1_000, 4_096
-"""Commands and streams that are told apart, and intervals that are kept: when there are more, each becomes twice as long."""
+"""Limits: commands or streams, and intervals; with more intervals, each becomes twice as long."""
 
 NAMES = 100
-"""Names that one interval tells apart."""
+"""Message names per interval."""
 
 OTHERS = "(others)"
-"""What is beyond the limit."""
+"""Stands for everything beyond a limit."""
 
 CREDITED = 65_536
-"""Conversations whose credit is known."""
+"""Conversations whose credit is tracked."""
 
 
 class FileRow(msgspec.Struct, tag_field="record", tag="file"):
@@ -39,7 +39,7 @@ class FileRow(msgspec.Struct, tag_field="record", tag="file"):
 
 
 class TotalRow(msgspec.Struct, tag_field="record", tag="total"):
-    """All of a run."""
+    """The totals of a run."""
 
     v: int
     time: str
@@ -58,7 +58,7 @@ class TotalRow(msgspec.Struct, tag_field="record", tag="total"):
 
 
 class CommandRow(msgspec.Struct, tag_field="record", tag="command"):
-    """Messages of one name that one side sent as requests, responses or neither."""
+    """Messages of one name, kind and sender."""
 
     v: int
     protocol: str
@@ -71,7 +71,7 @@ class CommandRow(msgspec.Struct, tag_field="record", tag="command"):
 
 
 class StreamRow(msgspec.Struct, tag_field="record", tag="stream"):
-    """What went into a stream, or a partition of it, and came out."""
+    """Messages published to and delivered from a stream or partition."""
 
     v: int
     protocol: str
@@ -87,7 +87,7 @@ class StreamRow(msgspec.Struct, tag_field="record", tag="stream"):
 
 
 class CountRow(msgspec.Struct, tag_field="record", tag="count"):
-    """What was said in one interval."""
+    """Messages in one interval."""
 
     v: int
     time: str
@@ -102,7 +102,7 @@ class CountRow(msgspec.Struct, tag_field="record", tag="count"):
 
 
 class Stats:
-    """Counts the records that it is given, and the packets that it is shown."""
+    """Counts records and packets."""
 
     def __init__(self, interval_ns: int | None = None) -> None:
         self.interval_ns = interval_ns
@@ -112,12 +112,12 @@ class Stats:
         self._streams: dict[tuple[Any, ...], StreamRow] = {}
         self._cells: dict[int, CountRow] = {}
         self._credit: dict[int, dict[int, int]] = {}
-        """By conversation and subscription what a server may still send."""
+        """Credit left by conversation and subscription."""
         self._outstanding = 0
         self._traffic = {one.name: one.loaded.traffic for one in PROTOCOLS if one.loaded.traffic is not None}
 
     def watch(self, packets: list[Packet]) -> None:
-        """Count packets, whatever is in them."""
+        """Count packets, of any protocol."""
         for packet in packets:
             one = self._files.get(packet.file)
             if one is None:
@@ -206,7 +206,7 @@ class Stats:
         return cell
 
     def widen_to(self, most: int) -> None:
-        """Make intervals longer until no more than so many lie between the first and the last."""
+        """Double the intervals until at most `most` lie between the first and the last."""
         while self.interval_ns is not None and self._cells and (max(self._cells) - min(self._cells)) // self.interval_ns >= most:
             self.interval_ns *= 2
             cells, self._cells = self._cells, {}
@@ -251,7 +251,7 @@ class Stats:
         return sorted(self._streams.values(), key=lambda row: (row.protocol, row.stream, -1 if row.partition is None else row.partition))
 
     def series(self) -> list[CountRow]:
-        """The intervals from the first to the last, those in which nothing was said included."""
+        """Return the intervals from the first to the last, including empty ones."""
         if self.interval_ns is None or not self._cells:
             return []
         self.widen_to(INTERVALS)

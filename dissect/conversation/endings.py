@@ -47,8 +47,8 @@ def patience_ns(options: Options) -> int:
 
 
 def report_early(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[Event]:
-    """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
-    has failed. Where nothing that comes will change it, the diagnosis is told as well."""
+    """Return the ending of a conversation that only one side has ended, two seconds later; at once after a fatal TLS alert. If nothing
+    can change it any more, return the `Closed` of the diagnosis, too."""
     run, tcp, facts = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
     failed = facts is not None and any(alert.fatal for alert in facts.alerts)
     assert tcp.end is not None

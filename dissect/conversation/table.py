@@ -33,11 +33,9 @@ FEW_KEYS = LARGE // 12 // KEYS_COUNTED + 2
 
 
 def is_related(protocol: str | None) -> bool:
-    """Whether rows of this protocol depend on other conversations."""
+    """Return whether rows of this protocol depend on other conversations: then they are complete when all are known."""
     return protocol is not None and BY_NAME[protocol].loaded.relate is not None
 
-
-"""Protocols whose conversations tell something of each other: their rows are complete when all are there."""
 
 Step = tuple[Conversation, Items | None, Segment]
 """The bytes that a segment brought to a conversation; None if `Conversation.feed` has not processed it yet."""
@@ -333,7 +331,7 @@ class ConversationTable:
         related_rows: dict[int, list[ConversationRow]] = {}
         for at, index in enumerate(sorted(known)):
             one = known[index]
-            # Others have nothing to tell of the rest, and there may be very many
+            # Others reveal nothing about the rest, and there may be very many
             if related and is_related(one.protocol if isinstance(one, Conversation) else one):
                 related_rows[index] = known_row(index, at)
         for what in relate([row for rows in related_rows.values() for row in rows]) if related_rows else ():
@@ -447,7 +445,7 @@ class ConversationTable:
         return emitted
 
     def _resume_tls(self, emitted: list[Event], current: int) -> list[Event]:
-        """Let conversations go on whose TLS need not wait for keys any longer."""
+        """Return these records with those of conversations whose TLS need not wait for keys any longer."""
         resumed = self.run.tls_manager.resumed(current)
         if not resumed:
             return emitted
@@ -519,7 +517,7 @@ def _row(one: Conversation, number: int) -> list[ConversationRow]:
 
 
 def _resume(conversations: Mapping[int, Conversation], resumed: Iterable[int], current: int) -> list[Event]:
-    """The records of conversations whose TLS stops waiting for keys with the packet `current`."""
+    """Return the records of conversations whose TLS stops waiting for keys with the packet `current`."""
     ones = [conversations[index] for index in resumed]
     return [record for one in ones for record in one.guard(current, one.go_on, [], current)]
 

@@ -1,2 +1,1 @@
-"""How long requests took: groups of exchanges (`groups`), their quantiles (`sketch`), the slowest, and how that changed over time, as plain
-data (`rows`, whose types are in `records`)."""
+"""Latencies of requests: groups of exchanges (`groups`), quantiles (`sketch`), and their rows (`rows`, with the types in `records`)."""

@@ -1,4 +1,4 @@
-"""Exchanges by group: how many there were, how they ended, how long they took, the slowest of them, and all that by interval."""
+"""Exchanges by group: counts, outcomes, latencies, the slowest, and the same by interval."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .records import SlowRow
 from .sketch import Sketch
 
 GROUPS = 1_000
-"""The usual limit on the number of groups; exchanges of further ones are counted together, by protocol."""
+"""The default limit of groups; exchanges of further groups are counted together, by protocol."""
 
 CELLS = 4_096
-"""Groups by interval that are kept: when there are more, two intervals each become one."""
+"""The limit of groups by interval; beyond it, the intervals are doubled."""
 
 SLOWEST = 10
 
 Key = tuple[Hashable, ...]
-"""The protocol and a value for each thing that is grouped by; of what is beyond the limit the protocol alone."""
+"""The protocol and a value per criterion; beyond the limit the protocol alone."""
 
 
 def _end(pair: Pair, client: bool) -> str | None:
-    """The endpoint of the client, or of the server; None where nobody knows which is which."""
+    """Return the endpoint of the client, or of the server; None if unknown."""
     request, response = pair.request, pair.response
     asks = request.sender
     if asks is None and response is not None and response.sender is not None:
@@ -49,17 +49,17 @@ BY = (*_PARTS, "verb")
 
 
 class LatencyGroup(msgspec.Struct):
-    """Exchanges that are counted together. `reasons`: of requests without a response, and how often; `superseded` is one."""
+    """Exchanges that are counted together. `reasons`: requests without a response, by reason or `superseded`."""
 
     answered: int = 0
     refused: int = 0
     reasons: dict[str, int] = msgspec.field(default_factory=dict)
     latency: Sketch = msgspec.field(default_factory=Sketch)
     handler: Sketch = msgspec.field(default_factory=Sketch)
-    """How long the server worked, of those responses that say so, and in `network` what remains of their latency."""
+    """The server's own time, from responses that contain it; `network` is the rest of their latency."""
     network: Sketch = msgspec.field(default_factory=Sketch)
     bound: Sketch = msgspec.field(default_factory=Sketch)
-    """How long it took until the last byte of requests that were answered was acknowledged: the network's share is not more."""
+    """The time until the last byte of an answered request was acknowledged: an upper bound of the network's share."""
     ends: tuple[str, str] | None = None
     """Client and server of a conversation."""
 
@@ -77,7 +77,7 @@ class LatencyGroup(msgspec.Struct):
         return self.latency, self.handler, self.network, self.bound
 
     def merge(self, other: LatencyGroup) -> None:
-        """All that another group counted."""
+        """Add the counts of another group."""
         self.answered += other.answered
         self.refused += other.refused
         for reason, number in other.reasons.items():
@@ -87,12 +87,12 @@ class LatencyGroup(msgspec.Struct):
         self.ends = self.ends or other.ends
 
     def pack(self) -> bytes:
-        """What was counted as bytes, for `unpack`."""
+        """Return the counts as bytes, for `unpack`."""
         return msgspec.msgpack.encode((self.answered, self.refused, self.reasons, [one.pack() for one in self._sketches()]))
 
     @classmethod
     def unpack(cls, data: bytes) -> LatencyGroup:
-        """The group that `pack` made bytes of."""
+        """Return the group that `pack` serialised."""
         answered, refused, reasons, sketches = msgspec.msgpack.decode(data)
         latency, handler, network, bound = map(Sketch.unpack, sketches)
         return cls(answered, refused, reasons, latency, handler, network, bound)
@@ -119,33 +119,33 @@ class LatencyGroup(msgspec.Struct):
 
 
 class Latencies:
-    """Groups of exchanges. What is kept does not grow with them, but for the bounded number of groups and of intervals."""
+    """Groups of exchanges. Memory is bounded by the number of groups and intervals."""
 
     def __init__(
         self, by: Sequence[str] = ("command",), *, interval_ns: int | None = None, slowest: int = SLOWEST, groups: int = GROUPS
     ) -> None:
-        """`interval_ns`: keep a series, too, by intervals of that length at first. `slowest`: so many exchanges are remembered."""
+        """`interval_ns`: keep a series, too, with intervals of this initial length. `slowest`: exchanges to remember."""
         self.by = tuple(by)
         self.interval_ns = interval_ns
         self.wanted_ns = interval_ns
         self.groups: dict[Key, LatencyGroup] = {}
         self.series: dict[tuple[int, Key], LatencyGroup] = {}
-        """By the beginning of an interval and a group."""
+        """By start of the interval, and group."""
         self.limit = groups
         self.beyond = 0
         """Exchanges of groups beyond the limit."""
         self._slowest = slowest
         self._slow: list[tuple[int, int, SlowRow]] = []
-        self._least_kept = -math.inf if slowest else math.inf
-        """The latency of the fastest of them, once they are as many as are wanted."""
-        self._worked = {one.name: one.loaded.server_time_ns for one in PROTOCOLS if one.loaded.server_time_ns is not None}
+        self._slow_from_ns = -math.inf if slowest else math.inf
+        """The lowest latency among the slowest, once there are enough."""
+        self._server_time_ns = {one.name: one.loaded.server_time_ns for one in PROTOCOLS if one.loaded.server_time_ns is not None}
         self._verbs = {one.name: one.loaded.verb for one in PROTOCOLS if one.loaded.verb is not None}
         parts = _PARTS | {"verb": self._verb}
         self._parts = [parts[one] for one in self.by]
 
     def add(self, pairs: Iterable[Pair]) -> None:
         """Count these exchanges."""
-        groups, worked = self.groups, self._worked
+        groups, server_time_ns = self.groups, self._server_time_ns
         for pair in pairs:
             request, response, latency_ns = pair.request, pair.response, pair.latency_ns
             protocol = request.protocol
@@ -153,21 +153,21 @@ class Latencies:
             group = groups.get(key)
             if group is None:
                 key, group = self._begin(key, pair)
-            handler_ns = None if response is None or protocol not in worked else worked[protocol](response)
+            handler_ns = None if response is None or protocol not in server_time_ns else server_time_ns[protocol](response)
             ended = pair.outcome, pair.reason, latency_ns, handler_ns, pair.acknowledged_ns
             group.note(*ended)
-            if response is not None and latency_ns is not None and latency_ns >= self._least_kept:
+            if response is not None and latency_ns is not None and latency_ns >= self._slow_from_ns:
                 self._remember(latency_ns, self._verb(pair), request, response)
             if self.interval_ns is not None:
-                told = pair.exchange if response is None else response
-                self._cell((request if told is None else told).time_ns, key).note(*ended)
+                ended_with = pair.exchange if response is None else response
+                self._cell((request if ended_with is None else ended_with).time_ns, key).note(*ended)
 
     def slowest(self) -> list[SlowRow]:
-        """The slowest exchanges, the slowest first."""
+        """Return the slowest exchanges, the slowest first."""
         return [one for _, _, one in sorted(self._slow, key=lambda one: one[:2], reverse=True)]
 
     def widen_to(self, most: int) -> None:
-        """Make intervals longer until no more than so many lie between the first and the last."""
+        """Double the intervals until at most `most` lie between the first and the last."""
         while self.interval_ns is not None and self.series:
             times = [at for at, _ in self.series]
             if (max(times) - min(times)) // self.interval_ns < most:
@@ -175,12 +175,12 @@ class Latencies:
             self._widen()
 
     def forget_series(self) -> None:
-        """Drops the series, so that none is shown."""
+        """Drop the series."""
         self.interval_ns = self.wanted_ns = None
         self.series = {}
 
     def _begin(self, key: Key, pair: Pair) -> tuple[Key, LatencyGroup]:
-        """The group of an exchange that is the first of its group."""
+        """Create and return the key and group of the first exchange of a group."""
         if len(self.groups) >= self.limit:
             self.beyond += 1
             key = key[:1]
@@ -216,7 +216,7 @@ class Latencies:
         if len(self._slow) > self._slowest:
             heappop(self._slow)
         if len(self._slow) == self._slowest:
-            self._least_kept = self._slow[0][0]
+            self._slow_from_ns = self._slow[0][0]
 
     def _cell(self, time_ns: int, key: Key) -> LatencyGroup:
         assert self.interval_ns is not None
@@ -230,7 +230,7 @@ class Latencies:
         return cell
 
     def _widen(self) -> None:
-        """Make one interval of two."""
+        """Double the intervals."""
         assert self.interval_ns is not None
         self.interval_ns *= 2
         series, self.series = self.series, {}
@@ -242,5 +242,5 @@ class Latencies:
                 self.series[place] = cell
 
     def _verb(self, pair: Pair) -> str | None:
-        tell = self._verbs.get(pair.request.protocol)
-        return None if tell is None else tell(pair.request)
+        verb_of = self._verbs.get(pair.request.protocol)
+        return None if verb_of is None else verb_of(pair.request)

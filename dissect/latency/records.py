@@ -1,4 +1,4 @@
-"""What `latency` tells, as plain data in the order of the JSON that `latency --json` writes."""
+"""The rows of `latency --json`, with members in the order of the JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """How many values lie from `low` up to but not at `high`; None where no bound is."""
+    """The number of values from `low` up to, but excluding, `high`; None: no bound."""
 
     low: int | None
     high: int | None
@@ -14,7 +14,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct):
-    """Quantiles of so many durations; the least, the greatest and the mean are exact."""
+    """Quantiles of `count` durations; minimum, maximum and mean are exact."""
 
     count: int
     mean_ns: int

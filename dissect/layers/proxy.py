@@ -1,4 +1,4 @@
-"""PROXY headers, versions 1 and 2: what a load balancer puts before the first byte of a client, to say whose connection it is.
+"""PROXY headers, versions 1 and 2: a load balancer sends one before the first byte of a client, with the addresses of the client.
 
 https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 """
@@ -16,19 +16,19 @@ from ..model import SideData, StreamGap
 BEGIN_1, BEGIN_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 BEGINNINGS = BEGIN_1[:1], BEGIN_2[:1]
 LARGEST_1, LARGEST_2 = 107, 1_024
-"""Bytes of a header. One of version 2 may have more by its length field, but receivers take far fewer."""
+"""Limits of a header in bytes. The length field of version 2 allows more, but receivers accept far fewer."""
 
 PIECES = 256
-"""So many segments may hold the beginning of a header."""
+"""Segments that may contain a header at most."""
 
 FIXED = 16
-"""Bytes of version 2 before the addresses."""
+"""Bytes before the addresses in version 2."""
 
 FAMILIES = {1: ("TCP4", 4), 2: ("TCP6", 16), 3: ("UNIX", 108)}
-"""By the family of version 2: its name, and the bytes of one address."""
+"""By address family of version 2: name and bytes of one address."""
 
 CRC32C = 3
-"""The type of the field of version 2 that has a checksum of the header."""
+"""The type of the field of version 2 with a checksum of the header."""
 
 _LINE = re.compile(rb"PROXY (?:UNKNOWN(?: [ -~]*)?|(TCP[46]) ([0-9A-Fa-f.:]+) ([0-9A-Fa-f.:]+) (\d{1,5}) (\d{1,5}))\r\n")
 
@@ -38,7 +38,7 @@ Items = list[SideData | StreamGap]
 
 
 class ProxyHeader(msgspec.Struct, gc=False):
-    """A header, its side, and what it says; no addresses where it names none. `damaged`: why it says nothing."""
+    """A header, its side and contents; `client` and `server` are None if it contains no addresses. `damaged`: why it cannot be read."""
 
     side: int
     raw: bytes
@@ -53,26 +53,26 @@ class ProxyHeader(msgspec.Struct, gc=False):
         return f"PROXY header (version {self.version})"
 
     def row(self) -> dict[str, str]:
-        """What a row of `conversations` says of it."""
-        said = {
+        """Return the facts for the row of `conversations`."""
+        facts = {
             "proxy_header": f"version {self.version}, {self.kind}, {len(self.raw)} bytes",
             "proxy_client": self.client,
             "proxy_server": self.server,
             "proxy_damaged": self.damaged,
         }
-        return {name: text for name, text in said.items() if text is not None}
+        return {name: text for name, text in facts.items() if text is not None}
 
 
 class ProxyLayer(msgspec.Struct, gc=False):
-    """Strips the header that one side may begin with."""
+    """Strips the header at the start of one side."""
 
     side: int | None
-    """The side that may; None: whichever speaks first."""
+    """The side that may have one; None: the side that sends first."""
     header: ProxyHeader | None = None
     held: Items = []
 
     def feed(self, items: Items, last: bool) -> tuple[Items, bool]:
-        """What these bytes are without a header, and whether it is certain that there is none; `last`: nothing follows."""
+        """Return these bytes without a header, and whether it is certain that there is none; `last`: nothing follows."""
         header = self.header
         if header is None and not self.held and items:
             first = items[0]
@@ -102,7 +102,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
         return out, False
 
     def _read(self) -> ProxyHeader | int | None:
-        """The header that the held bytes begin with; None: there is none; WAIT: more bytes will tell."""
+        """Return the header at the start of the held bytes; None if there is none; WAIT if more bytes are needed."""
         data, held = b"", self.held
         for item in held:
             if type(item) is not SideData or item.position != len(data):
@@ -119,7 +119,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
 
     @staticmethod
     def _rest(held: Items, header: ProxyHeader) -> Items:
-        """What the last segment of a header has behind it."""
+        """Return the bytes behind the header in its last segment."""
         last = held[-1]
         assert type(last) is SideData
         cut = len(header.raw) - last.position
@@ -130,7 +130,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
 
     @staticmethod
     def _behind(item: SideData | StreamGap, header: ProxyHeader) -> SideData | StreamGap:
-        """Bytes behind a header, whose positions do not count it."""
+        """Return bytes behind a header with positions that do not count it."""
         if item.side != header.side:
             return item
         size = len(header.raw)
@@ -141,7 +141,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
 
 
 def _size_1(data: bytes) -> int | None:
-    """The bytes of a line of version 1; WAIT if more bytes will tell, None if it is none."""
+    """Return the length of a header of version 1; WAIT if more bytes are needed, None if it is not one."""
     end = data.find(b"\r\n", 0, LARGEST_1)
     if end < 0:
         return WAIT if len(data) < LARGEST_1 else None
@@ -149,7 +149,7 @@ def _size_1(data: bytes) -> int | None:
 
 
 def _size_2(data: bytes) -> int | None:
-    """The same of a header of version 2."""
+    """Return the same for a header of version 2."""
     if len(data) < FIXED:
         return WAIT
     size = FIXED + int.from_bytes(data[14:16], "big")
@@ -206,12 +206,12 @@ def _read_2(side: int, raw: bytes) -> ProxyHeader:
 
 
 def fields_at(raw: bytes) -> list[tuple[int, int, int]] | None:
-    """The fields behind the addresses of a header of version 2: type, start and end of the value; None where it is cut short."""
+    """Return type, start and end of value of the fields behind the addresses of a header of version 2; None if it is truncated."""
     family = raw[13] >> 4
     size = FAMILIES.get(family, ("", 0))[1]
     at = FIXED + 2 * size + 4 * (family in (1, 2))
     if raw[12] & 15 == 0 and at > len(raw):
-        # What a header of the balancer's own has is not looked at
+        # A LOCAL header, of the balancer itself, is not read
         return []
     return None if at > len(raw) else _fields(raw, at, len(raw)) if size else []
 

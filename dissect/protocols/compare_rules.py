@@ -1,9 +1,9 @@
-"""What of a protocol's messages is behaviour, and what is chance: the words of the tables that `golden` compares by.
+"""Rules for `check`: which parts of a protocol's messages are behaviour, and which differ by chance.
 
-A protocol says so in a table of its own folder (`Protocol.compare_rules`); without one, names that speak for themselves do
-(`golden.rules`). A field is named by its path without the numbers of lists, an entry of a list of keys and values by its key:
-`chunk.entries.offset`, `peer_properties["version"]`. `Open:virtual_host` speaks of one message only, `*.checksum` of that name at
-any depth, and whatever is said of a field is said of all below it.
+A protocol has a table of these in its own package (`Protocol.compare_rules`); the default goes by the names of fields (`golden.rules`). A
+field is given by its path without list indexes, an entry of a list of keys and values by its key: `chunk.entries.offset`,
+`peer_properties["version"]`. `Open:virtual_host` is for one message only, `*.checksum` for that name at any depth. A rule for a field
+applies to everything below it.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ Fields = dict[str, Any]
 
 
 class TotalRule(NamedTuple):
-    """Messages of one name whose division is chance: what they carry together counts, and not their place among the others."""
+    """Messages of one name that split their contents by chance: only the total contents are compared, not the order."""
 
     kind: Literal["request", "response", "one_way"]
     by: Callable[[Fields, Fields], str]
-    """Tells flows of one name apart, by the fields of a message and those of its request."""
+    """Returns the flow of a message, from its fields and those of its request."""
     items: Callable[[Fields, Fields], list[Any]] | None = None
-    """What a message carries: objects, or integers where `form` is "set"; None where that is nothing that counts."""
+    """Returns the contents of a message: objects, or integers if `form` is "set". None: contents are not compared."""
     content: tuple[str, ...] = ()
-    """The fields that the items stand for. Items are called as what is in the first of them."""
+    """The fields with these contents; the first gives the items their name."""
     form: Literal["list", "set"] = "list"
-    """Whether the order of the items counts. The other fields are compared by the values they have, each once."""
+    """Whether the order of the items counts. Of other fields the set of values is compared."""
 
 
 class CompareRules(NamedTuple):
-    """What is compared of a protocol's messages, and how."""
+    """How the messages of a protocol are compared."""
 
     dropped: tuple[str, ...] = ()
-    """Sizes, times, checksums, counters of a server's own: they differ between two recordings of one behaviour."""
+    """Fields that differ between recordings of the same behaviour: sizes, times, checksums, internal counters of a server."""
     paired: tuple[str, ...] = ()
-    """Ids that do nothing but tell which request is answered; one that is used twice is told."""
+    """Ids that only identify the request of a response; reuse is reported."""
     aliases: Mapping[str, tuple[str, ...]] = {}
-    """Ids that are renamed by first use, by what they are called then: {"session": ("session",)}."""
+    """Ids that are renamed in order of first use, by their new name: {"session": ("session",)}."""
     hosts: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     """Addresses or names of machines, and ports, renamed in the same way."""
     masked: Mapping[str, tuple[str, ...]] = {}
-    """What a word stands for: {"version": ('peer_properties["version"]',)}."""
+    """Fields replaced by a word: {"version": ('peer_properties["version"]',)}."""
     reduced: Mapping[str, Callable[[Any], str | None]] = {}
-    """The word that stands for a value, or None to leave it."""
+    """Functions that return the word for a value, None to keep it."""
     heartbeats: tuple[str, ...] = ()
-    """Messages that only say that a side is there."""
+    """Keep-alive messages."""
     handshake: tuple[str, ...] = ()
-    """Requests up to which, with their responses, a connection is being opened."""
+    """The requests of the handshake."""
     ready: tuple[str, ...] = ()
-    """Those of them of which one has to be answered for the connection to be open; without it any."""
+    """Those of which one must be answered to open the connection; empty: any."""
     releases: Mapping[str, str] = {}
-    """A layout with the servers that have it, in words."""
+    """Layouts with a description of their servers."""
     apart: tuple[str, ...] = ()
-    """Messages whose place among the others of their side is chance; among themselves it counts."""
+    """Messages whose order relative to others of their side is chance; their order among themselves counts."""
     flows: Mapping[str, tuple[TotalRule, ...]] = {}
-    """By the messages' name."""
+    """By message name."""
 
 
 class HandshakeProgress:
-    """How far a conversation gets with opening its connection. `from_start`: its beginning is there."""
+    """The progress of the handshake. `from_start`: the beginning of the conversation was captured."""
 
     __slots__ = ("done", "midway", "names", "opening", "step")
 
@@ -67,19 +67,19 @@ class HandshakeProgress:
         self.names = () if compare_rules is None else compare_rules.handshake
         self.opening = self.names if compare_rules is None else compare_rules.ready or self.names
         self.step: str | None = None
-        """How far that is, in words; None where nothing of it was seen."""
+        """The last step, as text; None if none was seen."""
         self.midway = False
-        """What was answered last is of the handshake, which is to go on, and none of its requests is open."""
+        """The last answer belongs to the handshake, which is not complete, and none of its requests is open."""
         self.done = not (self.names and from_start)
-        """Nothing more is to be learned."""
+        """No more messages need to be checked."""
 
     def unanswered(self, name: str) -> None:
-        """A request has no answer, or none so far."""
+        """Register a request without an answer so far."""
         if name in self.names:
             self.step, self.midway = f"{name}, without an answer", False
 
     def answered(self, name: str, outcome: str) -> bool:
-        """A request was answered; whether that opens the connection."""
+        """Register an answered request; return whether it opens the connection."""
         self.midway = False
         if name in self.names:
             self.done = outcome == "answered" and name in self.opening

@@ -1,7 +1,7 @@
-"""What the field tables of a protocol say of each field, all of them together: a tree by name.
+"""All field tables of a protocol combined: a tree of fields by name.
 
-Layouts tell types as objects. Tables of what is read by hand tell them in words, which are read here as well: `array of uint64`,
-`entry or sub-batch`, where the latter are the names of further tables.
+Layouts contain types as objects. Tables of formats read by hand contain them as text, which is parsed here: `array of uint64`, `entry or
+sub-batch`, where the latter are names of other tables.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from .protocol import Protocol
 NUMBERS = {one.name: one for one in vars(types).values() if isinstance(one, Number)}
 
 INT, BOOL, FLOAT, WORDS, LIST, OBJECT, OTHER = "int", "bool", "float", "text", "list", "object", "other"
-"""What a field may hold; `OTHER`: whatever the user put there (a document, an AMQP value), or what no table says."""
+"""Kinds of values; `OTHER`: any value of a user (a document, an AMQP value), or one that no table describes."""
 
 
 class RegisteredField:
-    """What the tables say of one field, all of them together."""
+    """One field, as described by all tables."""
 
     def __init__(self) -> None:
         self.kinds: set[str] = set()
         self.low = self.high = 0
         self.wide = False
-        """Integers of more than 64 bits are among the texts."""
+        """Some texts are integers of more than 64 bits."""
         self.items: RegisteredField | None = None
         self.members: dict[str, RegisteredField] = {}
         self.descriptions: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self.sized = False
-        """An object with a length of its own, behind whose members bytes may be left over (`trailing`)."""
+        """An object with its own length, behind whose members bytes may be left (`trailing`)."""
         self.labels: dict[str, None] = {}
-        """What the values of a field `..._label` may be, as far as they are known."""
+        """Known values of a field `..._label`."""
 
     def member(self, name: str) -> RegisteredField:
         return self.members.setdefault(name, RegisteredField())
@@ -87,11 +87,11 @@ class RegisteredField:
 
 
 class FieldRegistry:
-    """Reads the tables of one protocol."""
+    """The combined tables of one protocol."""
 
     def __init__(self, protocol: Protocol) -> None:
         self.parts: dict[str, list[Any]] = {}
-        """Tables of what is read by hand, by the name that a layout refers to them with."""
+        """Tables of formats read by hand, by the name used in layouts."""
         self.found = RegisteredField()
         for table in protocol.loaded.layouts:
             if table.kind == "part":
@@ -168,7 +168,7 @@ class FieldRegistry:
                 self.word(found, name)
 
     def table(self, into: RegisteredField, table: Any) -> None:
-        """What a table tells that is no layout."""
+        """Add a table that is not a layout."""
         self.rows(into, rows(table))
         for path, labels in getattr(table, "labels", {}).items():
             *above, name = path.split(".")

@@ -161,7 +161,7 @@ class LoadedProtocol(msgspec.Struct, frozen=True):
     code: tuple[str, ...] = ()
     """Paths of the labelled fields with the result of a response: the first present one counts."""
     server_time_ns: Callable[[Message], int | None] | None = None
-    """The nanoseconds that a response says the server worked on it."""
+    """How long (ns) the server worked on a request, according to its response."""
 
 
 class Protocol(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
-"""What in a protocol's messages is nobody else's business: the words of the tables that `scrub` overwrites by.
+"""Rules for `scrub`: which parts of a protocol's messages are confidential.
 
-A protocol says so in a table of its own folder (`Protocol.scrub_rules`); without one every text is taken for a name and all bytes for
-what users sent. Secrets are not in these tables: the layouts mark them. Fields are named as in `compare_rules`, `*` stands for anything.
+A protocol has a table of these in its own package (`Protocol.scrub_rules`); by default every text is a name and all bytes are payloads.
+Secrets are not in these tables: the layouts mark them. Fields are given as in `compare_rules`; `*` matches anything.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 from ..model import Message, Span
 
 What = Literal["secret", "payload", "key", "name", "text", "address"]
-"""A key is a name inside of a payload: like names, equal ones get equal replacements."""
+"""A key is a name inside a payload: like names, equal ones get equal replacements."""
 
 
 class SensitivePart(NamedTuple):
-    """Some bytes of a frame, and what they are; `number`: zeros do less harm there than letters."""
+    """Bytes of a frame and their kind; `number`: overwrite with zeros instead of letters."""
 
     start: int
     end: int
@@ -25,21 +25,21 @@ class SensitivePart(NamedTuple):
 
 
 class ScrubRules(NamedTuple):
-    """What may be overwritten in a protocol's messages, by paths of fields."""
+    """Which fields may be overwritten, by path."""
 
     payloads: tuple[str, ...] = ()
-    """What users sent: texts, bytes and numbers, but no lengths, counts and booleans."""
+    """Data of users: texts, bytes and numbers are overwritten, lengths, counts and booleans are not."""
     overwritten: tuple[str, ...] = ()
-    """What users sent and what structures it: all of the field is overwritten."""
+    """Data of users whose structure is overwritten, too."""
     names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
-    """Prose for people, which may hold names."""
+    """Prose, which may contain names."""
     addresses: tuple[str, ...] = ()
     packed: tuple[str, ...] = ()
-    """Bytes that unpack to what the spans of another buffer say."""
+    """Compressed bytes, whose contents are the spans of another buffer."""
     inside: Callable[[Message, Span, bytes], Iterable[SensitivePart] | None] | None = None
-    """What in a secret is one and what is a name, given the bytes behind its length; offsets count in these. None: all is secret."""
+    """Returns the secret parts and the names in a secret field, from the bytes behind its length. None: all is secret."""
     parts: Callable[[Message, bytes], Iterable[SensitivePart]] | None = None
-    """All parts of a frame, where paths cannot say it."""
+    """Returns all parts of a frame, where paths are not enough."""
     sums: Callable[[bytes, bytearray, Sequence[Span]], None] | None = None
-    """Makes checksums of a frame right again that were right before, given the frame as it was and as it is now."""
+    """Corrects checksums that were correct before, given the old and the new frame."""

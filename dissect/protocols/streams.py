@@ -1,7 +1,7 @@
-"""Which stream a message speaks of that names a publisher or a subscription only: what these were declared with.
+"""The stream of a message that names only a publisher or subscription: the one these were declared with.
 
-All of it is by the order of packets. What one side sent may be read before what the other side sent earlier, as missing bytes hold
-that back: an answer counts from its packet on even if its request is read later.
+Everything goes by the order of packets. Bytes of one side may be read before earlier bytes of the other, which wait for missing ones: an
+answer counts from its packet on, even if its request is read later.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 MAX_DECLARED, MAX_NAME, MAX_REUSES, MAX_EARLY = 512, 255, 8, 64
-"""So many publishers and subscriptions of a connection are remembered, with streams of names no longer than servers take, and the latest
-streams of one whose id was used again; and so many answers without a request."""
+"""Limits per connection: publishers and subscriptions, characters of a stream's name (as in servers), streams remembered for one reused
+id, and answers without a request."""
 
 When = tuple[int, int]
-"""A packet, and how many messages were read before; the latter tells where the packet does not."""
+"""The order of a packet, and the number of messages read before, which decides within a packet."""
 
 _WHEN = itemgetter(0)
 
 
 class Asked(NamedTuple):
-    """A request without an answer: what it declares, None if its answer names it, the stream, and the one it had; or what it deletes."""
+    """A request without an answer: what it declares (None if the answer names it), the new and the previous stream; or what it deletes."""
 
     when: When
     declared: Hashable
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 class Early(NamedTuple):
-    """An answer whose request was not read, or was lost: it is about one of `role`, or about `declared` if it names that."""
+    """An answer whose request was not read yet, or was lost: about `declared`, or, if it does not name that, about some of `role`."""
 
     when: When
     role: Hashable
@@ -44,27 +44,27 @@ class Early(NamedTuple):
 
 
 class DeclaredStreams(msgspec.Struct):
-    """The streams of a connection, by what was declared to publish to them or to read from them.
+    """The streams of a connection, by the publishers and subscriptions declared for them.
 
-    What was deleted keeps its stream until another one has its id: what comes late still speaks of that.
+    A deleted one keeps its stream until its id is reused, for messages that arrive late.
     """
 
     named: dict[Hashable, list[tuple[When, str | None]]] = {}
-    """Its streams, and from which packet on."""
+    """The streams of each, with the packet from which on they apply."""
     asked: dict[Hashable, Asked] = {}
     early: dict[Hashable, Early] = {}
     freed: dict[Hashable, When] = {}
-    """When it was asked last to delete it."""
+    """The last request to delete each."""
     dropped: list[When] = []
-    """When the server may have deleted some by itself, or have confirmed it in bytes that were lost."""
+    """When the server may have deleted some by itself, or confirmed that in lost bytes."""
     count: int = 0
     latest: int = 0
-    """The latest packet that changed something."""
+    """The latest packet with a change."""
     known: dict[Hashable, str | None] = {}
-    """What was looked up behind it."""
+    """A cache of lookups after it."""
 
     def at(self, declared: Hashable, order: int) -> str | None:
-        """Return the stream of this one at a packet; None if that is not known."""
+        """Return the stream of `declared` at a packet; None if unknown."""
         if order < self.latest:
             return self._look_up(declared, order)
         if declared not in self.known:
@@ -73,7 +73,7 @@ class DeclaredStreams(msgspec.Struct):
         return self.known[declared]
 
     def ask(self, key: Hashable, declared: Hashable, stream: Any, at_once: bool, order: int) -> None:
-        """One is declared; `at_once`: what follows is of the new one, even if the old one with its id has not gone yet."""
+        """Register a declaration; `at_once`: it applies from here on, even if an older one with its id still exists."""
         when = self._now(order)
         before = None if declared is None else self._look_up(declared, order)
         stream = stream if isinstance(stream, str) and len(stream) <= MAX_NAME else None
@@ -82,13 +82,13 @@ class DeclaredStreams(msgspec.Struct):
         self._wait(key, Asked(when, declared, stream, before))
 
     def delete(self, key: Hashable, declared: Hashable, order: int) -> None:
-        """It is asked to delete one."""
+        """Register a request to delete one."""
         self.freed[declared] = when = self._now(order)
         _bound(self.freed)
         self._wait(key, Asked(when, declared, deletes=True))
 
     def answer(self, key: Hashable, role: Hashable, declared: Hashable, accepted: bool, order: int, deletes: bool = False) -> None:
-        """What was asked for is there, or gone, or not."""
+        """Register the answer to a declaration or deletion."""
         found = Early(self._now(order), role, declared, accepted, deletes)
         asked = self.asked.get(key)
         if asked is not None and asked.when <= found.when:
@@ -102,12 +102,12 @@ class DeclaredStreams(msgspec.Struct):
             self._forget(self.early.pop(next(iter(self.early))))
 
     def drop(self, order: int) -> None:
-        """The server may have deleted some."""
+        """Register that the server may have deleted some."""
         insort(self.dropped, self._now(order))
         del self.dropped[:-MAX_EARLY]
 
     def _now(self, order: int) -> When:
-        """Something changes with this packet."""
+        """Return the time of a change with this packet, and clear the cache."""
         self.count += 1
         self.latest = max(self.latest, order)
         self.known.clear()
@@ -135,7 +135,7 @@ class DeclaredStreams(msgspec.Struct):
             self._name(declared, asked.stream if answer.accepted else asked.before, answer.when)
 
     def _may_be(self, declared: Hashable, since: When, answer: Early) -> bool:
-        """Whether an answer may be about this one, that was declared at `since`: a server does not accept an id again that is in use."""
+        """Return whether an answer may be about this one, declared at `since`: servers do not accept an id that is in use."""
         if answer.deletes:
             return False
         if answer.declared is not None or answer.role is None:
@@ -146,7 +146,7 @@ class DeclaredStreams(msgspec.Struct):
         return any(since < when <= answer.when for when in free)
 
     def _forget(self, answer: Early) -> None:
-        """An answer is kept no longer: what it may be about is not known any more."""
+        """Drop an answer: the streams that it may have changed are unknown from now on."""
         if answer.accepted:
             for declared in [one for one in self.named if self._may_be(one, (-1, 0), answer)]:
                 self.named[declared] = [one for one in self.named[declared] if one[0] > answer.when]
