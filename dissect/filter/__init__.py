@@ -1,7 +1,7 @@
-"""Asks records a question: `compile_filter('name == Open and latency > 20ms')` is a predicate, `compile_columns` chooses values.
+"""Selects records and values: `compile_filter('name == Open and latency > 20ms')` returns a predicate, `compile_columns` a list of values.
 
 grammar.py   text       -> Node        a lark grammar
-names.py     a name     -> Meaning     which keys of records, and which fields of which protocols, it stands for
+names.py     a name     -> Meaning     the keys of records and the fields of protocols that it refers to
 literals.py  a value    -> Test        what it is, held against the types that the name has
 build.py     Node       -> Filter      one Python predicate for each kind of record
 columns.py   names      -> Columns     the values of a record under these names

@@ -1,7 +1,7 @@
-"""Terms become one Python predicate for each kind of record.
+"""Compiles terms to one Python predicate for each kind of record.
 
-What cannot be true of a kind of record (a gap has no name) is left out where the predicate is made, and of several terms those that look at
-keys come before those that look into fields. Constants reach the generated text by name only.
+Terms that cannot be true for a kind of record (a gap has no name) are removed at compile time, and terms on keys are evaluated before
+terms on fields. Constants reach the generated text by name only.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ TRUE, FALSE = "True", "False"
 
 
 class May:
-    """Stands for a `Head`: whether the message may be kept."""
+    """Key of the predicate on a `Head`: whether the message may be kept."""
 
 
 class Must:
-    """And whether it will be, whatever its fields are."""
+    """Key of the predicate on a `Head`: whether the message is kept whatever its fields are."""
 
 
 ON: dict[type, type] = {May: Must, Must: May}
-"""What the opposite of a term that may or must hold does."""
+"""The key of a negated term."""
 
 OF_HEADS = frozenset(("record", "protocol", "conversation", "port", "ip", "name", "kind"))
-"""What is known then."""
+"""Names known for a `Head`."""
 
 LISTS = tuple(one.option for one in SETTINGS.values() if one.written == "list")
-"""What brings labels."""
+"""Options that provide labels."""
 
 CHEAP, DERIVED, DEEP = range(3)
-"""What a term costs: a key, what is derived from some, fields."""
+"""Cost of a term: a key, a derived value, fields."""
 
 SHORT_NS = 1_000
-"""A time without a unit that is shorter was hardly meant in nanoseconds."""
+"""A time without a unit below this was probably not meant in nanoseconds."""
 
 
 class _Piece(NamedTuple):
@@ -75,11 +75,11 @@ class _Piece(NamedTuple):
 class Filter:
     """A compiled filter.
 
-    `reads_raw`: whether it looks at the bytes of messages, which takes `Options.detail`.
-    `reads_fields`: whether it looks into `fields`, or at what is wrong with them, so that these have to be complete.
-    `wanted`: whether it may keep a message of which a `Head` is known; None where that tells nothing.
-    `kinds`: the kinds of records for which it may hold at all.
-    `hints`: what looks like a slip, though it is none by the rules.
+    `reads_raw`: whether it reads the bytes of messages, which needs `Options.detail`.
+    `reads_fields`: whether it reads `fields`, notes or faults, so that messages must be decoded completely.
+    `wanted`: whether it may keep a message with this `Head`; None if a head never decides.
+    `kinds`: the kinds of records that it can match.
+    `hints`: valid parts that are probably mistakes.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Filter:
         self._earlier = earlier
 
     def keeps(self, record: Record) -> bool:
-        """Whether the filter holds for a record. It has to be asked about all records of a run, in their order."""
+        """Return whether a record matches. Call it for all records of a run, in order."""
         if self._earlier is not None:
             self._earlier.learn((record,))
         return bool(self._tests[type(record)](record))
 
     def select(self, records: Iterable[Record]) -> list[Record]:
-        """The records for which it holds."""
+        """Return the records that match."""
         if self._earlier is not None:
             return [record for record in records if self.keeps(record)]
         tests = self._tests
@@ -121,7 +121,7 @@ class Filter:
             self._earlier.begin(time_ns)
 
     def learn(self, records: Iterable[Record]) -> None:
-        """Be told of records that are not asked about; `keeps` and `select` look at theirs themselves."""
+        """Learn from records not passed to `keeps` or `select`, which learn from theirs."""
         if self._earlier is not None:
             self._earlier.learn(records)
 
@@ -130,7 +130,7 @@ class Filter:
 
 
 def compile_filter(text: str, options: Options | None = None) -> Filter:
-    """The filter that `text` says; raises `FilterError` with the place of what is wrong."""
+    """Compile a filter; raise `FilterError` with the place of the error."""
     options = options or Options()
     builder = _Builder(text, names_of() if options.verbs is None else NameTable(options), options.show_secrets)
     node = parse(text)
@@ -138,10 +138,10 @@ def compile_filter(text: str, options: Options | None = None) -> Filter:
 
 
 OF_EARLIER = ("client", "server", RELATIVE, DELTA)
-"""What earlier records tell."""
+"""Names derived from earlier records."""
 
 _OF_BODIES = (f"r.{FIELDS}", "r.notes", "r.fault")
-"""What lacks something where bodies are not decoded."""
+"""Keys that are incomplete if bodies are not decoded."""
 
 
 class _Builder:
@@ -182,7 +182,7 @@ class _Builder:
         return name
 
     def pieces(self, node: Node) -> dict[type, _Piece]:
-        """The text of a term for each kind of record."""
+        """Return the text of a term for each kind of record."""
         match node:
             case Exists(name=name):
                 return self._there(name)
@@ -212,7 +212,7 @@ class _Builder:
             value = Value(name.text, name.text, False, name.start, name.end)
             return self._compare(Compare(name._replace(parts=(PROTOCOL,), text=PROTOCOL), "==", (value,)))
         meaning = self.meaning(name)
-        # Messages are in the tables, which are read for fields alone
+        # Only names of fields need the tables, which contain the messages
         valued = self.names.key_with(name.text, bool(meaning.paths))
         if valued is not None:
             self.hints.append(f"{name} alone tests for a field with that name; did you mean {valued} == {name.text}?")
@@ -225,7 +225,7 @@ class _Builder:
         of_key: Callable[[Key], _Piece],
         of_path: Callable[[Path], list[tuple[tuple[str, ...], Test]]],
     ) -> dict[type, _Piece]:
-        """A term for each kind of record, which have either keys of a name or paths."""
+        """Return a term for each kind of record that has a key or a path of this name."""
         pieces: dict[type, _Piece] = dict.fromkeys(RECORDS, _Piece(FALSE, CHEAP))
         pieces |= {record: of_key(key) for record, key in meaning.keys.items()}
         if meaning.paths:
@@ -234,7 +234,7 @@ class _Builder:
         return pieces | _of_heads(name, pieces[Message])
 
     def _deep(self, pairs: dict[str, list[tuple[tuple[str, ...], Test]]]) -> _Piece:
-        """A term over fields: for each protocol its paths, each with its test."""
+        """Return a term over fields: the paths of each protocol, each with its test."""
         self.reads_fields = True
         table = self.constant({protocol: tuple(some) for protocol, some in pairs.items()}.get)
         return _Piece(f"some(r.fields, {table}(r.protocol, ()))", DEEP)
@@ -258,12 +258,12 @@ class _Builder:
         return _opposite(pieces) if term.operator == "!=" else pieces
 
     def _below(self, name: Name, meaning: ResolvedName) -> str | None:
-        """The value of a field that is one in some messages, and an object that has one in others."""
+        """Return the name of the value of a field that is an object in some messages; None for others."""
         both = any(OBJECT in path.kinds and len(path.kinds) > 1 for paths in meaning.paths.values() for path in paths)
         return f"{name.text}.value" if both and self.names.resolve((*name.parts, "value")) is not None else None
 
     def _hint(self, term: Compare) -> None:
-        """A name that no table has may still be that of a message, but hardly is; and what is called a command elsewhere is a name here."""
+        """Add hints for unknown message names, which are probably misspelt, and for `command`, which is `name` here."""
         for value in term.values:
             if term.name.text == "command" and self.names.is_message(value.text):
                 self.hints.append(f"command is a field name; did you mean name {term.operator} {value.text}?")
@@ -279,7 +279,7 @@ class _Builder:
         test, wants = found
         source, cost = key.source, _cost(key)
         if source.startswith("'"):
-            # The kind of a record is known before there is one
+            # The kind of a record is known at compile time
             return _Piece(TRUE if test(source[1:-1]) else FALSE, CHEAP)
         if key.source == "r.time_ns" and fitting.term.operator in ("contains", "matches"):
             source = "rfc3339(r.time_ns)"
@@ -293,7 +293,7 @@ class _Builder:
 
 
 class _Fitting:
-    """The values of a comparison, held against every type that the name has: one that fits none is an error."""
+    """Matches the values of a comparison with every type of the name: a value that fits none is an error."""
 
     def __init__(self, builder: _Builder, term: Compare) -> None:
         self.builder = builder
@@ -302,12 +302,12 @@ class _Fitting:
         self._fits: set[int] = set()
 
     def key(self, key: Key) -> tuple[Test, list[Want] | None] | None:
-        """The test of a key, and what it wants where that is all there is to it; None: no value fits."""
+        """Return the test of a key, and the wanted values if the test is a plain equality; None: no value fits."""
         test, _, wants = self._test(key.kinds, (), key.choices, False)
         return None if test is None else (test, wants)
 
     def path(self, path: Path) -> list[tuple[tuple[str, ...], Test]]:
-        """Where to look for values and labels, and how to test them."""
+        """Return the steps to values and labels, with their tests."""
         test, labels, _ = self._test(path.kinds, path.labels, (), path.wide)
         pairs = [(path.steps, test)] if test is not None else []
         return pairs if labels is None else [*pairs, (path.label_steps, labels)]
@@ -346,7 +346,7 @@ class _Fitting:
             self._misfits[at] = misfit
 
     def end(self, more: str) -> None:
-        """Raise what is wrong with the first value that fits nothing, with `more` to say of it."""
+        """Raise the error for the first value that fits no type, with `more` appended."""
         for at, value in enumerate(self.term.values):
             if at not in self._fits:
                 reason = self._misfits[at].reason
@@ -358,7 +358,7 @@ def _cost(key: Key) -> int:
 
 
 def _of_heads(name: Name, piece: _Piece) -> dict[type, _Piece]:
-    """What a term over a message says before its fields are known."""
+    """Return the predicates of a term before fields are known."""
     known = piece.text in (TRUE, FALSE)
     if not known and name.text not in OF_HEADS:
         return {May: _Piece(TRUE, CHEAP), Must: _Piece(FALSE, CHEAP)}
@@ -382,7 +382,7 @@ def _negated(piece: _Piece) -> _Piece:
 
 
 def _joined(parts: list[dict[type, _Piece]], word: str, empty: str, decided: str) -> dict[type, _Piece]:
-    """Several terms, the cheap ones first; `decided` is what one of them makes of all, `empty` what says nothing."""
+    """Join terms, the cheapest first; one `decided` decides the result, `empty` ones are left out."""
     joined = {}
     for record in parts[0]:
         pieces = sorted((one[record] for one in parts), key=lambda piece: piece.cost)

@@ -34,12 +34,12 @@ class Columns:
         self._earlier.begin(time_ns)
 
     def learn(self, records: Iterable[Record]) -> None:
-        """To be told of all records of a run in their order, also of those that are not shown, before their values are asked for."""
+        """Learn from all records of a run in order, shown or not, before their values are requested."""
         self._earlier.learn(records)
 
 
 def compile_columns(names: Sequence[str], options: Options | None = None) -> Columns:
-    """The values that these names stand for; an unknown one raises `UsageError` with the nearest."""
+    """Return the columns for these names; raise `UsageError`, with the nearest name, for an unknown one."""
     known = names_of() if options is None or options.verbs is None else NameTable(options)
     earlier = Earlier()
     return Columns(names, [_getters(name, known, earlier) for name in names], earlier)

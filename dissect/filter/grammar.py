@@ -1,4 +1,4 @@
-"""The language of filters: text to a tree of terms, each with its place in the text."""
+"""The filter language: parses text to a tree of terms, each with its place in the text."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ there: NAME
 compare: NAME OPERATOR _value
 member: NAME "in" "{" _value ("," _value)* "}"
 search: NAME (CONTAINS | MATCHES) _value
-_value: BARE | QUOTED
+_value: WORD | QUOTED
 
 CONTAINS: "contains"
 MATCHES: "matches" | "~"
 OPERATOR: /==|!=|<=|>=|<|>|(?:eq|ne|le|ge|lt|gt)\b/
 NAME: /[^\W\d][\w$-]*(?:\.[\w$-]+|\[(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\])*/s
 QUOTED: /"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/s
-BARE: /[^\s(){},"'=<>!&|]+/
+WORD: /[^\s(){},"'=<>!&|]+/
 %ignore /\s+/
 """
 
@@ -37,27 +37,27 @@ _ESCAPED = re.compile(r"""\\(?:([\\'"])|u([0-9a-fA-F]{4})|U((?:000[0-9a-fA-F]|00
 _PATTERN_ESCAPED = re.compile(r"""\\(?:u([0-9a-fA-F]{4})|U((?:000[0-9a-fA-F]|0010)[0-9a-fA-F]{4})|.)""", re.DOTALL)
 _RAW_ESCAPED = re.compile(r"""\\([^\x20-\x7e])|\\.""", re.DOTALL)
 _WRITTEN = re.compile(r"""((?:"(?:[^"\\]|\\.)*+"?)|(?:'(?:[^'\\]|\\.)*+'?))|\s|([^\s(){},"'=<>!&|]+)""", re.DOTALL)
-"""What an expression is made of, as far as its characters go: texts in quotes, blanks, words."""
+"""Lexical parts of an expression: quoted texts, spaces, words."""
 
 BACKSLASH, QUOTE = "\\", '"'
 KEYWORDS = ("and", "or", "not", "in", "contains", "matches")
 
 SYMBOLS = {"&": "and", "|": "or"}
-"""What is none of these, though it looks so."""
+"""Single symbols that are not operators, and what to write for them."""
 
 WORDS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "~": "matches"}
-"""What operators are called besides."""
+"""Other spellings of operators."""
 
 TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-"""What may stand behind a number."""
+"""Units after a number."""
 
-ECHOED = 40
-"""Characters of a name or value that are told."""
+MAX_SHOWN = 40
+"""Characters of a name or value shown in messages."""
 
 LENGTH_LIMIT = 65_536
 DEPTH_LIMIT = 40
-"""Parentheses and `not` in each other; Python's own compiler takes no more than some hundred."""
+"""Nested parentheses and `not`; Python's own compiler is limited to some hundred."""
 
 
 class Name(NamedTuple):
@@ -79,7 +79,7 @@ class BracketEntry(str):
 
 
 class Value(NamedTuple):
-    """What stands on the right; `text` without its quotes, `pattern` the same for a regular expression."""
+    """The right side; `text` without its quotes, `pattern` the same as a regular expression."""
 
     text: str
     pattern: str
@@ -89,7 +89,7 @@ class Value(NamedTuple):
 
 
 class Exists(NamedTuple):
-    """A bare name: is there something?"""
+    """A name alone: tests for presence."""
 
     name: Name
 
@@ -123,7 +123,7 @@ def _parser() -> Lark:
 
 
 def parse(text: str) -> Node:
-    """The terms of a filter; what cannot be read is a `FilterError`."""
+    """Return the terms of a filter; raise `FilterError` for invalid syntax."""
     if len(text) > LENGTH_LIMIT:
         raise FilterError(f"the filter has {len(text):,} characters; the limit is {LENGTH_LIMIT:,}", text, 0, 1)
     if not text.strip():
@@ -136,7 +136,7 @@ def parse(text: str) -> Node:
 
 
 def _wrong(error: UnexpectedInput, text: str) -> FilterError:
-    """What is wrong in words, and where."""
+    """Return the error for invalid syntax, with its place."""
     ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
     at = len(text) if ended or error.pos_in_stream is None else error.pos_in_stream
     wanted = _accepted(text[:at])
@@ -144,7 +144,7 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
     symbol = next((one for one in SYMBOLS if rest.startswith(one)), None)
     end = at + len(symbol or (error.token if isinstance(error, UnexpectedToken) else " "))
     word = next(iter(rest.split(None, 1)), "")
-    value = bool(wanted & {"BARE", "QUOTED"})
+    value = bool(wanted & {"WORD", "QUOTED"})
     operator = "OPERATOR" in wanted
     after_number = "AND" in wanted and text[:at].rstrip()[-1:].isdigit()
     causes = (
@@ -163,12 +163,12 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
         ("RPAR" in wanted, "a parenthesis is not closed" if ended else "`and`, `or` or ) was expected here"),
         (True, "`and` or `or` was expected here"),
     )
-    what = next(told for holds, told in causes if holds)
+    what = next(cause for applies, cause in causes if applies)
     return FilterError(what, text, at, max(end, at + 1))
 
 
 def _accepted(text: str) -> set[str]:
-    """What may stand behind this beginning of a filter."""
+    """Return the tokens accepted after this start of a filter."""
     if not text.strip():
         return {"NAME"}
     try:
@@ -177,8 +177,8 @@ def _accepted(text: str) -> set[str]:
         return set(error.accepts or ())
     except UnexpectedCharacters:
         return set()
-    # Behind a whole term: one that is a bare name may go on
-    return {"AND", "OR"} | ({"OPERATOR"} if "BARE" in _accepted(f"{text} ==") else set())
+    # After a complete term: a name alone may continue
+    return {"AND", "OR"} | ({"OPERATOR"} if "WORD" in _accepted(f"{text} ==") else set())
 
 
 def _node(tree: Any, text: str, depth: int) -> Node:
@@ -210,22 +210,22 @@ def _name(token: Any) -> Name:
 
 
 def parts_of(text: str) -> tuple[str, ...]:
-    """The parts of a name: `a.b["c.d"]` as a, b, c.d."""
-    return tuple(BracketEntry(unquoted(entry)) if entry else plain for plain, entry in _PARTS.findall(text))
+    """Return the parts of a name: `a.b["c.d"]` as a, b, c.d."""
+    return tuple(BracketEntry(unquoted(entry)) if entry else word for word, entry in _PARTS.findall(text))
 
 
 def unquoted(text: str) -> str:
-    """Return the text in quotes: a backslash makes the quote or backslash behind it a character, `\\u` or `\\U` a number."""
+    """Return the text in quotes: a backslash escapes a quote or backslash, `\\u` and `\\U` a code point."""
     return _ESCAPED.sub(lambda found: found[1] or chr(int(found[2] or found[3], 16)), text[1:-1])
 
 
 def shortened(text: str) -> str:
-    """What is told of a name or a value that may be long."""
-    return text if len(text) <= ECHOED else f"{text[:ECHOED]}..."
+    """Return a name or value shortened for messages."""
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def quoted(text: str) -> str:
-    """Text as a filter has it in quotes, or as it is if it is a word."""
+    """Return text as a filter needs it: in quotes unless it is a word."""
     if (text.isalnum() or text.isidentifier()) and text not in KEYWORDS:
         return text
     return f'"{_escaped(text.replace(BACKSLASH, 2 * BACKSLASH).replace(QUOTE, BACKSLASH + QUOTE))}"'
@@ -250,7 +250,7 @@ def printable(expression: str) -> str:
 
 
 def _pattern(text: str) -> str:
-    """Return the regular expression in quotes, which has its own backslashes: of ours there are those of the quote and of numbers."""
+    """Return the regular expression in quotes: only escapes of the quote and of code points are resolved, all others are its own."""
 
     def written(found: re.Match[str]) -> str:
         number = found[1] or found[2]
@@ -260,9 +260,9 @@ def _pattern(text: str) -> str:
 
 
 def _value(token: Any, text: str) -> Value:
-    said = str(token)
+    word = str(token)
     if token.type == "QUOTED":
-        return Value(unquoted(said), _pattern(said), True, token.start_pos, token.end_pos)
-    if said in KEYWORDS:
-        raise FilterError(f"a value was expected here; put quotes around {said} to use it as text", text, token.start_pos, token.end_pos)
-    return Value(said, said, False, token.start_pos, token.end_pos)
+        return Value(unquoted(word), _pattern(word), True, token.start_pos, token.end_pos)
+    if word in KEYWORDS:
+        raise FilterError(f"a value was expected here; put quotes around {word} to use it as text", text, token.start_pos, token.end_pos)
+    return Value(word, word, False, token.start_pos, token.end_pos)

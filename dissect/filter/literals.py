@@ -1,6 +1,6 @@
-"""What stands on the right side: text, held against the types that a name has, becomes a test of values.
+"""Converts the right side of a comparison: text and the types of a name become a test of values.
 
-A `Misfit` says why a value cannot be compared with a type; only when it fits none of a name's types is that an error.
+A `Misfit` is the reason why a value cannot be compared with a type; it is an error only if the value fits no type of the name.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..patterns import linear
 from ..protocols.field_registry import BOOL, FLOAT, INT, OTHER, WORDS
 from .grammar import SIZES, TIMES, Value, shortened
 from .names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
-from .values import REMEMBERED, Test, split
+from .values import CACHE_SIZE, Test, split
 
 DIGITS_LIMIT = 400
 WIDE_LIMIT = 64
-"""Characters of a number, and of an integer that is written as text."""
+"""Characters of a number, and of an integer in text form."""
 
 _NUMBER = re.compile(r"([+-]?(?:0x[0-9a-fA-F]+|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?))([^\W\d]*)")
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9})\d*)?)?)?(Z|z|[+-]\d\d:\d\d)?", re.ASCII)
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 ORDER: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
@@ -33,7 +33,7 @@ Network = IPv4Network | IPv6Network
 
 
 class Misfit(Exception):
-    """Why a value does not fit a type; `about`: the fault is the value's own, not that the type is another one."""
+    """Why a value does not fit a type; `about`: the value itself is wrong, not its type."""
 
     def __init__(self, reason: str, about: bool = False) -> None:
         self.reason = reason
@@ -42,7 +42,7 @@ class Misfit(Exception):
 
 
 class Want(NamedTuple):
-    """What a value may be, for one type of field; `labels` in the spelling in which they are compared."""
+    """Accepted values for one type of field; `labels` are normalised by `same_label`."""
 
     numbers: tuple[int | float, ...] = ()
     texts: tuple[str, ...] = ()
@@ -52,12 +52,12 @@ class Want(NamedTuple):
 
 
 def same_label(text: str) -> str:
-    """A label in the spelling in which labels are compared."""
+    """Return a label normalised for comparison."""
     return text.lower().replace("_", " ")
 
 
 def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Want:
-    """What `value` means for a field of these types; raises `Misfit`."""
+    """Return the accepted values of `value` for a field of these types; raise `Misfit`."""
     numbers: list[int | float] = []
     texts: list[str] = []
     booleans: list[bool] = []
@@ -65,7 +65,7 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
     if ENDPOINT in kinds or ADDRESS in kinds:
         return Want(ends=(_end(value.text, ENDPOINT in kinds),))
     if TIME in kinds:
-        if INT in kinds and _WHOLE.fullmatch(value.text) and not value.quoted:
+        if INT in kinds and _INTEGER.fullmatch(value.text) and not value.quoted:
             return Want(numbers=(_number(value.text, None),))
         return Want(numbers=(_time(value.text),))
     if DURATION in kinds:
@@ -96,8 +96,8 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
         if any(same_label(one) == wanted for one in labels):
             return Want(labels=(wanted,))
         near = nearest(wanted, map(same_label, labels))
-        told = next((one for one in labels if same_label(one) == near), None)
-        more = f"did you mean {told}?" if told else f"it has {_or(labels, 6)}"
+        label = next((one for one in labels if same_label(one) == near), None)
+        more = f"did you mean {label}?" if label else f"it has {_or(labels, 6)}"
         raise Misfit(f"has no label {shortened(value.text)}; {more}", True)
     if misfit is not None and not value.quoted:
         raise misfit
@@ -108,7 +108,7 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
 
 
 def equal(wants: Iterable[Want], wide: bool = False) -> tuple[Test | None, Test | None]:
-    """Tests whether a value is one of these: for values, and for labels."""
+    """Return tests for equality with one of these: of values, and of labels."""
     wants = list(wants)
     ends = tuple(end for want in wants for end in want.ends)
     if ends:
@@ -141,7 +141,7 @@ def _label_in(labels: frozenset[str]) -> Test:
 
 
 def ordered(operator: str, value: Value, kinds: frozenset[str]) -> Test:
-    """A test by order, which only numbers and times have; raises `Misfit`."""
+    """Return a test by order, for numbers and times; raise `Misfit`."""
     if kinds & {ENDPOINT, ADDRESS}:
         raise Misfit("is an address, and addresses have no order; compare a prefix such as 10.0.0.0/8 with ==", True)
     if not kinds & {INT, FLOAT, DURATION, TIME, OTHER}:
@@ -155,7 +155,7 @@ def ordered(operator: str, value: Value, kinds: frozenset[str]) -> Test:
             return compare(value, limit)
         if kind is tuple:
             return compare(value[1] if operator in (">", ">=") else value[0] or value[1], limit)
-        if kind is str and len(value) < WIDE_LIMIT and _WHOLE.fullmatch(value):
+        if kind is str and len(value) < WIDE_LIMIT and _INTEGER.fullmatch(value):
             return compare(int(value), limit)
         return False
 
@@ -163,7 +163,7 @@ def ordered(operator: str, value: Value, kinds: frozenset[str]) -> Test:
 
 
 def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool) -> Test:
-    """A test for a part of a text, or a regular expression; raises `Misfit`."""
+    """Return a test for a part of a text, or a regular expression; raise `Misfit`."""
     if not labelled and not kinds & {WORDS, OTHER, ENDPOINT, ADDRESS, TIME}:
         what = "a number" if kinds & {INT, FLOAT, DURATION} else "true or false" if BOOL in kinds else "an object"
         raise Misfit(f"is {what}; {operator} works on text only", True)
@@ -176,7 +176,7 @@ def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool)
                 return octets in value or part in value.hex()
             return type(value) is str and (part in value or octets in _octets(value))
 
-        # An empty part is in every text that is there
+        # An empty part is in every text
         return inside
     search = pattern(value.pattern)
 
@@ -188,7 +188,7 @@ def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool)
 
 
 def _octets(text: str) -> bytes:
-    """The bytes that a text is the digits of, as those of a field are shown; none where it is any other."""
+    """Return the bytes of a text of hex digits; empty for other text."""
     try:
         return b"" if len(text) % 2 or not text.isalnum() else bytes.fromhex(text)
     except ValueError:
@@ -196,12 +196,12 @@ def _octets(text: str) -> bytes:
 
 
 def pattern(text: str) -> Callable[[str], bool]:
-    """Searches with a regular expression; raises `Misfit`."""
+    """Return a search with a regular expression; raise `Misfit`."""
     try:
         search = linear(text).search
     except ValueError as error:
         raise Misfit(f"cannot be searched: not a valid regular expression ({error})", True) from None
-    # Of text RE2 would look up where in it the match is, which takes as long as the search
+    # For text RE2 would convert the match position, which takes as long as the search
     return lambda text: search(text.encode("utf-8", "replace")) is not None
 
 
@@ -222,7 +222,7 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
         factor = units[unit]
     if "x" in digits:
         return int(digits, 16) * factor
-    if _WHOLE.fullmatch(digits):
+    if _INTEGER.fullmatch(digits):
         return int(digits) * factor
     try:
         exact = Decimal(digits) * factor
@@ -267,15 +267,15 @@ def _time(text: str) -> int:
 
 
 def _end(text: str, with_port: bool) -> tuple[Network, int | None]:
-    """A prefix (of one address, where it is that), and a port."""
+    """Parse an address or prefix, with an optional port."""
     port = None
-    bare = text
+    address = text
     if with_port and (text.startswith("[") or text.count(":") == 1):
-        address, colon, digits = text.rpartition(":")
-        if colon and not address.endswith(":") and digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) < 65_536:
-            bare, port = address, int(digits)
+        host, colon, digits = text.rpartition(":")
+        if colon and not host.endswith(":") and digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) < 65_536:
+            address, port = host, int(digits)
     try:
-        network = ip_network(bare.strip("[]") if bare.startswith("[") else bare, strict=False)
+        network = ip_network(address.strip("[]") if address.startswith("[") else address, strict=False)
     except ValueError:
         forms = "192.0.2.1, 10.0.0.0/8 or 192.0.2.1:5552" if with_port else "192.0.2.1 or 10.0.0.0/8"
         raise Misfit(f"is an address; {shortened(text)} is not an address; write {forms}") from None
@@ -283,9 +283,9 @@ def _end(text: str, with_port: bool) -> tuple[Network, int | None]:
 
 
 def _at(ends: tuple[tuple[Network, int | None], ...]) -> Test:
-    """Tests endpoints and bare addresses."""
+    """Return a test of endpoints and addresses without port."""
 
-    @lru_cache(REMEMBERED)
+    @lru_cache(CACHE_SIZE)
     def within(text: str) -> bool:
         address, port = split(text) if text.startswith("[") or text.count(":") == 1 else (text, None)
         parsed = ip_address(address)

@@ -1,4 +1,4 @@
-"""What a name stands for: keys of the JSON contract, what is derived from them, and the declared fields of every protocol.
+"""Resolves names: keys of the JSON contract, values derived from them, and the declared fields of every protocol.
 
 All of it is read off the records' own structs and the protocols' tables, so a new kind of record or a new protocol is known by itself.
 """
@@ -28,13 +28,13 @@ RELATIVE, DELTA = "relative", "delta"
 """The time since the first record, and since the message before in the conversation."""
 
 DURATION, TIME, ENDPOINT, ADDRESS = "duration", "time", "endpoint", "address"
-"""Types that only keys have, beside those of declared fields."""
+"""Types of keys, in addition to those of declared fields."""
 
 SHORT = {"latency": "latency_ns", "waited": "waited_ns", "quiet": "quiet_ns"}
-"""What stands for the key of a time, where some record has it."""
+"""Names for keys of times."""
 
 CLOSED = ("outcome",)
-"""Keys whose values some record knows all of, though another says no more than that they are text."""
+"""Keys whose values are listed by one record and plain text in another."""
 
 FRAME = "frame.number"
 """The packets of a message, from the first to the last."""
@@ -49,7 +49,7 @@ AS_IN_TSHARK = {
     "ipv6.src": "src",
     "ipv6.dst": "dst",
 }
-"""What is called otherwise there, and here as well."""
+"""tshark names that are accepted here too."""
 
 FROM_TSHARK = {
     "frame.time": "time",
@@ -66,10 +66,10 @@ FROM_TSHARK = {
     "_ws.col.info": "name",
     "scylla": "seastar-rpc",
 }
-"""What is called otherwise there."""
+"""tshark names with their equivalents."""
 
-FOREIGN = ("_ws.", "eth.", "ip.", "ipv6.", "tcp.", "udp.")
-"""How names begin that are like none of ours, though they may look so."""
+TSHARK_PREFIXES = ("_ws.", "eth.", "ip.", "ipv6.", "tcp.", "udp.")
+"""Prefixes of tshark names without an equivalent."""
 
 _MEMBER = re.compile(r"(\w+(?:\.\w+)*)(?:\.|\[)([\w$-]+)\]?")
 
@@ -83,11 +83,11 @@ _OF_TYPE: dict[Any, tuple[str, ...]] = {
     Ellipsis: (),
 }
 _SPECIAL = {"src": {ENDPOINT}, "dst": {ENDPOINT}, "time": {TIME}, "time_ns": {TIME, INT}}
-"""Keys that are more than their type says."""
+"""Types of keys that are more specific than their annotation."""
 
 
 class Key(NamedTuple):
-    """A key of one kind of record, or what is derived from some: an expression over the record `r`, and the types of its values."""
+    """A key, or derived value, of one kind of record: an expression over the record `r`, and the types of its values."""
 
     source: str
     kinds: frozenset[str]
@@ -98,7 +98,7 @@ class Key(NamedTuple):
 
 
 class Free(str):
-    """A step into what nobody declares: a member, or an entry of a list of keys and values."""
+    """A step below an undeclared value: a member, or an entry of a list of keys and values."""
 
     __slots__ = ()
 
@@ -117,19 +117,19 @@ class Path(NamedTuple):
 
 
 class ResolvedName(NamedTuple):
-    """What a name stands for, by kind of record and by protocol."""
+    """The keys and paths of a name, by kind of record and by protocol."""
 
     keys: Mapping[type, Key]
     paths: Mapping[str, tuple[Path, ...]]
 
 
 def tag_of(record: type[msgspec.Struct]) -> str:
-    """What `record` says of this kind."""
+    """Return the value of `record` for this kind."""
     return str(record.__struct_config__.tag)
 
 
 def _kinds(annotation: Any) -> tuple[set[str], bool, tuple[str, ...], type | None]:
-    """What an annotation of a record says: types, whether it is a list, all the values there are, and the struct it is."""
+    """Return what an annotation declares: types, whether it is a list, all its values, and its struct."""
     origin, several = get_origin(annotation), False
     choices: tuple[str, ...] = ()
     struct = None
@@ -155,14 +155,14 @@ _OF_ENDS = {
     "tcp.srcport": Key("srcport(r)", frozenset((INT,))),
     "tcp.dstport": Key("dstport(r)", frozenset((INT,))),
 }
-"""What is derived from `src` and `dst`."""
+"""Return the keys derived from `src` and `dst`."""
 
 
 def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
     """The keys of one kind of record."""
     found = {"record": Key(repr(tag_of(record)), frozenset((WORDS,)), False, tuple(map(tag_of, RECORDS)))}
     for field in msgspec.structs.fields(record):
-        # Those with a default are made for views of details, and not part of the contract
+        # Keys with a default exist for detailed views and are not part of the contract
         if not field.required:
             continue
         kinds, several, choices, struct = _kinds(field.type)
@@ -198,7 +198,7 @@ class NameTable:
         self._agree()
         self._options = options
 
-    # Tables are read once they are asked for: most filters name keys alone
+    # Tables are read on demand: most filters use keys only
 
     @cached_property
     def messages(self) -> dict[str, None]:
@@ -206,11 +206,11 @@ class NameTable:
         return {name: None for protocol in PROTOCOLS for name in _messages(protocol)}
 
     def is_message(self, name: str) -> bool:
-        """Whether a message is known by this name."""
+        """Return whether a message has this name."""
         return any(name in _messages(protocol) for protocol in PROTOCOLS)
 
     def is_protocol(self, text: str) -> bool:
-        """Whether a protocol has this name, which may stand alone."""
+        """Return whether this is the name of a protocol, which may be used alone."""
         return text in self.keys[Message][PROTOCOL].choices
 
     def key_with(self, text: str, named: bool = True) -> str | None:
@@ -235,7 +235,7 @@ class NameTable:
 
     @cached_property
     def unlabelled(self) -> set[str]:
-        """The fields that options could give labels, which they do not."""
+        """Fields that would have labels with other options."""
         options = self._options or Options()
         every = [protocol.loaded.labelled(options) for protocol in PROTOCOLS if protocol.loaded.labelled is not None]
         return {name for fields in every for name, labels in fields.items() if not list(labels)}
@@ -251,7 +251,7 @@ class NameTable:
         return every
 
     def _agree(self) -> None:
-        """Let a key have the values that all records together say it may have, if each of them says which."""
+        """Combine the listed values of a key over all records, if each of them lists values."""
         for name in dict.fromkeys(name for keys in self.keys.values() for name in keys):
             having = [keys for keys in self.keys.values() if name in keys]
             known = name in CLOSED or all(keys[name].choices for keys in having)
@@ -260,7 +260,7 @@ class NameTable:
                 keys[name] = keys[name]._replace(choices=choices)
 
     def resolve(self, parts: tuple[str, ...]) -> ResolvedName | None:
-        """What a name stands for; None where nothing has it."""
+        """Return the meaning of a name; None if unknown."""
         own = ".".join(parts)
         keys = {record: known[own] for record, known in self.keys.items() if own in known and not isinstance(parts[-1], BracketEntry)}
         if keys:
@@ -285,12 +285,12 @@ class NameTable:
                     yield _path(steps, found, self._beside(protocol, steps))
 
     def _beside(self, protocol: str, steps: tuple[str, ...]) -> RegisteredField | None:
-        """The field that has the labels of this one."""
+        """Return the field with the labels of this one."""
         label = f"{steps[-1]}_label"
         return next((above.members[label] for above in _objects(self.trees[protocol], steps[:-1]) if label in above.members), None)
 
     def known(self) -> dict[str, None]:
-        """Every name that one might write: keys, paths from `fields.` on, and their last parts."""
+        """Return all names: keys, paths from `fields.` on, and their last parts."""
         names: dict[str, None] = {name: None for keys in self.keys.values() for name in keys}
         for tree in self.trees.values():
             for steps, _ in _walk(tree):
@@ -301,7 +301,7 @@ class NameTable:
         return names
 
     def values_of(self, before: str) -> list[str]:
-        """The values that the name at the end of this beginning of a filter may have, as far as they are known."""
+        """Return the known values of the name at the end of this start of a filter."""
         found = re.search(r"([^\s()!=<>]+)\s*(?:==|!=|in\s*\{[^}]*)\s*$", before)
         parts = () if found is None else parts_of(found[1])
         meaning = self.resolve(parts) if parts else None
@@ -314,22 +314,22 @@ class NameTable:
         return list(values)
 
     def advice(self, near: str | None) -> str:
-        """What to do about a name that nothing has, if the `near` one was not meant."""
+        """Return advice for an unknown name, with the nearest name in `near`."""
         return f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
 
     def nearest(self, text: str) -> str | None:
-        """The name that was probably meant."""
+        """Return the name that was probably meant."""
         low = text.lower()
-        return FROM_TSHARK.get(low) or (None if low.startswith(FOREIGN) else self._entry(text) or nearest(text, self.known()))
+        return FROM_TSHARK.get(low) or (None if low.startswith(TSHARK_PREFIXES) else self._entry(text) or nearest(text, self.known()))
 
     def _entry(self, text: str) -> str | None:
-        """The name of an entry of a list of keys and values that was written as one of a member, or without its quotes."""
+        """Return the bracket form of an entry that was written as a member, or without quotes."""
         found = _MEMBER.fullmatch(text)
         meaning = None if found is None else self.resolve((*found[1].split("."), BracketEntry(found[2])))
         return None if found is None or meaning is None else f'{found[1]}["{found[2]}"]'
 
     def meant(self, text: str) -> str | None:
-        """The term that was probably meant by a name that nothing has."""
+        """Return the term that was probably meant by an unknown name."""
         key = self.key_with(text)
         if key is not None:
             return f"{key} == {text}"
@@ -338,12 +338,12 @@ class NameTable:
         return f"name == {message}" if message else _protocol_like(low) or self.nearest(text)
 
     def listed(self, protocol: str | None = None) -> list[tuple[str, str, str]]:
-        """Every name with its type, and who has it: keys first, then the fields of all protocols, or of one."""
+        """Return (name, type, owners) of every name: keys first, then the fields of all protocols, or of one."""
         rows: dict[str, tuple[str, list[str]]] = {}
         for record, keys in self.keys.items():
             for name, key in keys.items():
                 rows.setdefault(name, (_words(key.kinds, key.several, key.choices), []))[1].append(tag_of(record))
-        told = [(name, kind, ", ".join(who)) for name, (kind, who) in rows.items()] if protocol is None else []
+        listed = [(name, kind, ", ".join(who)) for name, (kind, who) in rows.items()] if protocol is None else []
         fields: dict[tuple[str, str], list[str]] = {}
         for name, tree in self.trees.items():
             if protocol in (None, name):
@@ -352,7 +352,7 @@ class NameTable:
                     several = any(one is not found for one in _through(found))
                     kind = _words(path.kinds, several, path.labels)
                     fields.setdefault((".".join((FIELDS, *steps)), kind), []).append(name)
-        return told + [(name, kind, ", ".join(who)) for (name, kind), who in fields.items()]
+        return listed + [(name, kind, ", ".join(who)) for (name, kind), who in fields.items()]
 
 
 def _messages(protocol: Protocol) -> Iterator[str]:
@@ -362,13 +362,13 @@ def _messages(protocol: Protocol) -> Iterator[str]:
 
 
 def _protocol_like(text: str) -> str | None:
-    """The first protocol whose name begins with all of these words."""
-    begun = text.translate(str.maketrans("_.", "--"))
-    return next((one.name for one in PROTOCOLS if f"{one.name}-".startswith(f"{begun}-")), None)
+    """Return the first protocol whose name starts with these words."""
+    prefix = text.translate(str.maketrans("_.", "--"))
+    return next((one.name for one in PROTOCOLS if f"{one.name}-".startswith(f"{prefix}-")), None)
 
 
 def nearest(text: str, known: Iterable[str]) -> str | None:
-    """The one of these that is most like a text, whatever the case of its letters."""
+    """Return the known name most similar to a text, ignoring case."""
     low: dict[str, str] = {}
     for one in known:
         low.setdefault(one.lower(), one)
@@ -378,7 +378,7 @@ def nearest(text: str, known: Iterable[str]) -> str | None:
 
 @cache
 def names_of() -> NameTable:
-    """The names without any options, which are always the same."""
+    """Return the names for default options, cached."""
     return NameTable()
 
 
@@ -391,14 +391,14 @@ def _words(kinds: Iterable[str], several: bool, values: tuple[str, ...]) -> str:
 
 
 def _through(found: RegisteredField) -> Iterator[RegisteredField]:
-    """A field, and the items of its lists."""
+    """Yield a field and the items of its lists."""
     yield found
     if found.items is not None:
         yield from _through(found.items)
 
 
 def _walk(tree: RegisteredField, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], RegisteredField]]:
-    """Every declared field below, with the steps to it."""
+    """Yield every declared field below, with the steps to it."""
     for found in _through(tree):
         for name, member in found.members.items():
             yield (*before, name), member
@@ -427,7 +427,7 @@ def _path(steps: tuple[str, ...], found: RegisteredField, beside: RegisteredFiel
 
 
 def _descend(found: RegisteredField, parts: tuple[str, ...], before: tuple[str, ...]) -> Iterator[Path]:
-    """The fields at the end of this path; below what nobody declares any path is one."""
+    """Yield the fields at the end of this path; below an undeclared value any path is valid."""
     part, rest = parts[0], parts[1:]
     for one in _through(found):
         below, beside = one.members.get(part), one.members.get(f"{part}_label")

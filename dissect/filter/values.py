@@ -1,4 +1,4 @@
-"""How values are got out of a record while a filter runs."""
+"""Reads values from records while a filter runs."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from ..model import Message
 from .grammar import BracketEntry
 from .names import DELTA, RELATIVE, Free
 
-CLIENTS_KEPT = 65_536
-"""So many conversations are remembered with their client."""
+MAX_CLIENTS = 65_536
+"""Conversations whose client is remembered."""
 
-REMEMBERED = 4_096
+CACHE_SIZE = 4_096
 
 Test = Callable[[Any], bool]
 
 
 class Earlier:
-    """What earlier records of a run tell of one: who is the client, and how long ago the first packet was, and the message before.
+    """State from earlier records of a run: the client, and the times of the first packet and of the previous message.
 
-    An exchange says who asked, and servers ask too; but the request came before it, and a message says who sent it.
+    The source of an exchange may be a server, as servers send requests too; the sender of an earlier message shows which side it is.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[str, str]] = {}
         self._first_ns: int | None = None
         self._last_ns: dict[int, int] = {}
-        """By conversation the time of its last message."""
+        """The time of the last message by conversation."""
         self._deltas: dict[int, int] = {}
-        """By the identity of the records that it was told of last."""
+        """`delta` by the identity of the records of the last `learn`."""
 
     def begin(self, time_ns: int) -> None:
         """Count relative times from here; without that, they count from the first record."""
         self._first_ns = time_ns
 
     def learn(self, records: Iterable[Any]) -> None:
-        """To be told of all records in their order, before it is asked about one of these."""
+        """Learn from all records in order, before values of them are requested."""
         self._deltas.clear()
         for record in records:
             time_ns, conversation = record.time_ns, record.conversation
@@ -49,16 +49,16 @@ class Earlier:
                 self._deltas[id(record)] = time_ns - before
             if type(record) is Message:
                 self._last_ns[conversation] = time_ns
-                if len(self._last_ns) > CLIENTS_KEPT:
+                if len(self._last_ns) > MAX_CLIENTS:
                     del self._last_ns[next(iter(self._last_ns))]
             self._meet(record)
 
     def relative(self, record: Any) -> int | None:
-        """The time since the first packet of the capture."""
+        """Return the time since the first packet of the capture, in nanoseconds."""
         return None if self._first_ns is None else max(0, record.time_ns - self._first_ns)
 
     def delta(self, record: Any) -> int | None:
-        """The time since the message before it in its conversation."""
+        """Return the time since the previous message of its conversation, in nanoseconds."""
         return self._deltas.get(id(record))
 
     def _meet(self, record: Any) -> None:
@@ -68,7 +68,7 @@ class Earlier:
         ends = (record.src, record.dst)
         known = self._known
         known[record.conversation] = ends if sender == "client" else (ends[1], ends[0])
-        if len(known) > CLIENTS_KEPT:
+        if len(known) > MAX_CLIENTS:
             del known[next(iter(known))]
 
     def client(self, record: Any) -> str | None:
@@ -86,47 +86,47 @@ class Earlier:
         return None if known is None else known[side]
 
     def scope(self) -> dict[str, Any]:
-        """What the expressions of keys call."""
+        """Return the functions that expressions of keys call."""
         ends = {"ports": ports, "srcport": srcport, "dstport": dstport, "addresses": addresses}
         return {"client": self.client, "server": self.server, RELATIVE: self.relative, DELTA: self.delta, **ends}
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def split(endpoint: str) -> tuple[str, int]:
-    """Address and port of an endpoint."""
+    """Return address and port of an endpoint."""
     address, _, port = endpoint.rpartition(":")
     return address.strip("[]"), int(port)
 
 
 def ports(record: Any) -> list[int]:
-    """Those of both ends."""
+    """Return the ports of both ends."""
     return [split(end)[1] for end in (record.src, record.dst) if end is not None]
 
 
 def srcport(record: Any) -> int:
-    """That of the sender."""
+    """Return the port of the sender."""
     return split(record.src)[1]
 
 
 def dstport(record: Any) -> int:
-    """That of the receiver."""
+    """Return the port of the receiver."""
     return split(record.dst)[1]
 
 
 def addresses(record: Any) -> list[str]:
-    """Those of both ends."""
+    """Return the addresses of both ends."""
     return [split(end)[0] for end in (record.src, record.dst) if end is not None]
 
 
 def texts(record: Any, show_secrets: bool) -> list[str]:
-    """The bytes of a message, unpacked ones too, as text: of what is hidden nothing is to be found, nor of what nobody asked to keep."""
+    """Return the bytes of a message, unpacked ones too, as text, without hidden ones."""
     return [data.decode("utf-8", "surrogateescape") for data in seen(record.raw, record.spans, show_secrets).values()]
 
 
 def collect(value: Any, steps: tuple[str, ...], at: int, found: list[Any]) -> bool:
-    """Add what is at the end of these steps to `found`; whether a list was passed through on the way.
+    """Add the values at the end of these steps to `found`; return whether a list was on the way.
 
-    Null is nothing. What stands as {"type", "value"} where nobody declares what stands there is the value.
+    Null is skipped. A {"type", "value"} of an undeclared type counts as its value.
     """
     kind = type(value)
     if kind is list or kind is tuple:
@@ -158,7 +158,7 @@ def collect(value: Any, steps: tuple[str, ...], at: int, found: list[Any]) -> bo
 
 
 def some(fields: dict[str, Any], pairs: Iterable[tuple[tuple[str, ...], Test]]) -> bool:
-    """Whether a test holds for any value at the end of its path."""
+    """Return whether a test holds for any value at the end of its path."""
     for steps, test in pairs:
         value = fields.get(steps[0])
         if value is None and type(steps[0]) is str:
@@ -172,7 +172,7 @@ def some(fields: dict[str, Any], pairs: Iterable[tuple[tuple[str, ...], Test]]) 
 
 
 def present(value: Any) -> bool:
-    """Whether there is something: null, an empty text and an empty list are nothing."""
+    """Return whether a value is present: not null, an empty text or an empty list."""
     if value is None:
         return False
     return len(value) > 0 if isinstance(value, str | bytes | list | tuple | dict) else True
