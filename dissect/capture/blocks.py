@@ -1,4 +1,4 @@
-"""The unpacked bytes of one input, in blocks of a few megabytes or of what a pipe has at hand."""
+"""The decompressed bytes of one input, in blocks of about a megabyte, or what a pipe has available."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from ..errors import CaptureError
 from ..model import Packet
 
 BLOCK = 1 << 20
-"""Bytes of a natural block: large enough that the cost per block does not show, small enough for the processor's cache."""
+"""Bytes of a normal block: large enough to make the cost per block negligible, small enough for the processor's cache."""
 
 PIECE = 1 << 16
-"""Compressed bytes are read and unpacked in pieces of so many."""
+"""Bytes of a piece of compressed input."""
 
 UNREADABLE = "cannot be read"
-"""How errors begin that are not the input's own."""
+"""Start of errors of the system, not of the input."""
 
 
 TICK_MS = 250
-"""How long a pipe is silent until `Raw.idle` is called."""
+"""Silence of a pipe between two calls of `RawInput.idle`."""
 
 
 class Damaged(Exception):
-    """Compressed data that cannot be unpacked any further; becomes a `CaptureError` with the position."""
+    """Compressed data that cannot be decompressed further; becomes a `CaptureError` with the position."""
 
 
-class Raw:
-    """Reads a file, pipe or file object as it comes: like `os.read`, it waits for some bytes and not for all."""
+class RawInput:
+    """Reads a file, pipe or file object; like `os.read`, it waits for some bytes, not for all."""
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self.name = name
@@ -42,14 +42,14 @@ class Raw:
         self.identity: tuple[int, int] | None = None
         """Device and inode of a file."""
         self._stream = stream
-        # read1() of a buffered reader asks the system once; read() would wait until it has everything.
+        # read1() of a buffered reader calls the system once; read() would wait for all bytes.
         self._read: Callable[[int], bytes | None] = getattr(stream, "read1", None) or stream.read
         self.idle: Callable[[], None] | None = None
-        """Is called again and again while a pipe is silent."""
+        """Called repeatedly while a pipe is silent."""
         self._poll: select.poll | None = None
         self._ahead = b""
         self._at = 0
-        """Where in `_ahead` the next byte is."""
+        """Index of the next byte in `_ahead`."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._examine(stream.fileno())
 
@@ -63,11 +63,11 @@ class Raw:
         if sys.platform == "linux" and stat.S_ISFIFO(kind.st_mode):
             import fcntl
 
-            # The usual 64 KiB would make many small batches; a refusal (the user's pipes have a common limit) changes only the speed.
+            # The default of 64 KiB makes many small batches; a refusal (pipes have a limit per user) costs only speed.
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
 
     def read(self, size: int) -> bytes:
-        """Some bytes, at most `size`; none at the end."""
+        """Return at most `size` bytes; empty at the end."""
         if self._at < len(self._ahead):
             at, self._at = self._at, min(self._at + size, len(self._ahead))
             return self._ahead[at : self._at]
@@ -85,19 +85,19 @@ class Raw:
         self.count += len(data)
         return data
 
-    def take(self, size: int) -> bytes:
-        """Reads packed bytes, some of which can be given `back`."""
+    def read_compressed(self, size: int) -> bytes:
+        """Return at most `size` compressed bytes, which `push_back` can return to the input."""
         if self._at == len(self._ahead):
             self._ahead, self._at = self._more(PIECE), 0
         return self.read(size)
 
-    def back(self, count: int) -> None:
-        """Gives back the last `count` bytes of what `take` gave."""
+    def push_back(self, count: int) -> None:
+        """Return the last `count` bytes of `read_compressed` to the input."""
         self._at -= count
 
     def peek(self, size: int) -> bytes:
-        """The next `size` bytes, fewer only at the end; they stay to be read."""
-        while self.at_hand < size:
+        """Return the next `size` bytes, fewer only at the end, without consuming them."""
+        while self.buffered < size:
             data = self._more(PIECE)
             if not data:
                 break
@@ -105,47 +105,47 @@ class Raw:
         return self._ahead[self._at : self._at + size]
 
     @property
-    def at_hand(self) -> int:
-        """How many bytes there are that need not be asked for."""
+    def buffered(self) -> int:
+        """Bytes already read from the system."""
         return len(self._ahead) - self._at
 
     @property
     def is_pipe(self) -> bool:
-        """Whether bytes come as somebody writes them."""
+        """Whether the input is a pipe."""
         return self._poll is not None
 
     def ready(self) -> bool:
-        """Whether a read would not wait: always for a file; for a pipe when something has arrived or its writer has gone."""
-        return self._poll is None or bool(self.at_hand) or bool(self._poll.poll(0))
+        """Return whether a read would not block: always for a file; for a pipe with data or without a writer."""
+        return self._poll is None or bool(self.buffered) or bool(self._poll.poll(0))
 
     def close(self) -> None:
         self._stream.close()
 
 
 class Blocks:
-    """What the format readers read from: the unpacked bytes in blocks, and the number of packets found in them."""
+    """The decompressed bytes of an input in blocks for the format readers, and the number of packets found in them."""
 
-    def __init__(self, raw: Raw, pieces: Iterator[bytes] | None) -> None:
-        """`pieces` is the unpacked data of a compressed input, None where `raw` is the capture itself."""
+    def __init__(self, raw: RawInput, pieces: Iterator[bytes] | None) -> None:
+        """`pieces`: the decompressed data of a compressed input; None if `raw` is not compressed."""
         self.raw = raw
         self.name = raw.name
         self.packets = 0
         self.places: deque[tuple[bytes, int]] | None = None
-        """For whoever reads packets again: buffers of packets and their positions in the capture, to be taken away."""
+        """Buffers of packets with their positions in the capture, collected if not None; the consumer removes them."""
         self._most = BLOCK
-        # What it is shows in its first bytes, and many may be opened before the first one is read
+        # The first bytes show the format, and many inputs may be opened before the first is read
         self._first = PIECE
         self._pieces = pieces
         self._back = b""
         self._error: CaptureError | None = None
 
     def read(self, least: int = 1) -> bytes:
-        """The next block: all that can be had without waiting up to about `BLOCK` bytes, but at least `least`; fewer only at the end."""
+        """Return the next block: the bytes available without waiting, up to about `BLOCK`, but at least `least`; fewer only at the end."""
         parts: list[bytes] = []
         size, usual, self._first = 0, self._first or self._most, 0
         if self._back:
             parts, size, self._back = [self._back], len(self._back), b""
-        # The bytes of a plain file come in one piece and need no joining.
+        # The bytes of an uncompressed file come in one piece and need no joining.
         while self._error is None and (size < least or (size < usual and self.raw.ready())):
             try:
                 piece = self.raw.read(usual - size if size < usual else usual) if self._pieces is None else next(self._pieces, b"")
@@ -163,45 +163,45 @@ class Blocks:
         block = parts[0] if len(parts) == 1 else b"".join(parts)
         most = max(least, usual)
         if size > most + usual:
-            # A little packed data can make very much at once, and small packets take several times their bytes.
+            # Little compressed data can expand enormously, and small packets occupy several times their bytes.
             self._back = block[most:]
             block = block[:most]
         return block
 
     @property
-    def plain(self) -> bool:
-        """Whether the bytes are those of a file as it is."""
+    def uncompressed_file(self) -> bool:
+        """Whether the input is an uncompressed file."""
         return self._pieces is None and self.raw.total is not None
 
     def place(self, buffer: bytes, base: int) -> None:
-        """Packets of this buffer are handed on."""
+        """Record a buffer whose packets are returned."""
         if self.places is not None:
             self.places.append((buffer, base))
 
-    def hold(self, size: int) -> None:
-        """From now on blocks are smaller, down to about `size` bytes."""
+    def limit_size(self, size: int) -> None:
+        """Limit further blocks to about `size` bytes."""
         self._most = max(PIECE, min(self._most, size))
 
     def unread(self, data: bytes) -> None:
-        """Gives back what was read too much; it comes first in the next block."""
+        """Return surplus bytes, which start the next block."""
         self._back = data + self._back
 
     def error(self, reason: str, offset: int) -> CaptureError:
-        """The error of this input at a position, after the packets so far."""
+        """Return an error of this input at an offset, after the packets read so far."""
         return CaptureError(reason, self.name, offset, self.packets or None)
 
     def located(self, error: CaptureError, offset: int) -> CaptureError:
-        """An error that `read` raised, with the position."""
+        """Return an error raised by `read`, with the offset."""
         return type(error)(error.reason, self.name, offset, self.packets or None)
 
 
 def parts(packets: list[Packet], most: int | None) -> Iterator[list[Packet]]:
-    """The packets in lists of so many at most."""
+    """Yield the packets in lists of at most `most`."""
     step = most or len(packets) or 1
     for start in range(0, len(packets), step):
         yield packets[start : start + step]
 
 
 def explain(error: OSError) -> str:
-    """What the system says, as part of a sentence."""
+    """Return the system's reason in lower case."""
     return (error.strerror or str(error)).lower()

@@ -1,7 +1,7 @@
 """Capture filters as classic BPF programs, which the kernel runs on every packet before it is copied.
 
 The filters for ports are written out here, so that they need no libpcap; they read the IP header through the kernel's own offset to
-it (`SKF_NET_OFF`) and so fit every link type. A filter in tcpdump's language is compiled by scapy, which asks libpcap.
+it (`SKF_NET_OFF`) and so fit every link type. A filter in tcpdump's language is compiled by scapy through libpcap.
 After Linux, Documentation/networking/filter.rst and include/uapi/linux/filter.h.
 """
 
@@ -34,7 +34,7 @@ RAW_IP = 12
 """libpcap's link type for packets that begin with the IP header."""
 
 MORE_HEADERS = (0, 43, 44, 51, 60)
-"""IPv6 next headers behind which TCP can still come; such packets, which are rare, pass without a look at their ports."""
+"""IPv6 extension headers that TCP can follow; such rare packets pass without a check of their ports."""
 
 
 class Instruction(NamedTuple):
@@ -47,7 +47,7 @@ class Instruction(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One instruction of a program that is being written; `yes` and `no` are labels to go to, "" the next instruction."""
+    """One instruction with labels; `yes` and `no` are jump targets, "" the next instruction."""
 
     code: int
     k: int = 0
@@ -56,7 +56,7 @@ class Step(NamedTuple):
 
 
 Program = Sequence[Step | str]
-"""Instructions, with labels before those that others go to."""
+"""Instructions, with labels before jump targets."""
 
 
 def _assembled(program: Program) -> list[Instruction]:
@@ -71,8 +71,8 @@ def _assembled(program: Program) -> list[Instruction]:
 
 
 def entry(interfaces: Sequence[int] = ()) -> list[Instruction]:
-    """What comes before any filter: no packet twice on a loopback interface, where each is seen going out and coming in, and of
-    all interfaces only those with these indexes (none given: all)."""
+    """Return the start of each filter: drop outgoing copies on a loopback interface, where each packet is seen twice, and packets of
+    interfaces without these indexes (none given: all pass)."""
     chosen = [Step(LOAD, INTERFACE), *(Step(IF_EQUAL, index, yes="chosen") for index in interfaces), Step(RETURN, 0), "chosen"]
     return _assembled(
         [
@@ -88,13 +88,13 @@ def entry(interfaces: Sequence[int] = ()) -> list[Instruction]:
 
 
 def tcp(ports: Sequence[int], snap: int) -> list[Instruction]:
-    """TCP from or to one of these ports (none given: all TCP), with the fragments that may belong to it; `snap` bytes of each."""
+    """Return the filter for TCP from or to these ports (none given: all TCP) and for fragments that may belong to it; `snap` bytes each."""
     return _assembled(
         [
             Step(LOAD, PROTOCOL),
             *(Step(IF_EQUAL, kind, yes="tag") for kind in VLAN),
             Step(JUMP, yes="plain"),
-            # The kernel takes one tag off. Behind it is another one, or it is one that the sender put there, and the IP header is found.
+            # The kernel strips one tag. A second one follows, or the sender wrote this one and the IP header follows.
             "tag",
             Step(LOAD_HALF, NET + 2),
             *(Step(IF_EQUAL, kind, yes="tagged") for kind in (IPV4, IPV6)),
@@ -109,10 +109,10 @@ def tcp(ports: Sequence[int], snap: int) -> list[Instruction]:
 
 
 def _tcp(at: int, ports: Sequence[int], snap: int) -> Program:
-    """Takes or drops what has an IP header at `at`; goes on behind for anything else."""
-    four, six, take, drop, end = (f"{what} {at}" for what in ("four", "six", "take", "drop", "end"))
-    known = [Step(IF_EQUAL, port, yes=take) for port in ports]
-    first = [Step(LOAD_HALF, at + 6), Step(IF_BITS, 0x1FFF, yes=take), Step(X_IS_HEADER_LENGTH, at)]
+    """Accept or drop packets with an IP header at `at`; fall through for others."""
+    four, six, accept, drop, end = (f"{what} {at}" for what in ("four", "six", "accept", "drop", "end"))
+    known = [Step(IF_EQUAL, port, yes=accept) for port in ports]
+    first = [Step(LOAD_HALF, at + 6), Step(IF_BITS, 0x1FFF, yes=accept), Step(X_IS_HEADER_LENGTH, at)]
     of_four = [*first, Step(LOAD_HALF_AT_X, at), *known, Step(LOAD_HALF_AT_X, at + 2), *known, Step(RETURN, 0)]
     of_six = [Step(LOAD_HALF, at + 40), *known, Step(LOAD_HALF, at + 42), *known, Step(RETURN, 0)]
     return [
@@ -127,10 +127,10 @@ def _tcp(at: int, ports: Sequence[int], snap: int) -> Program:
         *(of_four if ports else [Step(RETURN, snap)]),
         six,
         Step(LOAD_BYTE, at + 6),
-        *(Step(IF_EQUAL, following, yes=take) for following in MORE_HEADERS),
+        *(Step(IF_EQUAL, following, yes=accept) for following in MORE_HEADERS),
         Step(IF_EQUAL, 6, no=drop),
         *(of_six if ports else ()),
-        take,
+        accept,
         Step(RETURN, snap),
         drop,
         Step(RETURN, 0),
@@ -155,9 +155,9 @@ def expression(text: str, link: int | None, snap: int) -> list[Instruction]:
         ) from error
     except Scapy_Exception as error:
         reason = str(error)
-        _, _, told = reason.rpartition(" (")
+        _, _, error_text = reason.rpartition(" (")
         more = "" if link is not None else "; with several interfaces or any, filters see packets from the IP header on"
-        raise UsageError(f"-f {text}: {told.rstrip(')') or reason}{more}") from error
+        raise UsageError(f"-f {text}: {error_text.rstrip(')') or reason}{more}") from error
     found = [compiled.bf_insns[at] for at in range(compiled.bf_len)]
     program = [_fitted(Instruction(one.code, one.jt, one.jf, one.k), link is None, snap) for one in found]
     free_filter(compiled)

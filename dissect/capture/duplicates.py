@@ -29,7 +29,7 @@ class Duplicates:
         self._latest = -(1 << 62)
 
     def again(self, digest: bytes, time_ns: int, place: int) -> bool:
-        """Whether the packet that comes next repeats an earlier one."""
+        """Return whether the next packet repeats an earlier one."""
         number = self._number
         self._number = number + 1
         self._latest = latest = max(self._latest, time_ns)
@@ -49,7 +49,7 @@ class Duplicates:
         return False
 
     def forget(self) -> None:
-        """Drop what is too old for any packet to repeat it."""
+        """Drop packets that are too old to be repeated."""
         oldest, lowest = self._latest - NEAR_NS, self._number - NEAR_PACKETS
         self._seen = {key: one for key, one in self._seen.items() if one.time_ns >= oldest and one.number >= lowest}
 

@@ -33,7 +33,7 @@ def _endpoint(address: bytes, port: bytes) -> tuple[str, int]:
     number = int.from_bytes(port, "big")
     if len(address) == 4:
         return f"{'.'.join(map(str, address))}:{number}", number
-    # this module takes long to load, and most captures do not need it
+    # slow to import, and most captures do not need it
     from socket import AF_INET6, inet_ntop
 
     return f"[{inet_ntop(AF_INET6, address)}]:{number}", number

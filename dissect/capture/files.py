@@ -1,4 +1,4 @@
-"""Opens captures: files, pipes and file objects, packed or not, told by their content and never by their name."""
+"""Opens captures: files, pipes and file objects, compressed or not, recognised by content, never by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import BinaryIO, Self, cast
 from ..errors import CaptureError, NoCapture
 from ..model import Packet
 from . import pcap, pcapng
-from .blocks import Blocks, Raw, explain, parts
+from .blocks import Blocks, RawInput, explain, parts
 from .unpack import packing
 
 NAMES = (".pcap", ".pcapng", ".cap")
@@ -23,7 +23,7 @@ PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
 
 def named_as_capture(name: str) -> bool:
-    """Whether a name ends as those of captures do, packed or not."""
+    """Return whether a name has the suffix of a capture, compressed or not."""
     for packed in PACKED:
         name = name.removesuffix(packed)
     return name.endswith(NAMES)
@@ -33,13 +33,13 @@ class CaptureReader:
     """The packets of one input in batches, to be read once."""
 
     def __init__(self, blocks: Blocks, path: str | Path | None = None) -> None:
-        """`path` names the file that was opened for this, which the end of reading closes."""
+        """`path`: the file opened for this reader, which closes it at the end."""
         self._blocks = blocks
         self._path = path
         self.name = blocks.name
         self.format = ""
         self.secrets: pcapng.Secrets = []
-        """Key logs of TLS found so far, each with the number of packets before it; whoever uses one takes it away."""
+        """TLS key logs found so far, each with the number of packets before it; the consumer removes them."""
         self._packets = self._begin()
 
     def _begin(self) -> Iterator[list[Packet]]:
@@ -67,27 +67,27 @@ class CaptureReader:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read from the input so far, packed where it is packed."""
+        """Bytes read from the input so far, before decompression."""
         return self._blocks.raw.count
 
     @property
     def bytes_total(self) -> int | None:
-        """The size of the input as `bytes_read` counts it; None for a pipe."""
+        """The size of the input, counted as `bytes_read`; None for a pipe."""
         return self._blocks.raw.total
 
     @property
     def is_pipe(self) -> bool:
-        """Whether packets come as somebody writes them, perhaps over a long time."""
+        """Whether the input is a pipe, whose packets may arrive over a long time."""
         return self._blocks.raw.is_pipe
 
     def while_silent(self, idle: Callable[[], None]) -> None:
-        """Call this again and again while a pipe is silent."""
+        """Call `idle` repeatedly while a pipe is silent."""
         self._blocks.raw.idle = idle
 
     @cached_property
     def last_secrets(self) -> int | None:
-        """The number of packets before the last key log in the file, -1 if there is none; None if only reading to the end can show that, as
-        for a pipe. Reads the file a second time, up to the first damage."""
+        """The number of packets before the last key log in the file, -1 if there is none; None for a pipe, where it is unknown. Reads the
+        file a second time, up to the first damage."""
         if self.format != "pcapng":
             return -1
         if self._path is None or self._blocks.raw.identity is None:
@@ -105,8 +105,8 @@ class CaptureReader:
         return last
 
     def watch_places(self) -> deque[tuple[bytes, int]] | None:
-        """Gets the buffers of packets, each with its position in the file; None where the input is packed or no file."""
-        if not self._blocks.plain:
+        """Return a queue that receives the buffers of packets with their positions; None unless the input is an uncompressed file."""
+        if not self._blocks.uncompressed_file:
             return None
         self._blocks.places = deque()
         return self._blocks.places
@@ -115,10 +115,10 @@ class CaptureReader:
         return self.batches()
 
     def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
-        """The packets in batches of what a block of about `size` bytes holds, or of at most `rows`; a damaged input gives all that is
-        whole, then the error."""
+        """Yield the packets in batches: those of a block of about `size` bytes, at most `rows`. A damaged input yields its complete
+        packets, then raises the error."""
         if size is not None:
-            self._blocks.hold(size)
+            self._blocks.limit_size(size)
         try:
             for packets in self._packets:
                 yield from parts(packets, rows)
@@ -126,7 +126,7 @@ class CaptureReader:
             self.close()
 
     def close(self) -> None:
-        """Closes the input if `open_capture` opened it; the end of reading does so too."""
+        """Close the input if `open_capture` opened it, as the end of reading does."""
         if self._path is not None:
             self._blocks.raw.close()
 
@@ -141,7 +141,7 @@ class CaptureReader:
 
 
 def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> CaptureReader:
-    """The reader of a file, a FIFO, standard input (`-`) or a binary file object; raises `CaptureError` for what is no capture."""
+    """Return a reader for a file, a FIFO, standard input (`-`) or a binary file object; raise `CaptureError` if it is not a capture."""
     path: str | Path | None = None
     stream: BinaryIO
     if source == "-":
@@ -157,7 +157,7 @@ def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> C
         path = source
     else:
         stream, name = source, name or str(getattr(source, "name", "input"))
-    raw = Raw(stream, name)
+    raw = RawInput(stream, name)
     try:
         return CaptureReader(Blocks(raw, packing(raw)), path)
     except BaseException:

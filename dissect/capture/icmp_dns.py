@@ -49,7 +49,7 @@ class IcmpError(NamedTuple):
     source: bytes
     reason: str
     mtu: int | None
-    """Where a packet was too big, what would have fit."""
+    """The largest size that fits, if a packet was too big."""
 
 
 class DnsAnswer(NamedTuple):
@@ -61,7 +61,7 @@ class DnsAnswer(NamedTuple):
 
 
 def icmp_error(data: bytes) -> IcmpError | None:
-    """The error in an IP packet; None where it is none, or none of TCP."""
+    """Return the ICMP error in an IP packet; None if it has none, or none about TCP."""
     if data[0] >> 4 == 4:
         start, source, reasons = (data[0] & 15) * 4, data[12:16], _REASONS_4
         if int.from_bytes(data[6:8], "big") & 0x1FFF:
@@ -90,8 +90,8 @@ def _quoted(data: bytes) -> bytes | None:
 
 
 def dns_answer(data: bytes) -> DnsAnswer | None:
-    """The answer in an IP packet that carries UDP; None where it is none for the addresses of one name, was cut, or only says that
-    there is no address of IPv6, as of most names."""
+    """Return the DNS answer in an IP packet that carries UDP; None if it is not for the addresses of one name, was cut, or only says
+    that there is no IPv6 address, as for most names."""
     if data[0] >> 4 == 4 and int.from_bytes(data[6:8], "big") & 0x3FFF:
         return None
     start = ((data[0] & 15) * 4 if data[0] >> 4 == 4 else 40) + 8

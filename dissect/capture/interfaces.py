@@ -51,7 +51,7 @@ def interfaces() -> list[Interface]:
     import logging
 
     needs_linux()
-    # What scapy misses on its start (routes, an address) does not matter here.
+    # What scapy fails to find at its start (routes, an address) does not matter here.
     logging.getLogger("scapy").setLevel(logging.CRITICAL)
     import scapy.arch.linux  # noqa: F401  (lets scapy know how to ask this system)
     from scapy.config import conf
@@ -66,7 +66,7 @@ def interfaces() -> list[Interface]:
 
 
 def is_up(name: str) -> bool:
-    """Whether an interface is there and up; cheap enough to be asked again and again."""
+    """Return whether an interface exists and is up; cheap enough to poll."""
     try:
         flags = (Path("/sys/class/net") / name / "flags").read_text(encoding="ascii")
     except OSError:

@@ -1,6 +1,6 @@
 """Takes link and IP headers off: a packet to its TCP segment.
 
-The ordinary packet (IPv4 without options or IPv6 without extension headers, whole TCP header, no fragment) is read here; the odd one by
+Common packets (IPv4 without options or IPv6 without extension headers, complete TCP header, no fragment) are read here; others by
 dpkt (`rare_packets.py`).
 """
 
@@ -26,7 +26,7 @@ IPV4, IPV6 = 0x0800, 0x86DD
 VLAN = (0x8100, 0x88A8, 0x9100)
 MPLS, PPPOE = (0x8847, 0x8848), 0x8864
 SHORT, UNKNOWN_LINK = -1, -3
-"""Stand in place of an EtherType: captured too short to tell, a link type not known."""
+"""In place of an EtherType: captured too short, or an unknown link type."""
 
 FAMILIES_6 = (10, 23, 24, 28, 30)  # Linux, Windows, NetBSD and OpenBSD, FreeBSD, Darwin
 MAX_TAGS = 8
@@ -47,25 +47,25 @@ LEAST4, LEAST6 = 40, 60
 
 TCP = 6
 EXTENSIONS = (0, 43, 44, 51, 60)
-"""IPv6 next headers behind which TCP can still come: hop-by-hop, routing, fragment, authentication, destination options."""
+"""IPv6 extension headers that TCP can follow: hop-by-hop, routing, fragment, authentication, destination options."""
 
 UDP = 17
 ASIDE = (1, UDP, 58)
-"""ICMP, UDP and ICMPv6: what is said in them may be about connections."""
+"""ICMP, UDP and ICMPv6, which may describe connections."""
 
 TUNNELS = {4: "IP in IP", 41: "IP in IP", 47: "GRE", 115: "L2TP"}
 UDP_TUNNELS = {1701: "L2TP", 2152: "GTP-U", 4789: "VXLAN", 6081: "GENEVE", 8472: "VXLAN"}
-"""What carries complete packets, by IP protocol and by port. It is only counted: whoever captures at its end has them twice."""
+"""Tunnels, by IP protocol and by port. They are only counted: a capture at their end contains the inner packets too."""
 
 
 def udp_tunnel(ports: bytes) -> str | None:
-    """What carries packets between these ports: that of the receiver, and of L2TP, which answers to any port, that of the sender."""
+    """Return the tunnel between these ports: by the receiver's, and for L2TP, which answers to any port, by the sender's."""
     name = UDP_TUNNELS.get(int.from_bytes(ports[2:4], "big"))
     return "L2TP" if name is None and UDP_TUNNELS.get(int.from_bytes(ports[:2], "big")) == "L2TP" else name
 
 
 class PacketCounters(msgspec.Struct):
-    """What became of the packets."""
+    """Counters of packets by result."""
 
     packets: int = 0
     tcp: int = 0
@@ -86,7 +86,7 @@ class PacketCounters(msgspec.Struct):
 
 
 class FragmentPiece(NamedTuple):
-    """Which segment a fragment is part of, as the packet says that completed it."""
+    """The segment that a fragment belongs to, from the packet that completed it."""
 
     ends: bytes
     order: int
@@ -103,7 +103,7 @@ class CookedSighting(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """Where the IP packet of a fragment is in its buffer, its captured length and its length on the wire."""
+    """Position of the IP packet of a fragment in its buffer, captured length and length on the wire."""
 
     offset: int
     captured: int
@@ -111,7 +111,7 @@ class Fragment(NamedTuple):
 
 
 class LinkParser:
-    """Turns packets into TCP segments; remembers fragments and, for "any" captures, packets that come twice."""
+    """Parses packets to TCP segments; remembers fragments and, for "any" captures, duplicate packets."""
 
     def __init__(self, stateless: bool = False) -> None:
         """`stateless`: other parsers see other parts of the capture, so what depends on several packets is left to the caller:
@@ -121,12 +121,12 @@ class LinkParser:
         self.fragment: Fragment | None = None
         self.sighting: CookedSighting | None = None
         self.pieces: dict[int, FragmentPiece] | None = None
-        """Where somebody wants it: by the order of the packet, the fragments of TCP datagrams that others completed."""
+        """If not None, collects the fragments of TCP datagrams completed by later packets, by the order of the packet."""
         self.aside: Callable[[Packet, int, int, int, bytes], None] | None = None
         """Where somebody wants it: is given the packets that carry ICMP or UDP, with their order, where the IP header is, the protocol, and
         what the `ends` of segments are followed by."""
         self.network = b""
-        """What the `ends` of its segments are followed by."""
+        """Suffix of the `ends` of its segments."""
         self._odd: OddPackets | None = None
         self._duplicates = Duplicates()
 
@@ -184,7 +184,7 @@ class LinkParser:
         )
 
     def _is_again(self, packet: Packet, ip: int, kind: int, place: int) -> bool:
-        """Whether a packet of a cooked capture repeats one."""
+        """Return whether a packet of a cooked capture is a duplicate."""
         room = packet.offset + packet.captured - ip
         if room <= 0 or kind not in (IPV4, IPV6):
             return False
@@ -195,7 +195,7 @@ class LinkParser:
         return self._duplicates.again(key, packet.time_ns, place)
 
     def _foreign(self, kind: int, link: int) -> None:
-        """Counts a packet that is none of IP."""
+        """Count a packet that is not IP."""
         counters = self.counters
         if kind == UNKNOWN_LINK:
             counters.unknown_links[link] = counters.unknown_links.get(link, 0) + 1
@@ -205,7 +205,7 @@ class LinkParser:
             counters.not_tcp += 1
 
     def _other(self, packet: Packet, order: int, ip: int, protocol: int, ends: bytes) -> None:
-        """Counts a packet of another protocol; the port of UDP stands where that of TCP does."""
+        """Count a packet of another protocol; UDP ports are at the same place as those of TCP."""
         self.counters.not_tcp += 1
         if self.aside is not None and protocol in ASIDE:
             self.aside(packet, order, ip, protocol, self.network)
@@ -216,7 +216,7 @@ class LinkParser:
 
     def _of_odd(self, packet: Packet, order: int, ip: int, sent: int) -> Segment | None:
         """The segment of an odd packet."""
-        # dpkt takes a tenth of the time to start, and most captures have no such packet
+        # importing dpkt costs a tenth of the start time, and most captures have no such packet
         from .rare_packets import NOT_TCP, UNDECODED, WAITS, OddPackets
 
         if self._odd is None:
@@ -280,7 +280,7 @@ class SeparateFiles(LinkParser):
 
 
 def ip_header(packet: Packet) -> tuple[int, int, int]:
-    """Where the IP header of a packet is, its EtherType, and where a Linux cooked capture saw it, else -1."""
+    """Return the position of the IP header, the EtherType, and where a Linux cooked capture saw the packet, else -1."""
     buffer, offset, link = packet.buffer, packet.offset, packet.link
     end = offset + packet.captured
     if link == ETHERNET:
@@ -303,7 +303,7 @@ def ip_header(packet: Packet) -> tuple[int, int, int]:
 
 
 def _value(buffer: bytes, at: int, size: int, end: int) -> int:
-    """The number of so many bytes, `SHORT` where it was not captured."""
+    """Return a number of `size` bytes, `SHORT` if it was not captured."""
     return int.from_bytes(buffer[at : at + size], "big") if at + size <= end else SHORT
 
 
@@ -326,7 +326,7 @@ def _typed(buffer: bytes, at: int, start: int, end: int, depth: int = MAX_TAGS) 
 
 
 def _labelled(buffer: bytes, start: int, end: int) -> tuple[int, int]:
-    """Start and EtherType of what is behind MPLS labels, of which the last has a mark; only its first bits tell what it is."""
+    """Return start and EtherType of the packet after MPLS labels, of which the last is marked; the type shows only in its first bits."""
     for _ in range(MAX_TAGS):
         label = _value(buffer, start, 4, end)
         start += 4

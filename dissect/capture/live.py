@@ -36,16 +36,16 @@ BLOCK = 256 << 10
 """Bytes of a block; the largest packet must fit in."""
 
 FRAME = 2048
-"""The kernel wants to be told how many frames fit; in this version of the ring it has no other meaning."""
+"""The kernel requires a frame size; in this version of the ring it has no other meaning."""
 
 RETIRE_MS = 20
 """A block that is not full is handed over after so long: what waiting adds to the time until a message is seen."""
 
 TICK_MS = 100
-"""How long a quiet capture waits before it gives an empty list, so that time goes on for whoever reads."""
+"""Time without packets after which an empty list is yielded, so that the reader's clock advances."""
 
 LINGER_S = 5.0
-"""So long a capture that was stopped waits for packets that the kernel says it has."""
+"""Time that a stopped capture waits for packets that the kernel has counted."""
 
 TOGETHER = 16
 """Blocks that make up a batch at most."""
@@ -53,7 +53,7 @@ TOGETHER = 16
 SNAP = 256 << 10
 BUFFER = 32 << 20
 MOST_PORTS = 50
-"""Jumps of a filter reach 255 instructions; with more ports than this all TCP is taken."""
+"""Jumps of a filter reach 255 instructions; with more ports than this, all TCP is captured."""
 
 ETHERNET, LOOPBACK = 1, 772
 LINK_ETHERNET, LINK_SLL2 = 1, 276
@@ -72,11 +72,11 @@ SLL2 = struct.Struct(">2HIHBB8s").pack
 
 
 class Live:
-    """The packets of some interfaces as they come; a reader like that of a file.
+    """Captures packets of interfaces; a reader like that of a file.
 
-    `granted` is the size of the ring that the kernel made, `packets` the number handed on so far, `dropped` those that found the ring
-    full, `duplicates` those taken out because they had been seen on another interface. `now_ns`: all that was captured until about
-    then has been handed on. `link` is the link type of all packets.
+    `granted`: bytes of the ring; `packets`: packets returned so far; `dropped`: packets lost because the ring was full; `duplicates`:
+    packets removed because another interface had them; `now_ns`: all packets captured until about then have been returned; `link`: the
+    link type of all packets.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Live:
         snap: int = SNAP,
         promiscuous: bool = False,
     ) -> None:
-        """Opens the interfaces (`any`: all). `expression` None takes TCP of `ports`, "" all TCP, else it is a filter of tcpdump's."""
+        """Open the interfaces (`any`: all). `expression`: None for TCP of `ports`, "" for all TCP, else a filter in tcpdump's language."""
         needs_linux()
         self.name = " and ".join(names)
         self.packets = self.dropped = self.duplicates = 0
@@ -103,13 +103,13 @@ class Live:
             program += bpf.expression(expression, None if self._cooked else LINK_ETHERNET, snap)
         else:
             program += bpf.tcp(sorted(set(ports)) if expression is None and len(ports) <= MOST_PORTS else (), snap)
-        self._again = Duplicates()
+        self._duplicates = Duplicates()
         self._received = 0
-        """Packets that the kernel has taken since the ring is there, those included that found it full."""
+        """Packets received by the kernel since the ring exists, including dropped ones."""
         self._stopped_ns: int | None = None
         self._closed = False
         self._block = 0
-        # scapy closes its socket when nobody holds the object around it.
+        # scapy closes its socket when the object around it is released.
         self._holder = _opened(alone)
         self._socket: socket.socket = getattr(self._holder, "ins", self._holder)
         try:
@@ -123,11 +123,11 @@ class Live:
         except BaseException:
             self._holder.close()
             raise
-        # What came before the ring was there is none of ours
+        # Packets received before the ring existed do not count
         self._statistics()
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN | select.POLLERR)
-        self._looked = monotonic()
+        self._checked_s = monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +136,7 @@ class Live:
         self.close()
 
     def close(self) -> None:
-        """Ends the capture at once."""
+        """End the capture immediately."""
         if not self._closed:
             self._closed = True
             self._count_drops()
@@ -144,12 +144,12 @@ class Live:
             self._holder.close()
 
     def stop(self) -> None:
-        """Lets `batches` end once everything captured so far has been handed on."""
+        """Let `batches` end once everything captured so far has been returned."""
         self._stopped_ns = time_ns()
 
     def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
-        """What has come, at most every `RETIRE_MS`, or an empty list after `TICK_MS`; raises `InterfaceError` when the interface goes.
-        `size` is of no account: blocks are those of the ring."""
+        """Yield new packets, at most every `RETIRE_MS`, or an empty list after `TICK_MS`; raise `InterfaceError` if the interface
+        disappears. `size` is ignored: blocks are those of the ring."""
         gone: InterfaceError | None = None
         until: float | None = None
         while not self._closed:
@@ -161,13 +161,13 @@ class Live:
                 events = self._poll.poll(2 * RETIRE_MS if ending else TICK_MS)
                 if events and events[0][1] & select.POLLERR:
                     gone = gone or self._failed()
-            packets = self._take()
+            packets = self._read_blocks()
             self.now_ns = now
             self._count_drops()
             yield from parts(packets, rows)
             if not packets:
-                # A busy machine may hand over the last block late
-                if until is not None and (gone is not None or self._all_here() or monotonic() > until):
+                # A busy machine may deliver the last block late
+                if until is not None and (gone is not None or self._all_returned() or monotonic() > until):
                     break
                 yield packets
             elif self._stopped_ns is not None and packets[-1].time_ns > self._stopped_ns:
@@ -184,10 +184,10 @@ class Live:
         return InterfaceError(f"disappeared while capturing: {os.strerror(code).lower()}", self.name) if code else None
 
     def _missing(self) -> InterfaceError | None:
-        """With several interfaces the socket does not tell: the last one to go ends the capture."""
-        if len(self._chosen) < 2 or monotonic() < self._looked + 1:
+        """Return the error if all of several interfaces disappeared, which the socket does not report."""
+        if len(self._chosen) < 2 or monotonic() < self._checked_s + 1:
             return None
-        self._looked = monotonic()
+        self._checked_s = monotonic()
         if any(is_up(one.name) for one in self._chosen):
             return None
         return InterfaceError("disappeared while capturing", self.name)
@@ -198,16 +198,16 @@ class Live:
         self.dropped += dropped
 
     def _statistics(self) -> tuple[int, int]:
-        """Packets received, and those of them that were dropped, since this was last asked: the kernel's counters begin anew."""
+        """Return packets received and dropped since the last call, which resets the kernel's counters."""
         received, dropped, _ = struct.unpack("=III", self._socket.getsockopt(SOL_PACKET, STATISTICS, 12))
         return received, dropped
 
-    def _all_here(self) -> bool:
-        """Whether all that was received has been handed on; a few packets may have come before they were counted."""
+    def _all_returned(self) -> bool:
+        """Return whether all received packets have been returned; a few may have arrived before they were counted."""
         return self.packets + self.duplicates + self.dropped >= self._received
 
-    def _take(self) -> list[Packet]:
-        """The packets of the blocks at hand."""
+    def _read_blocks(self) -> list[Packet]:
+        """Return the packets of the available blocks."""
         ring = self._ring
         packets: list[Packet] = []
         blocks = 0
@@ -223,7 +223,7 @@ class Live:
         return packets
 
     def _packet(self, packets: list[Packet], piece: bytes, at: int) -> int:
-        """Adds the packet of which the head is `at`, unless it repeats another; how far the next one is."""
+        """Add the packet with its header at `at`, unless it is a duplicate; return the distance to the next one."""
         following, second, fraction, captured, wire, status, mac, net, tag, tag_type, kind, interface, hardware, how, size, address = HEAD(
             piece, at
         )
@@ -233,19 +233,19 @@ class Live:
             vlan = struct.pack(">HH", tag_type if status & VLAN_TYPE_VALID else bpf.VLAN[0], tag)
         buffer, offset = piece, at + mac
         if self._cooked:
-            # A Linux cooked header (version 2) stands instead of the packet's own
+            # A Linux cooked header (version 2) replaces the packet's own
             captured = max(captured - (net - mac), 0)
             wire = max(wire - (net - mac), captured)
             data = piece[at + net : at + net + captured]
-            inner = _behind_tag(data, int.from_bytes(kind, "big"))
-            if data and inner in (IPV4, IPV6) and self._again.again(digest(data, 0, captured), time_ns, place_of(how, interface)):
+            inner = _inner_type(data, int.from_bytes(kind, "big"))
+            if data and inner in (IPV4, IPV6) and self._duplicates.again(digest(data, 0, captured), time_ns, place_of(how, interface)):
                 self.duplicates += 1
                 return int(following)
             types = vlan + inner.to_bytes(2, "big")
             head = SLL2(int.from_bytes(types[:2], "big"), 0, interface, hardware, how, size, address) + types[2:]
             buffer, offset, captured, wire = head + data, 0, captured + len(head), wire + len(head)
         elif vlan:
-            # The kernel hands the tag over beside the frame; here it is put back
+            # The kernel delivers the tag separately; insert it again
             frame = piece[offset : offset + captured]
             buffer, offset, captured, wire = frame[:12] + vlan + frame[12:], 0, captured + len(vlan), wire + len(vlan)
         self.packets += 1
@@ -254,7 +254,7 @@ class Live:
 
 
 def _found(names: Sequence[str]) -> list[Interface]:
-    """The interfaces of these names, which must be up."""
+    """Return the interfaces of these names, which must be up."""
     known = {one.name: one for one in interfaces()}
     chosen = []
     for name in dict.fromkeys(names):
@@ -268,8 +268,7 @@ def _found(names: Sequence[str]) -> list[Interface]:
 
 
 def _opened(interface: Interface | None) -> Any:
-    """A socket for packets of this interface, or of all; scapy's where it has one. What comes in without a filter goes with the making of
-    the ring."""
+    """Return a socket for packets of this interface (scapy's), or of all. Creating the ring discards packets received without a filter."""
     name = "any" if interface is None else interface.name
     try:
         if interface is None:
@@ -284,7 +283,7 @@ def _opened(interface: Interface | None) -> Any:
 
 
 def _ring(opened: socket.socket, blocks: int) -> int:
-    """Makes the ring; returns of how many blocks, where memory is short fewer than asked for."""
+    """Create the ring; return its number of blocks, fewer than requested if memory is short."""
     try:
         opened.setsockopt(SOL_PACKET, VERSION, V3)
     except OSError as error:
@@ -300,8 +299,8 @@ def _ring(opened: socket.socket, blocks: int) -> int:
             return blocks
 
 
-def _behind_tag(data: bytes, kind: int) -> int:
-    """The EtherType of what `data` is: where the kernel says it is a VLAN tag that may lie before it and go with the link header."""
+def _inner_type(data: bytes, kind: int) -> int:
+    """Return the EtherType of `data`: a VLAN tag reported by the kernel may have been removed with the link header."""
     if kind not in bpf.VLAN or len(data) <= TAG:
         return kind
     following = int.from_bytes(data[2:TAG], "big")

@@ -24,7 +24,7 @@ MODIFIED = (bytes.fromhex("34cdb2a1"), bytes.fromhex("a1b2cd34"))
 
 LARGEST = 256 << 20
 ALWAYS = 16 << 20
-"""How long a record may be: as the snap length says, but at least `ALWAYS`, since many writers name less than they write."""
+"""Return the maximum length of a record: the snap length, but at least `ALWAYS`, since many writers exceed it."""
 
 HEADER = 24
 RECORD = 16
@@ -79,5 +79,5 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
 
 
 def size_limit(snap: int) -> int:
-    """How long a record may say it is; 0 stands for no snap length."""
+    """Return the maximum length of a record; a snap length of 0 means none."""
     return min(max(snap or LARGEST, ALWAYS), LARGEST)

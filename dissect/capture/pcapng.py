@@ -21,12 +21,12 @@ BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}
 
 SECTION, INTERFACE, OBSOLETE, SIMPLE, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 2, 3, 6, 10
 LEAST = {SECTION: 28, INTERFACE: 20, OBSOLETE: 32, SIMPLE: 16, ENHANCED: 32}
-"""The whole length of the smallest block of each kind that is read."""
+"""The length of the smallest block of each kind."""
 
 PACKETS = (ENHANCED, SIMPLE, OBSOLETE)
 
 OPTIONS_ROOM = 1 << 20
-"""How much larger than its packet a block may be."""
+"""Maximum bytes of a block besides its packet."""
 
 MOST_INTERFACES = 1 << 24
 """Of one section. Dozens are many."""
@@ -39,29 +39,29 @@ TLS_KEYS = 0x544C534B
 LEAST_SECRETS = 20
 
 SECRETS_KEPT, SECRETS_EACH = 32 << 20, 128
-"""Bytes of key logs that wait for somebody to take them, and what each counts besides its own; those beyond are passed over."""
+"""Bytes of key logs waiting for the consumer, and overhead counted for each; further ones are skipped."""
 
 Secrets = list[tuple[int, bytes]]
 """Key logs inside a capture, each with the number of packets before it."""
 
 LAST_NS = ((1 << 63) // 1_000_000_000 - 1) * 1_000_000_000
-"""Times are 64 bits of nanoseconds; what is later stops here, what is before 1970 at 0."""
+"""The latest time in 64 bits of nanoseconds; later times become this one, times before 1970 become 0."""
 
 
 def filled(size: int) -> int:
-    """How long a block is that claims so many bytes."""
+    """Return the padded length of a block that claims `size` bytes."""
     return size + 3 & ~3
 
 
 class Interfaces:
-    """What the interface descriptions of a section say, in arrays: there may be one for each packet."""
+    """The interface descriptions of a section, in arrays: there may be one for each packet."""
 
     def __init__(self) -> None:
         self.snap = 0
         """Of the first one, which simple packets belong to."""
         self.links = array("H")
         self.units = array("q")
-        """How many nanoseconds a tick is; 0 where only `time_ns` can tell."""
+        """Nanoseconds per tick; 0 if only `time_ns` can convert."""
         self._resolutions = array("B")
         self._offsets = array("q")
 
@@ -147,7 +147,7 @@ def _skip(blocks: Blocks, size: int, end: int) -> bytes:
 
 
 class Sections:
-    """Where the reading is: the section's byte order and interfaces, and the time of the last packet."""
+    """State of reading: the section's byte order and interfaces, and the time of the last packet."""
 
     def __init__(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
@@ -164,7 +164,7 @@ class Sections:
         self._packet = struct.Struct(order + "5I").unpack_from
 
     def walk(self, buffer: bytes, number: int) -> WalkedBlocks:
-        """The packets of all whole blocks; the first is number `number`."""
+        """Return the packets of all complete blocks; the first has number `number`."""
         packets: list[Packet] = []
         self._room = SECRETS_KEPT - sum(len(text) + SECRETS_EACH for _, text in self._secrets or ())
         at, end = 0, len(buffer)
@@ -227,7 +227,7 @@ class Sections:
         return WalkedBlocks(packets, at, 12 - (end - at))
 
     def _unlock(self, buffer: bytes, at: int, size: int, before: int) -> None:
-        """Takes a block of secrets, with so many packets before it, if it is a key log."""
+        """Add a block of secrets, with the number of packets before it, if it is a key log."""
         what, length = struct.unpack_from(self._order + "II", buffer, at + 8)
         if what == TLS_KEYS and length and self._secrets is not None:
             text = buffer[at + 16 : min(at + 16 + length, at + size - 4)]

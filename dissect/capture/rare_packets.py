@@ -28,7 +28,7 @@ PIECES = 8_192
 """Of one datagram: as many as there can be without overlap, as fragments begin at multiples of eight bytes."""
 
 PIECE_COST, RANGE_COST = 160, 80
-"""About what a piece takes in memory besides its bytes, and a range of bytes that are there."""
+"""Approximate memory of a piece besides its bytes, and of a range of received bytes."""
 
 
 class OddSegment(NamedTuple):
@@ -54,7 +54,7 @@ class Covered(msgspec.Struct):
     ends: list[int] = msgspec.field(default_factory=list)
 
     def add(self, start: int, end: int) -> bool:
-        """Take in the bytes from `start` to `end`; whether one of them is new."""
+        """Add the bytes from `start` to `end`; return whether any of them is new."""
         starts, ends = self.starts, self.ends
         first = bisect_left(ends, start)
         last = bisect_right(starts, end)
@@ -70,12 +70,12 @@ class Covered(msgspec.Struct):
 
     @property
     def reach(self) -> int:
-        """How far the bytes go from 0 without a gap."""
+        """Return the bytes from 0 to the first gap."""
         return self.ends[0] if self.starts and not self.starts[0] else 0
 
 
 class PartialDatagram(msgspec.Struct):
-    """A datagram of which not every fragment has come."""
+    """A datagram with missing fragments."""
 
     time_ns: int
     header: bytes = b""
@@ -84,13 +84,13 @@ class PartialDatagram(msgspec.Struct):
     size: int = 0
     """Bytes in all pieces."""
     held: int = 0
-    """What it was last counted as."""
+    """Its cost as last counted."""
     pieces: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
     """Offset and captured bytes, in the order of arrival."""
     sent: Covered = msgspec.field(default_factory=Covered)
     captured: Covered = msgspec.field(default_factory=Covered)
     orders: list[int] = msgspec.field(default_factory=list)
-    """Of the packets that brought fragments, where somebody wants it."""
+    """Orders of the packets with its fragments, if requested."""
 
     @property
     def cost(self) -> int:
@@ -102,8 +102,8 @@ class OddPackets:
     """Reads single packets and puts fragments together, within limits."""
 
     def __init__(self, datagrams: int = 1024, held: int = 16 << 20, age_ns: int = 30_000_000_000, joins: bool = True) -> None:
-        """At most so many datagrams and bytes wait, and no datagram for longer than `age_ns` of capture time; the oldest go first. Without
-        `joins` every fragment of a TCP datagram is left to whoever sees all of them."""
+        """At most `datagrams` datagrams with `held` bytes wait, for at most `age_ns` of capture time; the oldest are dropped first. Without
+        `joins`, fragments of TCP datagrams are not reassembled here."""
         self.dropped = 0
         self._datagrams = datagrams
         self._limit = held
@@ -114,7 +114,7 @@ class OddPackets:
         self._waiting: dict[Hashable, PartialDatagram] = {}
 
     def packet(self, packet: bytes, sent: int, time_ns: int, order: int | None = None) -> OddSegment | Outcome:
-        """What an IP packet carries; `sent` is its length on the wire, for headers that do not name one. The `order` is remembered of
+        """Return the content of an IP packet; `sent`: its length on the wire, for headers without one; `order`: remembered for
         fragments."""
         self._order = order
         version = packet[0] >> 4 if packet else 0
@@ -137,7 +137,7 @@ class OddPackets:
             return UNDECODED
         if not (header.mf or header.offset):
             return _segment(packet, size, total, sent, header.src, header.dst, header.ttl)
-        # Bytes that the frame does not have are in no fragment
+        # Bytes beyond the frame belong to no fragment
         total = min(total, sent)
         key = (header.src, header.dst, header.id, 4)
         return self._fragment(key, packet[:size], TCP, header.offset * 8, bool(header.mf), packet[size:total], total - size, time_ns)
@@ -183,7 +183,7 @@ class OddPackets:
         if not more and partial.end is None:
             partial.end = end
         partial.sent.add(offset, end)
-        # Nothing is kept that others have brought before
+        # Bytes received before are not kept
         if partial.captured.add(offset, offset + len(data)):
             partial.pieces.append((offset, data))
             partial.size += len(data)
@@ -192,7 +192,7 @@ class OddPackets:
         partial.held = held
         if partial.end is not None and partial.header and partial.sent.reach >= partial.end:
             self._drop(key)
-            return self._whole(partial, partial.end, time_ns)
+            return self._reassembled(partial, partial.end, time_ns)
         if len(partial.pieces) > PIECES:
             self._drop(key)
             self.dropped += 1
@@ -203,8 +203,8 @@ class OddPackets:
             partial.orders.append(self._order)
         return WAITS
 
-    def _whole(self, partial: PartialDatagram, end: int, time_ns: int) -> OddSegment | Outcome:
-        """The segment of a complete datagram: where fragments overlap the first that came counts, what was cut stays missing."""
+    def _reassembled(self, partial: PartialDatagram, end: int, time_ns: int) -> OddSegment | Outcome:
+        """Return the segment of a complete datagram: the first of overlapping fragments counts, cut bytes stay missing."""
         known = min(end, partial.captured.reach)
         data = bytearray(known)
         for offset, piece in reversed(partial.pieces):
@@ -241,7 +241,7 @@ _UNJOINED = OddPackets(joins=False)
 
 
 def _jumbo(header: dpkt.ip6.IP6HopOptsHeader) -> int | None:
-    """The packet's whole length as its jumbo payload option tells it."""
+    """Return the packet's length from its jumbo payload option."""
     for option in header.options:
         if option["type"] == JUMBO and len(option["data"]) == 4:
             return 40 + int.from_bytes(option["data"], "big")
@@ -249,7 +249,7 @@ def _jumbo(header: dpkt.ip6.IP6HopOptsHeader) -> int | None:
 
 
 def _segment(packet: bytes, start: int, total: int, sent: int, src: bytes, dst: bytes, ttl: int) -> OddSegment | Outcome:
-    """The TCP segment at `start` of a packet that says it is `total` bytes long, and was `sent` with so many."""
+    """Return the TCP segment at `start` of a packet with a declared length of `total` bytes and `sent` bytes on the wire."""
     header = dpkt.tcp.TCP(packet[start : min(start + 60, total)])
     offset = start + header.off * 4
     wire = total - offset

@@ -1,4 +1,4 @@
-"""Picks the packets of chosen conversations out of captures that are read a second time, and writes them."""
+"""Selects the packets of conversations from captures that are read a second time, and writes them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class ConversationSpan(msgspec.Struct):
-    """A conversation as packets are held against it: those between its endpoints, from its first one to the first of the next one."""
+    """A conversation: the packets between its endpoints, from its first one to the first of the next conversation."""
 
     index: int
     endpoints: tuple[str, str]
     first: int
     """The order of its first packet."""
     network: int = 0
-    """The file that it is in, where each is read as its own."""
+    """Its file, if files are kept separate."""
 
 
 class Spot(NamedTuple):
@@ -44,7 +44,7 @@ _FIRST = attrgetter("first")
 
 
 class PacketSelection:
-    """Tells which packets are wanted."""
+    """Decides which packets are selected."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class PacketSelection:
         pieces: Mapping[int, FragmentPiece],
         spots: Iterable[Spot] | None = None,
     ) -> None:
-        """`flows`: None where all packets of all are wanted, as each segment is of one of them; `wanted`: conversations, None for all of
-        them; `pieces`: of which segments fragments are part; `spots`: only these packets."""
+        """`flows`: None for all packets; `wanted`: indexes of conversations, None for all; `pieces`: the segments of fragments; `spots`:
+        only these packets."""
         self._all = flows is None
         self._between: dict[bytes, tuple[list[ConversationSpan], str]] = {}
-        """By the `ends` of their segments those between two endpoints, in their order, with the one that sends."""
+        """The conversations between two endpoints by the `ends` of their segments, in order, with the sender."""
         for flow in sorted(flows or (), key=_FIRST):
             there, back = ends_between(flow.endpoints, flow.network)
             between, _ = self._between.setdefault(there, ([], flow.endpoints[0]))
@@ -68,7 +68,7 @@ class PacketSelection:
         self._spots = None if spots is None else _ranges(spots)
 
     def wants(self, order: int, segment: Segment | None) -> bool:
-        """Whether the packet of this order is wanted, which carries this segment."""
+        """Return whether the packet of this order, with this segment, is selected."""
         if self._all:
             return segment is not None or order in self._pieces
         if segment is not None and self._is_wanted(segment.ends, order, segment.number, segment.file, segment.wire):
@@ -91,13 +91,13 @@ class PacketSelection:
 def copy(
     sources: Sequence[CaptureReader | None], limits: Sequence[int], most: int, link: LinkParser, pick: PacketSelection, writer: PcapngWriter
 ) -> tuple[int, int]:
-    """Write the packets that are wanted, in their order; how many were written, of how many. `limits`: so many packets of each source were
-    there when it was read first; `most`: so many of all; `link`: one that has seen no packet yet, of the kind that these were read by."""
+    """Write the selected packets in order; return how many were written, of how many. `limits`: packets of each source at its first
+    reading; `most`: packets of all; `link`: a new parser with the settings of the first reading."""
     order = written = 0
     for packets in merge(sources, []):
         some: list[Packet] = []
         for packet in packets:
-            # What came to a file since it was read first is left out
+            # Packets added to a file since its first reading are left out
             if packet.number <= limits[packet.file] and order < most:
                 if pick.wants(order, link.segment(packet, order)):
                     some.append(packet)
@@ -110,7 +110,7 @@ def copy(
 
 
 def _ranges(spots: Iterable[Spot]) -> dict[tuple[int, str, int], tuple[list[int], list[int]]]:
-    """By conversation, sender and file the packet numbers from and to, in order and without overlap."""
+    """Return first and last packet numbers by conversation, sender and file, in order and without overlap."""
     found: dict[tuple[int, str, int], tuple[list[int], list[int]]] = {}
     for spot in sorted(spots):
         firsts, lasts = found.setdefault((spot.conversation, spot.src, spot.file), ([], []))

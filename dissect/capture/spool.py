@@ -1,4 +1,4 @@
-"""Lets what comes through a pipe be read a second time: from a temporary file that nobody else can open."""
+"""Allows a pipe to be read a second time, from a temporary file that no other process can open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_twice(name: str) -> tuple[CaptureReader, Callable[[], CaptureReader]]:
 
 
 class _Spool:
-    """Keeps what is read from a stream."""
+    """Stores the bytes read from a stream."""
 
     def __init__(self, name: str) -> None:
         self.name = "standard input" if name == "-" else name

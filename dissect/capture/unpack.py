@@ -1,4 +1,4 @@
-"""Unpacks gzip, zstd, lz4, xz and bzip2 as the bytes arrive: nothing waits for more input than it needs."""
+"""Decompresses gzip, zstd, lz4, xz and bzip2 as the bytes arrive, without waiting for more input than needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import lz4
 from ..errors import CaptureError, MissingCodec
-from .blocks import PIECE, Damaged, Raw
+from .blocks import PIECE, Damaged, RawInput
 
 GZIP = bytes.fromhex("1f8b")
 BZIP2 = b"BZh"
@@ -22,33 +22,33 @@ ZSTD = bytes.fromhex("28b52ffd")
 LZ4 = bytes.fromhex("04224d18")
 LZ4_LEGACY = bytes.fromhex("02214c18")
 SKIPPED = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))
-"""Begin the frames of zstd and lz4 that carry something else."""
+"""Magic numbers of skippable zstd and lz4 frames."""
 
 FIRST_PIECE = 1 << 7
 GZIP_PIECE = 1 << 14
-"""Input of one call. gzip can make 1,000 times as much of it, and gives all of it at once. The first piece of a member is small, as a file
-can have a million members of nothing and what was given too much is copied each time."""
+"""Input of one call. gzip can expand it 1,000 times, all at once. The first piece of a member is small, as a file can have a million
+empty members and surplus input is copied each time."""
 
 OUTPUT = 1 << 12
-"""Output of one call of those that can be told. What comes out of a call is lost when the call finds damage, so it is little."""
+"""Output limit of one call, where supported. It is small, as a call that finds damage discards its output."""
 
 XZ_MEMORY = 256 << 20
 ZSTD_WINDOW = 27
-"""What a file may ask for, that of zstd as a power of two; `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
+"""Memory limits for decompression, that of zstd as a power of two; `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
 
 TOO_MUCH = ("Memory usage limit", "requires too much memory")
-"""What the unpackers of xz and zstd say to more."""
+"""Error texts of xz and zstd for more memory."""
 UNLIMITED = {"xz": (XZ_MEMORY, "xz -dc"), "zstd": (1 << ZSTD_WINDOW, "zstd -dc --long=31")}
-"""How much that is, and what unpacks all the same."""
+"""The limit in bytes, and a command without it."""
 
 ZSTD_CODEC = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 LZ4_BLOCKS = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 LZ4_MATCH = 9
-"""The smallest block that can refer to what is before it: the format ends every block with five literals."""
+"""The smallest block that can refer to earlier bytes: each block ends with five literals."""
 
 
-def packing(raw: Raw) -> Iterator[bytes] | None:
+def packing(raw: RawInput) -> Iterator[bytes] | None:
     """The unpacked pieces of a packed input, None where it is not packed."""
     magic = raw.peek(6)
     if magic.startswith(GZIP):
@@ -64,7 +64,7 @@ def packing(raw: Raw) -> Iterator[bytes] | None:
     return None
 
 
-def _gzip(raw: Raw) -> Iterator[bytes]:
+def _gzip(raw: RawInput) -> Iterator[bytes]:
     more = True
     while more:
         unpacker = zlib.decompressobj(31)
@@ -80,27 +80,27 @@ def _gzip(raw: Raw) -> Iterator[bytes]:
             if piece:
                 yield piece
             size = GZIP_PIECE
-        raw.back(len(unpacker.unused_data))
+        raw.push_back(len(unpacker.unused_data))
         more = _another(raw, "gzip", GZIP)
 
 
 def _until_error(unpacker: Any, data: bytes) -> Iterator[bytes]:
-    """What comes out before the error, which a single call would have thrown away."""
+    """Yield the output before the error, which a single call would discard."""
     with contextlib.suppress(zlib.error):
         for at in range(len(data)):
             if piece := unpacker.decompress(data[at : at + 1]):
                 yield piece
 
 
-def _members(raw: Raw, what: str, magic: bytes, make: Callable[[], Any]) -> Iterator[bytes]:
-    """Streams of xz or bzip2, one after the other."""
+def _members(raw: RawInput, what: str, magic: bytes, make: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield the content of consecutive xz or bzip2 streams."""
     more = True
     while more:
         yield from _member(raw, what, make(), OSError, lzma.LZMAError)
         more = _another(raw, what, magic)
 
 
-def _member(raw: Raw, what: str, unpacker: Any, *wrong: type[Exception]) -> Iterator[bytes]:
+def _member(raw: RawInput, what: str, unpacker: Any, *wrong: type[Exception]) -> Iterator[bytes]:
     size = FIRST_PIECE
     while not unpacker.eof:
         data = b""
@@ -110,7 +110,7 @@ def _member(raw: Raw, what: str, unpacker: Any, *wrong: type[Exception]) -> Iter
         try:
             piece = unpacker.decompress(data, OUTPUT)
         except wrong as error:
-            if any(said in str(error) for said in TOO_MUCH):
+            if any(text in str(error) for text in TOO_MUCH):
                 most, command = UNLIMITED[what]
                 raise Damaged(
                     f"the {what} data needs more than {most >> 20} MiB of memory to decompress; use {command} FILE | streamdump -"
@@ -118,28 +118,28 @@ def _member(raw: Raw, what: str, unpacker: Any, *wrong: type[Exception]) -> Iter
             raise Damaged(f"the {what} data is damaged: {error}") from error
         if piece:
             yield piece
-    raw.back(len(unpacker.unused_data))
+    raw.push_back(len(unpacker.unused_data))
 
 
-def _another(raw: Raw, what: str, magic: bytes) -> bool:
-    """Whether another stream follows; zero bytes fill up to a block size in between and at the end."""
+def _another(raw: RawInput, what: str, magic: bytes) -> bool:
+    """Return whether another stream follows; zero bytes may pad to a block size between streams and at the end."""
     if raw.peek(len(magic)) == magic:
         return True
     size = FIRST_PIECE
     while (following := raw.peek(size if raw.ready() else 1)) and not following.strip(b"\0"):
-        raw.take(len(following))
+        raw.read_compressed(len(following))
         size = PIECE
     if not following:
         return False
-    raw.take(len(following) - len(following.lstrip(b"\0")))
+    raw.read_compressed(len(following) - len(following.lstrip(b"\0")))
     if raw.peek(len(magic)) != magic:
         raise Damaged(f"other data follows the {what} data")
     return True
 
 
-def _frames(raw: Raw) -> Iterator[bytes]:
-    """Frames of zstd and lz4, one after the other."""
-    zstd = room = None
+def _frames(raw: RawInput) -> Iterator[bytes]:
+    """Yield the content of consecutive zstd and lz4 frames."""
+    zstd = scratch = None
     while magic := raw.peek(4):
         if magic in SKIPPED:
             size = int.from_bytes(_exactly(raw, 8, "packed")[4:], "little")
@@ -151,15 +151,15 @@ def _frames(raw: Raw) -> Iterator[bytes]:
                 bounded = {int(zstd.DecompressionParameter.window_log_max): ZSTD_WINDOW}
             yield from _member(raw, "zstd", zstd.ZstdDecompressor(options=bounded), zstd.ZstdError)
         elif magic == LZ4:
-            if room is None:
-                room = bytearray(lz4.REACH + 4 + max(LZ4_BLOCKS.values()))
-            yield from _lz4(raw, room)
+            if scratch is None:
+                scratch = bytearray(lz4.REACH + 4 + max(LZ4_BLOCKS.values()))
+            yield from _lz4(raw, scratch)
         else:
             raise Damaged("other data follows the compressed data")
 
 
-def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
-    """One frame, block by block, which are unpacked into `room`. What was whole before a wrong checksum has been handed on by then."""
+def _lz4(raw: RawInput, scratch: bytearray) -> Iterator[bytes]:
+    """Yield the blocks of one frame, decompressed into `scratch`. Blocks before a wrong checksum have been yielded by then."""
     _codec("cramjam", "lz4")
     xxhash = _codec("xxhash", "lz4")
     flags, sizes = descriptor = _exactly(raw, 6, "lz4")[4:]
@@ -174,15 +174,15 @@ def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
     content = xxhash.xxh32()
     window = b""
     while (size := int.from_bytes(_exactly(raw, 4, "lz4"), "little")) != 0:
-        plain, size = size >> 31, size & 0x7FFF_FFFF
+        stored, size = size >> 31, size & 0x7FFF_FFFF
         if size > largest:
             raise Damaged(f"the lz4 data is damaged: a block of {size} bytes")
         block = _exactly(raw, size, "lz4")
         if block_sum:
             _lz4_check(raw, xxhash.xxh32_intdigest(block), "block")
-        if not plain:
+        if not stored:
             try:
-                block = lz4.unpack_block(block, window if size >= LZ4_MATCH else b"", largest, room)
+                block = lz4.unpack_block(block, window if size >= LZ4_MATCH else b"", largest, scratch)
             except ValueError as error:
                 raise Damaged(f"the lz4 data is damaged: {error}") from error
         if block:
@@ -195,7 +195,7 @@ def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
         _lz4_check(raw, content.intdigest(), "frame")
 
 
-def _lz4_check(raw: Raw, checksum: int, what: str) -> None:
+def _lz4_check(raw: RawInput, checksum: int, what: str) -> None:
     if int.from_bytes(_exactly(raw, 4, "lz4"), "little") != checksum:
         raise Damaged(f"the lz4 data is damaged: the checksum of a {what} is wrong")
 
@@ -207,14 +207,14 @@ def _codec(package: str, what: str) -> Any:
         raise MissingCodec(f"is compressed with {what}; reading it needs the package {package}") from error
 
 
-def _some(raw: Raw, size: int, what: str) -> bytes:
-    data = raw.take(size)
+def _some(raw: RawInput, size: int, what: str) -> bytes:
+    data = raw.read_compressed(size)
     if not data:
         raise Damaged(f"the {what} data is cut off")
     return data
 
 
-def _exactly(raw: Raw, size: int, what: str) -> bytes:
+def _exactly(raw: RawInput, size: int, what: str) -> bytes:
     parts = []
     while size:
         parts.append(_some(raw, size, what))

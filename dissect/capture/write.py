@@ -1,4 +1,4 @@
-"""Writes pcapng files: one, or a ring of several of which the oldest are removed.
+"""Writes pcapng files: one, or a ring that removes the oldest.
 
 After the I-D draft-ietf-opsawg-pcapng; times in nanoseconds.
 """
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from ..model import Packet
-from .atomic_files import PLAIN_FILE, is_of_system
+from .atomic_files import NO_FOLLOW, is_of_system
 from .blocks import explain
 from .pcapng import ENHANCED, INTERFACE, SECRETS, SECTION, TLS_KEYS
 
@@ -29,7 +29,7 @@ OVERHEAD = 32
 
 
 class Ring(NamedTuple):
-    """When to go on in a new file, and how many to keep; None: no limit."""
+    """Limits of a file by size and duration, and the number of files kept; None: no limit."""
 
     size: int | None = None
     duration_ns: int | None = None
@@ -37,9 +37,9 @@ class Ring(NamedTuple):
 
 
 class PcapngWriter:
-    """Writes packets as captured, passwords and tokens included: into new files that only their owner may read.
+    """Writes packets as captured, including passwords and tokens, to new files that only their owner may read.
 
-    A file of that name is replaced, whoever may read it; a symbolic link is refused, which could lead to where others read.
+    An existing file is replaced, not reused; a symbolic link is refused, as others might read its target.
 
     With a `ring` the files are named as other tools do: NAME_00001_20240131235959.pcapng, by number and UTC of the first packet.
     """
@@ -55,10 +55,10 @@ class PcapngWriter:
         self._head = _section()
         self._names = names
         self._interfaces: dict[tuple[int, int], int] = {}
-        """Of each input and link type the number."""
+        """Number of the interface by input and link type."""
         self._ring = ring
         self._secrets = b""
-        """Secrets that wait for the first file of a ring."""
+        """Secrets waiting for the first file of a ring."""
         self._file = -1
         self._size = self._packets = 0
         self._since = 0
@@ -75,7 +75,7 @@ class PcapngWriter:
             _check_folder(self.path)
 
     def _describe(self, file: int, link: int, snap: int = 0) -> int:
-        """The number of a further interface, in this file and those that follow."""
+        """Add an interface to this file and later ones; return its number."""
         block = _interface(link, Path(self._names[file]).name, snap)
         self._head += block
         if self._file >= 0:
@@ -83,8 +83,8 @@ class PcapngWriter:
         return self._interfaces.setdefault((file, link), len(self._interfaces))
 
     def fitting(self, packets: Sequence[Packet], size: int) -> tuple[int, bool]:
-        """How many of these packets can be written until the files have `size` bytes, the one that gets there included; whether they
-        then have."""
+        """Return how many packets can be written until the files reach `size` bytes, including the one that does, and whether they reach
+        it."""
         reached = self.written + (len(self._head) if self._file < 0 else 0)
         for count, packet in enumerate(packets, 1):
             reached += OVERHEAD + packet.captured + (-packet.captured & 3)
@@ -93,7 +93,7 @@ class PcapngWriter:
         return len(packets), False
 
     def write(self, packets: Sequence[Packet]) -> None:
-        """Adds packets; on disk when this returns."""
+        """Write packets to the file, unbuffered."""
         ring = self._ring
         parts: list[bytes] = []
         held = 0
@@ -115,7 +115,7 @@ class PcapngWriter:
         self._put(b"".join(parts))
 
     def secrets(self, text: bytes) -> None:
-        """Adds secrets of TLS, as a key log; they are of use together with the packets of the handshake, so they are not repeated."""
+        """Add TLS secrets as a key log; they are needed with the packets of the handshake only, so they are not repeated."""
         text, self._secrets = self._secrets + text, b""
         if self._file < 0:
             self._secrets = text
@@ -123,12 +123,12 @@ class PcapngWriter:
             self._put(_block(SECRETS, struct.pack("<II", TLS_KEYS, len(text)) + text + bytes(-len(text) & 3)))
 
     def give(self, uid: int, gid: int) -> None:
-        """Makes the file that is open, if it is a new one, another user's."""
+        """Change the owner of the open file, if it is a new one."""
         if self._file >= 0 and S_ISREG(os.fstat(self._file).st_mode) and not is_of_system(self.path):
             os.fchown(self._file, uid, gid)
 
     def close(self, time_ns: int, received: int, dropped: int) -> None:
-        """Ends the file with what became of the packets."""
+        """Finish the file with the packet statistics."""
         if self._file >= 0:
             options = _option(RECEIVED, struct.pack("<Q", received)) + _option(DROPPED, struct.pack("<Q", dropped))
             self._put(_block(STATISTICS, struct.pack("<3I", 0, time_ns >> 32, time_ns & 0xFFFF_FFFF) + options))
@@ -178,9 +178,9 @@ class PcapngWriter:
 
 
 def check(path: str) -> None:
-    """Raises `UsageError` for a file that could not be written: that should show before the first packet."""
+    """Raise `UsageError` if a file cannot be written, before the first packet."""
     target = Path(path)
-    _follow_none(target)
+    _refuse_link(target)
     if target.is_dir():
         raise UsageError(f"-w {path}: cannot be written: is a directory")
     if not target.exists() or target.is_file():
@@ -188,12 +188,12 @@ def check(path: str) -> None:
 
 
 def is_input(path: str, names: Iterable[str]) -> bool:
-    """Whether a file that is to be written is one of those that are read, by whatever name."""
+    """Return whether a file to write is one of the inputs, under any name."""
     target = Path(path)
     return any(target.exists() and Path(name).exists() and Path(name).samefile(target) for name in names)
 
 
-def _follow_none(path: Path) -> None:
+def _refuse_link(path: Path) -> None:
     if path.is_symlink() and not is_of_system(path):
         raise UsageError(f"-w {path}: is a symbolic link, which is not followed; name the file itself")
 
@@ -204,16 +204,16 @@ def _check_folder(path: Path) -> None:
 
 
 def _create(path: Path) -> int:
-    """Opens a new file in place of the one that is there, but a FIFO or a device as it is."""
+    """Open a new file in place of an existing one, but a FIFO or a device directly."""
     if is_of_system(path):
         return os.open(path, os.O_WRONLY | os.O_TRUNC)
-    _follow_none(path)
+    _refuse_link(path)
     if path.is_file():
         path.unlink()
         new = os.O_EXCL
     else:
         new = 0 if path.exists() else os.O_EXCL
-    return os.open(path, os.O_WRONLY | os.O_CREAT | PLAIN_FILE | new, 0o600)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | NO_FOLLOW | new, 0o600)
 
 
 def _section() -> bytes:
@@ -222,9 +222,9 @@ def _section() -> bytes:
 
 
 def _interface(link: int, name: str, snap: int) -> bytes:
-    called = name.encode("utf-8", "replace")
-    described = struct.pack("<HHI", link, 0, snap) + _option(INTERFACE_NAME, called) + _option(RESOLUTION, bytes((NANOSECONDS,)))
-    return _block(INTERFACE, described + _option(END_OF_OPTIONS, b""))
+    encoded = name.encode("utf-8", "replace")
+    body = struct.pack("<HHI", link, 0, snap) + _option(INTERFACE_NAME, encoded) + _option(RESOLUTION, bytes((NANOSECONDS,)))
+    return _block(INTERFACE, body + _option(END_OF_OPTIONS, b""))
 
 
 def _option(code: int, value: bytes) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..capture import pcap, pcapng
-from ..capture.blocks import Blocks, Raw
+from ..capture.blocks import Blocks, RawInput
 from ..capture.files import open_capture
 from ..capture.unpack import packing
 from ..errors import CaptureError
@@ -63,7 +63,7 @@ def copied(source: str | Path | BinaryIO, target: BinaryIO, name: str) -> Captur
     count, error = _count(source, name)
     with Path(source).open("rb") if isinstance(source, str | Path) else nullcontext(source) as stream:
         stream.seek(0)
-        raw = Raw(stream, name)
+        raw = RawInput(stream, name)
         reader = _Bytes(Blocks(raw, packing(raw)))
         copy = _pcap if reader.peek(4) in pcap.MAGICS else _pcapng
         return copy(reader, target, count, error)

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from ..capture import pcap, pcapng
-from ..capture.blocks import Blocks, Damaged, Raw
+from ..capture.blocks import Blocks, Damaged, RawInput
 from ..capture.ends import network_key
 from ..capture.files import named_as_capture, open_capture
 from ..capture.link import SLL, SLL2, LinkParser
@@ -402,7 +402,7 @@ def _begin(path: str) -> ByteRange:
         stream.seek(0)
         head = stream.read(BEGIN)
         piece = ByteRange(path, PACKED, b"", 0, 0, [], size, LARGEST)
-        if packing(Raw(io.BytesIO(head), path)) is not None:
+        if packing(RawInput(io.BytesIO(head), path)) is not None:
             stream.seek(0)
             open_capture(stream, name=path)
             return piece
@@ -428,7 +428,7 @@ def unpack(pair: tuple[str, str]) -> Copy:
     path, to = pair
     copy = Copy(to)
     with storage.open_input(path) as stream:
-        pieces = packing(Raw(stream, path))
+        pieces = packing(RawInput(stream, path))
         assert pieces is not None
         out = storage.folder(to).open()
         try:
@@ -449,7 +449,7 @@ def head_of(path: str) -> str:
         return "" if isinstance(begun, CaptureError) else begun.digest
     data = b""
     with storage.open_input(path) as stream, suppress(Damaged, CaptureError):
-        for piece in packing(Raw(stream, path)) or ():
+        for piece in packing(RawInput(stream, path)) or ():
             data += piece
             if len(data) >= HEAD:
                 break
@@ -589,7 +589,7 @@ def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tu
         return
     head = split.head
     stream = Range(split.path, head, split.start, split.stop)
-    raw = Raw(cast(BinaryIO, stream), split.path)
+    raw = RawInput(cast(BinaryIO, stream), split.path)
     blocks = Blocks(raw, None)
     try:
         for packets in pcap.read_packets(blocks) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, secrets):

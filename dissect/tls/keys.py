@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ..capture.blocks import Blocks, Raw, explain
+from ..capture.blocks import Blocks, RawInput, explain
 from ..capture.files import CaptureReader, open_capture
 from ..capture.pcapng import MAGIC
 from ..capture.unpack import packing
@@ -318,7 +318,7 @@ class _KeyLogFile:
     def _complete_file(self, stream: BinaryIO) -> Iterator[bytes]:
         """Yield a complete log, or the logs in a capture; either may be compressed."""
         if stream.seekable():
-            raw = Raw(stream, self.path)
+            raw = RawInput(stream, self.path)
             blocks = Blocks(raw, packing(raw))
             start = blocks.read(len(MAGIC))
             blocks.unread(start)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from streamdump.capture import blocks as blocks_module
-from streamdump.capture.merge import AT_HAND, merge
+from streamdump.capture.merge import MAX_BUFFERED, merge
 from streamdump.errors import CaptureError
 from tests.support.frames import NULL, START_NS, Packet, bytes_of, pcap, pcapng, reader
 from tests.support.work import peak, steps
@@ -65,7 +65,7 @@ def test_of_many_captures_little_is_at_hand() -> None:
     data = pcap([Packet(bytes(1000), START_NS + number) for number in range(2000)])
     inputs = [reader(data) for _ in range(40)]
     packets = merge(inputs)
-    assert peak(lambda: next(packets)) < 3 * AT_HAND
+    assert peak(lambda: next(packets)) < 3 * MAX_BUFFERED
     assert sum(len(batch) for batch in packets) > 40 * 1900
 
 

@@ -86,7 +86,7 @@ def test_frames_that_carry_something_else_are_skipped(name: str) -> None:
 
 
 def unpacked(frame: bytes) -> bytes:
-    pieces = unpack.packing(blocks_module.Raw(io.BytesIO(frame), "test"))
+    pieces = unpack.packing(blocks_module.RawInput(io.BytesIO(frame), "test"))
     assert pieces is not None
     return b"".join(pieces)
 
@@ -302,9 +302,9 @@ EMPTY = {
 def test_members_of_nothing_cost_little_more_than_their_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = EMPTY[name] * 2000
     handled = 0
-    read = blocks_module.Raw.read
+    read = blocks_module.RawInput.read
 
-    def counting_read(self: blocks_module.Raw, size: int) -> bytes:
+    def counting_read(self: blocks_module.RawInput, size: int) -> bytes:
         nonlocal handled
         data = read(self, size)
         handled += len(data)
@@ -315,7 +315,7 @@ def test_members_of_nothing_cost_little_more_than_their_bytes(name: str, monkeyp
         handled += size
         return bytearray(size)
 
-    monkeypatch.setattr(blocks_module.Raw, "read", counting_read)
+    monkeypatch.setattr(blocks_module.RawInput, "read", counting_read)
     monkeypatch.setattr(unpack, "bytearray", room, raising=False)
     assert unpacked(packed) == b""
     assert handled < 2000 * unpack.FIRST_PIECE + len(packed) + (5 << 20)
