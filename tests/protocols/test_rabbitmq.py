@@ -1454,9 +1454,9 @@ def test_the_custom_parts_agree_on_made_up_chunks() -> None:
         check_tiles(walked, len(data))
         assert (walked.fault, walked.notes) == (None, [])
         check_truncations(layouts.DELIVER, data)
-    assert chunks.CURRENT.size == 48
-    assert chunks.DRAFT.size == 31
-    assert chunks.DRAFT_TIMED.size == 39
+    assert chunks.CURRENT.header.size == 48
+    assert chunks.DRAFT.header.size == 31
+    assert chunks.DRAFT_TIMED.header.size == 39
 
 
 def test_a_label_that_is_not_known_is_noted() -> None:

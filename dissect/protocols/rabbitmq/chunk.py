@@ -11,7 +11,7 @@ given as it goes, so that what was read before the damage stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, NamedTuple
@@ -43,8 +43,6 @@ TRIED_UNPACKED, TRIED_BARE = 1 << 16, 1 << 10
 ENTRY_HEAD, LEADING = 24, 16
 """Bytes that hold the head of an entry of Publish, but for a filter value; and so many entries tell it, where not all are looked at."""
 
-_unpack = cache(lambda code: Struct(f">{code}").unpack_from)
-
 _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
 _U64 = Struct(">Q").unpack_from
@@ -61,23 +59,28 @@ class HeaderField(NamedTuple):
     labels: dict[int, str] | None = None
 
 
-class ChunkForm(NamedTuple):
-    """How chunks of one version of the protocol are laid out: the header, its size, and what follows the first byte of a sub-batch."""
+class FixedHeader(NamedTuple):
+    """Adjacent fields of fixed size, their size in bytes, and the function that unpacks them at an offset."""
 
-    header: tuple[HeaderField, ...]
+    fields: tuple[HeaderField, ...]
     size: int
-    sub_batch: tuple[HeaderField, ...]
     unpack: Callable[[bytes, int], tuple[Any, ...]]
-    unpack_sub_batch: Callable[[bytes, int], tuple[Any, ...]]
 
     def values(self, data: bytes, at: int) -> dict[str, Any]:
-        """The header that stands at `at`, by name."""
-        return dict(zip([part.name for part in self.header], self.unpack(data, at), strict=True))
+        """Return the raw values of the header at `at` by field name."""
+        return dict(zip([field.name for field in self.fields], self.unpack(data, at), strict=True))
 
 
-def _form(header: tuple[HeaderField, ...], sub_batch: tuple[HeaderField, ...]) -> ChunkForm:
-    one, two = (Struct(">" + "".join(part.code for part in parts)) for parts in (header, sub_batch))
-    return ChunkForm(header, one.size, sub_batch, one.unpack_from, two.unpack_from)
+def fixed_header(*fields: HeaderField) -> FixedHeader:
+    struct = Struct(">" + "".join(field.code for field in fields))
+    return FixedHeader(fields, struct.size, struct.unpack_from)
+
+
+class ChunkForm(NamedTuple):
+    """The chunk header of one protocol version, and the header that follows the first byte of a sub-batch."""
+
+    header: FixedHeader
+    sub_batch: FixedHeader
 
 
 _START = (HeaderField("magic_version", 1, "B"),)
@@ -90,8 +93,8 @@ _DATA = (
     HeaderField("data_length", 4, "I"),
 )
 
-CURRENT = _form(
-    (
+CURRENT = ChunkForm(
+    fixed_header(
         *_START,
         HeaderField("chunk_type", 1, "B", CHUNK_TYPES),
         *_COUNTS,
@@ -101,11 +104,11 @@ CURRENT = _form(
         HeaderField("bloom_size", 1, "B"),
         HeaderField("reserved", 3, "3s"),
     ),
-    (HeaderField("num_records", 2, "H"), HeaderField("uncompressed_size", 4, "I"), HeaderField("size", 4, "I")),
+    fixed_header(HeaderField("num_records", 2, "H"), HeaderField("uncompressed_size", 4, "I"), HeaderField("size", 4, "I")),
 )
-_DRAFT_SUB_BATCH = (HeaderField("num_records", 2, "H"), HeaderField("size", 4, "I"))
-DRAFT = _form((*_START, *_COUNTS, *_DATA), _DRAFT_SUB_BATCH)
-DRAFT_TIMED = _form((*_START, *_COUNTS, *_TIMESTAMP, *_DATA), _DRAFT_SUB_BATCH)
+_DRAFT_SUB_BATCH = fixed_header(HeaderField("num_records", 2, "H"), HeaderField("size", 4, "I"))
+DRAFT = ChunkForm(fixed_header(*_START, *_COUNTS, *_DATA), _DRAFT_SUB_BATCH)
+DRAFT_TIMED = ChunkForm(fixed_header(*_START, *_COUNTS, *_TIMESTAMP, *_DATA), _DRAFT_SUB_BATCH)
 
 
 class EntryReader(SpanRecorder):
@@ -123,29 +126,32 @@ class EntryReader(SpanRecorder):
         self.values = values
         self.budget = UNPACKED_LIMIT
 
-    def parts(self, parts: tuple[HeaderField, ...], data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
-        """Fixed fields one by one: says which one the damage hit."""
-        for part in parts:
-            if end - at < part.size:
-                raise self.fail(f"{path}{part.name}", at, f"needs {part.size} bytes, {max(0, end - at)} left")
-            (value,) = _unpack(part.code)(data, at)
-            if isinstance(value, bytes):
+    def header(self, header: FixedHeader, data: bytes, at: int, end: int, into: dict[str, Any], depth: int) -> int:
+        """Add the fields of a header to `into` and return where it ends. A fault names the first field that is cut off."""
+        whole = end - at >= header.size
+        values = header.unpack(data, at) if whole else header.unpack(data[at:end] + bytes(header.size), 0)
+        spans = self.spans
+        for (name, size, code, labels), value in zip(header.fields, values, strict=True):
+            if not whole and end - at < size:
+                raise self.fail(name, at, f"needs {size} bytes, {max(0, end - at)} left")
+            if code == "3s":
                 value = self.render(value)
-            into[part.name] = value
+            into[name] = value
             label = None
-            if part.labels is not None:
-                label = into[f"{part.name}_label"] = part.labels.get(value)
-            self.span(part.name, at, part.size, value, depth, label)
-            at += part.size
+            if labels is not None:
+                label = into[f"{name}_label"] = labels.get(value)
+            if spans is not None:
+                self.span(name, at, size, value, depth, label)
+            at += size
         return at
 
     # Chunks
 
-    def chunk(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int) -> int:
+    def chunk(self, data: bytes, at: int, end: int, chunk: dict[str, Any], name: str, depth: int) -> int:
         """The chunk data[at:end] into `chunk`."""
-        self.open(path, at, depth)
+        self.open(name, at, depth)
         depth += 1
-        at = self.parts(self.form.header, data, at, end, chunk, f"{path}.", depth)
+        at = self.header(self.form.header, data, at, end, chunk, depth)
         section: int = chunk["data_length"]
         trailer: int = chunk.get("trailer_length", 0)
         left = end - at
@@ -158,28 +164,27 @@ class EntryReader(SpanRecorder):
         begin = at
         kind = chunk.get("chunk_type", 0)
         self.open("entries", at, depth)
-        at = self.entries(data, at, stop, chunk["num_entries"], chunk["chunk_first_offset"], kind, entries, f"{path}.entries", depth + 1)
+        at, records = self.entries(data, at, stop, chunk["num_entries"], chunk["chunk_first_offset"], kind, entries, depth + 1)
         self.close(at)
         if section > left:
-            raise self.fail(f"{path}.entries", at, f"data length says {section} bytes, {left} left")
+            raise self.fail("entries", at, f"data length says {section} bytes, {left} left")
         if at < stop:
             self.note(f"{stop - at} bytes left over behind the entries")
             chunk["trailing"] = self.render(data[at:stop])
             self.span("trailing", at, stop - at, chunk["trailing"], depth)
         if crc32(data[begin:stop]) != chunk["chunk_crc"]:
             self.note(crc_note(chunk["chunk_crc"], crc32(data[begin:stop])))
-        records = sum(entry.get("num_records", 1) for entry in entries)
         if records != chunk["num_records"]:
             self.note(f"chunk header counts {chunk['num_records']} records, {records} are there")
         at = stop
         if trailer and end - at >= trailer:
-            self.trailer(data, at, at + trailer, chunk, path, depth)
+            self.trailer(data, at, at + trailer, chunk, depth)
             at += trailer
         self.close(at)
         return at
 
-    def trailer(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int) -> None:
-        blocks = self.tracking(data, at, end, False, "trailer", path, depth, chunk)
+    def trailer(self, data: bytes, at: int, end: int, chunk: dict[str, Any], depth: int) -> None:
+        blocks = self.tracking(data, at, end, False, "trailer", depth, chunk)
         if blocks is None:
             chunk["trailer_data"] = self.render(data[at:end])
             self.span("trailer_data", at, end - at, chunk["trailer_data"], depth)
@@ -187,92 +192,89 @@ class EntryReader(SpanRecorder):
             chunk["trailer"] = blocks
 
     def entries(
-        self, data: bytes, at: int, end: int, count: int, offset: int, kind: int, entries: list[dict[str, Any]], path: str, depth: int
-    ) -> int:
-        take = self.values.spend
+        self, data: bytes, at: int, end: int, count: int, first: int, kind: int, entries: list[dict[str, Any]], depth: int
+    ) -> tuple[int, int]:
+        """Append the entries of a chunk, whose first offset is `first`; return where they end and how many records they hold."""
+        offset = first
+        spend, spans = self.values.spend, self.spans
         for index in range(count):
-            if not take():
-                raise self.over(f"{path}[{index}]", at, self.values.reason(f"count says {count}"))
+            if not spend():
+                raise self.over(f"entries[{index}]", at, self.values.reason(f"count says {count}"))
             entry: dict[str, Any] = {"offset": offset}
-            self.open(f"entries[{index}]", at, depth)
+            if spans is not None:
+                self.open(f"entries[{index}]", at, depth)
             try:
-                at = self.entry(data, at, end, offset, kind, entry, f"{path}[{index}]", depth + 1)
-            except Malformed:
+                at = self.entry(data, at, end, offset, kind, entry, depth + 1)
+            except Malformed as wrong:
                 if len(entry) > 1:
                     entries.append(entry)
+                wrong.field = f"entries[{index}].{wrong.field}"
                 raise
-            self.close(at, f"offset {offset}")
+            if spans is not None:
+                self.close(at, f"offset {offset}")
             entries.append(entry)
             offset += entry.get("num_records", 1)
-        return at
+        return at, offset - first
 
-    def entry(self, data: bytes, at: int, end: int, offset: int | None, kind: int, entry: dict[str, Any], path: str, depth: int) -> int:
+    def entry(self, data: bytes, at: int, end: int, offset: int | None, kind: int, entry: dict[str, Any], depth: int) -> int:
         """One entry: a plain one, or a sub-batch."""
         if end - at < 4:
-            raise self.fail(f"{path}.size", at, f"needs 4 bytes, {max(0, end - at)} left")
+            raise self.fail("size", at, f"needs 4 bytes, {max(0, end - at)} left")
         word: int = _U32(data, at)[0]
         if word >= SUB_BATCH:
-            return self.sub_batch(data, at, end, offset, entry, path, depth)
+            return self.sub_batch(data, at, end, offset, entry, depth)
         entry["size"] = word
-        self.span("size", at, 4, word, depth)
+        if self.spans is not None:
+            self.span("size", at, 4, word, depth)
         at += 4
         if word > end - at:
-            raise self.fail(f"{path}.body", at, f"size says {word} bytes, {end - at} left")
-        self.body(data, at, at + word, kind, entry, path, depth)
+            raise self.fail("body", at, f"size says {word} bytes, {end - at} left")
+        if self.bodies:
+            self.body(data, at, at + word, kind, entry, depth)
         return at + word
 
-    def body(self, data: bytes, at: int, end: int, kind: int, entry: dict[str, Any], path: str, depth: int) -> None:
-        """What a plain entry holds: an AMQP message, tracking blocks, or bytes."""
-        if not self.bodies:
-            return
+    def body(self, data: bytes, at: int, end: int, kind: int, entry: dict[str, Any], depth: int) -> None:
+        """Add what an entry holds to it: tracking blocks, an AMQP message, or bytes."""
         if kind and kind in CHUNK_TYPES:
-            blocks = self.tracking(data, at, end, kind == 2, "tracking", path, depth, entry)
+            blocks = self.tracking(data, at, end, kind == 2, "tracking", depth, entry)
             if blocks is not None:
                 entry["tracking"] = blocks
                 return
         elif amqp.looks_like(data, at, end):
-            sections, stopped = self.sections(data, at, end, depth)
-            if sections is not None:
-                entry["sections"] = sections
-                if stopped is not None:
-                    raise self.over(f"{path}.sections[{max(0, len(sections) - 1)}]", stopped.at, stopped.reason)
+            spans, notes = self.spans, list[str]()
+            if spans is not None:
+                mark = self.mark()
+                spans.start, spans.buffer = self.start, self.buffer
+            try:
+                entry["sections"] = amqp.read(data, at, end, self.render, self.values, spans, depth, notes)
                 return
+            except amqp.NotAmqp as why:
+                if spans is not None:
+                    self.undo(mark)
+                notes = [f"body begins as an AMQP message but is none: {why}"]
+            except amqp.Stopped as over:
+                entry["sections"] = over.sections
+                raise self.over(f"sections[{max(0, len(over.sections) - 1)}]", over.at, over.reason) from over
+            finally:
+                for note in notes:
+                    self.note(note)
         body = self.render(data[at:end])
         entry["body"] = body
-        if end > at:
+        if end > at and self.spans is not None:
             self.span("body", at, end - at, body, depth)
 
-    def sections(self, data: bytes, at: int, end: int, depth: int) -> tuple[list[dict[str, Any]] | None, amqp.Stopped | None]:
-        """The sections of an AMQP message, None if it is none, and where they stop before its end."""
-        stopped: amqp.Stopped | None = None
-        mark = self.mark()
-        notes: list[str] = []
-        if self.spans is not None:
-            self.spans.start, self.spans.buffer = self.start, self.buffer
-        try:
-            sections = amqp.read(data, at, end, self.render, self.values, self.spans, depth, notes)
-        except amqp.NotAmqp as why:
-            self.undo(mark)
-            self.note(f"body begins as an AMQP message but is none: {why}")
-            return None, None
-        except amqp.Stopped as over:
-            sections, stopped = over.sections, over
-        for note in notes:
-            self.note(note)
-        return sections, stopped
-
-    def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], path: str, depth: int) -> int:
+    def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], depth: int) -> int:
         flags = data[at]
         compression = flags >> 4 & 7
         entry["compression"] = compression
         label = entry["compression_label"] = COMPRESSIONS.get(compression)
         entry["reserved"] = flags & 15
         self.span("compression", at, 1, compression, depth, label)
-        at = self.parts(self.form.sub_batch, data, at + 1, end, entry, f"{path}.", depth)
+        at = self.header(self.form.sub_batch, data, at + 1, end, entry, depth)
         size: int = entry["size"]
         records: int = entry["num_records"]
         if size > end - at:
-            raise self.fail(f"{path}.body", at, f"size says {size} bytes, {end - at} left")
+            raise self.fail("body", at, f"size says {size} bytes, {end - at} left")
         stop = at + size
         if not self.bodies:
             return stop
@@ -299,7 +301,7 @@ class EntryReader(SpanRecorder):
         else:
             unpacked = data
         try:
-            self.messages(unpacked, begin, begin + (len(unpacked) if compression else size), records, offset, entry, path, depth)
+            self.messages(unpacked, begin, begin + (len(unpacked) if compression else size), records, offset, entry, depth)
         except OverLimit:
             raise
         except Malformed as why:
@@ -324,17 +326,15 @@ class EntryReader(SpanRecorder):
         self.budget -= size
         return unpack(compression, data, size)
 
-    def messages(
-        self, data: bytes, at: int, end: int, count: int, offset: int | None, entry: dict[str, Any], path: str, depth: int
-    ) -> None:
+    def messages(self, data: bytes, at: int, end: int, count: int, offset: int | None, entry: dict[str, Any], depth: int) -> None:
         """The messages of an unpacked sub-batch: size and body each."""
         messages: list[dict[str, Any]] = []
         entry["messages"] = messages
-        take = self.values.spend
+        spend = self.values.spend
         self.open("messages", at, depth)
         for index in range(count):
-            if not take():
-                raise self.over(f"{path}.messages[{index}]", at, self.values.reason(f"count says {count}"))
+            if not spend():
+                raise self.over(f"messages[{index}]", at, self.values.reason(f"count says {count}"))
             if end - at < 4:
                 raise self.fail("size", at, f"needs 4 bytes, {end - at} left")
             (size,) = _U32(data, at)
@@ -345,7 +345,11 @@ class EntryReader(SpanRecorder):
             self.span("size", at, 4, size, depth + 2)
             at += 4
             messages.append(message)
-            self.body(data, at, at + size, 0, message, f"{path}.messages[{index}]", depth + 2)
+            try:
+                self.body(data, at, at + size, 0, message, depth + 2)
+            except OverLimit as wrong:
+                wrong.field = f"messages[{index}].{wrong.field}"
+                raise
             at += size
             self.close(at)
         self.close(at)
@@ -355,18 +359,18 @@ class EntryReader(SpanRecorder):
             self.span("trailing", at, end - at, entry["trailing"], depth)
 
     def tracking(
-        self, data: bytes, at: int, end: int, snapshot: bool, name: str, path: str, depth: int, into: dict[str, Any]
+        self, data: bytes, at: int, end: int, snapshot: bool, name: str, depth: int, into: dict[str, Any]
     ) -> list[dict[str, Any]] | None:
         """Tracking blocks that fill data[at:end], or None; `into` gets those before one that is too many."""
         blocks: list[dict[str, Any]] = []
         mark = self.mark()
-        take = self.values.spend
+        spend = self.values.spend
         self.open(name, at, depth)
         try:
             while at < end:
-                if not take():
+                if not spend():
                     into[name] = blocks
-                    raise self.over(f"{path}.{name}[{len(blocks)}]", at, self.values.reason(f"{end - at} bytes left"))
+                    raise self.over(f"{name}[{len(blocks)}]", at, self.values.reason(f"{end - at} bytes left"))
                 self.open(f"{name}[{len(blocks)}]", at, depth + 1)
                 kind, size = data[at], data[at + 1]
                 stop = at + 2 + size
@@ -398,55 +402,59 @@ class EntryReader(SpanRecorder):
     # Publish
 
     def published(
-        self, data: bytes, at: int, end: int, entries: list[dict[str, Any]], path: str, depth: int, filtered: bool = False
+        self, data: bytes, at: int, end: int, entries: list[dict[str, Any]], name: str, depth: int, filtered: bool = False
     ) -> int:
         """The messages of a Publish: servers read them to the end of the frame, whatever the count says."""
         if end - at < 4:
-            raise self.fail(path, at, f"needs 4 bytes, {max(0, end - at)} left")
+            raise self.fail("", at, f"needs 4 bytes, {max(0, end - at)} left")
         (count,) = _I32(data, at)
-        self.open(path, at, depth)
+        self.open(name, at, depth)
         self.span("count", at, 4, count, depth + 1)
         at += 4
-        take = self.values.spend
+        spend, spans = self.values.spend, self.spans
         while at < end:
-            name = f"{path}[{len(entries)}]"
-            if not take():
-                raise self.over(name, at, self.values.reason(f"count says {count}"))
+            index = len(entries)
+            if not spend():
+                raise self.over(f"[{index}]", at, self.values.reason(f"count says {count}"))
             entry: dict[str, Any] = {}
-            self.open(name, at, depth + 1)
+            if spans is not None:
+                self.open(f"{name}[{index}]", at, depth + 1)
             try:
                 if end - at < 8:
-                    raise self.fail(f"{name}.publishing_id", at, f"needs 8 bytes, {end - at} left")
+                    raise self.fail("publishing_id", at, f"needs 8 bytes, {end - at} left")
                 (entry["publishing_id"],) = _U64(data, at)
-                self.span("publishing_id", at, 8, entry["publishing_id"], depth + 2)
+                if spans is not None:
+                    self.span("publishing_id", at, 8, entry["publishing_id"], depth + 2)
                 at += 8
                 if filtered:
-                    at = self.text("filter_value", data, at, end, entry, f"{name}.", depth + 2)
-                at = self.entry(data, at, end, None, 0, entry, name, depth + 2)
+                    at = self.text("filter_value", data, at, end, entry, depth + 2)
+                at = self.entry(data, at, end, None, 0, entry, depth + 2)
                 if filtered and "compression" in entry:
                     self.note("a sub-batch in Publish version 2, which servers do not accept")
-            except Malformed:
+            except Malformed as wrong:
                 if entry:
                     entries.append(entry)
+                wrong.field = f"[{index}].{wrong.field}"
                 raise
-            self.close(at)
+            if spans is not None:
+                self.close(at)
             entries.append(entry)
         self.close(at)
         if count != len(entries):
             self.note(f"count says {count} messages, {len(entries)} are there")
         return at
 
-    def text(self, name: str, data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
+    def text(self, name: str, data: bytes, at: int, end: int, into: dict[str, Any], depth: int) -> int:
         """Text behind a 16-bit length, null with -1."""
         if end - at < 2:
-            raise self.fail(f"{path}{name}", at, f"needs 2 bytes, {max(0, end - at)} left")
+            raise self.fail(name, at, f"needs 2 bytes, {max(0, end - at)} left")
         size: int = _I16(data, at)[0]
         stop = at + 2
         value = None
         if size != -1:
             stop += size
             if size < 0 or stop > end:
-                raise self.fail(f"{path}{name}", at, f"length says {size} bytes, {end - at - 2} left")
+                raise self.fail(name, at, f"length says {size} bytes, {end - at - 2} left")
             raw = data[at + 2 : stop]
             try:
                 value = raw.decode()
@@ -463,10 +471,10 @@ class EntryReader(SpanRecorder):
 
 def tiles_chunk(form: ChunkForm, data: bytes, at: int, end: int) -> int:
     """How many entries the chunk data[at:end] has, if it is what its header says; -1 otherwise."""
-    if end - at < form.size:
+    if end - at < form.header.size:
         return -1
-    header = form.values(data, at)
-    at += form.size
+    header = form.header.values(data, at)
+    at += form.header.size
     stop = at + header["data_length"]
     if header["magic_version"] != MAGIC or end not in (stop, stop + header.get("trailer_length", 0)):
         return -1
@@ -540,10 +548,10 @@ def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, in
     number = 1
     if size >= SUB_BATCH:
         at -= 3
-        if end - at < sum(part.size for part in form.sub_batch):
+        if end - at < form.sub_batch.size:
             return at, -1
-        number, *_, size = form.unpack_sub_batch(data, at)
-        at += sum(part.size for part in form.sub_batch)
+        number, *_, size = form.sub_batch.unpack(data, at)
+        at += form.sub_batch.size
     return at + size, number if at + size <= end else -1
 
 
@@ -555,7 +563,7 @@ def draft_form(data: bytes, at: int, end: int) -> ChunkForm:
     if end - at >= 15 and _U64(data, at + 7)[0] >= EARLIEST:
         return DRAFT_TIMED
     for form in (DRAFT, DRAFT_TIMED):
-        if end - at >= form.size and end - at - form.size == _U32(data, at + form.size - 4)[0]:
+        if end - at >= form.header.size and end - at - form.header.size == _U32(data, at + form.header.size - 4)[0]:
             return form
     return DRAFT
 
@@ -587,8 +595,7 @@ def _by_hand(
         except Malformed as wrong:
             reader.abandon()
             walker.keep(into)
-            field = wrong.field.removeprefix(name).strip(".")
-            damage = walker.short(walker.start + wrong.offset, end, wrong.reason, field)
+            damage = walker.short(walker.start + wrong.offset, end, wrong.reason, wrong.field)
             if isinstance(wrong, OverLimit):
                 raise OverLimit(damage.field, wrong.offset, wrong.reason, wrong.buffer) from wrong
             raise damage from wrong
@@ -608,8 +615,8 @@ def _draft(data: bytes, at: int, end: int) -> ChunkForm:
 
 _MESSAGES = "array of entry or sub-batch, to the end of the frame", 4
 
-CHUNK = _by_hand(dict, EntryReader.chunk, _current, "chunk", DRAFT.size)
-DRAFT_CHUNK = _by_hand(dict, EntryReader.chunk, draft_form, "chunk", DRAFT.size)
+CHUNK = _by_hand(dict, EntryReader.chunk, _current, "chunk", DRAFT.header.size)
+DRAFT_CHUNK = _by_hand(dict, EntryReader.chunk, draft_form, "chunk", DRAFT.header.size)
 PUBLISHED = _by_hand(list, EntryReader.published, _current, *_MESSAGES)
 PUBLISHED_FILTERED = _by_hand(list, partial(EntryReader.published, filtered=True), _current, *_MESSAGES)
 DRAFT_PUBLISHED = _by_hand(list, EntryReader.published, _draft, *_MESSAGES)

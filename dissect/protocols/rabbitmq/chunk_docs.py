@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...layout import PartTable
 from ...layout.docs import Row
-from .chunk import CURRENT, DRAFT, DRAFT_TIMED, TRACKING_TYPES, ChunkForm, HeaderField
+from .chunk import CURRENT, DRAFT, DRAFT_TIMED, TRACKING_TYPES, ChunkForm, FixedHeader
 from .compression import COMPRESSIONS
 
 _TYPES = {"B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "q": "int64", "3s": "3 bytes"}
@@ -23,12 +23,12 @@ _NOTES = {
 }
 
 
-def _rows(parts: tuple[HeaderField, ...]) -> list[Row]:
-    return [(part.name, _TYPES[part.code], _NOTES.get(part.name, "")) for part in parts]
+def _rows(header: FixedHeader) -> list[Row]:
+    return [(field.name, _TYPES[field.code], _NOTES.get(field.name, "")) for field in header.fields]
 
 
 def _chunk(form: ChunkForm, note: str, *more: Row) -> PartTable:
-    labels = {part.name: part.labels for part in form.header if part.labels is not None}
+    labels = {field.name: field.labels for field in form.header.fields if field.labels is not None}
     return PartTable("Chunk", note, (*_rows(form.header), _ENTRIES, *more), labels)
 
 

@@ -18,7 +18,7 @@ from ..protocol import Context, LoadedProtocol
 from ..records import NONE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
 from ..streams import DeclaredStreams
 from . import layouts, layouts_draft, sasl_redaction
-from .chunk import EntryReader, draft_form
+from .chunk import EntryReader
 from .chunk_docs import ADDED, DRAFT_PARTS, PARTS
 from .compare_rules import COMPARE_RULES
 from .fast_decode import PlainLayouts, plain_layouts
@@ -411,18 +411,7 @@ class StreamDissector(Dissector):
         fields: dict[str, Any] = {}
         fault: Fault | None = None
         try:
-            at = reader.parts(language.heads[layout], data, start, end, fields, "", 0)
-            if layout in language.published:
-                if layout is layouts_draft.PUBLISH:
-                    at = reader.text("stream", data, at, end, fields, "", 0)
-                entries: list[dict[str, Any]] = []
-                fields["published_messages"] = entries
-                at = reader.published(data, at, end, entries, "published_messages", 0, layout is layouts.PUBLISH_2)
-            else:
-                if layout is layouts_draft.DELIVER:
-                    reader.form = draft_form(data, at, end)
-                chunk = fields["chunk"] = {}
-                at = reader.chunk(data, at, end, chunk, "chunk", 0)
+            at = language.read_entries(reader, layout, data, start, end, fields)
             if missing is not None:
                 raise Malformed("trailing", end - start, missing)
             if at < end:

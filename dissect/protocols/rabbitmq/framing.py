@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from struct import Struct
+from typing import Any
 
 from ...errors import Malformed
 from ...layout import UNREADABLE, Layout, Style, decoder
@@ -20,9 +21,11 @@ from .chunk import (
     MAGIC,
     ChunkForm,
     EntryReader,
+    FixedHeader,
     HeaderField,
     begins_published,
     draft_form,
+    fixed_header,
     tiles_chunk,
     tiles_published,
 )
@@ -80,7 +83,7 @@ class Language:
         client: Iterable[Layout],
         server: Iterable[Layout],
         both: Iterable[Layout],
-        heads: dict[Layout, tuple[HeaderField, ...]],
+        heads: dict[Layout, FixedHeader],
         forms: tuple[ChunkForm, ...],
         pattern: bytes,
         commands: Mapping[int, str],
@@ -126,14 +129,14 @@ class Language:
 
     def fits(self, layout: Layout, data: bytes, at: int, end: int, length: int) -> bool:
         """Whether what is there of a Deliver is a chunk of the right size."""
-        begin = at + self.before_entries(layout)
+        begin = at + self.heads[layout].size
         if begin < end and data[begin] != MAGIC:
             return False
         for form in self.forms:
-            if begin + form.size > end:
+            if begin + form.header.size > end:
                 return True
-            chunk = form.values(data, begin)
-            left = at + length - begin - form.size
+            chunk = form.header.values(data, begin)
+            left = at + length - begin - form.header.size
             section = chunk["data_length"]
             if (
                 0 < chunk["num_entries"] <= chunk["num_records"]
@@ -142,9 +145,6 @@ class Language:
             ):
                 return True
         return False
-
-    def before_entries(self, layout: Layout) -> int:
-        return sum(part.size for part in self.heads[layout])
 
     def is_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> bool | None:
         """Whether the frame reads as `layout`; of Publish and Deliver, whether entries tile it. None if that takes too much effort."""
@@ -159,13 +159,34 @@ class Language:
         work_budget.spend((end - start >> 3) + ENTRY * abs(count))
         return count >= 0
 
+    def read_entries(self, reader: EntryReader, layout: Layout, data: bytes, start: int, end: int, fields: dict[str, Any]) -> int:
+        """Read a Publish or Deliver into `fields`, whose entries no table can express; return where it ends, or raise `Malformed`."""
+        at = reader.header(self.heads[layout], data, start, end, fields, 0)
+        try:
+            if layout in self.delivered:
+                name = "chunk."
+                if layout is layouts_draft.DELIVER:
+                    reader.form = draft_form(data, at, end)
+                chunk = fields["chunk"] = {}
+                return reader.chunk(data, at, end, chunk, "chunk", 0)
+            name = ""
+            if layout is layouts_draft.PUBLISH:
+                at = reader.text("stream", data, at, end, fields, 0)
+            entries: list[dict[str, Any]] = []
+            name = "published_messages"
+            fields[name] = entries
+            return reader.published(data, at, end, entries, name, 0, layout is PUBLISH_2)
+        except Malformed as wrong:
+            wrong.field = name + wrong.field
+            raise
+
     def entries_at(self, layout: Layout, data: bytes, start: int, end: int) -> int:
         """Where the chunk of a Deliver begins, or the messages of a Publish; `end` if what stands before them is none."""
-        at = start + self.before_entries(layout)
+        at = start + self.heads[layout].size
         if layout is layouts_draft.PUBLISH:
             reader = EntryReader(self.forms[0], start, bytes, None, PLENTY)
             try:
-                at = reader.text("stream", data, at, end, {}, "", 0)
+                at = reader.text("stream", data, at, end, {}, 0)
             except Malformed:
                 return end
             if reader.counted:
@@ -174,8 +195,8 @@ class Language:
 
     def tells(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
         """Whether a frame that is not whole is certain all the same: the header of a chunk is long and full of sizes."""
-        needed = self.forms[-1].size
-        return any(layout in self.delivered and end - at >= self.before_entries(layout) + needed for layout in layouts)
+        needed = self.forms[-1].header.size
+        return any(layout in self.delivered and end - at >= self.heads[layout].size + needed for layout in layouts)
 
     def goes_on(self, layouts: list[Layout], data: bytes, at: int, end: int, length: int, work_budget: WorkBudget) -> bool:
         """Whether a frame begins here that is certain though it is never looked at as a whole: a Publish by its first messages."""
@@ -293,10 +314,10 @@ CURRENT_LANGUAGE = Language(
     layouts.SERVER_LAYOUTS,
     layouts.BOTH_LAYOUTS,
     {
-        layouts.PUBLISH: (*_FRAME, HeaderField("publisher_id", 1, "B")),
-        layouts.PUBLISH_2: (*_FRAME, HeaderField("publisher_id", 1, "B")),
-        layouts.DELIVER: (*_FRAME, HeaderField("subscription_id", 1, "B")),
-        layouts.DELIVER_2: (*_FRAME, HeaderField("subscription_id", 1, "B"), HeaderField("committed_chunk_id", 8, "Q")),
+        layouts.PUBLISH: fixed_header(*_FRAME, HeaderField("publisher_id", 1, "B")),
+        layouts.PUBLISH_2: fixed_header(*_FRAME, HeaderField("publisher_id", 1, "B")),
+        layouts.DELIVER: fixed_header(*_FRAME, HeaderField("subscription_id", 1, "B")),
+        layouts.DELIVER_2: fixed_header(*_FRAME, HeaderField("subscription_id", 1, "B"), HeaderField("committed_chunk_id", 8, "Q")),
     },
     (CURRENT,),
     rb"(?=(?!\x00\x00\x00[\x00-\x03])[\x00-\x03]...[\x00\x80][\x01-\x1f]\x00[\x01\x02])",
@@ -311,8 +332,8 @@ DRAFT_LANGUAGE = Language(
     layouts_draft.SERVER_LAYOUTS,
     layouts_draft.BOTH_LAYOUTS,
     {
-        layouts_draft.PUBLISH: _FRAME,
-        layouts_draft.DELIVER: (*_FRAME, HeaderField("subscription_id", 4, "I")),
+        layouts_draft.PUBLISH: fixed_header(*_FRAME),
+        layouts_draft.DELIVER: fixed_header(*_FRAME, HeaderField("subscription_id", 4, "I")),
     },
     (DRAFT, DRAFT_TIMED),
     rb"(?=(?!\x00\x00\x00[\x00-\x03])[\x00-\x03]...(?:\x00[\x00-\x0e]|\x03[\xe6\xe7])\x00\x00)",
