@@ -265,9 +265,7 @@ class StreamDissector(Dissector):
         if layout in self.language.heads:
             frame.fields, frame.spans, frame.notes, frame.fault = self._read_entries(layout, data, start, end, missing)
         else:
-            # Where a user's name is put in, and where something is wrong, the places of the fields are needed
-            login = layout.name == "SaslAuthenticate" and layout.kind == "request"
-            fields = None if missing or login or self.options.detail else _plainly(layout, self.style, frame)
+            fields = None if missing or self.options.detail else _plainly(layout, self.style, frame)
             if fields is not None:
                 frame.fields = fields
             else:
@@ -325,9 +323,11 @@ class StreamDissector(Dissector):
             or (layout is None and frame.name == "SaslAuthenticate")
         )
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
-        code = max(self.language.accepted)
-        challenge = name != "SaslAuthenticate" and sasl_redaction.is_challenge(data, start, end, code)
-        if of_server and (challenge or (self.frame.spread and holds_challenge(frame))):
+        code = self.language.challenge
+        if of_server and (
+            (name != "SaslAuthenticate" and sasl_redaction.is_challenge(data, start, end, code))
+            or (self.frame.spread and holds_challenge(frame))
+        ):
             login, certain = True, False
         seen = SeenFrame(name, certain, self.guard.trusted[side], login, self.frame.began, self.frame.spread, self.parser.current)
         # A challenge that ends before its data is followed by them
@@ -336,7 +336,8 @@ class StreamDissector(Dissector):
         if of_server:
             accepts = name in ("Tune", "Open") or (name == "SaslAuthenticate" and frame.fields.get("response_code_label") == "OK")
             return self.guard.hear(seen, accepts)
-        return self.guard.shows(seen, self.phase is Phase.FRESH, sasl_redaction.may_be_login(data, start, end))
+        doubtful = name != "SaslAuthenticate" and sasl_redaction.may_be_login(data, start, end)
+        return self.guard.shows(seen, self.phase is Phase.FRESH, doubtful)
 
     def _tell_client(self, side: int, word: int, data: bytes, start: int, end: int) -> None:
         """A frame without flaw that only one of the two sends says which side is the client."""

@@ -12,11 +12,12 @@ from ...layout.values import redacted
 from ...model import Fault, Span
 from . import layouts, sasl_redaction
 from .framing import Language
-from .sasl_redaction import is_mechanism, username
+from .sasl_redaction import MECHANISM_AT, is_mechanism, username
 
 HIDDEN = "hidden: a password may be in it"
 
 _U32 = Struct(">I").unpack_from
+_U16 = Struct(">H").unpack_from
 
 
 class GuardedFrame(msgspec.Struct):
@@ -46,22 +47,24 @@ class GuardedFrame(msgspec.Struct):
 
 
 def read_login(frame: GuardedFrame, style: Style, of_client: bool) -> None:
-    """What is said of SaslAuthenticate: no mechanism that is none, and the user name if it is read to its end."""
-    fields, spans = frame.fields, frame.spans
+    """Redact what is not the name of a mechanism in a SaslAuthenticate, and add the user name if the client sent it completely."""
+    fields, start = frame.fields, frame.start
     mechanism = fields["mechanism"]
-    if not is_mechanism(mechanism) and not style.show_secrets:
-        if mechanism is not None:
-            at = next(index for index, span in enumerate(spans) if span.name == "mechanism")
-            fields["mechanism"] = redacted(spans[at].length - 2)
-            spans[at].value, spans[at].secret = fields["mechanism"], True
-        if frame.fault is not None:
-            # What it says of lengths may be of other bytes
-            frame.fault.reason = frame.missing or "cannot be read"
-    if "sasl_username" in fields and "trailing" not in fields and of_client:
-        at = next(index for index, span in enumerate(spans) if span.name == "sasl_opaque_data")
-        begin = frame.start + spans[at].offset + 4
-        name = fields["sasl_username"] = username(mechanism, frame.data[begin : begin + spans[at].length - 4])
-        spans[at + 1].value = name
+    known = is_mechanism(mechanism)
+    if mechanism is not None and not known and not style.show_secrets:
+        (size,) = _U16(frame.data, start + MECHANISM_AT)
+        fields["mechanism"] = redacted(size)
+        for span in frame.spans:
+            if span.name == "mechanism":
+                span.value, span.secret = fields["mechanism"], True
+    if frame.fault is not None and not known and not style.show_secrets:
+        # Its numbers may come from the secret
+        frame.fault.reason = frame.missing or "cannot be read"
+    if known and "sasl_username" in fields and "trailing" not in fields and of_client:
+        name = fields["sasl_username"] = username(mechanism, frame.data[start + MECHANISM_AT + 6 + len(mechanism) : frame.end])
+        for span in frame.spans:
+            if span.name == "sasl_username":
+                span.value = name
 
 
 def is_chunk(frame: GuardedFrame, language: Language) -> bool:
@@ -88,7 +91,7 @@ def hide(frame: GuardedFrame, style: Style, trusted: bool, spread: bool) -> None
     if layout is None and not (trusted and (login or not (spread or frame.missing))):
         frame.name, frame.kind, frame.notes = "unknown", "one_way", []
         shape = layouts.HIDDEN_WHOLE
-    elif end - start < sasl_redaction.MECHANISM_AT or (frame.sound and layout is not None and layouts.CORRELATION_ID not in layout.fields):
+    elif end - start < MECHANISM_AT or (frame.sound and layout is not None and layouts.CORRELATION_ID not in layout.fields):
         shape = layouts.HIDDEN_SHORT
     else:
         shape = layouts.HIDDEN_LOGIN if login else layouts.HIDDEN

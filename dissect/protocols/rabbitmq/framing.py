@@ -54,15 +54,19 @@ _PLAIN = Style()
 class Language:
     """The tables of one of the two protocols.
 
-    `client` and `server` are what each side may send, `costs` what a byte of each costs to read, `words` the keys and versions of
-    both, `heads` the fixed fields before the entries of Publish and Deliver, `pattern` finds every place where a frame could begin (no
-    size is below 4), `accepted` are the response codes that do not refuse, `holds` finds SaslAuthenticate inside of other bytes,
-    `mark` is the bit of a key that marks a response.
+    - `client`, `server`: what each side may send; `words`: the keys and versions of both
+    - `costs`: the work budget that reading a byte of each layout costs
+    - `heads`: the fixed fields before the entries of Publish and Deliver
+    - `pattern`: finds every offset at which a frame could begin (no size is below 4)
+    - `accepted`: the response codes that do not refuse; `challenge`: the one of a SASL challenge
+    - `holds`: finds SaslAuthenticate inside other bytes
+    - `mark`: the bit of a key that marks a response
     """
 
     __slots__ = (
         "accepted",
         "bounds",
+        "challenge",
         "client",
         "commands",
         "costs",
@@ -103,6 +107,7 @@ class Language:
         self.commands = commands
         self.numbers = {name: number for number, name in commands.items()}
         self.accepted = accepted
+        self.challenge = max(accepted)
         self.holds = re.compile(re.escape(word_of(authenticate).to_bytes(4, "big")) + sasl_redaction.HOLDS, re.DOTALL)
         every = {layout for table in (self.client, self.server) for each in table.values() for layout in each}
         self.bounds = {layout: _bounds(layout) for layout in every}

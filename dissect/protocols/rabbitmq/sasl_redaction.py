@@ -71,10 +71,10 @@ def is_login(data: bytes, start: int, end: int) -> bool:
 def is_challenge(data: bytes, start: int, end: int, code: int) -> bool:
     """Whether the code of a challenge stands where SaslAuthenticate has it, and data behind it that fill the frame."""
     at = start + MECHANISM_AT
-    sizes = ((at + 2, 2), (at + 2, 4))
-    return data[at : at + 2] == code.to_bytes(2, "big") and any(
-        end > begin + size and int.from_bytes(data[begin : begin + size], "big") == end - begin - size for begin, size in sizes
-    )
+    if data[at : at + 2] != code.to_bytes(2, "big"):
+        return False
+    begin = at + 2
+    return any(end > begin + size and int.from_bytes(data[begin : begin + size], "big") == end - begin - size for size in (2, 4))
 
 
 class HandshakePlace(Enum):
