@@ -31,7 +31,7 @@ def read(data: bytes | str, limit: int = 10_000, bare: int = 1_000) -> list[dict
     values, again = ValueQuota(limit, bare), ValueQuota(limit, bare)
     sections, end, why = stopped(around, 3, 3 + len(data), values, spans)
     assert stopped(around, 3, 3 + len(data), again) == (sections, end, why)
-    assert (values.left, values.empty) == (again.left, again.bare)
+    assert (values.left, values.empty) == (again.left, again.empty)
     at = 3
     for span in spans:
         if span.leaf:

@@ -54,10 +54,12 @@ def _publish(style: Style, bodies: bool) -> Reader:
     def read(data: bytes, start: int, end: int) -> Fields | None:
         values = PLENTY if end - start <= small else counted.begin()
         size, key, version, publisher, count = head(data, start)
+        if count < 0 or not values.spend(count):
+            return None
         at = start + 13
         messages: list[Fields] = []
         append = messages.append
-        while at < end:
+        for _ in range(count):
             publishing_id, length = each(data, at)
             at += 12
             stop = at + length
@@ -71,7 +73,7 @@ def _publish(style: Style, bodies: bool) -> Reader:
             else:
                 append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
             at = stop
-        if len(messages) != count or not values.spend(count):
+        if at != end:
             return None
         return {"size": size, "key": key, "version": version, "publisher_id": publisher, "published_messages": messages}
 
