@@ -30,17 +30,17 @@ READ = "read"
 """The command that needs no name; typing it means a file of that name."""
 
 HABITS = {
-    "-R": "-Y 'name == Open' filters",
-    "-S": "separators are one line a message here; nothing has to be set",
-    "-U": "there are no PDUs to export; -w FILE -Y EXPR writes the packets that a filter finds",
-    "-N": "leave it out: nothing is ever resolved to a name",
+    "-R": "use -Y, such as -Y 'name == Open'",
+    "-S": "output always has one line per message; there is no separator to set",
+    "-U": "PDUs cannot be exported; -w FILE -Y EXPR writes the packets of matching conversations",
+    "-N": "omit it: names are never resolved",
     "-O": "-V shows every field",
     "-A": "-x shows the bytes",
     "-X": "-x shows the bytes",
-    "-F": "leave it out: -w writes pcapng",
-    "-P": "leave it out: -V, -x, -T and --json show what -w writes",
-    "-o": "--keylog FILE names the key log of TLS; there are no preferences",
-    "-G": "streamdump protocols --fields lists the names",
+    "-F": "omit it: -w writes pcapng",
+    "-P": "omit it: -V, -x, -T and --json also show messages while -w writes",
+    "-o": "there are no preferences; --keylog FILE names the TLS key log",
+    "-G": "streamdump protocols --fields lists the field names",
 }
 """What to do instead of options that people know from tshark and tcpdump."""
 
@@ -207,10 +207,10 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.USAGE
     except Exception as error:
         if crowded(error):
-            say("too many open files; ulimit -n says how many this process may have")
+            say("too many open files; raise the limit with ulimit -n")
             return ExitCode.USAGE
         # Nobody has to read a traceback at three in the morning
-        say(Report(describe_exception(error), "this run ends here").text(None))
+        say(Report(describe_exception(error), "the run ended").text(None))
         return ExitCode.INTERNAL
 
 
@@ -221,7 +221,7 @@ def _wrong(error: Any) -> str:
         # The dashes, which all have, would make anything alike.
         known = {one.lstrip("-"): one for one in error.possibilities or ()}
         near = [known[one] for one in get_close_matches(error.option_name.lstrip("-"), known)]
-        more = f"did you mean {' or '.join(near)}?" if near else HABITS.get(error.option_name, f"{path} --help lists them")
+        more = f"did you mean {' or '.join(near)}?" if near else HABITS.get(error.option_name, f"{path} --help lists the options")
         return f"no such option {error.option_name}; {more}"
     text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
     return f"{text[:1].lower()}{text[1:]}; see {path} --help"

@@ -57,7 +57,7 @@ class Chosen:
         if compared.config is not None:
             self._one = read_settings(Path(compared.config))
             if self._one is None:
-                raise UsageError(f"--config {compared.config}: there is no [tool.streamdump.check] in it")
+                raise UsageError(f"--config {compared.config}: no [tool.streamdump.check] section; add one, or name another file")
 
     def of(self, capture: Path) -> CheckSettings:
         """The settings for one capture."""
@@ -69,7 +69,7 @@ class Chosen:
     def report_unused(self) -> None:
         """Say what was said of fields that no message had."""
         for field in sorted(set().union(*(one.named_fields() for one in self._made.values())) - self.used):
-            say(f"{field}: no message has this field, so what the settings say of it does nothing")
+            say(f"{field}: no message has this field, so its settings have no effect")
 
 
 class CheckRun:
@@ -89,7 +89,7 @@ class CheckRun:
         for path in work.unused:
             self._unused(str(path))
         if work.others:
-            say(f"{count(work.others, 'file')} left out that only {'has the name' if work.others == 1 else 'have the names'} of captures")
+            say(f"{count(work.others, 'file')} skipped: named as captures, but not in a capture format")
 
     def one(self, name: str, golden: Path, source: Source, settings: CheckSettings, update: bool) -> None:
         since = monotonic()
@@ -97,7 +97,7 @@ class CheckRun:
         self.found.append((checked, monotonic() - since))
         self._report(checked)
         if checked.empty:
-            say(f"{golden}: holds no conversation, for nothing in {name} could be compared")
+            say(f"{golden}: contains no conversations, because nothing in {name} could be compared")
 
     def recorded(
         self,
@@ -127,7 +127,7 @@ class CheckRun:
             return ExitCode.NO_INTERFACE
         if write_to is not None:
             recorder.write_to(write_to)
-            say(f"-w {write_to}: packets are written as captured, passwords and tokens included")
+            say(f"-w {write_to}: writes packets as captured, including passwords and tokens")
         ended = None
         try:
             with recorder:
@@ -137,7 +137,7 @@ class CheckRun:
             say(str(error))
             return ExitCode.NO_INTERFACE if isinstance(error, InterfaceError) else ExitCode.INTERNAL
         if ended:
-            say(f"--run {command}: ended with {ended}")
+            say(f"--run {command}: exited with status {ended}")
             return ExitCode.FOUND
         self.one(str(path), place, record_source(recorder.records, recorder.rows), settings, update)
         return ExitCode.DONE
@@ -148,7 +148,7 @@ class CheckRun:
             write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
     def _unused(self, path: str) -> None:
-        text = f"{path}: there is no capture that this golden file belongs to"
+        text = f"{path}: no capture for this golden file; restore the capture or delete the file"
         if self.json:
             say(text)
             return
@@ -163,8 +163,8 @@ class CheckRun:
             return []
         told = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in names.most_common())
         return [
-            f"{count(names.total(), 'conversation')} not read, and not compared ({told})",
-            *(["--keylog FILE reads TLS with its keys"] if "TLS" in names else []),
+            f"{count(names.total(), 'conversation')} not decoded and not compared ({told})",
+            *(["--keylog FILE decrypts TLS"] if "TLS" in names else []),
         ]
 
     def junit(self, path: str, began: datetime) -> None:
@@ -180,9 +180,9 @@ class CheckRun:
         outcomes = Counter(one.outcome for one, _ in self.found)
         if self.found:
             words = {
-                "same": "as the golden files say" if outcomes["same"] > 1 else "as its golden file says",
+                "same": "match their golden files" if outcomes["same"] > 1 else "matches its golden file",
                 "no golden": "without a golden file",
-                "unchanged": "with a golden file that stays as it was",
+                "unchanged": "with an unchanged golden file",
                 "written": f"golden file{'' if outcomes['written'] == 1 else 's'} written",
             }
             parts = [f"{number:,} {words.get(outcome, outcome)}" for outcome, number in outcomes.items()]
@@ -216,9 +216,9 @@ def _ways(name: str, golden: str | None, command: str, interfaces: list[str], ex
     file = "run.pcap"
     folder = "" if golden is None else f" --golden {quote(golden)}"
     return [
-        "with tcpdump beside the command, and the golden file named after what it writes:",
+        "capture with tcpdump, then check the file:",
         f"  sudo tcpdump --immediate-mode -U -i {quote(interfaces[0])} -w {file} {quote(expression or 'tcp')} &",
         f"  {command}; sleep 1; sudo kill -INT $!",
         f"  streamdump check {file}{folder}    # its golden file is {file}.golden, not {name}.golden",
-        "or with a Python of your own that may capture: see streamdump -i lo",
+        "or use a copy of Python that has permission to capture: streamdump -i lo shows how",
     ]

@@ -41,12 +41,13 @@ def preferences(arguments: list[str]) -> dict[str, str]:
     except Unfit as error:
         if isinstance(error.__cause__, OSError) or not path.is_file():
             return {}
-        raise UsageError(f"{path}: {error}; {LEAVE_OUT} leaves it out") from None
+        raise UsageError(f"{path}: {error}; {LEAVE_OUT} ignores the file") from None
     for name, value in settings.items():
         kind = {"columns": int, **dict.fromkeys(PARAMETERS, str)}.get(name)
         if kind is None or type(value) is not kind:
-            what = "no setting; there are" if kind is None else f"must be {'a number' if kind is int else 'a text'}; there are"
-            raise UsageError(f"{path}: {name}: {what} {', '.join((*PARAMETERS, 'columns'))}; {LEAVE_OUT} leaves it out")
+            known = ", ".join((*PARAMETERS, "columns"))
+            what = f"not a setting; the settings are {known}" if kind is None else f"must be {'a number' if kind is int else 'text'}"
+            raise UsageError(f"{path}: {name}: {what}; {LEAVE_OUT} ignores the file")
         if name in PARAMETERS:
             one_of(f"{path}: {name} =", str(value), PARAMETERS[name][1])
     if arguments and arguments[0] in LINELESS and settings.get("time") in BETWEEN:

@@ -28,17 +28,17 @@ def checked(folder: str, out: str) -> None:
     name, target = storage.normal(folder), storage.normal(out)
     path, inside = storage.local(name), storage.local(target)
     if path is not None and not path.is_dir():
-        raise UsageError(f"{folder}: is no folder; --follow takes the folder that captures are written to")
+        raise UsageError(f"{folder}: not a folder; --follow needs the folder that captures are written to")
     same = name == target or target.startswith(f"{name.rstrip('/')}/")
     if path is not None and inside is not None:
         same = path.resolve() in (inside.resolve(), *inside.resolve().parents)
     if same:
-        raise UsageError(f"{out}: lies in the folder that is followed, so its tables would be taken for captures; choose another --out")
+        raise UsageError(f"{out}: is inside the followed folder, so its tables would be read as captures; choose another --out")
     there = storage.folder(out)
     if inside is not None and inside.exists() and not inside.is_dir():
-        raise UsageError(f"{out}: is there already, and is no folder; choose another --out")
+        raise UsageError(f"{out}: exists and is not a folder; choose another --out")
     if there.names() and not there.at(".follow").exists():
-        raise UsageError(f"{out}: is there already, and not from --follow; choose another --out")
+        raise UsageError(f"{out}: exists and was not written by --follow; choose another --out")
 
 
 def follow(
@@ -59,7 +59,7 @@ def follow(
     warned = False
     try:
         if not quiet and not finish:
-            say(f"following {folder} into {work.out}; Ctrl-C ends it, the same command goes on")
+            say(f"following {folder} into {work.out}; Ctrl-C stops, the same command resumes")
         while True:
             begin = time.monotonic()
             batch = work.step(finish)
@@ -83,7 +83,7 @@ def follow(
     except KeyboardInterrupt:
         hide()
         session.kill()
-        say(f"interrupted after {work.state.batch:,} micro-batches; the same command goes on from there")
+        say(f"interrupted after micro-batch {work.state.batch:,}; run the same command to resume")
         return code if work.state.packets else ExitCode.INTERRUPTED
     if not quiet:
         state = work.state
@@ -99,7 +99,7 @@ def trouble_texts(troubles: Sequence[Trouble]) -> list[str]:
     """What is wrong with files, in lines that can be read: the worst first where there are many."""
     first = sorted(troubles, key=lambda one: not one.fatal)[:TOLD] if len(troubles) > TOLD else troubles
     more = len(troubles) - len(first)
-    return [*map(trouble_text, first), *([f"and {more:,} more troubles of files, which table errors has"] if more else [])]
+    return [*map(trouble_text, first), *([f"{count(more, 'more file error')}; the table errors lists them all"] if more else [])]
 
 
 def trouble_text(trouble: Trouble) -> str:

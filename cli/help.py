@@ -12,86 +12,86 @@ from .output import coloured
 
 EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     "": (
-        ("streamdump capture.pcap", "every message, a line each"),
-        ("streamdump -V -c 3 capture.pcap", "the first three with every field and its bytes"),
-        ("streamdump -Y 'outcome == refused' capture.pcap", "only what answers no"),
-        ("streamdump -T fields -e name -e latency capture.pcap", "chosen values, tabs between"),
-        ("streamdump -w small.pcapng -Y 'latency > 50ms' capture.pcap", "the packets of these conversations"),
+        ("streamdump capture.pcap", "one line per message"),
+        ("streamdump -V -c 3 capture.pcap", "every field of the first three, with bytes"),
+        ("streamdump -Y 'outcome == refused' capture.pcap", "only refused requests"),
+        ("streamdump -T fields -e name -e latency capture.pcap", "chosen fields, separated by tabs"),
+        ("streamdump -w small.pcapng -Y 'latency > 50ms' capture.pcap", "packets of the matching conversations"),
         ("streamdump --json capture.pcap | jq .name", "JSON Lines for other programs"),
-        ("streamdump conversations capture.pcap", "who talked to whom, in which protocol"),
-        ("streamdump diagnose capture.pcap", "why it does not work"),
-        ("streamdump -i any", "while it happens, on the known ports"),
+        ("streamdump conversations capture.pcap", "each connection: endpoints, protocol, how it ended"),
+        ("streamdump diagnose capture.pcap", "what went wrong, and what to do about it"),
+        ("streamdump -i any", "live, on the known ports"),
         ("tcpdump --immediate-mode -U -w - tcp | streamdump -", "the same through a pipe"),
     ),
     "browse": (
         ("streamdump browse capture.pcap", "findings, conversations, messages, fields with bytes"),
-        ("streamdump browse -Y 'outcome == refused' *.pcap", "what answers no"),
-        ("streamdump browse -i any", "while it happens"),
+        ("streamdump browse -Y 'outcome == refused' *.pcap", "with an initial filter"),
+        ("streamdump browse -i any", "live"),
     ),
     "check": (
-        ("streamdump check captures/", "each capture beside its golden file"),
-        ("streamdump check captures/ --update", "write the golden files; read the diff before you commit"),
-        ("streamdump check login.pcap --only handshake", "up to the open connection"),
-        ('streamdump check login.pcap -i lo --run "make login"', "what is said while a command runs"),
-        ("streamdump check captures/ --github --junit report.xml", "in a workflow"),
+        ("streamdump check captures/", "compare each capture with its golden file"),
+        ("streamdump check captures/ --update", "write the golden files; review the diff before you commit"),
+        ("streamdump check login.pcap --only handshake", "only the handshake"),
+        ('streamdump check login.pcap -i lo --run "make login"', "capture while a command runs, then compare"),
+        ("streamdump check captures/ --github --junit report.xml", "in CI"),
     ),
     "conversations": (
         ("streamdump conversations capture.pcap", "a table, or plain columns in a pipe"),
-        ("streamdump conversations --json *.pcap", "one JSON object a conversation"),
-        ("streamdump conversations -Y fault capture.pcap", "those in which something could not be read"),
-        ("streamdump conversations -i any", "a table that is kept up to date"),
+        ("streamdump conversations --json *.pcap", "one JSON object per conversation"),
+        ("streamdump conversations -Y fault capture.pcap", "only those with damaged messages"),
+        ("streamdump conversations -i any", "a live table"),
     ),
     "diagnose": (
-        ("streamdump diagnose capture.pcap", "what went wrong, the worst first"),
+        ("streamdump diagnose capture.pcap", "what went wrong, most severe first"),
         ("streamdump diagnose --fail-on error *.pcap", "exit code 1 if there is an error, for CI"),
         ("streamdump diagnose -Y 'severity == error' capture.pcap", "errors only"),
         ("streamdump diagnose --html report.html capture.pcap", "a page with the handshakes that failed"),
-        ("streamdump diagnose -i any", "while it happens"),
+        ("streamdump diagnose -i any", "live"),
     ),
     "diff": (
         ("streamdump diff old.pcap new.pcap", "what changed between two versions of a client"),
-        ("streamdump diff --only handshake old.pcap new.pcap", "up to the open connection"),
-        ("streamdump diff --ignore fields.chunk.timestamp --json a.pcap b.pcap", "without one field, for programs"),
+        ("streamdump diff --only handshake old.pcap new.pcap", "only the handshake"),
+        ("streamdump diff --ignore fields.chunk.timestamp --json a.pcap b.pcap", "ignore one field; JSON for programs"),
     ),
     "follow": (
-        ("streamdump follow 0 capture.pcap", "the first conversation, with the time since the message before"),
+        ("streamdump follow 0 capture.pcap", "the first conversation, with the time since the previous message"),
         ("streamdump follow 0 --until ready capture.pcap", "its handshake, and how far it got"),
         ("streamdump follow 0 --ladder capture.pcap", "as a sequence diagram"),
-        ("streamdump follow 0 --mermaid capture.pcap > login.mmd", "as one for a report"),
-        ("streamdump follow 0 --raw client capture.pcap | xxd", "the bytes that the client sent"),
+        ("streamdump follow 0 --mermaid capture.pcap > login.mmd", "as a Mermaid diagram, for a report"),
+        ("streamdump follow 0 --raw client capture.pcap | xxd", "the bytes sent by the client"),
     ),
     "latency": (
-        ("streamdump latency capture.pcap", "by command: how many, how fast, the slowest"),
-        ("streamdump latency --by server,command --interval 10 *.pcap", "and how that changed"),
-        ("streamdump latency -Y 'response_code == ok' --slowest 20 x.pcap", "of the responses that match"),
+        ("streamdump latency capture.pcap", "by command: count, latency, slowest requests"),
+        ("streamdump latency --by server,command --interval 10 *.pcap", "as a time series by server and command"),
+        ("streamdump latency -Y 'response_code == ok' --slowest 20 x.pcap", "only matching responses"),
         ("streamdump latency --csv capture.pcap > latency.csv", "for a spreadsheet; --json for programs"),
-        ("streamdump latency --html report.html capture.pcap", "a page with tables and drawings"),
-        ("streamdump latency -i any", "a table that is kept up to date"),
+        ("streamdump latency --html report.html capture.pcap", "a page with tables and charts"),
+        ("streamdump latency -i any", "a live table"),
     ),
     "pipeline": (
-        ("streamdump pipeline captures/ --out tables", "Parquet tables of a folder, and a summary"),
+        ("streamdump pipeline captures/ --out tables", "the captures of a folder as Parquet tables, and a summary"),
         ("streamdump pipeline 'ring/*.pcapng' --out t --format json", "the same as JSON Lines"),
-        ("streamdump pipeline --out tables --sql 'select name, count(*) from messages group by name'", "a query on tables that are there"),
+        ("streamdump pipeline --out tables --sql 'select name, count(*) from messages group by name'", "a query on existing tables"),
     ),
     "protocols": (
-        ("streamdump protocols", "names, usual ports, titles"),
+        ("streamdump protocols", "names, default ports, titles"),
         ("streamdump protocols rabbitmq-stream | less", "every message with its fields"),
         ("streamdump protocols --fields | grep offset", "names for -Y and -e"),
     ),
     "scrub": (
-        ("streamdump scrub in.pcap out.pcap", "without passwords and tokens"),
-        ("streamdump scrub in.pcap out.pcap --payloads --names --addresses", "and without everything else that is nobody's business"),
+        ("streamdump scrub in.pcap out.pcap", "overwrite passwords and tokens"),
+        ("streamdump scrub in.pcap out.pcap --payloads --names --addresses", "overwrite bodies, names and addresses, too"),
     ),
     "stats": (
-        ("streamdump stats capture.pcap", "how much of what: packets, commands, streams"),
-        ("streamdump stats --interval 1 capture.pcap", "and how it changed"),
-        ("streamdump stats --csv -Y 'stream == orders' *.pcap", "of what a filter finds, for a spreadsheet"),
-        ("streamdump stats --html report.html capture.pcap", "a page with tables and drawings"),
+        ("streamdump stats capture.pcap", "packets, commands, messages by stream"),
+        ("streamdump stats --interval 1 capture.pcap", "as a time series"),
+        ("streamdump stats --csv -Y 'stream == orders' *.pcap", "only matching messages, for a spreadsheet"),
+        ("streamdump stats --html report.html capture.pcap", "a page with tables and charts"),
     ),
-    "schema": (("streamdump schema > streamdump.schema.json", "to check or generate readers with"),),
+    "schema": (("streamdump schema > streamdump.schema.json", "to validate records or generate readers"),),
     "wireshark": (
-        ("streamdump wireshark --install", "where Wireshark and tshark look for it"),
-        ("streamdump wireshark > streamdump.lua", "into a file; tshark -X lua_script:streamdump.lua reads it"),
+        ("streamdump wireshark --install", "install it for Wireshark and tshark"),
+        ("streamdump wireshark > streamdump.lua", "write it to a file; tshark -X lua_script:streamdump.lua loads it"),
     ),
 }
 
@@ -101,14 +101,14 @@ EXAMPLE_ROOM = 38
 """Columns that what an example does has at least, the space before it included."""
 
 
-ABOUT = "streamdump reads captures of message-streaming protocols, message by message."
+ABOUT = "streamdump decodes captures of message-streaming protocols, message by message."
 
 
 def brief() -> str:
     """What somebody who said nothing is told: enough to begin with."""
     (bold, _, reset), size = _style()
     usage = f"{bold}Usage{reset}  streamdump [OPTIONS] FILE...  |  streamdump COMMAND [OPTIONS]"
-    more = "streamdump --help explains all commands and options."
+    more = "streamdump --help lists all commands and options."
     return "\n".join([*wrap(ABOUT, size), "", *_examples(EXAMPLES[""]), "", usage, "", *wrap(more, size), ""])
 
 
@@ -129,7 +129,7 @@ def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterabl
         if parameter.param_type_name == "argument" or getattr(parameter, "hidden", False):
             continue
         groups.setdefault(getattr(parameter, "rich_help_panel", None) or OTHER, []).append(_entry(parameter))
-    groups[OTHER] = [*groups.pop(OTHER, []), ("--help, -h", "this help")]
+    groups[OTHER] = [*groups.pop(OTHER, []), ("--help, -h", "show this help")]
     wide = max(len(left) for rows in groups.values() for left, _ in rows)
     for heading, rows in groups.items():
         lines += ["", f"{bold}{heading}{reset}"]

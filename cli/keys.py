@@ -19,7 +19,7 @@ def key_logs(given: Sequence[str], live: bool = False) -> tuple[str, ...]:
     found = []
     for path in given:
         if live and not Path(path).exists():
-            say(f"--keylog {path}: is not there yet; it is read as soon as it is")
+            say(f"--keylog {path}: does not exist yet; it is read once it appears")
         else:
             check((path,))
         found.append(str(Path(path).absolute()))

@@ -76,11 +76,11 @@ def check_without(wanted: LiveOptions, writes: bool = False) -> None:
         (wanted.promiscuous, "--promiscuous"),
         (wanted.embed and not writes, "--embed-keys"),
     )
-    belongs = "belongs to live capture; name an interface with -i, or see streamdump -D"
+    belongs = "needs live capture; name an interface with -i (streamdump -D lists them)"
     refuse(
         (
             wanted.expression is not None,
-            "-f belongs to live capture (-i); of captures -Y chooses the messages, such as -Y 'port == 5552'",
+            "-f filters live capture (-i); to filter a file use -Y, such as -Y 'port == 5552'",
         ),
         *((given not in (None, False, [], ()), f"{option} {belongs}") for given, option in options),
     )
@@ -120,18 +120,18 @@ def _check(wanted: LiveOptions, files: Sequence[str]) -> None:
             (first in COMMANDS or OPERATOR.search(first), slip_of(first)),
             (
                 not (first.startswith("-") or there),
-                f"-i captures from an interface, and reads no files; a capture filter belongs to -f: -f {quote(' '.join(files))}",
+                f"-i captures from an interface and does not read files; to give a capture filter use -f {quote(' '.join(files))}",
             ),
-            (True, f"-i captures from an interface, {first} is a file; give one or the other"),
+            (True, f"-i captures from an interface, but {first} is a file; give one or the other"),
         )
     interfaces = set(wanted.interfaces or ())
     refuse(
         (
             wanted.write == "-",
-            "-w - : of an interface packets are written to files only, standard output has the messages; tcpdump -w - does it",
+            "-w -: live capture writes packets only to files; tcpdump -w - writes them to a pipe",
         ),
-        (wanted.embed and wanted.write is None, "--embed-keys adds to the file that -w names; there is none"),
-        ("any" in interfaces and len(interfaces) > 1, "-i any stands for all interfaces; leave the others out"),
+        (wanted.embed and wanted.write is None, "--embed-keys needs -w FILE"),
+        ("any" in interfaces and len(interfaces) > 1, "-i any means all interfaces; omit the others"),
     )
 
 
@@ -184,11 +184,11 @@ class LiveRun(RunReport):
         if wanted.expression is None:
             taken = f"TCP on ports {', '.join(map(str, known))}"
         else:
-            taken = f"what matches {wanted.expression!r}" if wanted.expression else "all TCP"
+            taken = f"packets that match {wanted.expression!r}" if wanted.expression else "all TCP"
         say(f"{self.live.name}: capturing {taken}; the kernel granted a buffer of {_amount(self.live.granted)}")
         if wanted.write is not None:
-            keys = ", and with them the keys of TLS" if wanted.embed else ""
-            say(f"-w {wanted.write}: packets are written as captured, passwords and tokens included{keys}")
+            secrets = "passwords, tokens and TLS keys" if wanted.embed else "passwords and tokens"
+            say(f"-w {wanted.write}: writes packets as captured, including {secrets}")
         if os.geteuid() == 0:
             from .privileges import give_up
 
@@ -271,12 +271,12 @@ class LiveRun(RunReport):
         self.tell()
         say(f"{live.name}: {'; '.join(parts)}")
         if live.dropped:
-            say("a larger buffer (-B 256M) or a narrower filter (-f) keeps the kernel from dropping packets")
+            say("to avoid drops, use a larger buffer (-B 256M) or a narrower filter (-f)")
         if self.error is not None:
             say(str(self.error))
             return ExitCode.NO_INTERFACE
         if not self.inspector.counters.packets and self.known_only:
-            say("nothing came on these ports; -f '' takes all TCP, -i any that of all interfaces")
+            say("no packets on these ports; -f '' captures all TCP, -i any captures on all interfaces")
         if self._interrupted and not self.inspector.counters.packets:
             return ExitCode.INTERRUPTED
         return ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
@@ -294,7 +294,7 @@ def stops(wanted: LiveOptions) -> dict[str, int]:
     """What `-a duration:N`, `-a packets:N` and `-a filesize:N` say."""
     found = conditions("-a", wanted.stop, "duration", "packets", "filesize")
     if "filesize" in found and wanted.write is None:
-        raise UsageError("-a filesize:N speaks of the file that -w names; there is none")
+        raise UsageError("-a filesize:N needs -w FILE")
     return found
 
 
@@ -305,10 +305,10 @@ def ring_of(wanted: LiveOptions) -> Ring | None:
     if not wanted.ring:
         return None
     if wanted.write is None:
-        raise UsageError("-b divides the file that -w names; there is none")
+        raise UsageError("-b needs -w FILE")
     found = conditions("-b", wanted.ring, "filesize", "duration", "files")
     if set(found) == {"files"}:
-        raise UsageError("-b files:N says how many to keep; -b filesize:N or duration:N says when to begin the next")
+        raise UsageError("-b files:N limits the number of files; add -b filesize:N or duration:N for when to start the next")
     kilobytes, seconds = found.get("filesize"), found.get("duration")
     return Ring(
         None if kilobytes is None else kilobytes * KILOBYTE, None if seconds is None else seconds * 1_000_000_000, found.get("files")
@@ -321,7 +321,7 @@ def ways_out() -> list[str]:
     own = Path(sys.prefix) / "bin" / "python-capture"
     return [
         f"1. as root: sudo {sys.executable} -I -m streamdump -i ...",
-        f"2. with a Python of your own that may: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}, "
+        f"2. with a copy of Python that has the capability: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}, "
         f"then {own} -I -m streamdump -i ...",
         f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -I -m streamdump -",
     ]
@@ -333,7 +333,7 @@ def list_interfaces() -> ExitCode:
 
     found = interfaces()
     rows = [[one.name, one.state, one.kind, ", ".join(one.addresses) or "no address"] for one in found]
-    rows.append(["any", "up" if any(one.up for one in found) else "down", "all", "all interfaces together, cooked"])
+    rows.append(["any", "up" if any(one.up for one in found) else "down", "all", "all interfaces together (Linux cooked)"])
     sizes = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join([*(cell.ljust(size) for cell, size in zip(row[:3], sizes, strict=True)), row[3]]) for row in rows]
     write_text("".join(f"{line}\n" for line in lines))
@@ -373,7 +373,7 @@ class LiveTable:
         what = describe_exception(error)
         if what not in self._failed:
             self._failed.add(what)
-            self._run.tell(Report(what, "the table lacks something"))
+            self._run.tell(Report(what, "the table is incomplete"))
 
     def _refresh(self) -> None:
         self._tick()

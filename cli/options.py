@@ -87,14 +87,14 @@ Files = Annotated[
 ]
 ReadFiles = Annotated[
     list[str] | None,
-    typer.Option("-r", metavar="FILE", help="a capture, also one named like a command", rich_help_panel=READ, show_default=False),
+    typer.Option("-r", metavar="FILE", help="a capture, even if named like a command", rich_help_panel=READ, show_default=False),
 ]
 AutoStop = Annotated[
     list[str] | None,
     typer.Option(
         "-a",
         metavar="packets:N",
-        help="stop after N packets; live also duration:N seconds, filesize:N kB of -w",
+        help="stop after N packets; live also after duration:N seconds or filesize:N kB of -w",
         rich_help_panel=READ,
         show_default=False,
     ),
@@ -104,25 +104,27 @@ Interfaces = Annotated[
     typer.Option(
         "-i",
         metavar="IFACE",
-        help="capture from it; again for more, any for all",
+        help="capture from this interface (may be repeated); any for all",
         rich_help_panel=LIVE,
         show_default=False,
         autocompletion=interface_names,
     ),
 ]
-ListInterfaces = Annotated[bool, typer.Option("-D", help="the interfaces there are, with state and addresses", rich_help_panel=LIVE)]
+ListInterfaces = Annotated[bool, typer.Option("-D", help="list interfaces, with state and addresses", rich_help_panel=LIVE)]
 CaptureFilter = Annotated[
     str | None,
     typer.Option(
         "-f",
         metavar="EXPR",
-        help="packets to capture, as tcpdump writes it; '' all TCP; without it the known ports and those of -d",
+        help="capture filter in tcpdump syntax; '' for all TCP; default: the known ports and those of -d",
         rich_help_panel=LIVE,
         show_default=False,
     ),
 ]
-Unresolved = Annotated[bool, typer.Option("-n", help="accepted from habit: no name is ever resolved", rich_help_panel=OTHER)]
-Alone = Annotated[bool, typer.Option("-p", help="accepted from habit: only --promiscuous asks for more", rich_help_panel=OTHER)]
+Unresolved = Annotated[bool, typer.Option("-n", help="accepted for compatibility: names are never resolved", rich_help_panel=OTHER)]
+Alone = Annotated[
+    bool, typer.Option("-p", help="accepted for compatibility: only --promiscuous turns promiscuous mode on", rich_help_panel=OTHER)
+]
 STATISTICS = {
     "conv": "conversations",
     "endpoints": "conversations",
@@ -143,7 +145,7 @@ def statistics(names: list[str] | None) -> list[str]:
     """Raises `UsageError` with the command that does what `tshark -z` does."""
     for name in names or ():
         found = next((told for begun, told in STATISTICS.items() if f"{name},".startswith(f"{begun},")), None)
-        raise UsageError(f"-z {name}: " + (f"streamdump {found} FILE does it" if found else f"there are {', '.join(STATISTICS)}"))
+        raise UsageError(f"-z {name}: " + (f"use streamdump {found} FILE" if found else f"unknown; use one of {', '.join(STATISTICS)}"))
     return []
 
 
@@ -152,21 +154,21 @@ Statistics = Annotated[
     typer.Option(
         "-z",
         metavar="NAME",
-        help="says which command does what tshark -z does",
+        help="names the command that replaces tshark -z NAME",
         rich_help_panel=OTHER,
         callback=statistics,
         show_default=False,
     ),
 ]
-Buffer = Annotated[str, typer.Option("-B", metavar="SIZE", help="the kernel's buffer for packets", rich_help_panel=LIVE)]
-Snap = Annotated[str, typer.Option("-s", metavar="BYTES", help="how much of each packet to capture", rich_help_panel=LIVE)]
-Promiscuous = Annotated[bool, typer.Option("--promiscuous", help="also frames for other machines", rich_help_panel=LIVE)]
+Buffer = Annotated[str, typer.Option("-B", metavar="SIZE", help="size of the kernel's capture buffer", rich_help_panel=LIVE)]
+Snap = Annotated[str, typer.Option("-s", metavar="BYTES", help="snap length: how much of each packet to capture", rich_help_panel=LIVE)]
+Promiscuous = Annotated[bool, typer.Option("--promiscuous", help="also capture frames for other hosts", rich_help_panel=LIVE)]
 WriteTo = Annotated[
     str | None,
     typer.Option(
         "-w",
         metavar="FILE",
-        help="write the packets as captured (secrets too), as pcapng; replaces FILE",
+        help="write packets as captured (including secrets) as pcapng; replaces FILE",
         rich_help_panel=WRITTEN,
         show_default=False,
     ),
@@ -175,22 +177,20 @@ OnlyMatching = Annotated[
     bool,
     typer.Option(
         "--only-matching",
-        help="-w of files writes the packets of what -Y shows alone, not their whole conversations",
+        help="with -w of files: write only the packets of matching records, not complete conversations",
         rich_help_panel=WRITTEN,
     ),
 ]
 EmbedKeys = Annotated[
     bool,
-    typer.Option(
-        "--embed-keys", help="-w writes the keys of TLS conversations, too: who has the file can read them", rich_help_panel=WRITTEN
-    ),
+    typer.Option("--embed-keys", help="-w also writes the TLS keys: anyone who has the file can decrypt it", rich_help_panel=WRITTEN),
 ]
 RingBuffer = Annotated[
     list[str] | None,
     typer.Option(
         "-b",
         metavar="filesize:N",
-        help="-w into files in turn: a new one after N kB or duration:N seconds, keeping files:N",
+        help="ring buffer for -w: a new file after N kB or duration:N seconds, keeping the latest files:N",
         rich_help_panel=LIVE,
         show_default=False,
     ),
@@ -210,7 +210,7 @@ Where = Annotated[
     typer.Option(
         "-Y",
         metavar="EXPR",
-        help="what to show, such as 'name == Open and latency > 20ms'; of several all must hold; `protocols --fields` lists the names",
+        help="show only matches, such as 'name == Open and latency > 20ms'; if repeated, all must match; protocols --fields lists names",
         rich_help_panel=SHOWN,
         show_default=False,
         autocompletion=filter_words,
@@ -221,7 +221,7 @@ TimeForm = Annotated[
     typer.Option(
         "-t",
         metavar="FORM",
-        help="times: r relative, ad local, ud UTC, e epoch; of lines d since the packet before, dd since the line before",
+        help="times: r relative, ad local, ud UTC, e epoch; in lines also d since the previous packet, dd since the previous line",
         rich_help_panel=SHOWN,
         autocompletion=completion((*CLOCKS, *BETWEEN)),
     ),
@@ -232,12 +232,12 @@ Html = Annotated[
     typer.Option(
         "--html",
         metavar="FILE",
-        help="a report, too: one page that loads nothing; replaces FILE",
+        help="also write a report as one self-contained page; replaces FILE",
         rich_help_panel=WRITTEN,
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object a record (-T json)", rich_help_panel=SHOWN)]
+Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object per record (-T json)", rich_help_panel=SHOWN)]
 
 
 class Looks(NamedTuple):
@@ -261,7 +261,7 @@ def looks_of(manner: Sequence[str]) -> Looks:
             case "quote" if value in ("d", "s", "n"):
                 looks = looks._replace(quote={"d": '"', "s": "'", "n": ""}[value])
             case _:
-                raise UsageError(f"-E {text}: must be header=y, separator=C (/t a tab, /s a space) or quote=d, s or n")
+                raise UsageError(f"-E {text}: must be header=y, separator=C (/t for a tab, /s for a space) or quote=d, s or n")
     return looks
 
 
@@ -278,7 +278,7 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
 def check_clock(text: str, more: tuple[str, ...] = ()) -> None:
     """Raises `UsageError` for what is no way to show times; `more`: further ones of a view."""
     if text in BETWEEN and not more:
-        raise UsageError(f"-t {text} is for the views with a line a message; -t must be {', '.join(CLOCKS)}")
+        raise UsageError(f"-t {text} needs a view with one line per message; here -t must be {', '.join(CLOCKS[:-1])} or {CLOCKS[-1]}")
     one_of("-t", text, (*CLOCKS, *more))
 
 
@@ -311,7 +311,7 @@ def interval_of(text: str | None) -> int | None:
     if text is None:
         return None
     width_ns = nanoseconds("--interval", text)
-    refuse((not width_ns, f"--interval {text}: must be longer than nothing"))
+    refuse((not width_ns, f"--interval {text}: must be more than 0"))
     return width_ns
 
 
@@ -331,8 +331,8 @@ def conditions(option: str, texts: Sequence[str] | None, *kinds: str, elsewhere:
     for text in texts or ():
         kind, _, number = text.partition(":")
         if kind not in kinds:
-            what = "belongs to live capture (-i)" if kind in elsewhere else "unknown condition"
-            raise UsageError(f"{option} {text}: {what}; write {', '.join(f'{one}:N' for one in kinds)}")
+            what = "needs live capture (-i)" if kind in elsewhere else "unknown condition"
+            raise UsageError(f"{option} {text}: {what}; use {', '.join(f'{one}:N' for one in kinds)}")
         if not (number.isascii() and number.isdigit()) or not int(number):
             raise UsageError(f"{option} {text}: N must be a number, 1 or more")
         found[kind] = min(int(number), found.get(kind, int(number)))
@@ -366,8 +366,8 @@ def decode_rule(rule: str) -> tuple[int, str, str | None]:
     name, colon, layout = target.strip().partition(":")
     protocol = protocol_named(name)
     if colon and layout not in protocol.loaded.forced:
-        known = f"it has {', '.join(protocol.loaded.forced)}" if protocol.loaded.forced else "it has none to choose from"
-        wrong = f"{protocol.name} has no layout {layout}" if layout else "no layout behind the colon"
+        known = f"use one of {', '.join(protocol.loaded.forced)}" if protocol.loaded.forced else "it has no layouts to choose from"
+        wrong = f"{protocol.name} has no layout {layout}" if layout else "no layout after the colon"
         raise UsageError(f"-d {rule}: {wrong}; {known}")
     return int(number), protocol.name, layout or None
 
@@ -380,6 +380,6 @@ def protocol_named(name: str) -> Protocol:
     found = known.get(name)
     if found is None:
         near = get_close_matches(name, known, 1, 0.5)
-        more = f"did you mean {near[0]}?" if near else "the command `streamdump protocols` lists them"
+        more = f"did you mean {near[0]}?" if near else "streamdump protocols lists them"
         raise UsageError(f"unknown protocol {name}; {more}")
     return found

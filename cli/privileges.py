@@ -56,7 +56,7 @@ def give_up(environment: Mapping[str, str], writer: PcapngWriter | None, ring: b
     """
     written = None if writer is None else writer.path
     folders = [one.absolute().parent for one in (written if ring else None, page) if one is not None]
-    trouble = "neither sudo nor the folder of -w names another user"
+    trouble = "neither sudo nor the folder of -w belongs to another user"
     for user in _others(environment, written):
         try:
             refused = _refused(user, os.W_OK | os.X_OK, folders)
@@ -68,11 +68,11 @@ def give_up(environment: Mapping[str, str], writer: PcapngWriter | None, ring: b
                 os.setgroups(user.groups)
                 os.setresgid(user.gid, user.gid, user.gid)
                 os.setresuid(user.uid, user.uid, user.uid)
-                return f"root is given up for {user.name}, as all is open"
-            trouble = f"{user.name} may not use {refused}"
+                return f"dropped root privileges: now running as {user.name}"
+            trouble = f"{user.name} has no access to {refused}"
         except OSError:
-            trouble = f"the system does not let it become {user.name}"
-    return f"it stays root: {trouble}"
+            trouble = f"the system does not allow switching to {user.name}"
+    return f"still running as root: {trouble}"
 
 
 def _others(environment: Mapping[str, str], written: Path | None) -> Iterator[User]:

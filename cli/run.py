@@ -104,7 +104,7 @@ class FilterCount:
         for hint in self._filter.hints:
             say(f"-Y: {hint}")
         if self._filter.kinds == {Finding} and not options.findings:
-            say("-Y: only findings can match, which streamdump diagnose shows, and --findings among messages")
+            say("-Y: only findings can match; use streamdump diagnose, or --findings to show them among messages")
 
     def needs(self, options: Options) -> Options:
         """The options with what it takes to tell that; of messages that are certainly not asked for, no more is made."""
@@ -266,10 +266,10 @@ class FileRun(RunReport):
 
         if not files:
             if sys.stdin.isatty():
-                raise UsageError("no capture given; streamdump FILE reads one, - reads standard input")
+                raise UsageError("no capture given; name a file, or - for standard input")
             files = ["-"]
         if files.count("-") > 1:
-            raise UsageError("- stands for standard input and can be given once only")
+            raise UsageError("- means standard input and may be given only once")
         # Nobody should have to wait for all other captures to be told of a slip
         for name in files if len(files) > 1 else ():
             if (slip := slip_of(name)) and not Path(name).exists():
@@ -362,8 +362,8 @@ class FileRun(RunReport):
         files = " and ".join(self.readers[index].name for index in sorted({first.first[2], first.other_file or 0}))
         others = f", and of {count(len(found) - 1, 'other')}" if len(found) > 1 else ""
         return [
-            f"the bytes of conversation {first.index} ({' - '.join(first.endpoints)}){others} are not the same in {files}: "
-            "those that came first were kept; --separate reads each file as of a network of its own"
+            f"the bytes of conversation {first.index} ({' - '.join(first.endpoints)}){others} differ between {files}: "
+            "the first ones were kept; --separate treats each file as a separate network"
         ]
 
     def _summary(self) -> str:
@@ -404,15 +404,15 @@ def _introduction(run: RunReport, names: Sequence[str]) -> list[str]:
 
     rows = [row for some in run.inspector.each_rows(related=False) for row in some]
     begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
-    span = [f"Captured from {utc(begin)} to {utc(end)}, which are {(end - begin) / 1e9:,.3f} s"] if rows else []
+    span = [f"Captured from {utc(begin)} to {utc(end)} ({(end - begin) / 1e9:,.3f} s)"] if rows else []
     return [", ".join(names) or "standard input", *span, "; ".join(account(run.inspector, run.stopped)[0])]
 
 
 def suspicion(row: ConversationRow) -> str:
     """What is wrong with a `-d` that makes secrets of another protocol look like any bytes."""
     return (
-        f"conversation {row.conversation} ({row.endpoints[0]} - {row.endpoints[1]}) is read as {row.protocol} because of -d, "
-        f"but holds {row.facts['looks_like']}: what is secret there is not known as such and may be shown; check -d"
+        f"conversation {row.conversation} ({row.endpoints[0]} - {row.endpoints[1]}) is decoded as {row.protocol} because of -d, "
+        f"but contains {row.facts['looks_like']}: its secrets are not recognized and may be shown; check -d"
     )
 
 
@@ -506,7 +506,7 @@ def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str |
     try:
         return hint(row, inspector.options)
     except Exception as error:
-        inspector.reports.once(Report(describe_exception(error), "the closing line lacks a hint"))
+        inspector.reports.once(Report(describe_exception(error), "a hint is missing from the closing line"))
         return None
 
 
@@ -532,7 +532,7 @@ def _unread(names: Mapping[str, int]) -> str:
     """What conversations of no known protocol are, the most frequent first."""
     ordered = sorted(names.items(), key=lambda one: -one[1])
     text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
-    return f"{count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
+    return f"{count(sum(names.values()), 'conversation')} not decoded ({text}{', ...' if len(names) > 4 else ''})" if names else ""
 
 
 def _by_hand(silent: Collection[int]) -> list[str]:
@@ -541,7 +541,7 @@ def _by_hand(silent: Collection[int]) -> list[str]:
 
     found = [(port, protocol.name) for protocol in PROTOCOLS for port in protocol.ports if port in silent]
     ports = dict(reversed(found))
-    return [f"-d tcp.port=={port},{name} reads port {port} as {name} all the same" for port, name in list(ports.items())[:PORTS_NAMED]]
+    return [f"-d tcp.port=={port},{name} decodes port {port} as {name} anyway" for port, name in list(ports.items())[:PORTS_NAMED]]
 
 
 def _refused(ports: Counter[int]) -> list[str]:
@@ -550,21 +550,21 @@ def _refused(ports: Counter[int]) -> list[str]:
     if not named:
         return []
     where = f"port{'s' if len(ports) > 1 else ''} {', '.join(named)}{', ...' if len(ports) > PORTS_NAMED else ''}"
-    return [f"{count(ports.total(), 'connection')} refused on {where}; -d tcp.port=={named[0]},PROTOCOL tells of them"]
+    return [f"{count(ports.total(), 'connection')} refused on {where}; -d tcp.port=={named[0]},PROTOCOL lists them"]
 
 
 def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
     """How TLS could be read, or why not all of it was."""
     keys = inspector.keys
     if not keys.given:
-        return ["--keylog FILE reads TLS with its keys"] if "TLS" in names else []
+        return ["--keylog FILE decrypts TLS"] if "TLS" in names else []
     missing = "TLS, keys missing" in names
     empty = keys.named and missing and not (keys or keys.errors or keys.damaged)
     told = those(
         (keys.damaged, f"{count(keys.damaged, 'line')} of the key log not understood"),
-        (empty, "the key log holds no secret"),
-        (keys.rsa and missing, f"{count(keys.rsa, 'line')} with RSA premaster secrets not read; CLIENT_RANDOM lines are"),
-        (keys.dropped, f"{count(keys.dropped, 'session')} of the key log dropped for newer ones"),
+        (empty, "the key log contains no secrets"),
+        (keys.rsa and missing, f"{count(keys.rsa, 'line')} with RSA premaster secrets ignored: log CLIENT_RANDOM lines instead"),
+        (keys.dropped, f"{count(keys.dropped, 'session')} of the key log dropped in favour of newer ones"),
     )
     return [*keys.errors, *told]
 
@@ -575,13 +575,13 @@ def _passed_over(counters: PacketCounters) -> list[str]:
     others = [packets for _, packets in links[LINKS_NAMED:]]
     damaged = counters.undecoded - sum(counters.unknown_links.values())
     return those(
-        *((packets, f"{count(packets, 'packet')} of link type {link} not read") for link, packets in links[:LINKS_NAMED]),
-        (others, f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read"),
-        (counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels), "no TCP in it"),
-        (counters.fragments and not counters.reassembled, f"{count(counters.fragments, 'fragment')} of which no datagram is whole"),
-        (counters.untimed, f"{count(counters.untimed, 'packet')} without times: how long anything took is not known"),
-        (damaged, f"{count(damaged, 'packet')} cut or malformed before the end of the headers"),
-        *((packets, f"{count(packets, 'packet')} in {tunnel} not looked into") for tunnel, packets in sorted(counters.tunnels.items())),
+        *((packets, f"{count(packets, 'packet')} of unsupported link type {link}") for link, packets in links[:LINKS_NAMED]),
+        (others, f"{count(sum(others), 'packet')} of {count(len(others), 'more unsupported link type')}"),
+        (counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels), "no TCP packets"),
+        (counters.fragments and not counters.reassembled, f"{count(counters.fragments, 'fragment')} of incomplete datagrams"),
+        (counters.untimed, f"{count(counters.untimed, 'packet')} without times: latencies are unknown"),
+        (damaged, f"{count(damaged, 'packet')} with truncated or malformed headers"),
+        *((packets, f"{count(packets, 'packet')} in {tunnel} not decoded") for tunnel, packets in sorted(counters.tunnels.items())),
     )
 
 
@@ -601,28 +601,28 @@ def _let_open(files: int) -> None:
 
 def _advice(error: CaptureError) -> str:
     """What to do next, where that is known."""
-    advice = "everything before was read" if error.packet else ""
+    advice = "everything before it was read" if error.packet else ""
     if error.reason == "no such file" and error.file:
         advice = slip_of(error.file)
     elif error.reason == "is a directory":
-        advice = f"{str(error.file).rstrip('/')}/* stands for what is in it"
+        advice = f"{str(error.file).rstrip('/')}/* names the files in it"
     return f"; {advice}" if advice else ""
 
 
 def slip_of(name: str) -> str:
     """What was probably meant by the name of a file that is not there: a command, or a part of a filter."""
     known = {
-        **dict.fromkeys(COMMANDS, f"the command {name} stands first: streamdump {name} FILE"),
-        **dict.fromkeys(OF_FILTERS, "a filter is one argument, in quotes: -Y 'name == Open'"),
-        "help": "streamdump --help explains all commands and options",
+        **dict.fromkeys(COMMANDS, f"put the command first: streamdump {name} FILE"),
+        **dict.fromkeys(OF_FILTERS, "quote the filter, so that it is one argument: -Y 'name == Open'"),
+        "help": "streamdump --help lists all commands and options",
     }
     if name in known or not name.isalpha():
-        return known.get(name, f"a filter belongs to -Y: -Y {quote(name)}" if OPERATOR.search(name) else "")
+        return known.get(name, f"to filter, use -Y {quote(name)}" if OPERATOR.search(name) else "")
     begun = name.removesuffix("s")
     near = [one for one in COMMANDS if len(begun) >= SHORTEST and one.startswith(begun)] or get_close_matches(name, COMMANDS, 1)
     if near:
         return f"did you mean the command {near[0]}?"
-    return "streamdump --help lists the commands; a filter belongs to -Y, such as -Y 'name == Open'"
+    return "streamdump --help lists the commands; to filter, use -Y, such as -Y 'name == Open'"
 
 
 class _Progress:

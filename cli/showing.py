@@ -50,7 +50,7 @@ MANNERS = ("header=y", "separator=,", "quote=d")
 class Shown(NamedTuple):
     """What the options of a view say."""
 
-    tree: Annotated[bool, typer.Option("-V", help="every field, with its bytes and where they are", rich_help_panel=SHOWN)] = False
+    tree: Annotated[bool, typer.Option("-V", help="every field, with offsets and bytes", rich_help_panel=SHOWN)] = False
     dump: Annotated[bool, typer.Option("-x", help="hex dump of each frame, with field names", rich_help_panel=SHOWN)] = False
     json: Json = False
     form: Annotated[
@@ -58,7 +58,7 @@ class Shown(NamedTuple):
         typer.Option(
             "-T",
             metavar="FORM",
-            help="text (default), json, fields: those of -e; tabs or csv: those of -e, or the usual ones",
+            help="text (default), json, fields (those of -e), tabs or csv (those of -e, or a default set)",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(FORMS),
@@ -69,7 +69,7 @@ class Shown(NamedTuple):
         typer.Option(
             "-e",
             metavar="NAME",
-            help="a value to show with -T fields, again for more; names as in -Y",
+            help="a field to show with -T fields (may be repeated); names as in -Y",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=field_names,
@@ -80,7 +80,7 @@ class Shown(NamedTuple):
         typer.Option(
             "-E",
             metavar="HOW",
-            help="how -T fields looks: header=y, separator=, (or /t), quote=d, s or n",
+            help="format of -T fields: header=y, separator=, (or /t), quote=d, s or n",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(MANNERS),
@@ -104,17 +104,17 @@ def form_of(shown: Shown) -> ViewForm:
     """Raises `UsageError` for options that do not go together."""
     forms = {one_of("-T", one, FORMS) for one in shown.form or ()} | ({"json"} if shown.json else set())
     if len(forms) > 1:
-        raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} were both asked for; choose one")
+        raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} cannot be combined; choose one")
     json, fields = forms == {"json"}, bool(forms & {"fields", "tabs", "csv"})
     check_clock(shown.clock, BETWEEN)
     refuse(
         (
             (json or fields) and (shown.tree or shown.dump),
-            f"{'-V' if shown.tree else '-x'} is a view for people; "
-            + ("-e names the fields" if fields else "the JSON has all fields already"),
+            f"{'-V' if shown.tree else '-x'} is a view of text output; "
+            + ("choose fields with -e" if fields else "JSON has all fields already"),
         ),
-        (forms == {"fields"} and not shown.names, "-T fields shows nothing without -e NAME, such as -e number -e name -e latency"),
-        ((shown.names or shown.manner) and not fields, f"{'-e' if shown.names else '-E'} belongs to -T fields"),
+        (forms == {"fields"} and not shown.names, "-T fields needs -e NAME, such as -e number -e name -e latency"),
+        ((shown.names or shown.manner) and not fields, f"{'-e' if shown.names else '-E'} needs -T fields"),
     )
     kinds = [one.partition("=")[0] for one in shown.manner or ()]
     refuse((len(kinds) > len({*kinds}), "-E: each of header, separator and quote may be given only once"))

@@ -42,7 +42,7 @@ class Selection:
             _check_output()
         check(str(self._target))
         if is_input(str(self._target), names):
-            raise UsageError(f"-w {path}: is an input, which is never overwritten")
+            raise UsageError(f"-w {path}: is an input; inputs are never overwritten")
         self._keys = keys
         self._wanted: set[int] | None = set() if some else None
         self._spots: list[Spot] | None = [] if alone else None
@@ -134,16 +134,16 @@ class Selection:
             say(f"-w {self.path}: interrupted; nothing was written")
             raise
         if read < most:
-            reason = f"has only the first {read:,} of {count(most, 'packet')}, for the captures lost the others while they were read"
+            reason = f"has only the first {read:,} of {count(most, 'packet')}: the captures shrank while they were read"
             run.errors.append(CaptureError(reason, f"-w {self.path}"))
-        with_keys = ", and with them the keys of TLS" if keys else ""
-        said = [f"-w {self.path}: {written:,} of {count(read, 'packet')} written as captured, passwords and tokens included{with_keys}"]
+        secrets = "passwords, tokens and TLS keys" if keys else "passwords and tokens"
+        said = [f"-w {self.path}: {written:,} of {count(read, 'packet')} written as captured, including {secrets}"]
         if self._forgotten:
             said.append(
-                f"-w {self.path}: {count(self._forgotten, 'message')} came long before what speaks of them; their packets are left out"
+                f"-w {self.path}: without the packets of {count(self._forgotten, 'message')}, which came too long before their records"
             )
         if inspector.run.tls_manager.inside and not self._keys:
-            said.append(f"-w {self.path}: keys of TLS are left out; --embed-keys adds them")
+            said.append(f"-w {self.path}: TLS keys are not included; --embed-keys adds them")
         return said
 
     def _secrets(self, inspector: Inspector) -> bytes:

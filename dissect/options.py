@@ -47,11 +47,11 @@ class Options:
     """What a caller chooses; sizes in bytes, times in ns, all others counts."""
 
     bytes_as: Literal["hex", "base64", "text", "omit", "raw"] = _setting(
-        "hex", "--bytes", "choice", "shown", "byte values: hex, base64, text or omit", "FORM", ("hex", "base64", "text", "omit")
+        "hex", "--bytes", "choice", "shown", "format of byte values: hex, base64, text or omit", "FORM", ("hex", "base64", "text", "omit")
     )
-    show_secrets: bool = _setting(False, "--show-secrets", "flag", "shown", "passwords and tokens as they are")
-    exchanges: bool = _setting(False, "--exchanges", "flag", "shown", "a record for every request with its response, too")
-    findings: bool = _setting(False, "--findings", "flag", "shown", "what went wrong, behind the messages that show it (see diagnose)")
+    show_secrets: bool = _setting(False, "--show-secrets", "flag", "shown", "show passwords and tokens")
+    exchanges: bool = _setting(False, "--exchanges", "flag", "shown", "also a record for each request with its response")
+    findings: bool = _setting(False, "--findings", "flag", "shown", "also findings, after the messages that show them (see diagnose)")
     pairs: bool = False
     """The inspector keeps each request with its response for `Inspector.pairs`."""
     detail: bool = False
@@ -67,42 +67,54 @@ class Options:
     unless there are `findings`, whose rules look at all."""
 
     decode_as: tuple[tuple[int, str, str | None], ...] = _setting(
-        (), "-d", "rules", "reading", "read port N as PROTOCOL, or as PROTOCOL:LAYOUT", "tcp.port==N,PROTOCOL"
+        (), "-d", "rules", "reading", "decode a server's port N as PROTOCOL, or PROTOCOL:LAYOUT", "tcp.port==N,PROTOCOL"
     )
     """(port, protocol, layout or None)"""
     verbs: Mapping[int, str] | None = _setting(
-        None, "--verbs", "list", "reading", "names of Seastar RPC verbs: ScyllaDB's, or lines `number = name`", "scylla|FILE", ("scylla",)
+        None,
+        "--verbs",
+        "list",
+        "reading",
+        "names of Seastar RPC verbs: ScyllaDB's, or a file of lines `number = name`",
+        "scylla|FILE",
+        ("scylla",),
     )
     separate: bool = _setting(
-        False, "--separate", "flag", "files", "each file is of a network of its own: connections do not go on in another"
+        False, "--separate", "flag", "files", "treat each file as a separate network: connections do not continue in another"
     )
     keylog: tuple[str, ...] = _setting(
         (),
         "--keylog",
         "files",
         "reading",
-        "secrets that read TLS, as its ends log them; again for more; without it the file that SSLKEYLOGFILE names",
+        "TLS key log that a client or server wrote (may be repeated); default: the file that SSLKEYLOGFILE names",
         "FILE",
     )
     """Files with secrets of TLS sessions: key logs as of SSLKEYLOGFILE, or pcapng captures that hold them."""
 
-    answer_time_ns: int = _setting(30_000_000_000, "--timeout", "seconds", "live", "when a request without a response is reported")
-    idle_time_ns: int = _setting(3_600_000_000_000, "--idle-time", "seconds", "live", "when a silent conversation is forgotten")
-    closed_time_ns: int = _setting(30_000_000_000, "--closed-time", "seconds", "live", "when one that ended is forgotten")
+    answer_time_ns: int = _setting(30_000_000_000, "--timeout", "seconds", "live", "report a request after this time without a response")
+    idle_time_ns: int = _setting(3_600_000_000_000, "--idle-time", "seconds", "live", "forget a silent conversation after this time")
+    closed_time_ns: int = _setting(30_000_000_000, "--closed-time", "seconds", "live", "forget a conversation this long after its end")
 
-    undecided_limit: int = _setting(1 << 20, "--undecided-limit", "size", "limits", "bytes until a conversation's protocol must be known")
-    undecided_total: int = _setting(64 << 20, "--undecided-total", "size", "totals", "the same over all conversations")
-    waiting_limit: int = _setting(16 << 20, "--waiting-limit", "size", "limits", "bytes that wait for missing ones, a conversation")
-    waiting_total: int = _setting(128 << 20, "--waiting-total", "size", "totals", "bytes that wait for missing ones, all together")
+    undecided_limit: int = _setting(
+        1 << 20, "--undecided-limit", "size", "limits", "bytes per conversation until its protocol must be known"
+    )
+    undecided_total: int = _setting(64 << 20, "--undecided-total", "size", "totals", "the same, for all conversations")
+    waiting_limit: int = _setting(16 << 20, "--waiting-limit", "size", "limits", "bytes waiting for missing ones, per conversation")
+    waiting_total: int = _setting(128 << 20, "--waiting-total", "size", "totals", "bytes waiting for missing ones, in total")
     waiting_time_ns: int = _setting(10_000_000_000, "--waiting-time", "seconds", "limits", "how long they wait, in capture time")
-    frame_limit: int = _setting(64 << 20, "--frame-limit", "size", "limits", "bytes of one frame; a longer one is passed over")
-    open_limit: int = _setting(65_536, "--open-limit", "count", "limits", "open requests a conversation; then the oldest ends")
-    tracked_limit: int = _setting(30_000, "--tracked-limit", "count", "totals", "conversations remembered; then the oldest is forgotten")
-    open_total: int = _setting(100_000, "--open-total", "count", "totals", "the same over all conversations")
-    values_limit: int = _setting(VALUES, "--values-limit", "count", "limits", "values in lists a frame; the others are not made")
-    bare_limit: int = _setting(VALUES, "--bare-limit", "count", "limits", "values without bytes a conversation; the others are not made")
-    keys_limit: int = _setting(1 << 20, "--keys-limit", "size", "keys", "bytes of TLS that wait for keys to come, a side of a conversation")
-    keys_total: int = _setting(64 << 20, "--keys-total", "size", "keys", "bytes of TLS that wait for keys to come, all together")
+    frame_limit: int = _setting(64 << 20, "--frame-limit", "size", "limits", "bytes of one frame; a longer one is skipped")
+    open_limit: int = _setting(
+        65_536, "--open-limit", "count", "limits", "open requests per conversation; beyond it, the oldest ends unanswered"
+    )
+    tracked_limit: int = _setting(30_000, "--tracked-limit", "count", "totals", "conversations tracked; beyond it, the oldest is forgotten")
+    open_total: int = _setting(100_000, "--open-total", "count", "totals", "the same, for all conversations")
+    values_limit: int = _setting(VALUES, "--values-limit", "count", "limits", "list values per frame; further ones are not decoded")
+    bare_limit: int = _setting(
+        VALUES, "--bare-limit", "count", "limits", "values without bytes per conversation; further ones are not decoded"
+    )
+    keys_limit: int = _setting(1 << 20, "--keys-limit", "size", "keys", "bytes of TLS waiting for keys, per side of a conversation")
+    keys_total: int = _setting(64 << 20, "--keys-total", "size", "keys", "bytes of TLS waiting for keys, in total")
 
 
 SETTINGS: dict[str, Setting] = {one.name: one.metadata["setting"] for one in fields(Options) if "setting" in one.metadata}

@@ -20,30 +20,30 @@ FORMS = tuple(TIMES)
 
 HELP = """\
 1 2 3        findings, conversations, messages
-enter, esc   go in, go back; a click on the chosen line goes in, too
-tab          to the other part of the screen and back
-j k, arrows  next and previous line; right and left through long lines
-g G          first and last line; at the last one a live list follows
-space, page  a page on, pages up and down
-/            filter, as -Y has it; tab or right takes what is proposed,
-             enter keeps it, esc returns to what was asked for before;
-             in the list, esc drops the filter
-:            to a message: its number, seconds since the first one (12.5s),
-             or a time of day (08:15:00, UTC)
+enter, esc   open, go back; a click on the selected line opens it, too
+tab          switch panes
+j k, arrows  next and previous line; right and left scroll
+g G          first and last line; at the last one, a live list follows
+space, page  page down; page up and down
+/            filter in the language of -Y: tab or right accepts the
+             suggestion, enter keeps the filter, esc restores the previous
+             one; in the list, esc removes the filter
+:            go to a message: its number, seconds since the first packet
+             (12.5s), or a time of day (08:15:00, UTC)
 n N          next and previous message with !;
              among fields, next and previous message
 r            from a request to its response, and back
-f            filter for this value
-s            sort by something else
-m d          mark a message; show times since the mark, and back
-t            times: seconds since the first one, local, UTC, epoch
-l            latency of what is shown
-y Y          copy the line or value; copy the filter that asks for it
-e            export what is shown to a new file: NAME.jsonl as JSON Lines,
+f            add the selected value to the filter
+s            sort
+m d          mark a message; show times relative to the mark
+t            switch times: since the first packet, local, UTC, epoch
+l            latency of the messages shown
+y Y          copy the line or value; copy a filter that matches it
+e            export the lines shown to a new file: NAME.jsonl as JSON Lines,
              any other name as text
 w            write the packets of the conversations shown to a new file,
-             as captured: secrets are in them
-ctrl+z       to the shell; fg comes back
+             as captured, including passwords and tokens
+ctrl+z       suspend; fg resumes
 q, ctrl+c    quit"""
 
 
@@ -133,7 +133,7 @@ class Browser(Asking):
 
     def _found(self, at: int | None) -> None:
         if at is None:
-            self.say("no more with !")
+            self.say("no more messages with !")
         else:
             self.list.action_to(at)
 
@@ -146,7 +146,7 @@ class Browser(Asking):
         index = self.index()
         found = None if index is None else self.reader.answer(index)
         if found is None:
-            self.say("no response is known")
+            self.say("no matching request or response")
         elif isinstance(self.place, Fields):
             self.fetch(found, self._instead)
         elif isinstance(self.place, Messages) and self.place.view is not None and not self.place.has(found):
@@ -178,7 +178,7 @@ class Browser(Asking):
     def action_since(self) -> None:
         """Show times since the mark, or as before."""
         if self.reader.marked is None:
-            self.say("m marks a message first")
+            self.say("mark a message first, with m")
             return
         since = Clock(signed=True)
         since.begin(self.reader.records.row(self.reader.marked).record.time_ns)
@@ -217,7 +217,7 @@ class Browser(Asking):
     def action_filter_value(self) -> None:
         text = self.asks()
         if not text:
-            self.say("no filter asks for this")
+            self.say("no filter for this line")
             return
         if isinstance(self.place, Fields):
             self.action_leave()

@@ -19,7 +19,7 @@ ASKS = {
     "/": "filter, such as outcome == refused or latency > 20ms",
     ":": "a message's number, seconds such as 12.5s, or a time of day such as 08:15:00",
     "e": "file to export to: NAME.jsonl as JSON Lines, else text",
-    "w": "file for the packets of these conversations, as captured: passwords and tokens are in it",
+    "w": "file for the packets of these conversations, as captured, including passwords and tokens",
 }
 
 
@@ -42,7 +42,7 @@ class Asking(Screen):
         if isinstance(place, Messages) and len(place):
             self.list.action_to(min(place.at(index), len(place) - 1))
             if not place.has(index):
-                self.say(f"message {index + 1} is not among those shown; here is the nearest one")
+                self.say(f"message {index + 1} is not among those shown; this is the nearest one")
 
     def looked_at(self) -> tuple[Place, int]:
         """The place of the line one is at, which may be in the other part of the screen, and where in it that is."""

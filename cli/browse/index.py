@@ -67,7 +67,7 @@ class Spool:
             self._file = self._file or tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
             os.pwrite(self._file.fileno(), data, at % self._limit)
         except OSError as error:
-            raise CaptureError(f"packets cannot be kept in {tempfile.gettempdir()}: {explain(error)}") from error
+            raise CaptureError(f"packets cannot be stored in {tempfile.gettempdir()}: {explain(error)}") from error
         self._size = at + len(data)
         return at
 
@@ -185,7 +185,7 @@ class Packets(LinkParser):
             data = self._spool.read(at, captured) if number is None else os.pread(number, captured, at)
         if len(data) < captured:
             name = self._names[file] if self._names else None
-            raise CaptureError("cannot be read again: the file has changed, or so much is not kept", name, None, order - before)
+            raise CaptureError("cannot be read again: the file has changed, or the packet is no longer kept", name, None, order - before)
         return Packet(data, time_ns, order - before, file, 0, captured, captured + more, link)
 
     def _place(self, packet: Packet) -> int:
@@ -233,7 +233,7 @@ class Row(NamedTuple):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
 
-FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False), "!", "gap", "not kept any more", 0)
+FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False), "!", "gap", "no longer kept", 0)
 """In the place of what is oldest of a capture without an end."""
 
 

@@ -19,7 +19,7 @@ from streamdump.render.findings import finding_lines, place_of, rank
 from streamdump.render.hexdump import paths
 from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROOMY, latency_text
 from streamdump.render.terminal import PLAIN as COLOURLESS
-from streamdump.render.terminal import count, cut, pad, width
+from streamdump.render.terminal import cut, pad, width
 from streamdump.render.tree import about, broken_span, fault_text, nested, value_text
 
 from .index import Row, Shown
@@ -301,10 +301,10 @@ class Messages(Place):
     def place_of(self, found: Finding) -> tuple[int, list[str]]:
         """Where a finding stands among them, and what to say of that place."""
         if found.messages:
-            first = ["this is the first of them; the others have no finding of their own"]
+            first = ["this is the first one; the others are not listed separately"]
             return self.at(found.messages[0] - 1), first if found.rule.endswith(AGAIN) else []
         if not len(self):
-            return 0, [f"conversation {self.conversation} has no messages; esc, 2 shows how it went"]
+            return 0, [f"conversation {self.conversation} has no messages; press esc, then 2 to see how it ended"]
         records, every, packet = self.reader.records, self.every[0 : len(self.every)], min(found.packets, default=0)
         if found.rule == LOST:
             marked = (at for at, index in enumerate(every) if records.marks[index - records.first] == ord("!"))
@@ -312,8 +312,8 @@ class Messages(Place):
         else:
             begin = bisect_left(every, packet, key=lambda index: records.row(index).until)
             there = (at for at in range(begin, len(every)) if getattr(records.row(every[at]).record, "packets", (0, 0))[1] >= packet)
-        place, what = next(there, -1), "gap" if found.rule == LOST else f"one from packet {packet:,} on"
-        return place % len(self), [f"no message shows this; here is the {'last one' if place < 0 else f'first {what}'}"]
+        place, what = next(there, -1), "gap" if found.rule == LOST else f"message from packet {packet:,} on"
+        return place % len(self), [f"no message shows this; this is the {'last message' if place < 0 else f'first {what}'}"]
 
     def next_marked(self, at: int, way: int) -> int | None:
         """Where the next one with ! stands."""
@@ -331,14 +331,14 @@ class Messages(Place):
         if time is None:
             return ""
         if text.isdigit():
-            return int(text) - 1 if 0 < int(text) <= len(records) else f"there are only {count(len(records), 'message')}"
+            return int(text) - 1 if 0 < int(text) <= len(records) else f"no message {text}: the last one is {len(records):,}"
         base, (hours, minutes, seconds) = self.reader.clock.base or 0, time.groups()
         since = int(float(seconds) * 1e9)
         if hours:
             # What is earlier on the clock is the day after
             since = (since + (int(hours) * 60 + int(minutes)) * 60_000_000_000 - base) % DAY_NS
         at = bisect_left(every, base + since, key=lambda index: records.row(index).record.time_ns)
-        return int(every[at]) if at < len(every) else f"no message is at {text} or later"
+        return int(every[at]) if at < len(every) else f"no message at {text} or later"
 
     def row(self, at: int) -> Row:
         return self.reader.records.row(self.index(at))

@@ -121,7 +121,7 @@ class Reader:
         """What could not be read, as far as that is known."""
         errors = [*self.run.errors, *self.run.inspector.errors] if isinstance(self.run, FileRun) else [self.run.error]
         told = [*self.warned, *[str(one).removeprefix(f"{(one.file or '').rpartition('/')[0]}/") for one in errors if one is not None]]
-        return f"! {told[0]}{f' (and {len(told) - 1} more, told at the end)' if len(told) > 1 else ''}" if told else ""
+        return f"! {told[0]}{f' (and {len(told) - 1} more, listed at the end)' if len(told) > 1 else ''}" if told else ""
 
     def answer(self, index: int) -> int | None:
         """The index of the request of a response, or of the response to a request, if it is near."""
@@ -172,7 +172,7 @@ class Reader:
         except StreamdumpError as error:
             self.warned.append(str(error))
         except Exception as error:
-            self.run.inspector.reports.append(Report(describe_exception(error), "nothing was read behind it"))
+            self.run.inspector.reports.append(Report(describe_exception(error), "nothing after it was read"))
         self.done = True
 
     def _take(self, batch: list[Record]) -> bool:
@@ -213,7 +213,7 @@ class Reader:
             data = None if ends is None else self.run.inspector.session.snapshot_of(ends)
             packed = b"" if data is None else bytes(zstd.compress(data, 3))
         except Exception as error:
-            self.run.inspector.reports.append(Report(describe_exception(error), "messages of it are read again from its beginning"))
+            self.run.inspector.reports.append(Report(describe_exception(error), "its messages are decoded again from its start"))
         if packed:
             self._snapshots.setdefault(conversation, []).append((len(self.records), until, packed))
         self._due[conversation] = EVERY - max(EVERY, len(packed) // ROOM)
@@ -289,7 +289,7 @@ class View(Sequence[int]):
             if type(record) is Message:
                 found = next(messages, None)
                 if found is None or not is_same(found, record):
-                    raise CaptureError(f"from message {record.number} on packets are not kept any more")
+                    raise CaptureError(f"packets from message {record.number} on are no longer kept")
                 found.number, found.request, found.conversation = record.number, record.request, record.conversation
                 record = found
             yield index, record

@@ -75,14 +75,14 @@ def write_packets(place: Place, path: str, reader: Reader) -> str:
         for _, packet in reader.packets.again(0, len(reader.packets), frozenset(one for one in found if one is not None)):
             writer.write([packet])
             written += 1
-    return f"{path}: {count(written, 'packet')} written as captured, passwords and tokens included"
+    return f"{path}: {count(written, 'packet')} written as captured, including passwords and tokens"
 
 
 def refused(path: str, reader: Reader) -> str | None:
     """Why nothing is written to what has this name."""
     if is_input(path, reader.run.names):
-        return f"{path}: is an input, which is never overwritten"
-    return f"{path}: is there already, and stays as it is; type another name" if Path(path).expanduser().exists() else None
+        return f"{path}: is an input; inputs are never overwritten"
+    return f"{path}: already exists; choose another name" if Path(path).expanduser().exists() else None
 
 
 @contextmanager

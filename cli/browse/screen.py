@@ -140,7 +140,7 @@ class Screen(App[None]):
         text, style, view = self._standing(), DIM, place.view
         if view is not None:
             text, style = view.failed or f"{len(view):,} match {place.asked}", WARN
-            text += "" if view.done else f"  ({view.looked:,} of {len(reader.records):,} looked at; esc ends it)"
+            text += "" if view.done else f"  ({view.looked:,} of {len(reader.records):,} searched; esc stops)"
         trouble = [(line, BAD) for line in wrapped(visible(reader.trouble), self.size.width)[:2]]
         self.saying.show(*([(text, style, "")] for text, style in [*(self.said or [(text, style)]), *trouble]))
         keys = (*place.keys, *EVERYWHERE)
@@ -152,7 +152,7 @@ class Screen(App[None]):
         if isinstance(place, Told) and here.top + here.size.height < len(place):
             more = "   space shows more"
         elif width(self._chosen()[1]) > here.size.width + here.left:
-            more = "   the line goes on: right and left show more"
+            more = "   line continues: scroll with right and left"
         return f"{here.cursor + 1:,}/{len(place):,}{more}" if len(place) else "nothing here"
 
     def say(self, *lines: str, style: Any = WARN) -> None:

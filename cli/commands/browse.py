@@ -30,12 +30,12 @@ def browse(
     options: Annotated[Options, Members("show_secrets", *READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
-    """Look around: from a finding to its conversation, to a message and its bytes, and back."""
+    """Explore captures in a terminal interface: findings, conversations, messages, fields and bytes."""
     check_clock(clock)
     names = inputs(read_files, files)
     # textual draws on standard error
     if not (sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
-        raise UsageError("browse needs a terminal that is not dumb; streamdump FILE prints the messages")
+        raise UsageError("browse needs a terminal, and TERM other than dumb; streamdump FILE prints the messages")
     try:
         import textual  # noqa: F401
     except ImportError as error:
@@ -68,7 +68,7 @@ def browse(
         for text in reader.warned:
             say(text)
         if app.failure is not None:
-            run.inspector.reports.append(Report(describe_exception(app.failure), "browse ends here"))
+            run.inspector.reports.append(Report(describe_exception(app.failure), "browse ended"))
         run.bugs = Bugs()
         return run.end()
 
@@ -81,7 +81,7 @@ def _keys_from_terminal() -> None:
     try:
         terminal = os.open("/dev/tty", os.O_RDWR)
     except OSError as error:
-        raise UsageError("browse needs a terminal for its keys") from error
+        raise UsageError("browse needs a terminal to read keys from") from error
     os.dup2(terminal, 0)
     os.close(terminal)
     sys.stdin = os.fdopen(capture, encoding="utf-8")

@@ -33,7 +33,7 @@ COMPARED = "What is compared"
 ONLY = ("all", "handshake", "names")
 
 
-_FOR_GOOD = "golden files are not written where CI is set: what is new there is a failure; --force writes them all the same"
+_FOR_GOOD = "--update does not write golden files where CI is set; --force writes them anyway"
 """There they would always say what they should not."""
 
 
@@ -51,14 +51,14 @@ class Compared(NamedTuple):
             autocompletion=completion(ONLY),
         ),
     ] = None
-    unordered: Annotated[bool, typer.Option("--unordered", help="responses may come in any order", rich_help_panel=COMPARED)] = False
-    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="heartbeats and pings too", rich_help_panel=COMPARED)] = False
+    unordered: Annotated[bool, typer.Option("--unordered", help="accept responses in any order", rich_help_panel=COMPARED)] = False
+    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="also compare heartbeats and pings", rich_help_panel=COMPARED)] = False
     ignore: Annotated[
         list[str] | None,
         typer.Option(
             "--ignore",
             metavar="FIELD",
-            help="not this field: fields.chunk.timestamp, or its last part alone; again for more",
+            help="ignore this field: fields.chunk.timestamp, or only its last part; may be repeated",
             rich_help_panel=COMPARED,
             show_default=False,
         ),
@@ -66,7 +66,7 @@ class Compared(NamedTuple):
     config: Annotated[
         str | None,
         typer.Option(
-            "--config", metavar="FILE", help="settings, else of the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED
+            "--config", metavar="FILE", help="settings; default: the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED
         ),
     ] = None
 
@@ -76,30 +76,34 @@ def check(
     *,
     captures: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CAPTURE|DIR...", help="captures, and folders that are searched for them", show_default=False),
+        typer.Argument(metavar="CAPTURE|DIR...", help="captures, and folders to search for captures", show_default=False),
     ] = None,
     read_files: ReadFiles = None,
     golden: Annotated[
         str | None,
-        typer.Option("--golden", metavar="DIR", help="where the golden files are, else beside the captures", rich_help_panel=READ),
+        typer.Option("--golden", metavar="DIR", help="folder of the golden files; default: beside the captures", rich_help_panel=READ),
     ] = None,
-    update: Annotated[bool, typer.Option("--update", help="write the golden files anew", rich_help_panel=OTHER)] = False,
-    force: Annotated[bool, typer.Option("--force", help="--update also where CI is set", rich_help_panel=OTHER)] = False,
+    update: Annotated[bool, typer.Option("--update", help="rewrite the golden files", rich_help_panel=OTHER)] = False,
+    force: Annotated[bool, typer.Option("--force", help="allow --update where CI is set", rich_help_panel=OTHER)] = False,
     compared: Compared,
     options: Annotated[Options, Members(*READING)],
     command: Annotated[
         str | None,
-        typer.Option("--run", metavar="COMMAND", help="check what is said on -i while this runs", rich_help_panel=LIVE, show_default=False),
+        typer.Option(
+            "--run", metavar="COMMAND", help="capture on -i while this runs, then compare", rich_help_panel=LIVE, show_default=False
+        ),
     ] = None,
     interfaces: Interfaces = None,
     capture_filter: CaptureFilter = None,
     write_to: WriteTo = None,
     json: Json = False,
-    junit: Annotated[str | None, typer.Option("--junit", metavar="FILE", help="a report for CI servers", rich_help_panel=OTHER)] = None,
-    github: Annotated[bool, typer.Option("--github", help="annotations for GitHub", rich_help_panel=OTHER)] = False,
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="write a JUnit report for CI servers", rich_help_panel=OTHER)
+    ] = None,
+    github: Annotated[bool, typer.Option("--github", help="print annotations for GitHub", rich_help_panel=OTHER)] = False,
     colour: Colour = "auto",
 ) -> int:
-    """Whether captures say what their golden files say they should."""
+    """Compare captures with their golden files."""
     from datetime import UTC, datetime
 
     from streamdump.golden.check import tasks
@@ -109,12 +113,12 @@ def check(
     names = inputs(read_files, captures)
     of_run = (("-i", interfaces), ("-f", capture_filter), ("-w", write_to))
     refuse(
-        (not names, "no capture given; streamdump check CAPTURE|DIR..."),
-        ("-" in names, "-: a golden file belongs to a file; standard input has no name for one"),
+        (not names, "no capture given; write streamdump check CAPTURE|DIR..."),
+        ("-" in names, "-: standard input has no file name for a golden file"),
         (json and github, "--json and --github both write to standard output; choose one"),
         (update and os.environ.get("CI") and not force, _FOR_GOOD),
-        (force and not update, "--force belongs to --update"),
-        *((given and command is None, f"{option} belongs to --run, which says what to check on an interface") for option, given in of_run),
+        (force and not update, "--force needs --update"),
+        *((given and command is None, f"{option} needs --run COMMAND") for option, given in of_run),
     )
     options = replace(options, keylog=key_logs(options.keylog, command is not None))
     chosen = Chosen(compared)
@@ -124,7 +128,7 @@ def check(
     if command is None:
         run.files(tasks(names, golden), options, update)
     elif len(names) > 1 or not interfaces:
-        raise UsageError("--run COMMAND takes -i INTERFACE, and one name: that of the capture whose golden file is meant")
+        raise UsageError("--run COMMAND needs -i INTERFACE and one name: that of the capture whose golden file to compare")
     else:
         code = run.recorded(names[0], golden, command, interfaces, capture_filter, write_to, options, update)
     if junit is not None:

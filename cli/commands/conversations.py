@@ -36,13 +36,13 @@ def conversations(
     read_files: ReadFiles = None,
     json: Json = False,
     html: Html = None,
-    evidence: Annotated[bool, typer.Option("-V", help="what the verdict on each rests on, too", rich_help_panel=SHOWN)] = False,
+    evidence: Annotated[bool, typer.Option("-V", help="also the evidence for each protocol", rich_help_panel=SHOWN)] = False,
     where: Where = None,
     live: LiveOptions,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
-    """Who talked to whom, in which protocol, how sure that is, and how it went."""
+    """Show each connection: endpoints, protocol, confidence, how it ended."""
     names = inputs(read_files, files)
     asked, options = asking(where, replace(options, bodies=False))
     with run_of(live, names, options, colour, asked, prints=False, page=html) as run:

@@ -53,7 +53,7 @@ def diagnose(
         typer.Option(
             "--fail-on",
             metavar="SEVERITY",
-            help="exit code 1 if anything shown is as bad as this: error or warning",
+            help="exit code 1 if a finding shown is at least this severe: error or warning",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(FAIL_ON),
@@ -66,7 +66,7 @@ def diagnose(
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
-    """Why it does not work: what went wrong, when that was certain ("at"), and how far each connection got."""
+    """Report what went wrong, with cause, advice and evidence, and how far each connection got."""
     if fail_on is not None:
         one_of("--fail-on", fail_on, FAIL_ON)
     check_clock(clock)
@@ -181,10 +181,10 @@ class _View:
             findings = Findings() if isinstance(self.run, LiveRun) else self.findings
             write_text(page(findings, summaries, columns(self.run.colour), self.palette, self.clock, self.run.files()))
         found = [count(number, name) for name, number in self.shown.items() if number]
-        nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
+        nothing = "nothing wrong" if self.asked is None else "nothing that matches -Y"
         counters = self.run.inspector.counters
         if counters.packets:
-            say(f"found: {', '.join(found) or (nothing if counters.messages else 'nothing, as no message could be read')}")
+            say(f"found: {', '.join(found) or (nothing if counters.messages else 'nothing, because no message could be decoded')}")
 
     def write(self, path: str, names: list[str]) -> None:
         """Write the page, too."""

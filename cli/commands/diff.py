@@ -22,14 +22,14 @@ from .check import Compared
 def diff(
     *,
     captures: Annotated[
-        list[str] | None, typer.Argument(metavar="OLD NEW", help="two captures; - is standard input, for one of them", show_default=False)
+        list[str] | None, typer.Argument(metavar="OLD NEW", help="two captures; one may be - for standard input", show_default=False)
     ] = None,
     compared: Compared,
     options: Annotated[Options, Members(*READING)],
     json: Json = False,
     colour: Colour = "auto",
 ) -> int:
-    """What one capture says that another one does not."""
+    """Compare two captures."""
     from pathlib import Path
 
     from streamdump.golden.check import capture_source, check
@@ -37,17 +37,17 @@ def diff(
     from ..checking import Chosen, code_of, report_one
 
     if captures is None or len(captures) != 2:
-        raise UsageError("two captures are compared: streamdump diff OLD NEW")
+        raise UsageError("diff needs two captures: streamdump diff OLD NEW")
     old, new = captures
     if old == new == "-":
-        raise UsageError("- stands for standard input, which can be read once only")
+        raise UsageError("- means standard input and may be given only once")
     options = replace(options, keylog=key_logs(options.keylog, False))
     chosen = Chosen(compared)
     sources = [capture_source(one, options) for one in (old, new)]
     found = check(new, Path(old), sources[1], chosen.of(Path(new)), used=chosen.used, old=sources[0])
     report_one(found, palette(colour), json, then="old")
     if found.outcome in ("same", "different"):
-        unread = f"; {count(len(found.unread), 'conversation')} of {new} not read, and not compared" if found.unread else ""
+        unread = f"; {count(len(found.unread), 'conversation')} of {new} not decoded and not compared" if found.unread else ""
         say(f"{old} and {new}: {count(len(found.differences), 'difference')}{unread}")
     chosen.report_unused()
     return code_of([found])

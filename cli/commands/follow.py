@@ -33,19 +33,19 @@ SIDES = ("client", "server")
 @gathers
 def follow(
     *,
-    number: Annotated[str, typer.Argument(metavar="N", help="the number of the conversation, as all views have it", show_default=False)],
+    number: Annotated[str, typer.Argument(metavar="N", help="number of the conversation, as shown by all views", show_default=False)],
     files: Files = None,
     read_files: ReadFiles = None,
-    ladder: Annotated[bool, typer.Option("--ladder", help="a sequence diagram", rich_help_panel=SHOWN)] = False,
+    ladder: Annotated[bool, typer.Option("--ladder", help="show a sequence diagram", rich_help_panel=SHOWN)] = False,
     mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="a sequence diagram for a report, drawn by Mermaid", rich_help_panel=SHOWN)
+        bool, typer.Option("--mermaid", help="print a sequence diagram in Mermaid syntax, for a report", rich_help_panel=SHOWN)
     ] = False,
     raw: Annotated[
         str | None,
         typer.Option(
             "--raw",
             metavar="SIDE",
-            help="the bytes of the messages of client or server (or of an ADDRESS:PORT), secrets overwritten",
+            help="write the bytes of messages from client, server or an ADDRESS:PORT, with secrets overwritten",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(SIDES),
@@ -59,7 +59,7 @@ def follow(
         typer.Option(
             "--until",
             metavar="ready",
-            help="only the handshake: up to the answer that opens the connection",
+            help="only the handshake: stop at the response that opens the connection",
             rich_help_panel=READ,
             show_default=False,
             autocompletion=completion(("ready",)),
@@ -69,7 +69,7 @@ def follow(
     options: Annotated[Options, Members(*SETTINGS)],
     colour: Colour = "auto",
 ) -> int:
-    """One conversation, message by message, with the time since the one before."""
+    """Show one conversation, with the time since the previous message."""
     wanted = _number(number)
     form = form_of(shown)
     _choose(shown, form, ladder, mermaid, raw)
@@ -118,7 +118,7 @@ def follow(
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"follow {text}: is no number of a conversation; streamdump conversations FILE lists them, the first one is 0")
+        raise UsageError(f"follow {text}: not a conversation number; streamdump conversations FILE lists them, from 0 on")
     return int(text)
 
 
@@ -134,11 +134,11 @@ def _choose(shown: Shown, form: ViewForm, ladder: bool, mermaid: bool, raw: str 
     ways += [("-T json" if form.json else "-T fields", form.json or form.fields)]
     asked = [name for name, given in ways if given]
     if len(asked) > 1:
-        raise UsageError(f"{asked[0]} and {asked[1]} were both asked for; choose one")
+        raise UsageError(f"{asked[0]} and {asked[1]} cannot be combined; choose one")
     if raw is not None:
         refuse(
             (raw not in SIDES and ":" not in raw, f"--raw {raw}: must be client, server, or an endpoint such as 192.0.2.1:5552"),
-            (sys.stdout.isatty(), "--raw writes bytes as they are, which would act on this terminal; write them to a file, or | xxd"),
+            (sys.stdout.isatty(), "--raw does not write raw bytes to a terminal; redirect them to a file, or pipe them to xxd"),
         )
 
 
@@ -162,7 +162,9 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
             text = "".join(f"{line}\n" for line in view.opening()) + text
         write_text(text)
         if isinstance(view, MermaidDiagram) and drawn < DRAWN <= drawn + len(text):
-            say(f"Mermaid draws {DRAWN:,} characters unless maxTextSize says otherwise; -c, -Y and --until ready make it shorter")
+            say(
+                f"Mermaid draws at most {DRAWN:,} characters unless maxTextSize is raised; shorten the diagram with -c, -Y or --until ready"
+            )
         drawn += len(text)
 
     return RecordView(show, view.clock.begin, view.learn)
@@ -181,12 +183,12 @@ def _end(run: FileRun | LiveRun, told: list[str]) -> ExitCode:
 def _nothing(row: ConversationRow | None, wanted: int, known: int) -> str:
     """Why nothing is shown of a conversation; so many are `known`."""
     if row is None:
-        others = f"but {count(known, 'other')}, from 0 on; streamdump conversations lists them" if known else "nor any other"
-        return f"there is no conversation {wanted}, {others}"
+        others = f"{count(known, 'conversation')}, numbered from 0; streamdump conversations lists them" if known else "no conversations"
+        return f"no conversation {wanted}: the capture has {others}"
     if row.protocol:
         return f"conversation {wanted} has no messages"
-    what = row.name or ("it carried nothing" if not any(row.bytes) else "its protocol is not known; -d decides")
-    return f"conversation {wanted} is not read: {what}"
+    what = row.name or ("it has no data" if not any(row.bytes) else "unknown protocol; -d sets one")
+    return f"conversation {wanted} is not decoded: {what}"
 
 
 class _Page:
@@ -248,11 +250,11 @@ class _Raw:
                 self._missing += record.size or 0
 
     def told(self) -> list[str]:
-        silent = f"--raw {self._side}: it sent no message; where it is not known who the client is, name its address and port"
+        silent = f"--raw {self._side}: it sent no message; if it is unknown which side is the client, give an address and port"
         return those(
             (not self._met, silent),
-            (self._hidden, "bytes of secrets were overwritten with *; --show-secrets leaves them"),
-            (self._missing, f"{count(self._missing, 'byte')} of this side are not there: lost, skipped or not kept"),
+            (self._hidden, "secrets were overwritten with *; --show-secrets keeps them"),
+            (self._missing, f"{count(self._missing, 'byte')} of this side are missing: lost, skipped or not kept"),
         )
 
 
@@ -303,5 +305,5 @@ class _Handshake:
             took = latency_text(self._last - (self._first or 0))
             return f"ready after {took} and {count(self._messages, 'message')}"
         if self._handshake is None or self._handshake.step is None:
-            return f"no handshake in {count(self._messages, 'message')}; the capture may begin behind it"
-        return f"never ready; its last step was {self._handshake.step}"
+            return f"no handshake in {count(self._messages, 'message')}; the capture may start after it"
+        return f"never ready; the last step was {self._handshake.step}"

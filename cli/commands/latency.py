@@ -11,6 +11,7 @@ import typer
 
 from streamdump.errors import Report, describe_exception, refuse
 from streamdump.options import Options
+from streamdump.render.terminal import count
 
 from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import LIMITS as LIMITS_PANEL
@@ -62,17 +63,17 @@ def latency(
         typer.Option(
             "--by",
             metavar="WHAT",
-            help="group by command (default), conversation, server, client, stream, verb; again or with commas for several",
+            help="group by command (default), conversation, server, client, stream or verb; may be repeated, or separated by commas",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(GROUPED),
         ),
     ] = None,
-    slowest: Annotated[str, typer.Option("--slowest", metavar="N", help="show so many of the slowest", rich_help_panel=SHOWN)] = "5",
+    slowest: Annotated[str, typer.Option("--slowest", metavar="N", help="number of slowest requests to show", rich_help_panel=SHOWN)] = "5",
     interval: Annotated[
         str | None,
         typer.Option(
-            "--interval", metavar="SECONDS", help="and how it changed, by such intervals", rich_help_panel=SHOWN, show_default=False
+            "--interval", metavar="SECONDS", help="also show a time series with this interval", rich_help_panel=SHOWN, show_default=False
         ),
     ] = None,
     where: Where = None,
@@ -80,18 +81,22 @@ def latency(
     enough: Enough = None,
     json: Json = False,
     csv: Annotated[
-        bool, typer.Option("--csv", help="comma-separated: the groups, with --interval the groups by interval", rich_help_panel=SHOWN)
+        bool,
+        typer.Option("--csv", help="comma-separated values: the groups, or with --interval the groups by interval", rich_help_panel=SHOWN),
     ] = False,
     html: Html = None,
     live: LiveOptions,
     group_limit: Annotated[
-        str, typer.Option("--group-limit", metavar="N", help="groups; what is beyond is counted together", rich_help_panel=LIMITS_PANEL)
+        str,
+        typer.Option(
+            "--group-limit", metavar="N", help="number of groups; further ones are counted together", rich_help_panel=LIMITS_PANEL
+        ),
     ] = "1000",
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
-    """How long requests took, how many were refused or not answered, by command or whatever else."""
-    refuse((json and csv, "--json and --csv were both asked for; choose one"))
+    """Count requests and measure how long they took, by command, server, stream and more."""
+    refuse((json and csv, "--json and --csv cannot be combined; choose one"))
     names = inputs(read_files, files)
     grouped = _grouped(by)
     width_ns = interval_of(interval)
@@ -112,11 +117,11 @@ def latency(
         _show(found, json, csv, colour, taker.clock)
         code = int(run.end())
         if found.beyond:
-            say(f"{found.beyond:,} exchanges of groups beyond --group-limit {found.limit:,} are counted together")
+            say(f"{count(found.beyond, 'exchange')} beyond --group-limit {found.limit:,} counted together")
         if found.interval_ns not in (None, found.wanted_ns):
-            say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s, as shorter ones would be too many")
+            say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s used; shorter intervals would be too many")
         if taker.matched and not found.groups:
-            say("-Y: what matches is no response; latencies are chosen by what their responses say, as `name == PublishConfirm`")
+            say("-Y: no match is a response; -Y selects latencies by their responses, such as `name == PublishConfirm`")
         return code
 
 

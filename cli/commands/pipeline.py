@@ -68,7 +68,7 @@ def pipeline(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FOLDER", help="where the tables go; a path, s3://, gs:// or abfs://", rich_help_panel=WRITTEN),
+        typer.Option("--out", metavar="FOLDER", help="folder for the tables: a path, s3://, gs:// or abfs://", rich_help_panel=WRITTEN),
     ] = None,
     form: Annotated[
         str,
@@ -81,7 +81,7 @@ def pipeline(
         typer.Option(
             "--fields",
             metavar="HOW",
-            help="fields of messages as json text, typed columns, or both; json and csv have the text",
+            help="message fields as json text, typed columns, or both; formats json and csv have only the text",
             rich_help_panel=WRITTEN,
             autocompletion=completion(FIELDS),
         ),
@@ -91,24 +91,24 @@ def pipeline(
         typer.Option(
             "--partition-by",
             metavar="COLUMNS",
-            help="divide the files of Parquet: date, protocol or both, with a comma",
+            help="partition Parquet files by date, protocol, or both, separated by a comma",
             rich_help_panel=WRITTEN,
             show_default=False,
         ),
     ] = None,
     append: Annotated[
         bool,
-        typer.Option("--append", help="add to delta tables that are there; captures that are in are left out", rich_help_panel=WRITTEN),
+        typer.Option("--append", help="add to existing Delta tables; captures already included are skipped", rich_help_panel=WRITTEN),
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on where a run with the same options was interrupted", rich_help_panel=WRITTEN)
+        bool, typer.Option("--resume", help="resume an interrupted run with the same options", rich_help_panel=WRITTEN)
     ] = False,
     follow: Annotated[
         str | None,
         typer.Option(
             "--follow",
             metavar="FOLDER",
-            help="add captures as they are completed, as by tcpdump -G or dumpcap -b",
+            help="add captures as they are completed, for example by tcpdump -G or dumpcap -b",
             rich_help_panel=FOLLOWING,
             show_default=False,
         ),
@@ -119,18 +119,18 @@ def pipeline(
     settle: Annotated[
         str,
         typer.Option(
-            "--settle", metavar="SECONDS", help="the newest capture is read after so long without change", rich_help_panel=FOLLOWING
+            "--settle", metavar="SECONDS", help="read the newest capture after this long without change", rich_help_panel=FOLLOWING
         ),
     ] = "10",
     finish: Annotated[
-        bool, typer.Option("--finish", help="nothing more is written: read what is there and end", rich_help_panel=FOLLOWING)
+        bool, typer.Option("--finish", help="no more captures will be written: read the existing ones and exit", rich_help_panel=FOLLOWING)
     ] = False,
     sql: Annotated[
         str | None,
         typer.Option(
             "--sql",
             metavar="QUERY",
-            help="print what a query on the tables gives; without captures, on those in --out",
+            help="print the result of a query on the tables; without captures, on those in --out",
             rich_help_panel=WRITTEN,
             show_default=False,
         ),
@@ -140,27 +140,25 @@ def pipeline(
         typer.Option(
             "-Y",
             metavar="EXPR",
-            help="only messages and exchanges that fit it; of several all",
+            help="only matching messages and exchanges; if repeated, all must match",
             rich_help_panel=WRITTEN,
             show_default=False,
         ),
     ] = None,
     findings: Annotated[
-        bool, typer.Option("--findings", help="look for what went wrong; --follow does not", rich_help_panel=WRITTEN)
+        bool, typer.Option("--findings", help="also report what went wrong; not with --follow", rich_help_panel=WRITTEN)
     ] = False,
-    show_secrets: Annotated[
-        bool, typer.Option("--show-secrets", help="write passwords, tokens and the like", rich_help_panel=WRITTEN)
-    ] = False,
+    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="write passwords and tokens", rich_help_panel=WRITTEN)] = False,
     separate: Annotated[
         bool,
-        typer.Option("--separate", help="captures of different points are of different networks", rich_help_panel=READ),
+        typer.Option("--separate", help="treat captures of different points as separate networks", rich_help_panel=READ),
     ] = False,
     point: Annotated[
         str | None,
         typer.Option(
             "--point",
             metavar="REGEX",
-            help="finds in a capture's name where it was captured; without it the folder tells",
+            help="matches the capture point in a file name; default: its folder",
             rich_help_panel=READ,
             show_default=False,
         ),
@@ -169,21 +167,23 @@ def pipeline(
     split: Annotated[
         str, typer.Option("--split", metavar="SIZE", help="bytes of a capture that one task reads", rich_help_panel=READ)
     ] = "64M",
-    master: Annotated[str, typer.Option("--master", metavar="URL", help="where Spark runs", rich_help_panel=SPARK)] = "local[*]",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Spark's master URL", rich_help_panel=SPARK)] = "local[*]",
     parts: Annotated[
         str | None,
-        typer.Option("--parts", metavar="N", help="parts that conversations are divided into", rich_help_panel=SPARK, show_default=False),
+        typer.Option(
+            "--parts", metavar="N", help="number of parts to divide conversations into", rich_help_panel=SPARK, show_default=False
+        ),
     ] = None,
     memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="memory of the Java process", rich_help_panel=SPARK)] = "2G",
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="KEY=VALUE", help="a setting of Spark's, repeatable", rich_help_panel=SPARK, show_default=False),
+        typer.Option("--conf", metavar="KEY=VALUE", help="a Spark setting; may be repeated", rich_help_panel=SPARK, show_default=False),
     ] = None,
-    ui: Annotated[bool, typer.Option("--ui", help="Spark's web page", rich_help_panel=SPARK)] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="start Spark's web page", rich_help_panel=SPARK)] = False,
     quiet: Annotated[bool, typer.Option("-q", help="no summary", rich_help_panel=OTHER)] = False,
     colour: Colour = "auto",
 ) -> int:
-    """Many or huge captures to tables, on Spark."""
+    """Turn many or huge captures into tables, on Spark."""
     one_of("--format", form, FORMATS)
     one_of("--fields", fields, FIELDS)
     by = tuple(dict.fromkeys(partition_by.split(","))) if partition_by is not None else ()
@@ -192,7 +192,7 @@ def pipeline(
     heap = size("--memory", memory) >> 20
     _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql, by=by)
     if out is None:
-        raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
+        raise UsageError("--out FOLDER is missing: the folder for the tables, or of those that --sql queries")
     from streamdump.spark.session import needed
 
     needed()
@@ -233,16 +233,16 @@ def _refuse(
     refuse(
         (
             follows and (sources or resume or sql is not None),
-            "--follow takes its captures from one folder; it goes with no other capture, --resume or --sql",
+            "--follow reads captures from one folder; it cannot be combined with captures, --resume or --sql",
         ),
-        (finish and not follows, "--finish ends what --follow FOLDER began; name the folder"),
+        (finish and not follows, "--finish needs --follow FOLDER"),
         (not (sources or sql or follows), "no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables"),
         (
             by and form != "parquet",
-            "--partition-by divides the files of Parquet; Delta tables always are by protocol and date, json and csv never",
+            "--partition-by needs --format parquet; Delta tables are always partitioned by protocol and date, json and csv never",
         ),
-        (append and form != "delta", "--append adds to Delta tables; it goes with --format delta"),
-        (append and (follows or not sources), "--append adds captures that are given; --follow always adds"),
+        (append and form != "delta", "--append needs --format delta"),
+        (append and (follows or not sources), "--append needs captures; --follow always appends"),
     )
 
 
@@ -256,8 +256,11 @@ def _conf(given: list[str]) -> dict[str, str]:
     for one in given:
         name, equals, value = one.partition("=")
         refuse(
-            (not (equals and name.startswith("spark.")), f"--conf: {one} is no setting of Spark's; --conf spark.executor.memory=4g is one"),
-            (name in OURS, f"--conf: {name} is {OURS.get(name)} here"),
+            (
+                not (equals and name.startswith("spark.")),
+                f"--conf: {one} is not a Spark setting; write one such as --conf spark.executor.memory=4g",
+            ),
+            (name in OURS, f"--conf: use {OURS.get(name)} instead of {name}"),
         )
         found[name] = value
     return found
@@ -284,7 +287,7 @@ class _Calls:
         from streamdump.spark.rotation import Rotation
 
         work = Follow(settings, self.out, Rotation(settings.sources[0], settle_ns), self.bar.show)
-        self._kept = lambda: "; the same command goes on"
+        self._kept = lambda: "; run the same command to resume"
 
         def done(session: SparkJvm) -> ExitCode:
             return following.follow(session, work, self.bar.close, every_s=every_s, finish=finish, quiet=self.quiet)
@@ -301,20 +304,20 @@ class _Calls:
         refuse(
             (
                 not settings.append and _taken(self.place),
-                f"{self.out}: is there already; choose another --out, remove it, or --append to Delta tables",
+                f"{self.out}: already exists; choose another --out, remove it, or use --append for Delta tables",
             ),
             (
                 settings.append and self.place.at(".follow").exists(),
-                f"{self.out}: --follow writes to it; put captures into the folder that it follows",
+                f"{self.out}: is written by --follow; put captures into the followed folder",
             ),
         )
         run = PipelineRun(settings, self.out, self.bar.show)
         more = run.prepare(resume)
         if run.others:
-            say(f"{count(len(run.others), 'file')} left out that {'is no capture' if len(run.others) == 1 else 'are no captures'}")
+            say(f"{count(len(run.others), 'file')} skipped: not in a capture format")
         if not more:
             run.close()
-            say(f"{self.out}: has all {run.left_out:,} captures already")
+            say(f"{self.out}: already includes {count(run.left_out, 'capture')}; nothing to do")
             return ExitCode.DONE
         code = ExitCode.DONE
         self._kept = lambda: _kept(run)
@@ -346,7 +349,7 @@ class _Calls:
 
         form = form_of(self.place)
         if form is None:
-            raise UsageError(f"{self.out}: has no tables; give captures to make them of")
+            raise UsageError(f"{self.out}: has no tables; give captures to create them")
 
         def done(session: SparkJvm) -> ExitCode:
             self._query(session, form)
@@ -410,9 +413,9 @@ class _Calls:
             say("interrupted")
             return ExitCode.INTERRUPTED
         if run.committed:
-            say("interrupted; the tables are written")
+            say("interrupted; the tables were written")
             return code if self.sql is None else ExitCode.INTERRUPTED
-        resume = ", --resume goes on with the parts that are done" if run.begun else ""
+        resume = "; --resume continues with the finished parts" if run.begun else ""
         say(f"interrupted; no table was written{resume}")
         return ExitCode.INTERRUPTED
 
@@ -428,8 +431,7 @@ def _taken(place: Folder) -> bool:
 def _kept(run: PipelineRun) -> str:
     """What a run that failed leaves, as the end of a sentence."""
     done = run.tidy()
-    they = "is done and kept in {}: --resume goes on with it" if done == 1 else "are done and kept in {}: --resume goes on with them"
-    return f"; {count(done, 'part')} {they.format(run.folder)}" if done else ""
+    return f"; {count(done, 'finished part')} kept in {run.folder}: --resume continues from there" if done else ""
 
 
 def _said(error: BaseException) -> str:
@@ -492,16 +494,16 @@ def _reason(text: str) -> str:
     lacks = re.search(r"No module named '(streamdump|pyarrow|numpy|msgspec)\b", text)
     if lacks is not None:
         return (
-            f"the Python of a worker has no {lacks[1]}; it needs streamdump[spark], and is the one of the driver's path there "
-            "unless --conf spark.pyspark.python=PATH tells another"
+            f"a worker's Python has no {lacks[1]}; install streamdump[spark] there, under the path it has on the driver, "
+            "or name another Python with --conf spark.pyspark.python=PATH"
         )
     if "Python worker exited unexpectedly" in text or "Python worker failed to connect back" in text:
         return (
-            "the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; "
-            "fewer tasks at a time (--master) or smaller ones (--split) need less"
+            "the Python process of a task was killed on every attempt, probably because memory ran out; "
+            "use fewer tasks at a time (--master) or smaller ones (--split)"
         )
     if "java.lang.OutOfMemoryError" in text:
-        return "Java had not enough memory; --memory gives it more"
+        return "Java ran out of memory; increase --memory"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("streamdump.errors.")]
     # What a worker's trace ends with.
@@ -527,8 +529,8 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 def _summary(run: PipelineRun) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
     assert run.plan is not None and run.gathered is not None
-    left_out = f"; {run.left_out:,} were in already" if run.left_out else ""
-    resumed = f"; {run.resumed} parts were done before" if run.resumed else ""
+    left_out = f"; {run.left_out:,} already included" if run.left_out else ""
+    resumed = f"; {count(run.resumed, 'part')} resumed" if run.resumed else ""
     say(f"{count(len(run.plan.files), 'file')}, {count(run.plan.packets, 'packet')}: {counts(run.rows)}{left_out}{resumed}")
     lines: list[tuple[str, ...]] = [("command", "exchanges", *QUANTILES, "slowest")]
     missing: list[tuple[int, str, str]] = []

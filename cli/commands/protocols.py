@@ -17,11 +17,11 @@ def protocols(
         typer.Argument(metavar="NAME", help="the protocol whose field tables to print", show_default=False, autocompletion=protocol_names),
     ] = None,
     fields: Annotated[
-        bool, typer.Option("--fields", help="every name that -Y and -e take, with its type and who has it", rich_help_panel=SHOWN)
+        bool, typer.Option("--fields", help="every name for -Y and -e, with its type and the records that have it", rich_help_panel=SHOWN)
     ] = False,
     colour: Colour = "auto",
 ) -> int:
-    """The protocols that are read; with a NAME, its field tables."""
+    """List the protocols; with a NAME, print its field tables."""
     from streamdump.protocols import PROTOCOLS
     from streamdump.render.protocols import listing, overview, tables
 

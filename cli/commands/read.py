@@ -48,7 +48,7 @@ def read(
     read_files: ReadFiles = None,
     shown: Shown,
     where: Where = None,
-    quiet: Annotated[bool, typer.Option("-q", help="only the closing line about the whole run", rich_help_panel=SHOWN)] = False,
+    quiet: Annotated[bool, typer.Option("-q", help="print only the closing line", rich_help_panel=SHOWN)] = False,
     live: LiveOptions,
     list_all: ListInterfaces = False,
     only_matching: OnlyMatching = False,
@@ -57,25 +57,25 @@ def read(
     alone: Alone = False,
     statistics: Statistics = None,
     line_buffered: Annotated[
-        bool, typer.Option("-l", help="lines at once also into a pipe; they always come so, -l is a habit", rich_help_panel=LIVE)
+        bool, typer.Option("-l", help="accepted for compatibility: lines are never buffered, not even into a pipe", rich_help_panel=LIVE)
     ] = False,
     colour: Colour = "auto",
     no_config: Annotated[
-        bool, typer.Option("--no-config", help="without ~/.config/streamdump/config.toml; every command takes it", rich_help_panel=OTHER)
+        bool, typer.Option("--no-config", help="ignore ~/.config/streamdump/config.toml; accepted by every command", rich_help_panel=OTHER)
     ] = False,
-    version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
-    verbose: Annotated[bool, typer.Option("-v", help="--version: also of Python, libraries, system", rich_help_panel=OTHER)] = False,
+    version: Annotated[bool, typer.Option("--version", help="print the version", rich_help_panel=OTHER)] = False,
+    verbose: Annotated[bool, typer.Option("-v", help="with --version: also Python, libraries and system", rich_help_panel=OTHER)] = False,
 ) -> int:
-    """The messages of captures, a line each."""
+    """Show the messages of captures, one line each."""
     if version:
         return _version(verbose)
     if verbose:
-        raise UsageError("-v belongs to --version; -V shows every field")
+        raise UsageError("-v needs --version; -V shows every field")
     if list_all:
         return list_interfaces()
     writes = not live.interfaces and live.write is not None
     if only_matching and not writes:
-        raise UsageError("--only-matching belongs to -w FILE and captures that are read")
+        raise UsageError("--only-matching needs -w FILE and capture files")
     names = inputs(read_files, files)
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
         write_text(brief())
@@ -86,7 +86,7 @@ def read(
     quiet = quiet or (writes and not form.given)
     selection = None
     if writes and live.write == "-" and (form.given or sys.stdout.isatty()):
-        raise UsageError("-w - : standard output is for one thing: not for a terminal, and not with -V, -x, -T or --json")
+        raise UsageError("-w -: packets cannot be written to a terminal, or together with -V, -x, -T or --json")
     if writes and live.write is not None:
         from ..writing import Selection
 

@@ -7,7 +7,7 @@ from ..output import write_text
 
 
 def schema() -> int:
-    """The JSON Schema of a line of --json."""
+    """Print the JSON Schema of --json."""
     from json import dumps
 
     from streamdump.render import schema as contract

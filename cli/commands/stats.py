@@ -29,19 +29,21 @@ def stats(
     read_files: ReadFiles = None,
     interval: Annotated[
         str | None,
-        typer.Option("--interval", metavar="SECONDS", help="a series by such intervals, too", rich_help_panel=SHOWN, show_default=False),
+        typer.Option(
+            "--interval", metavar="SECONDS", help="also show a time series with this interval", rich_help_panel=SHOWN, show_default=False
+        ),
     ] = None,
     where: Where = None,
     json: Json = False,
     csv: Annotated[
-        bool, typer.Option("--csv", help="comma-separated: the commands, with --interval the series", rich_help_panel=SHOWN)
+        bool, typer.Option("--csv", help="comma-separated values: the commands, or with --interval the series", rich_help_panel=SHOWN)
     ] = False,
     html: Html = None,
     options: Annotated[Options, Members(*READING, *FILES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
-    """How much of what: packets, commands, streams, and what could not be read."""
-    refuse((json and csv, "--json and --csv were both asked for; choose one"))
+    """Count packets, commands and messages by stream, and what could not be decoded."""
+    refuse((json and csv, "--json and --csv cannot be combined; choose one"))
     names = inputs(read_files, files)
     width_ns = interval_of(interval)
     asked, options = asking(where, replace(options, bodies=False))
@@ -80,5 +82,5 @@ def stats(
         else:
             write_text(comma_separated(counted) if csv else text(counted, columns(colour), palette(colour)))
         if width_ns is not None and found.interval_ns not in (None, width_ns):
-            say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s, as shorter ones would be too many")
+            say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s used; shorter intervals would be too many")
         return run.end()

@@ -23,13 +23,13 @@ FOLDER = "Personal Lua Plugins:"
 
 
 def wireshark(
-    install: Annotated[bool, typer.Option("--install", help="put it where Wireshark looks for plugins; asks first")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="take it away from there; asks first")] = False,
+    install: Annotated[bool, typer.Option("--install", help="install it in Wireshark's plugin folder; asks first")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="remove it from that folder; asks first")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> int:
-    """A plugin for Wireshark and tshark, in Lua: RabbitMQ Streams and Apache Iggy."""
+    """Write a Lua plugin for Wireshark and tshark: RabbitMQ Streams and Apache Iggy."""
     if install and remove:
-        raise UsageError("--install and --remove: one of them")
+        raise UsageError("--install and --remove cannot be combined; choose one")
     if install or remove:
         return _change(_target(), install, yes)
     write_text(_plugin())
@@ -46,9 +46,9 @@ def _plugin() -> str:
 def _change(target: Path, install: bool, yes: bool) -> int:
     there = os.path.lexists(target)
     if there and not _is_ours(target):
-        raise UsageError(f"{target} is not a plugin of streamdump; it stays as it is")
+        raise UsageError(f"{target} is not a streamdump plugin and was left unchanged")
     if not install and not there:
-        say(f"{target} is not there")
+        say(f"{target} does not exist")
         return ExitCode.DONE
     if not yes and not _agreed(f"{'Replace' if install and there else 'Write' if install else 'Remove'} {target}?"):
         say("nothing was changed")
@@ -61,7 +61,7 @@ def _change(target: Path, install: bool, yes: bool) -> int:
             target.unlink()
     except OSError as error:
         raise UsageError(f"{target}: {error.strerror}") from error
-    say(f"{target} was {'written; start Wireshark again' if install else 'removed'}")
+    say(f"{target} was {'written; restart Wireshark' if install else 'removed'}")
     return ExitCode.DONE
 
 
@@ -79,22 +79,20 @@ def _target() -> Path:
     import subprocess
 
     if os.environ.get("SUDO_UID"):
-        raise UsageError("under sudo the plugin would be that of another user: run this without sudo")
+        raise UsageError("under sudo the plugin would belong to another user; run this without sudo")
     try:
         done = subprocess.run(["tshark", "-G", "folders"], capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(
-            "tshark, which knows the folder of plugins, does not run; streamdump wireshark > FILE writes the plugin"
-        ) from error
+        raise UsageError("tshark, which names the plugin folder, does not run; streamdump wireshark > FILE writes the plugin") from error
     for line in done.stdout.splitlines():
         if line.startswith(FOLDER) and line.removeprefix(FOLDER).strip():
             return Path(line.removeprefix(FOLDER).strip()) / NAME
-    raise UsageError("tshark -G folders names no folder for plugins in Lua; streamdump wireshark > FILE writes the plugin")
+    raise UsageError("tshark -G folders names no folder for Lua plugins; streamdump wireshark > FILE writes the plugin")
 
 
 def _agreed(question: str) -> bool:
     """Whether the user says yes; without a terminal there is nobody to ask."""
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} --yes says so without being asked")
+        raise UsageError(f"{question} Without a terminal, confirm with --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -507,7 +507,7 @@ def test_an_interface_that_goes_away_ends_the_capture() -> None:
 def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
     command = f"ip link set lo up && {sys.executable} -m streamdump -i lo -a duration:1"
     done = subprocess.run(["unshare", "-n", "sh", "-c", command], capture_output=True, text=True, check=True)
-    told = "streamdump: nothing came on these ports; -f '' takes all TCP, -i any that of all interfaces"
+    told = "streamdump: no packets on these ports; -f '' captures all TCP, -i any captures on all interfaces"
     assert done.stderr.splitlines()[-1] == told
     done = subprocess.run(["unshare", "-n", "sh", "-c", f"{command} -f tcp"], capture_output=True, text=True, check=True)
     assert told not in done.stderr
@@ -516,18 +516,18 @@ def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["-f", "tcp", "x.pcap"], "-f belongs to live capture"),
-        (["conversations", "-w", "y", "x.pcap"], "-w belongs to live capture"),
-        (["-i", "lo", "follow", "0"], "the command follow stands first: streamdump follow"),
+        (["-f", "tcp", "x.pcap"], "-f filters live capture"),
+        (["conversations", "-w", "y", "x.pcap"], "-w needs live capture"),
+        (["-i", "lo", "follow", "0"], "put the command first: streamdump follow"),
         (["-i", "lo", "x.pcap"], "x.pcap is a file; give one or the other"),
-        (["-i", "lo", "port", "5552"], "a capture filter belongs to -f: -f 'port 5552'"),
-        (["-i", "lo", "name==Open"], "a filter belongs to -Y: -Y name==Open"),
-        (["-i", "any", "-i", "lo"], "any stands for all interfaces"),
-        (["-i", "lo", "-a", "filesize:1"], "speaks of the file that -w names"),
-        (["-i", "lo", "-a", "frames:1"], "write duration:N, packets:N, filesize:N"),
-        (["-i", "lo", "-b", "filesize:1"], "-b divides the file that -w names"),
-        (["-i", "lo", "-w", "x", "-b", "files:3"], "says when to begin the next"),
-        (["-i", "lo", "-w", "-"], "to files only"),
+        (["-i", "lo", "port", "5552"], "to give a capture filter use -f 'port 5552'"),
+        (["-i", "lo", "name==Open"], "to filter, use -Y name==Open"),
+        (["-i", "any", "-i", "lo"], "any means all interfaces"),
+        (["-i", "lo", "-a", "filesize:1"], "-a filesize:N needs -w FILE"),
+        (["-i", "lo", "-a", "frames:1"], "use duration:N, packets:N, filesize:N"),
+        (["-i", "lo", "-b", "filesize:1"], "-b needs -w FILE"),
+        (["-i", "lo", "-w", "x", "-b", "files:3"], "for when to start the next"),
+        (["-i", "lo", "-w", "-"], "only to files"),
         (["-i", "lo", "-B", "much"], "not a size"),
         (["-i", "lo", "--timeout", "soon"], "not a time"),
     ],

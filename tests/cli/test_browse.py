@@ -458,7 +458,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
             await on.press(key)
             on.app.prompt.value = str(tmp_path / name)
             await on.press("enter")
-            assert "is there already" in on.text.replace("\n", "") and (tmp_path / name).read_text() == "mine"
+            assert "already exists" in on.text.replace("\n", "") and (tmp_path / name).read_text() == "mine"
             # The name is there to be mended
             assert on.app.prompt.value == str(tmp_path / name)
             on.app.prompt.value = str(tmp_path / f"new-{name}")
@@ -800,7 +800,7 @@ def test_packed_records_are_unpacked_as_they_were(monkeypatch: pytest.MonkeyPatc
 
 def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["browse", str(REFUSED)]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "streamdump: browse needs a terminal that is not dumb; streamdump FILE prints the messages\n"
+    assert capsys.readouterr().err == "streamdump: browse needs a terminal, and TERM other than dumb; streamdump FILE prints the messages\n"
     code, text = on_terminal(["browse", str(REFUSED)], environment={"TERM": "dumb"})
     assert (code, text.count("\n")) == (ExitCode.USAGE, 1)
     assert on_terminal(["browse", str(REFUSED)], stderr=False) == (ExitCode.USAGE, "")
@@ -859,7 +859,7 @@ def test_what_is_remembered_of_an_interface_is_bounded(monkeypatch: pytest.Monke
     reader.stop(wait_all=True)
     every = View(reader)
     assert 32 <= len(every) < 32 + 2 * 16 and every[len(every) - 1] == len(reader.records) - 1
-    assert reader.records.row(0).text == "not kept any more"
+    assert reader.records.row(0).text == "no longer kept"
     assert reader.full(every[0]).number == every[0] + 1
     assert [every[at] for at in range(len(every))] == [at for at in reader.records.of[0] if at >= reader.records.first]
     reader.stop()

@@ -54,9 +54,9 @@ def change(path: Path, old: str, new: str) -> None:
 def test_golden_files_stand_beside_their_captures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (folder / "login.pcap.golden").exists()
     assert (folder / "iggy" / "errors.pcap.golden").exists()
-    assert checked(capsys, "captures") == ("", "streamdump: 2 captures: 2 as the golden files say\n")
-    assert checked(capsys, "captures/login.pcap") == ("", "streamdump: 1 capture: 1 as its golden file says\n")
-    assert checked(capsys, "captures", "--update") == ("", "streamdump: 2 captures: 2 with a golden file that stays as it was\n")
+    assert checked(capsys, "captures") == ("", "streamdump: 2 captures: 2 match their golden files\n")
+    assert checked(capsys, "captures/login.pcap") == ("", "streamdump: 1 capture: 1 matches its golden file\n")
+    assert checked(capsys, "captures", "--update") == ("", "streamdump: 2 captures: 2 with an unchanged golden file\n")
 
 
 def test_golden_files_in_a_folder_of_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,13 +79,13 @@ def test_a_missing_golden_file_fails_and_one_of_no_use_is_told(folder: Path, cap
     out, err = checked(capsys, "captures", code=ExitCode.FOUND)
     assert out.splitlines() == [
         "captures/login.pcap: there is no golden file captures/login.pcap.golden; check --update writes it",
-        "captures/gone.pcap.golden: there is no capture that this golden file belongs to",
+        "captures/gone.pcap.golden: no capture for this golden file; restore the capture or delete the file",
     ]
-    assert err == "streamdump: 2 captures: 1 as its golden file says, 1 without a golden file\n"
+    assert err == "streamdump: 2 captures: 1 matches its golden file, 1 without a golden file\n"
     (folder / "login.pcap").rename(folder / "gone.pcap")
     (folder / "old.pcap.golden").write_text("")
     out, _ = checked(capsys, "captures")
-    assert out == "captures/old.pcap.golden: there is no capture that this golden file belongs to\n"
+    assert out == "captures/old.pcap.golden: no capture for this golden file; restore the capture or delete the file\n"
 
 
 def test_a_difference_is_told_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +98,7 @@ def test_a_difference_is_told_on_standard_output(folder: Path, capsys: pytest.Ca
     ]
     assert '      - > Close  closing_reason="bye"' in lines
     assert '      + > Close  closing_reason="done – bye"' in lines
-    assert err == "streamdump: 2 captures: 1 as its golden file says, 1 different\n"
+    assert err == "streamdump: 2 captures: 1 matches its golden file, 1 different\n"
     assert checked(capsys, "captures", "--ignore", "closing_reason")[0] == ""
     assert checked(capsys, "captures", "--ignore", "fields.closing_reason")[0] == ""
     assert checked(capsys, "captures", "--only", "handshake")[0] == ""
@@ -139,7 +139,7 @@ def test_a_golden_file_is_a_regular_one_of_a_bounded_size(kind: str, folder: Pat
     told = {"loop": "cannot be read: ", "large": "is larger than 8,192 KiB"}.get(kind, "is no regular file")
     out, err = checked(capsys, "captures", code=ExitCode.FOUND)
     assert f"captures/login.pcap.golden:1: {told}" in out
-    assert err.endswith("2 captures: 1 as its golden file says, 1 different\n")
+    assert err.endswith("2 captures: 1 matches its golden file, 1 different\n")
     if kind != "folder":
         checked(capsys, "captures", "--update")
         assert golden.read_bytes() == kept
@@ -174,7 +174,9 @@ def test_files_of_a_folder_that_are_no_captures_are_counted(folder: Path, capsys
     (folder / "more.pcap").write_text("words")
     (folder / "README.md").write_text("words")
     _, err = checked(capsys, "captures")
-    assert err == ("streamdump: 2 files left out that only have the names of captures\nstreamdump: 2 captures: 2 as the golden files say\n")
+    assert err == (
+        "streamdump: 2 files skipped: named as captures, but not in a capture format\nstreamdump: 2 captures: 2 match their golden files\n"
+    )
     # What is named, has a golden file or is empty should have been one
     checked(capsys, "captures/more.pcap", code=ExitCode.UNREADABLE)
     (folder / "more.pcap.golden").write_text("streamdump golden 1\n")
@@ -202,7 +204,7 @@ def test_update_is_refused_where_ci_is_set(folder: Path, monkeypatch: pytest.Mon
     (folder / "login.pcap.golden").unlink()
     monkeypatch.setenv("CI", "true")
     _, err = checked(capsys, "captures", "--update", code=ExitCode.USAGE)
-    assert err.startswith("streamdump: golden files are not written where CI is set")
+    assert err.startswith("streamdump: --update does not write golden files where CI is set")
     assert not (folder / "login.pcap.golden").exists()
     checked(capsys, "captures", "--update", "--force")
     assert (folder / "login.pcap.golden").exists()
@@ -212,16 +214,16 @@ def test_update_is_refused_where_ci_is_set(folder: Path, monkeypatch: pytest.Mon
     ("argv", "told"),
     [
         ([], "no capture given"),
-        (["-"], "a golden file belongs to a file"),
+        (["-"], "standard input has no file name for a golden file"),
         (["captures/login.pcap.golden"], "is a golden file; name the capture, captures/login.pcap"),
         (["empty"], "no captures in this folder"),
         (["captures", "--only", "handshakes"], "--only handshakes: must be all, handshake or names; did you mean handshake?"),
         (["captures", "--ignore", "chunk.timestamp"], "--ignore 'chunk.timestamp' is no field; write it from fields. on"),
-        (["captures", "--force"], "--force belongs to --update"),
+        (["captures", "--force"], "--force needs --update"),
         (["captures", "--json", "--github"], "choose one"),
-        (["captures", "-i", "lo"], "-i belongs to --run"),
-        (["captures", "--run", "true"], "--run COMMAND takes -i INTERFACE"),
-        (["captures", "--config", "pyproject.toml"], "there is no [tool.streamdump.check] in it"),
+        (["captures", "-i", "lo"], "-i needs --run COMMAND"),
+        (["captures", "--run", "true"], "--run COMMAND needs -i INTERFACE"),
+        (["captures", "--config", "pyproject.toml"], "no [tool.streamdump.check] section; add one, or name another file"),
         (["captures", "--junit", "nowhere/x.xml"], "--junit nowhere/x.xml: cannot be written: no such file or directory"),
     ],
 )
@@ -243,9 +245,7 @@ def test_a_capture_named_like_the_command(folder: Path, capsys: pytest.CaptureFi
 def test_settings_that_do_nothing_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("streamdump.toml").write_text('[check]\nignore = ["fields.closing_raeson", "closing_code"]\n')
     _, err = checked(capsys, "captures")
-    assert err.splitlines()[1:] == [
-        "streamdump: fields.closing_raeson: no message has this field, so what the settings say of it does nothing"
-    ]
+    assert err.splitlines()[1:] == ["streamdump: fields.closing_raeson: no message has this field, so its settings have no effect"]
 
 
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -371,7 +371,7 @@ def test_what_is_said_inside_of_tls(sealed: Path, monkeypatch: pytest.MonkeyPatc
     golden = Path("tls.pcap.golden").read_text()
     assert "  > PeerProperties" in golden
     assert "TLS" not in golden
-    assert checked(capsys, "tls.pcap", "--keylog", "keys.log") == ("", "streamdump: 1 capture: 1 as its golden file says\n")
+    assert checked(capsys, "tls.pcap", "--keylog", "keys.log") == ("", "streamdump: 1 capture: 1 matches its golden file\n")
     monkeypatch.setenv("SSLKEYLOGFILE", "keys.log")
     _, err = checked(capsys, "tls.pcap")
     assert err.startswith("streamdump: keys of TLS are taken from keys.log, which SSLKEYLOGFILE names\n")
@@ -382,16 +382,16 @@ def test_what_is_said_inside_of_tls(sealed: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_tls_that_is_not_read_is_told(sealed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = "; 1 conversation not read, and not compared (TLS); --keylog FILE reads TLS with its keys\n"
+    told = "; 1 conversation not decoded and not compared (TLS); --keylog FILE decrypts TLS\n"
     assert checked(capsys, "tls.pcap", code=ExitCode.FOUND)[1] == f"streamdump: 1 capture: 1 without a golden file{told}"
     _, err = checked(capsys, "tls.pcap", "--update")
-    empty = "streamdump: tls.pcap.golden: holds no conversation, for nothing in tls.pcap could be compared\n"
+    empty = "streamdump: tls.pcap.golden: contains no conversations, because nothing in tls.pcap could be compared\n"
     assert err == f"{empty}streamdump: 1 capture: 1 golden file written{told}"
     assert Path("tls.pcap.golden").read_text() == "streamdump golden 1\n"
-    assert checked(capsys, "tls.pcap")[1] == f"streamdump: 1 capture: 1 as its golden file says{told}"
+    assert checked(capsys, "tls.pcap")[1] == f"streamdump: 1 capture: 1 matches its golden file{told}"
     Path("other.log").write_bytes(talk([]).keys)
     _, err = checked(capsys, "tls.pcap", "--keylog", "other.log")
-    assert err.endswith("; 1 conversation not read, and not compared (TLS, keys missing)\n")
+    assert err.endswith("; 1 conversation not decoded and not compared (TLS, keys missing)\n")
     out, _ = checked(capsys, "tls.pcap", "--json")
     assert json.loads(out)["unread"] == ["TLS"]
     _, err = checked(capsys, "tls.pcap", "--keylog", "none.log", code=ExitCode.USAGE)

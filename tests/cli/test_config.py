@@ -57,7 +57,7 @@ def test_times_between_lines_are_for_views_with_lines(command: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("colour = 1", "colour: no setting; there are color, time, columns"),
+        ("colour = 1", "colour: not a setting; the settings are color, time, columns"),
         ("columns = 'many'", "columns: must be a number"),
         ("time = [", "config.toml: "),
         ("a = " + "[" * 5_000, "config.toml: too many tables or lists in each other"),

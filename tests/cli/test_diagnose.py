@@ -57,8 +57,8 @@ def test_where_nothing_was_read_or_asked_for_nothing_is_called_right(tmp_path: P
     (tmp_path / "x.pcap").write_bytes(pcap([Packet(ethernet(ip4(bytes(8), protocol=17)))]))
     for argv, told in (
         ([HEALTHY], "nothing wrong"),
-        ([FAILS, "-Y", "severity == note"], "nothing that -Y asks for"),
-        ([str(tmp_path / "x.pcap")], "nothing, as no message could be read"),
+        ([FAILS, "-Y", "severity == note"], "nothing that matches -Y"),
+        ([str(tmp_path / "x.pcap")], "nothing, because no message could be decoded"),
     ):
         assert main(["diagnose", *argv]) == ExitCode.DONE
         assert capsys.readouterr().err.startswith(f"streamdump: found: {told}\n")
@@ -70,10 +70,10 @@ def test_connections_refused_on_any_port_are_counted(tmp_path: Path, capsys: pyt
 
     path = tmp_path / "refused.pcap"
     for tries, told in (
-        ([refused(40000, 8091), refused(40001, 8091)], "2 connections refused on port 8091; -d tcp.port==8091,PROTOCOL tells of them"),
+        ([refused(40000, 8091), refused(40001, 8091)], "2 connections refused on port 8091; -d tcp.port==8091,PROTOCOL lists them"),
         (
             [refused(40001, 9)] + [refused(40000, port) for port in range(8, 14)],
-            "7 connections refused on ports 9, 8, 10, 11, ...; -d tcp.port==9,PROTOCOL tells of them",
+            "7 connections refused on ports 9, 8, 10, 11, ...; -d tcp.port==9,PROTOCOL lists them",
         ),
         ([refused(40000, 5552)], "1 connection refused or never answered"),
     ):

@@ -96,4 +96,4 @@ def test_one_of_both_may_be_standard_input(monkeypatch: pytest.MonkeyPatch, caps
             found.append(run(capsys, *argv)[1].partition("\n")[2])
     assert found[0] and found[0] == found[1] == run(capsys, OLD, NEW)[1].partition("\n")[2]
     code, out, err = run(capsys, "-", "-")
-    assert (code, out) == (ExitCode.USAGE, "") and "standard input, which can be read once only" in err
+    assert (code, out) == (ExitCode.USAGE, "") and "standard input and may be given only once" in err

@@ -160,7 +160,7 @@ def test_what_no_barrier_catches_is_a_line_too(capsys: pytest.CaptureFixture[str
     plant(monkeypatch, LinkParser, "__init__", lambda *_: True)
     code, out, err = shown(capsys, SOME)
     assert (code, out, len(err)) == (5, "", 1)
-    assert re.fullmatch(r"streamdump: internal error: Planted in \S+ \(__init__\): this run ends here; please report this line", err[0])
+    assert re.fullmatch(r"streamdump: internal error: Planted in \S+ \(__init__\): the run ended; please report this line", err[0])
 
 
 # Rendering

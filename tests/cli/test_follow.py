@@ -89,11 +89,11 @@ def test_a_filter_and_enough_change_no_line(capsys: pytest.CaptureFixture[str]) 
     ("capture", "messages", "told"),
     [
         (TWO, 10, "ready after 6.692 ms and 10 messages"),
-        (WRONG, 6, "never ready; its last step was SaslAuthenticate, refused"),
+        (WRONG, 6, "never ready; the last step was SaslAuthenticate, refused"),
         (GOLDEN / "iggy" / "py090d2-group.pcap", 4, "ready after 46.89 ms and 4 messages"),
         (GOLDEN / "seastar-rpc" / "timeout_expiry.pcap", 2, "ready after 0.806 ms and 2 messages"),
         (GOLDEN / "mewbase" / "java-sub.pcap", 2, "ready after 101.6 ms and 2 messages"),
-        (MIDDLE, 68, "no handshake in 68 messages; the capture may begin behind it"),
+        (MIDDLE, 68, "no handshake in 68 messages; the capture may start after it"),
     ],
     ids=lambda one: one.name if isinstance(one, Path) else None,
 )
@@ -128,19 +128,19 @@ def test_the_bytes_of_a_side_without_its_secrets(capfdbinary: pytest.CaptureFixt
         else:
             assert b"\0guest\0guest" in whole
             assert b"guest" not in out
-            assert b"bytes of secrets were overwritten with *" in err
+            assert b"secrets were overwritten with *" in err
             assert {out[at] for at in changed} == {0x2A}
             # Only these bytes, and perhaps their length, of a frame that shows the rest
             assert max(changed) - min(changed) < 16
             assert b"PLAIN" in out
     assert main(["follow", "0", str(LOST), "--raw", "server"]) == ExitCode.DONE
-    assert b"67 bytes of this side are not there" in capfdbinary.readouterr().err
+    assert b"67 bytes of this side are missing" in capfdbinary.readouterr().err
 
 
 def test_bytes_go_to_no_terminal() -> None:
     code, text = on_terminal(["follow", "0", str(TWO), "--raw", "client"])
     assert code == ExitCode.USAGE
-    assert "would act on this terminal" in text
+    assert "does not write raw bytes to a terminal" in text
     assert "product" not in text
 
 
@@ -219,13 +219,13 @@ def test_a_diagram_has_nothing_of_its_own_syntax(text: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["7", TWO], "there is no conversation 7, but 2 others, from 0 on; streamdump conversations lists them"),
-        ([TWO], "is no number of a conversation"),
-        (["0", TWO, "--ladder", "--mermaid"], "--ladder and --mermaid were both asked for; choose one"),
-        (["0", TWO, "--raw", "client", "-V"], "--raw and -V were both asked for; choose one"),
+        (["7", TWO], "no conversation 7: the capture has 2 conversations, numbered from 0; streamdump conversations lists them"),
+        ([TWO], "not a conversation number"),
+        (["0", TWO, "--ladder", "--mermaid"], "--ladder and --mermaid cannot be combined; choose one"),
+        (["0", TWO, "--raw", "client", "-V"], "--raw and -V cannot be combined; choose one"),
         (["0", TWO, "--raw", "both"], "--raw both: must be client, server, or an endpoint such as 192.0.2.1:5552"),
         (["0", TWO, "--until", "open"], "--until open: must be ready"),
-        (["0", TWO, "-w", "x"], "-w belongs to live capture"),
+        (["0", TWO, "-w", "x"], "-w needs live capture"),
     ],
 )
 def test_wrong_calls(argv: list[str | Path], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +237,7 @@ def test_wrong_calls(argv: list[str | Path], told: str, capsys: pytest.CaptureFi
 def test_a_conversation_that_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = follow(capsys, 0, GOLDEN / "iggy" / "node080-tls.pcap")
     assert out == ""
-    assert "conversation 0 is not read: TLS" in err
+    assert "conversation 0 is not decoded: TLS" in err
 
 
 @needs_capture

@@ -140,6 +140,5 @@ def test_noise_is_claimed_by_nobody(tmp_path: Path, capsys: pytest.CaptureFixtur
     out, err = capsys.readouterr()
     assert not out
     assert (
-        "1 conversation not read (unknown); -d tcp.port==5552,rabbitmq-stream reads port 5552 as rabbitmq-stream all the same; more: "
-        in err
+        "1 conversation not decoded (unknown); -d tcp.port==5552,rabbitmq-stream decodes port 5552 as rabbitmq-stream anyway; more: " in err
     )

@@ -80,7 +80,7 @@ def test_the_variable_of_the_clients(carried: tuple[str, str], monkeypatch: pyte
     out, err = shown(capsys, "--json", "--keylog", os.devnull, capture)
     assert not out
     (line,) = err
-    assert "not read (TLS, keys missing); the key log holds no secret; more: " in line
+    assert "not decoded (TLS, keys missing); the key log contains no secrets; more: " in line
     monkeypatch.setenv("SSLKEYLOGFILE", f"{log}.none")
     out, err = shown(capsys, "-q", capture)
     assert err[0] == f"streamdump: SSLKEYLOGFILE: key log {log}.none: no such file; TLS is not read"
@@ -96,11 +96,11 @@ def test_a_log_that_cannot_be_read(carried: tuple[str, str], capsys: pytest.Capt
 def test_what_is_said_without_keys(carried: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture, _ = carried
     (line,) = shown(capsys, "-q", capture)[1]
-    assert "; 1 conversation not read (TLS); --keylog FILE reads TLS with its keys; more: " in line
+    assert "; 1 conversation not decoded (TLS); --keylog FILE decrypts TLS; more: " in line
     other = tmp_path / "other.log"
     other.write_bytes(b"RSA 0011223344556677 " + b"00" * 48 + b"\nnonsense\n" + talk([]).keys)
     (line,) = shown(capsys, "-q", "--keylog", str(other), capture)[1]
-    assert "not read (TLS, keys missing); 1 line of the key log not understood; 1 line with RSA premaster secrets not read" in line
+    assert "not decoded (TLS, keys missing); 1 line of the key log not understood; 1 line with RSA premaster secrets ignored" in line
     (line,) = shown(capsys, "-q", str(GOLDEN / CASE))[1]
     assert "keylog" not in line
 
@@ -176,8 +176,8 @@ def test_plain_captures_import_nothing_for_tls(carried: tuple[str, str]) -> None
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--embed-keys"], "--embed-keys belongs to live capture"),
-        (["-i", "lo", "--embed-keys"], "--embed-keys adds to the file that -w names; there is none"),
+        (["--embed-keys"], "--embed-keys needs live capture"),
+        (["-i", "lo", "--embed-keys"], "--embed-keys needs -w FILE"),
         (["--keys-limit", "x"], "--keys-limit x: not a size"),
         (["--keys-total", "0"], "--keys-total 0: not a size"),
     ],
@@ -239,7 +239,7 @@ def test_keys_are_written_only_when_that_is_asked_for(tmp_path: Path) -> None:
                     pair.replay(one.sent)
             _, _, err = capture.finish(None)
         found[embed] = file.read_bytes()
-        assert ("and with them the keys of TLS" in err) == embed
+        assert ("passwords, tokens and TLS keys" in err) == embed
         secrets = [line.split()[-1] for line in one.keys.splitlines() if b"TRAFFIC" in line]
         assert [secret in found[embed] for secret in secrets] == [embed] * len(secrets)
 

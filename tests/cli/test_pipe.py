@@ -92,7 +92,7 @@ def test_a_fin_is_reported_two_seconds_later(packets: bool) -> None:
         assert "server closed (FIN)" in line
         assert 1.5 < time.monotonic() - begun < 5
         if not packets:
-            assert not [line for line in pipe.rest() if " end " in line], "once only"
+            assert not [line for line in pipe.rest() if " end " in line], "only once"
 
 
 def _keep_talking(pipe: Pipe) -> None:
@@ -130,7 +130,7 @@ def test_a_fatal_alert_of_tls_is_a_finding_two_seconds_later() -> None:
         pipe.write(pcap(talk.packets, nano=True))
         found = json.loads(pipe.line(lambda line: '"finding"' in line, 6))
         assert (found["rule"], found["severity"]) == ("tls.plain-peer", "error")
-        assert not [line for line in pipe.rest() if '"finding"' in line], "once only"
+        assert not [line for line in pipe.rest() if '"finding"' in line], "only once"
 
 
 # Without a clock

@@ -49,7 +49,7 @@ def test_the_user_of_sudo_goes_on_and_owns_what_is_written(tmp_path: Path) -> No
     port = free_port()
     file = tmp_path / "live.pcapng"
     with capturing(*pings(port), "-w", str(file), env=environment(NOBODY, NOBODY)) as capture:
-        capture.tells("root is given up for nobody, as all is open")
+        capture.tells("dropped root privileges: now running as nobody")
         seen = status(capture.process.pid)
         assert seen["Uid"].split() == seen["Gid"].split() == [str(NOBODY)] * 4
         assert (int(seen["CapEff"], 16), int(seen["CapPrm"], 16)) == (0, 0)
@@ -66,7 +66,7 @@ def test_without_sudo_the_owner_of_the_folder_goes_on_with_a_ring(sudo: tuple[in
     port = free_port()
     ring = ["-w", str(theirs / "ring.pcapng"), "-b", "filesize:1", "-b", "files:2"]
     with capturing(*pings(port), *ring, env=environment(*sudo)) as capture:
-        capture.tells("root is given up for nobody")
+        capture.tells("dropped root privileges: now running as nobody")
         ping(port, 40)
         until(lambda: any(one.name > "ring_00004" for one in theirs.iterdir()))
         code, _, err = capture.finish()
@@ -79,8 +79,8 @@ def test_root_stays_where_nobody_else_could_go_on(tmp_path: Path) -> None:
     port = free_port()
     ring = ["-w", str(tmp_path / "ring.pcapng"), "-b", "filesize:1"]
     told = {
-        (): "it stays root: neither sudo nor the folder of -w names another user",
-        (NOBODY, NOBODY): f"it stays root: nobody may not use {tmp_path}",
+        (): "still running as root: neither sudo nor the folder of -w belongs to another user",
+        (NOBODY, NOBODY): f"still running as root: nobody may not use {tmp_path}",
     }
     for sudo, said in told.items():
         with capturing(*pings(port), *ring, env=environment(*sudo)) as capture:
@@ -92,7 +92,7 @@ def test_root_stays_where_nobody_else_could_go_on(tmp_path: Path) -> None:
     assert {one.stat().st_uid for one in tmp_path.iterdir()} == {0}
     page = tmp_path / "page.html"
     with capturing("diagnose", *pings(port), "--html", str(page), env=environment(NOBODY, NOBODY)) as capture:
-        capture.tells(f"it stays root: nobody may not use {tmp_path}")
+        capture.tells(f"still running as root: nobody may not use {tmp_path}")
         ping(port)
         code, _, err = capture.finish()
     assert code == 0, err
@@ -116,7 +116,7 @@ def test_all_views_go_on(argv: list[str], theirs: Path) -> None:
     argv = [str(theirs / one) if one.endswith(".html") else one for one in argv]
     port = free_port()
     with capturing(*argv, *pings(port), env=environment(NOBODY, NOBODY)) as capture:
-        capture.tells("root is given up for nobody")
+        capture.tells("dropped root privileges: now running as nobody")
         ping(port, 3)
         code, _, err = capture.finish()
     assert code == 0, err

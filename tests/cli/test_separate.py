@@ -82,7 +82,7 @@ def test_files_that_cannot_be_of_one_network_are_told(other: int, others: list[P
         assert main([*command, str(TWO), str(others[other])]) == ExitCode.DONE
         (told,) = [line for line in capsys.readouterr().err.splitlines() if "--separate" in line]
         assert told.startswith("streamdump: the bytes of conversation ")
-        assert f"are not the same in {TWO} and {others[other]}: those that came first were kept" in told
+        assert f"differ between {TWO} and {others[other]}: the first ones were kept" in told
     assert main([str(TWO), "--separate", str(others[other])]) == ExitCode.DONE
     assert "--separate" not in capsys.readouterr().err
     # The same connection captured twice, or in two parts

@@ -68,4 +68,4 @@ def test_relative_counts_from_the_first_packet_and_delta_from_the_message_before
 @pytest.mark.parametrize("view", ["latency", "diagnose"])
 def test_views_that_have_no_line_a_message_say_so(view: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([view, "-t", "dd", str(CAPTURE)]) == 2
-    assert "is for the views with a line a message" in capsys.readouterr().err
+    assert "needs a view with one line per message" in capsys.readouterr().err

@@ -95,13 +95,13 @@ def test_a_frame_is_of_the_messages_that_hold_it() -> None:
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["-z", "io,stat,1"], "streamdump stats --interval SECONDS FILE does it"),
-        (["-z", "follow,tcp,raw,0"], "streamdump follow N FILE does it"),
-        (["-z", "nothing"], "there are conv, endpoints"),
-        (["-S", "x"], "nothing has to be set"),
-        (["-U", "x"], "writes the packets that a filter finds"),
-        (["-P"], "show what -w writes"),
-        (["-V", "-w", "-"], "standard output is for one thing"),
+        (["-z", "io,stat,1"], "use streamdump stats --interval SECONDS FILE"),
+        (["-z", "follow,tcp,raw,0"], "use streamdump follow N FILE"),
+        (["-z", "nothing"], "use one of conv, endpoints"),
+        (["-S", "x"], "there is no separator to set"),
+        (["-U", "x"], "writes the packets of matching conversations"),
+        (["-P"], "also show messages while -w writes"),
+        (["-V", "-w", "-"], "packets cannot be written to a terminal"),
     ],
 )
 def test_letters_that_mean_something_else_are_answered(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

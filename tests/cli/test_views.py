@@ -60,7 +60,7 @@ def test_a_line_a_record_in_both_forms(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("argv", [("-T", "json", "-T", "text"), ("--json", "-T", "text"), ("-T", "text", "--json")])
 def test_two_forms_at_once_are_refused(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     out, err = shown(capsys, *argv, STREAM, code=ExitCode.USAGE)
-    assert (out, err) == ("", "streamdump: text and json were both asked for; choose one\n")
+    assert (out, err) == ("", "streamdump: text and json cannot be combined; choose one\n")
     assert shown(capsys, "--json", "-T", "json", "-c", "1", STREAM)[0] == shown(capsys, "-T", "json", "-T", "json", "-c", "1", STREAM)[0]
 
 
@@ -193,18 +193,18 @@ def test_packets_that_were_not_looked_at_are_told(tmp_path: Path, capsys: pytest
         (tmp_path / "x.pcap").write_bytes(pcap([Packet(one, wire=99) for one in packets], link))
         told.append(shown(capsys, tmp_path / "x.pcap")[1].strip().split("; ")[1:])
     assert told[:5] == [
-        ["2 packets of link type 147 not read"],
-        ["1 packet cut or malformed before the end of the headers"],
-        ["1,000 packets in GRE not looked into"],
-        ["no TCP in it"],
-        ["1 fragment of which no datagram is whole"],
+        ["2 packets of unsupported link type 147"],
+        ["1 packet with truncated or malformed headers"],
+        ["1,000 packets in GRE not decoded"],
+        ["no TCP packets"],
+        ["1 fragment of incomplete datagrams"],
     ]
     assert not any(part.startswith(("1 packet", "no TCP")) for part in told[5])
 
 
 def test_packets_without_times_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = shown(capsys, GOLDEN.parent / "samples" / "reports" / "spb_no_times.pcapng")
-    assert err.endswith("20 messages in 1 conversation; 47 packets without times: how long anything took is not known\n")
+    assert err.endswith("20 messages in 1 conversation; 47 packets without times: latencies are unknown\n")
     assert out.splitlines()[1].split()[:2] == ["2", "-"]
     assert not re.search("1970|0.000", out)
     assert not re.search("1970|0.000", shown(capsys, "follow", "0", GOLDEN.parent / "samples" / "reports" / "spb_no_times.pcapng")[0])
@@ -479,7 +479,7 @@ def test_no_arguments_on_a_terminal_show_how_to_begin_instead_of_waiting() -> No
     code, text = on_terminal([])
     assert code == ExitCode.DONE
     assert "streamdump capture.pcap" in text
-    assert "streamdump --help explains" in text
+    assert "streamdump --help lists" in text
     assert len(text.splitlines()) < 24
     code, text = on_terminal(["--json"])
     assert code == ExitCode.USAGE

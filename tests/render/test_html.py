@@ -211,7 +211,7 @@ def test_what_cannot_be_written_is_told_before_a_packet_is_read(tmp_path: Path, 
     capture.write_bytes(WRONG.read_bytes())
     for command in ("diagnose", "latency"):
         assert main([command, str(capture), "--html", str(tmp_path / "." / "capture.pcap")]) == ExitCode.USAGE
-        assert capsys.readouterr()[1].endswith("capture.pcap: is an input, which is never overwritten\n")
+        assert capsys.readouterr()[1].endswith("capture.pcap: is an input; inputs are never overwritten\n")
     assert capture.read_bytes() == WRONG.read_bytes()
     check_page(str(page))
     assert page.read_text() == "before"

@@ -876,7 +876,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "nothing was written" in capsys.readouterr().err
     assert not Path("gone.pcap").exists()
     assert main(["scrub", "in.pcap", "out.pcap", "--overwrite-echoes"]) == ExitCode.DONE
-    assert "overwritten: 1 secret, 1 echo of a secret\n" in capsys.readouterr().err
+    assert "overwritten: 1 secret, 1 copy of a secret\n" in capsys.readouterr().err
     short = list(HANDSHAKE)
     sasl = b"\0" + USER + b"\0short"
     short[4] = 0, framed(struct.pack(">HHI", 0x13, 1, 3) + text(b"PLAIN") + struct.pack(">i", len(sasl)) + sasl)

@@ -122,11 +122,11 @@ def interrupted(when: str, folder: Path, source: Path, java_home: str) -> float:
     assert printed == ""
     assert process.returncode == ExitCode.INTERRUPTED, said
     if when == "a query runs":
-        assert said == "streamdump: interrupted; the tables are written\n"
+        assert said == "streamdump: interrupted; the tables were written\n"
         assert {path.name for path in out.iterdir()} == set(TABLES)
         assert not partial.exists()
     else:
-        done = ", --resume goes on with the parts that are done" if partial.exists() else ""
+        done = "; --resume continues with the finished parts" if partial.exists() else ""
         assert said == f"streamdump: interrupted; no table was written{done}\n"
         assert partial.exists() == (when == "packets are read")
         assert not out.exists()
@@ -152,7 +152,7 @@ def test_what_is_whole_counts_when_it_is_interrupted(tmp_path: Path, capsys: pyt
     assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.UNREADABLE
     assert capsys.readouterr().err.splitlines() == [
         "streamdump: interrupted; no table was written",
-        "streamdump: interrupted; the tables are written",
+        "streamdump: interrupted; the tables were written",
     ]
 
 
@@ -211,22 +211,22 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ([], "no capture given"),
         (["a.pcap"], "--out FOLDER is missing"),
-        (["a.pcap", "--out", "{full}"], "is there already"),
+        (["a.pcap", "--out", "{full}"], "already exists"),
         (["--sql", "select 1", "--out", "{full}"], "has no tables"),
-        (["--follow", "{full}", "a.pcap", "--out", "x"], "--follow takes its captures from one folder"),
-        (["--follow", "{full}", "--resume", "--out", "x"], "--follow takes its captures from one folder"),
-        (["--follow", "a.pcap", "--out", "x"], "is no folder"),
-        (["--follow", "{full}", "--out", "{full}"], "lies in the folder that is followed"),
-        (["--follow", "{full}/sub", "--out", "{full}"], "is there already, and not from --follow"),
-        (["--finish", "--out", "x"], "--finish ends what --follow FOLDER began"),
+        (["--follow", "{full}", "a.pcap", "--out", "x"], "--follow reads captures from one folder"),
+        (["--follow", "{full}", "--resume", "--out", "x"], "--follow reads captures from one folder"),
+        (["--follow", "a.pcap", "--out", "x"], "not a folder"),
+        (["--follow", "{full}", "--out", "{full}"], "is inside the followed folder"),
+        (["--follow", "{full}/sub", "--out", "{full}"], "exists and was not written by --follow"),
+        (["--finish", "--out", "x"], "--finish needs --follow FOLDER"),
         (["--follow", "{full}", "--out", "x", "--every", "soon"], "not a time"),
         (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet, delta, json or csv"),
-        (["a.pcap", "--out", "x", "--append"], "it goes with --format delta"),
-        (["--out", "x", "--append", "--format", "delta", "--sql", "select 1"], "--append adds captures that are given"),
+        (["a.pcap", "--out", "x", "--append"], "--append needs --format delta"),
+        (["--out", "x", "--append", "--format", "delta", "--sql", "select 1"], "--append needs captures"),
         (["hdfs://host/a.pcap", "--out", "x"], "hdfs:// is not known; known are s3://, s3a://, gs://, abfs://, abfss:// and file://"),
         (["{full}/file", "--out", "hdfs://host/x"], "hdfs:// is not known"),
         (["s3://key:secret@bucket/a.pcap", "--out", "x"], "credentials do not belong in a URL"),
-        (["{full}/file", "--out", "{full}/file"], "is there already"),
+        (["{full}/file", "--out", "{full}/file"], "already exists"),
         (["{full}/file", "--out", "{full}/file/x"], "cannot be written: not a directory"),
         (["{full}/*.pcap", "--out", "x"], "no file has such a name"),
         (["{full}/file", "--out", "x", "--point", "("], "is no regular expression"),
@@ -307,12 +307,8 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     kept = tmp_path / ".out.partial"
     (said,) = capsys.readouterr().err.splitlines()
     number = sum(bool(receipt.files) for receipt in receipts(folder(kept)).values())
-    done = (
-        f"is done and kept in {kept}: --resume goes on with it"
-        if number == 1
-        else f"are done and kept in {kept}: --resume goes on with them"
-    )
-    assert said == f"streamdump: no space left on the disk of {tmp_path}; {number} part{'s' if number > 1 else ''} {done}"
+    done = f"{number} finished part{'s' if number > 1 else ''} kept in {kept}: --resume continues from there"
+    assert said == f"streamdump: no space left on the disk of {tmp_path}; {done}"
     named = {file.name for receipt in receipts(folder(kept)).values() for files in receipt.files.values() for file in files}
     assert {path.name for path in (kept / "files").glob("*/*")} == named
     monkeypatch.setattr(write._Parquet, "write", written)
@@ -333,8 +329,8 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
         (
             "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 "
             "(TID 3): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): java.io.EOFException",
-            "the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; fewer tasks at a time "
-            "(--master) or smaller ones (--split) need less",
+            "the Python process of a task was killed on every attempt, probably because memory ran out; use fewer tasks at a time "
+            "(--master) or smaller ones (--split)",
         ),
     ],
 )
@@ -444,7 +440,7 @@ def test_following_ends_when_java_does(tmp_path: Path, java_home: str) -> None:
         process.kill()
         process.communicate()
     assert said.startswith("streamdump: Spark failed: its Java process has ended: ")
-    assert said.endswith("; the same command goes on\n")
+    assert said.endswith("; run the same command to resume\n")
 
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -601,7 +597,7 @@ def test_a_driver_that_is_killed_goes_on_and_every_row_is_there_once(tmp_path: P
     try:
         assert process.stderr is not None
         said = [process.stderr.readline(), process.stderr.readline()]
-        assert said[0] == f"streamdump: following {folder} into {out}; Ctrl-C ends it, the same command goes on\n"
+        assert said[0] == f"streamdump: following {folder} into {out}; Ctrl-C stops, the same command resumes\n"
         assert "micro-batch 1: 1 file, 500 packets" in said[1]
         # Dies in mid-batch: as soon as it has something to do.
         rotate()

@@ -164,15 +164,15 @@ def test_a_worker_without_streamdump_is_told(tmp_path: Path, java_home: str) -> 
     # Whoever runs the tests may tell there where streamdump is
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"JAVA_HOME": java_home}
     said = failed(tmp_path / "out", java_home, "--conf", f"spark.pyspark.python={python}", environ=environ)
-    assert said.startswith("the Python of a worker has no streamdump; it needs streamdump[spark]")
+    assert said.startswith("a worker's Python has no streamdump; install streamdump[spark]")
     assert "--resume" not in said
 
 
 def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(tmp_path: Path, java_home: str) -> None:
     environ = environment(tmp_path / "planted", java_home, KILLS)
     said = failed(tmp_path / "out", java_home, *map(str, OTHERS[1:]), "--split", "20K", master="local[2]", environ=environ)
-    assert said.startswith("the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; ")
-    assert re.search("; (1 part is|[0-9]+ parts are) done and kept in /.out.partial: --resume goes on with (it|them)$", said)
+    assert said.startswith("the Python process of a task was killed on every attempt, probably because memory ran out; ")
+    assert re.search("; (1 finished part|[0-9]+ finished parts) kept in /.out.partial: --resume continues from there$", said)
 
 
 def test_what_nobody_can_ask_java_for_is_told_too() -> None:
