@@ -362,7 +362,7 @@ def test_no_decode_rules(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["tcp.port==1,iggy:", "tcp.port==1,iggy: ", "tcp.port==1,mewbase:"])
 def test_a_colon_must_be_followed_by_a_layout(rule: str) -> None:
-    with pytest.raises(UsageError, match="no layout after the colon; (use one of|it has no)"):
+    with pytest.raises(UsageError, match=r"no layout after the colon; (use one of|it has no)"):
         decode_rule(rule)
     assert decode_rule("tcp.port==1,iggy") == (1, "iggy", None)
     assert decode_rule("tcp.port==1,iggy:V4") == (1, "iggy", "V4")
