@@ -18,7 +18,7 @@ __all__ = ["__version__", "read"]
 
 
 def __getattr__(name: str) -> Any:
-    """`__version__` is looked up when it is asked for, as few do and it takes its time."""
+    """Look `__version__` up when it is used, as that is slow and rare."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import version
@@ -29,10 +29,10 @@ def __getattr__(name: str) -> Any:
 def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: Any) -> Iterator[Record]:
     """The records of a capture (of several, merged by time), in the order of the command line's output.
 
-    A source is a path or a binary file object; `where` is a filter as `-Y` takes it (`"name == Open and latency > 20ms"`); `options` are
+    A source is a path or a binary file object; `where` is a filter as for `-Y` (`"name == Open and latency > 20ms"`); `options` are
     the members of `streamdump.model.Options` (`show_secrets=True`, `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...).
 
-    Raises `streamdump.errors.UsageError` and `FilterError` at once, `CaptureError` after the last whole packet of a file that is damaged,
+    Raises `streamdump.errors.UsageError` and `FilterError` at once, `CaptureError` after the last complete packet of a damaged file,
     and `InternalError` at the end where a bug of ours cost the rest of a conversation.
     """
     from dataclasses import replace

@@ -1,8 +1,8 @@
 """BSON (bsonspec.org, version 1.1), read into MongoDB Extended JSON v2, relaxed.
 
 The one self-describing format here, so `read` (values only, strict, fast) and `walk` (byte ranges, exact faults, goes on behind
-damage) are written by hand; a property test holds them together. A document that repeats a key becomes an array of
-{"key", "value"}. What servers in the field let pass is kept and said: a wrong length of an inner document, a boolean that
+damage) are written by hand; a property test checks that they agree. A document that repeats a key becomes an array of
+{"key", "value"}. What real servers accept is kept, with a note: a wrong length of an inner document, a boolean that
 is neither 00 nor 01, text that is not UTF-8.
 """
 
@@ -30,7 +30,7 @@ NAME_SHOWN: Final = 64
 """Characters of a name in the path of a note or fault."""
 
 UNREADABLE: Final = (ValueError, IndexError, error)
-"""What `read` raises when the bytes are not a plain good document."""
+"""What `read` raises unless the bytes are a valid document without repeated keys."""
 
 TYPES: Final = {
     0x01: "double",
@@ -58,21 +58,21 @@ TYPES: Final = {
 
 
 ELEMENT: Final = 2
-"""The least bytes that an element takes: its type and the end of its name."""
+"""Bytes of an element at least: its type and the end of its name."""
 
 
 DOUBLE: Final = frozenset((0x05, 0x0B, 0x0C, 0x0F, 0x11))
-"""Types that are shown as an object in an object, and count as two values; they take four bytes or more."""
+"""Types that are shown as an object in an object, and count as two values; they have at least four bytes."""
 
 
 class Special(dict[str, Any]):
-    """A value that JSON has no type for, in its Extended JSON form; told apart from a document by its class."""
+    """A value without a JSON type, in its Extended JSON form; its class distinguishes it from a document."""
 
     __slots__ = ()
 
 
 class Unusual(ValueError):
-    """Bytes that are no good document, or one with something to say about."""
+    """Bytes that are not a valid document, or one that needs a note."""
 
 
 _INT32 = Struct("<i").unpack_from
@@ -83,9 +83,9 @@ _WIDE = Struct("<QQ").unpack_from
 
 
 def read(data: bytes, start: int, end: int, spans: list[Span] | None = None, origin: int = 0, depth: int = 0) -> dict[str, Any]:
-    """The document data[start:end], or one of `UNREADABLE`: then `walk` says why, or shows the repeated keys.
+    """Return the document data[start:end]; raises one of `UNREADABLE`: then `walk` reports why, or shows the repeated keys.
 
-    `spans` gets those of its elements, of `depth`, and of its end; they count from `origin`.
+    `spans` gets the spans of its elements, at `depth`, and of its end; their offsets count from `origin`.
     """
     if end - start < 5 or _INT32(data, start)[0] != end - start or data[end - 1]:
         raise Unusual
@@ -94,7 +94,7 @@ def read(data: bytes, start: int, end: int, spans: list[Span] | None = None, ori
 
 
 def _document(data: bytes, at: int, last: int, depth: int, named: bool, spans: list[Span] | None, origin: int) -> Any:
-    """The elements data[at:last]; `last` is the index of the document's final 00. Those of an array are a list: their names carry no
+    """Return the elements data[at:last]; `last` is the index of the document's final 00. For an array this is a list: the names have no
     meaning."""
     document: dict[str | int, Any] = {}
     count = 0
@@ -255,16 +255,16 @@ def decimal128(data: bytes) -> str:
 
 
 def lossy(data: bytes) -> str:
-    """What is valid UTF-8, `\\xNN` for the rest, a doubled backslash."""
+    """Return valid UTF-8 as it is, `\\xNN` for the rest, and a doubled backslash."""
     return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
 class WalkedDocument(msgspec.Struct):
-    """A document with all there is to say about it.
+    """A document with its spans, fault and notes.
 
-    `size` is what its length says, None where that is not there. `pairs` are the outermost elements, repeated ones included, `nested` the
-    types of those that hold others, the last one of a name; `fault` is the first trouble, later ones are notes. Leaf `spans` tile the
-    bytes; offsets count from the first byte of the document. `stopped`: there are more elements than may be.
+    `size` is its length field, None if missing. `pairs` are the outermost elements, including repeated ones, `nested` the types of
+    documents and arrays among these, by name; `fault` is the first problem, later ones are notes. Leaf `spans` tile the bytes; offsets
+    count from the first byte of the document. `stopped`: the limit of values was reached.
     """
 
     size: int | None
@@ -296,13 +296,13 @@ def walk(
     spans: bool = True,
     masked: Callable[[str], bool] | None = None,
 ) -> WalkedDocument:
-    """The document data[start:end] with byte ranges and exact faults.
+    """Return the document data[start:end] with byte ranges and exact faults.
 
-    `size`: its true size when the rest of it is not there, which `missing` explains. `shift`, `inner_shift`: what has to be added to the
-    length of the outermost and of inner documents (4 for a writer that does not count the length itself). `resume`: go on behind
-    damage where a length tells how. `secret`: whether a path, where a document or array stands or not, is one whose value, and all
-    below it, is replaced by its size. `values`: what counts its elements; `spans`: whether their byte ranges are wanted. `masked`: whether
-    a name is replaced by its size too, since damage may have made it of a value.
+    `size`: its true size if its end is missing, for the reason `missing`. `shift`, `inner_shift`: added to the length of the outermost
+    and of inner documents (4 for a writer that does not count the length itself). `resume`: continue behind damage where a length shows
+    how. `secret`: whether the value at a path (and whether it is a document or array), with all below it, is replaced by its size.
+    `values`: the quota of elements; `spans`: whether byte ranges are wanted. `masked`: whether a name is replaced by its size, too, as
+    damage may have made it from a value.
     """
     walker = _Walker(data, start, end, missing, inner_shift, resume, secret, values or ValueQuota(VALUES), spans, masked)
     return walker.frame(end if size is None else start + size, shift)
@@ -314,7 +314,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
 
 
 class _Walker:
-    """One pass over a document; `failed` says that the bytes at the current position could not be read."""
+    """One pass over a document; `failed`: the bytes at the current position could not be read."""
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ class _Walker:
         self.failed = False
         self.stopped = False
 
-    # What it says
+    # Notes and faults
 
     def note(self, text: str) -> None:
         if len(self.notes) < NOTES_LIMIT:
@@ -501,14 +501,14 @@ class _Walker:
                 return at
 
     def secret_size(self, kind: int, at: int, end: int) -> int:
-        """Bytes of the value alone: of a string without its length and final 00."""
+        """Return the bytes of the value alone: of a string without its length and final 00."""
         return end - at - 5 if kind in (0x02, 0x0D, 0x0E) else end - at
 
     def inner(self, start: int, at: int, last: int, array: bool, field: str, nesting: int, depth: int, hidden: bool) -> tuple[Any, int]:
-        """The document at `at`, whose element begins at `start`; value and where its parent goes on.
+        """Return the document at `at`, whose element begins at `start`, and where its parent continues.
 
-        Its length is believed when a 00 stands where it says that the document ends; else elements are read up to a final 00,
-        as the servers do that ignore it.
+        Its length is used if the document ends with 00 there; otherwise elements are read up to a final 00, like servers that ignore
+        the length.
         """
         data, have = self.data, self.have
         if not self.enough(at, 4, last, "length", field):
@@ -692,4 +692,4 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
     0x7F: (0, lambda _data, _at: Special({"$maxKey": 1})),
     0xFF: (0, lambda _data, _at: Special({"$minKey": 1})),
 }
-"""Size and reader of the values whose size the type tells."""
+"""Size and reader of the values of fixed size, by type."""

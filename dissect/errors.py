@@ -1,4 +1,4 @@
-"""What the library raises."""
+"""The exceptions of the library."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class StreamdumpError(Exception):
 
 
 class CaptureError(StreamdumpError):
-    """A file that is no capture, is damaged or cut off, or an interface that does not open.
+    """A file that is not a capture, is damaged or truncated, or an interface that does not open.
 
     `file` is the name as the user gave it, `offset` the byte position in the (unpacked) file where reading
-    ended, and `packet` the number of the last whole packet; None where there is none.
+    ended, and `packet` the number of the last complete packet; None if there is none.
     """
 
     def __init__(self, reason: str, file: str | None = None, offset: int | None = None, packet: int | None = None) -> None:
@@ -46,7 +46,7 @@ class CaptureError(StreamdumpError):
 
 
 class NoCapture(CaptureError):
-    """A file that is whole, but something else."""
+    """A file that is complete, but not a capture."""
 
 
 class MissingCodec(CaptureError):
@@ -58,18 +58,18 @@ class InterfaceError(CaptureError):
 
 
 class UsageError(StreamdumpError):
-    """An option value or filter that cannot be carried out (exit code 2)."""
+    """An invalid option value or filter (exit code 2)."""
 
 
 def refuse(*cases: tuple[object, str]) -> None:
-    """Raises `UsageError` with what is said of the first case that holds."""
+    """Raise `UsageError` with the text of the first case that is true."""
     for holds, text in cases:
         if holds:
             raise UsageError(text)
 
 
 class FilterError(UsageError):
-    """A filter that cannot be read or asks for what is not there: `reason`, and the place `start` to `end` in the `expression`."""
+    """A filter with a syntax error or an unknown name: `reason`, and the place `start` to `end` in the `expression`."""
 
     def __init__(self, reason: str, expression: str, start: int, end: int) -> None:
         self.reason = _visible(reason)
@@ -79,7 +79,7 @@ class FilterError(UsageError):
         super().__init__("\n".join((self.reason, *self.place())))
 
     def place(self) -> tuple[str, str]:
-        """The part of the expression around the place, and a line of carets below it."""
+        """Return the part of the expression around the place, and a line of carets below it."""
         first = max(0, self.start - PLACE // 2)
         last = max(self.end, self.start + 1)
         before = self.expression[first : self.start]
@@ -126,13 +126,13 @@ class Malformed(Exception):
 
 
 class OverLimit(Malformed):
-    """More values than a frame or a conversation may have; those before were made, and what follows was not looked at."""
+    """More values than a frame or a conversation may have: those before were made, the rest was not read."""
 
 
 class InternalError(StreamdumpError):
-    """Bugs of ours, told once everything else was read: each cost the rest of one conversation, or what its report says.
+    """Bugs in streamdump, raised when everything else was read: each cost the rest of one conversation, or what its report names.
 
-    `reports`: a line for each, with all that we need to know of it.
+    `reports`: a line for each, for a bug report.
     """
 
     def __init__(self, reports: list[str]) -> None:
@@ -141,7 +141,7 @@ class InternalError(StreamdumpError):
 
 
 class Report(NamedTuple):
-    """What to tell of a failure; `of`: what it belongs to, where it is no conversation, or `conversation` and `between`."""
+    """The report of an internal error: what and where it is, what it cost, and the packet and conversation, if any."""
 
     what: str
     cost: str
@@ -151,7 +151,7 @@ class Report(NamedTuple):
     between: str = ""
 
     def text(self, capture: str | None) -> str:
-        """One line."""
+        """Return one line."""
         packet = "" if self.number is None else f", packet {self.number}"
         where = "" if capture is None else f" of {capture}"
         whose = "" if self.conversation is None else f", conversation {self.conversation} {self.between}"
@@ -159,18 +159,18 @@ class Report(NamedTuple):
 
 
 BARRIER = "STREAMDUMP_BARRIER"
-"""`off` in the environment: what nobody expected ends everything, with its traceback."""
+"""With the value `off` in the environment, an unexpected exception ends the program, with a traceback."""
 
 
 def crowded(error: Exception) -> bool:
-    """Whether no more files may be open, without which not even a module can be loaded: no bug."""
+    """Return whether the limit of open files is reached: then not even a module can be loaded, which is not a bug."""
     return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
 
 
 def describe_exception(error: Exception) -> str:
-    """What to report of an exception that nobody expected: its class and the place in our code, and no text, which may hold secrets.
+    """Return the class of an unexpected exception and its place in our code; no text, which may contain secrets.
 
-    Raises again what is no bug, and everything where the barrier is off.
+    Raises the exception again if it is not a bug, or the barrier is off.
     """
     if isinstance(error, StreamdumpError | BrokenPipeError) or crowded(error) or os.environ.get(BARRIER) == "off":
         raise error

@@ -1,4 +1,4 @@
-"""LZ4 blocks that may refer to what was unpacked before them."""
+"""LZ4 blocks that may refer to bytes unpacked before them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ REACH = 65_535
 
 
 def unpack_block(packed: bytes, before: bytes, size: int, room: bytearray | None = None) -> bytes:
-    """What a block unpacks to, at most `size` bytes, or a ValueError. `room` has REACH + 4 bytes more than that; what it holds is lost.
+    """Return an unpacked block of at most `size` bytes; raises ValueError. `room`: a buffer of `size` + REACH + 4 bytes to use.
 
-    The codec takes no history, so the block gets a sequence in front that writes it: the last four bytes and all others as literals, then,
-    as no sequence ends with literals, a match that writes the last four where they belong.
+    The codec has no parameter for earlier bytes (`before`), so a sequence in front of the block writes these: the last four bytes and all
+    others as literals, then, as no sequence ends with literals, a match that copies the last four to their place.
     """
     import cramjam
 

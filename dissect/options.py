@@ -12,16 +12,15 @@ from typing import Any, Literal, NamedTuple
 __all__ = ["DEFAULTS", "SETTINGS", "Options", "Setting", "members"]
 
 VALUES = 1_000_000
-"""The usual limit on the values of one frame, over all its lists, entries, batches and unpacked parts, and on the values of one
-conversation that take no bytes of their own: elements of arrays whose type has no width."""
+"""The default limit of values in one frame, over all its lists, entries, batches and unpacked parts, and of values without bytes in one
+conversation: elements of arrays whose type has no width."""
 
 Group = Literal["shown", "reading", "files", "limits", "totals", "keys", "live"]
-"""Where an option belongs: what is shown, what is read, how several files are, limits of one conversation and of all, keys of TLS, live
-capture alone."""
+"""The group of an option: output, reading, several files, limits per conversation and in total, TLS keys, live capture."""
 
 Written = Literal["size", "count", "seconds", "choice", "rules", "list", "files", "flag"]
-"""How a command line writes a value: `64M`; `1000`; `0.5`; one of some words; `tcp.port==N,PROTOCOL`; a file or the name of a list; files,
-the option again for more; no value."""
+"""The form of a value on the command line: `64M`; `1000`; `0.5`; one of some words; `tcp.port==N,PROTOCOL`; a file or the name of a list;
+files, one per use of the option; no value."""
 
 
 class Setting(NamedTuple):
@@ -55,12 +54,12 @@ class Options:
     pairs: bool = False
     """The inspector keeps each request with its response for `Inspector.pairs`."""
     detail: bool = False
-    """Messages have the places of their fields and their bytes."""
+    """Messages have spans and their bytes."""
     bodies: bool = True
-    """What entries and sub-batches hold is decoded; without it, messages have what frames say of these: ids, sizes, counts."""
+    """Entries and sub-batches are decoded; without it, messages have only their ids, sizes and counts."""
 
     times: bool = True
-    """Messages, gaps and exchanges have their time as text, too; without it, `time` is empty."""
+    """Messages, gaps and exchanges have their time as text, too; otherwise `time` is empty."""
 
     wanted: Callable[[Any], bool] | None = None
     """Whether messages of which that much is known (`Head`) may be asked for; of others bodies and places of fields are left out,

@@ -1,4 +1,4 @@
-"""Regular expressions of users: of RE2, so that none takes a time that explodes."""
+"""Regular expressions of users, compiled by RE2, which runs in linear time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import UsageError
 
 _LARGE = b"pattern too large - compile failed"
 SMALL = 1 << 16
-"""Bytes in which RE2 compiles no program that takes long to compile."""
+"""A memory limit with which RE2 compiles no slow program."""
 
 
 class TooLarge(ValueError):
@@ -16,9 +16,8 @@ class TooLarge(ValueError):
 
 
 def linear(text: str, largest: int | None = None) -> Any:
-    """A regular expression that takes a time which grows with the text and no faster; raises `ValueError`, `TooLarge` where it has more
-    than `largest` instructions, by which that time may grow as well, or `UsageError` where the engine is missing. It takes `encodable`
-    text."""
+    """Return a compiled regular expression for `encodable` text, with a run time linear in it. Raises `ValueError`, `TooLarge` if it has
+    more than `largest` instructions, which the run time depends on, too, or `UsageError` if RE2 is not installed."""
     try:
         import re2  # type: ignore[import-untyped]
     except ImportError:
@@ -41,5 +40,5 @@ def linear(text: str, largest: int | None = None) -> Any:
 
 
 def encodable(text: str) -> str:
-    """`text` with something else for halves of characters, which UTF-8 does not have."""
+    """Return `text` with surrogates replaced, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -468,7 +468,7 @@ class ConversationTable:
         """Return the last records of these; packets between their endpoints now begin others."""
         for one in conversations:
             for ends in ends_between(one.tcp.endpoints, one.tcp.first[2] if self.run.options.separate else 0):
-                # Another one may have taken its ports
+                # Another conversation may use its ports
                 if ends in self._by_ends and self._by_ends[ends][0] is one:
                     del self._by_ends[ends]
         return [record for one in sorted(conversations, key=attrgetter("index")) if not one.done for record in one.finish(current, why)]

@@ -1,9 +1,9 @@
 """A quantile sketch of integers: any number of values in bounded memory, parts merged in any order.
 
-DDSketch tells a quantile within a share of its value, whatever the values are; KLL, REQ and t-digest bound the rank, which says nothing of
-how far off a p99.9 is. Latencies are integers of 65 bits at most, which are some 2,500 bins of a sign each, so none need ever be
-collapsed and the error holds for every quantile. Zero has a bin of its own, negative values have bins like positive ones. Which value lies
-in which bin the library says; its stores take no integers without a float beside them, and a dict of counts is all they come to.
+DDSketch bounds the relative error of a quantile; KLL, REQ and t-digest bound the error of its rank, which does not bound the error of a
+p99.9. Latencies are integers of at most 65 bits, about 2,500 bins per sign, so bins need not be collapsed and the bound holds for every
+quantile. Zero has its own bin, negative values have bins like positive ones. The library maps values to bins; its stores need floats, so a
+dict of counts replaces them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ddsketch.mapping import LogarithmicMapping
 from .records import Bucket
 
 ACCURACY = 0.009
-"""The relative error of a quantile: a little less than the 1 % that is promised, which leaves room for rounding."""
+"""The relative error of a quantile: a little less than the documented 1 %, to allow for rounding."""
 
 BOUNDS = tuple(sorted(sign * digit * 10**power for sign in (-1, 1) for digit in (1, 2, 5) for power in range(19)))
-"""Where the buckets of a histogram meet: 1, 2, 5, 10... to both sides of zero, which belongs to the one from -1 to 1."""
+"""The bounds of the buckets of a histogram: 1, 2, 5, 10... on both sides of zero, which is in the bucket from -1 to 1."""
 
 _MAPPING = LogarithmicMapping(ACCURACY)
 
 
 class SketchState(msgspec.Struct):
-    """A sketch as it travels: bins by number, those of negative values by that of their size. What may take more than 64 bits is text."""
+    """A serialised sketch: bins by number, for negative values by that of their absolute value. Numbers over 64 bits are text."""
 
     v: int
     accuracy: float
