@@ -216,10 +216,11 @@ def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
 def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:
     """What `Lines` takes."""
     from streamdump.protocols import BY_NAME, ByProtocol
-    from streamdump.render.hexdump import hexdump
-    from streamdump.render.tree import tree as fields
 
     def details(message: Message) -> str:
+        from streamdump.render.hexdump import hexdump
+        from streamdump.render.tree import tree as fields
+
         lines = chain(
             fields(message, options.show_secrets, colours, width) if shown.tree else (),
             hexdump(message, options.show_secrets, colours, width) if shown.dump else (),

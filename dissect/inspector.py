@@ -13,7 +13,6 @@ from .capture.selection import ConversationSpan
 from .conversation.endings import patience_ns
 from .conversation.run_state import EVERY, AcknowledgedPairs
 from .conversation.table import ForgottenCounts, Timers
-from .diagnose.rules import Closed
 from .errors import CaptureError, InternalError, Report, describe_exception
 from .model import END, ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
 from .protocols.records import Event
@@ -298,6 +297,8 @@ class Inspector:
         every: list[Any] = [one.record for one in emitted]
         records: list[Record] = every
         if self.diagnoser is not None:
+            from .diagnose.rules import Closed
+
             # The ends of conversations are for the diagnosis alone, and have no number
             records = [one for one in every if type(one) is not Closed]
         for number, record in enumerate(records, self._number + 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import snapshot
 from .conversation.run_state import Reports, RunCounters, SharedState
 from .conversation.table import ConversationTable
 from .errors import ForeignState
@@ -74,9 +73,10 @@ class Session:
     def restore(cls, data: bytes, options: Options, keys: KeyLog) -> Session:
         """Return a session that continues from a snapshot; raises `ForeignState`."""
         # The snapshot may contain its classes
+        from .snapshot import decode
         from .tls import decryptor  # noqa: F401
 
-        table = snapshot.decode(data, options, keys)
+        table = decode(data, options, keys)
         if type(table) is not ConversationTable:
             raise ForeignState("it holds something else")
         session = cls.__new__(cls)
@@ -85,7 +85,9 @@ class Session:
 
 
 def _written(table: ConversationTable) -> bytes:
+    from .snapshot import encode
+
     pairers = [one.pairer for one in table.conversations if one.pairer is not None]
     # Fields of released requests are not needed, and can be most of the state
     handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.remembered()}
-    return snapshot.encode(table, handed_on)
+    return encode(table, handed_on)
