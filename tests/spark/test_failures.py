@@ -64,7 +64,7 @@ def in_cutting(patch: pytest.MonkeyPatch) -> None:
     def reaches(self: Parser, side: int, base: int, data: bytes, ends: Sequence[int], *_: Any) -> bool:
         return side == 1 and base + ends[-1] > 300
 
-    plant(patch, Parser, "put_all", reaches)
+    plant(patch, Parser, "add_records", reaches)
 
 
 @pytest.mark.usefixtures("barrier")
