@@ -41,19 +41,21 @@ def write(block: bytes) -> None:
 
 
 def write_text(text: str) -> None:
-    """Put `text` on standard output at once; what its encoding lacks is escaped."""
+    """Write `text` to standard output at once; see `encoded`."""
+    from streamdump.render.terminal import encoded
+
     for at in range(0, len(text), AT_ONCE):
-        write(text[at : at + AT_ONCE].encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+        write(encoded(text[at : at + AT_ONCE], sys.stdout.encoding or "utf-8"))
 
 
 def say(text: str) -> None:
     """One line on standard error."""
-    from streamdump.render.terminal import visible
+    from streamdump.render.terminal import encoded, visible
 
     line = f"streamdump: {visible(text)}\n"
     encoding = sys.stderr.encoding or "utf-8"
     try:
-        sys.stderr.write(line.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stderr.write(encoded(line, encoding).decode(encoding))
         sys.stderr.flush()
     except OSError:
         # nobody listens; the exit code still tells

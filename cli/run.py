@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
 from streamdump.render.terminal import count, those
+from streamdump.units import duration_text
 
 from .exits import ExitCode
 from .options import JOINS, OPERATORS, WHEN, one_of
@@ -404,7 +405,7 @@ def _introduction(run: RunReport, names: Sequence[str]) -> list[str]:
 
     rows = [row for some in run.inspector.each_rows(related=False) for row in some]
     begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
-    span = [f"Captured from {utc(begin)} to {utc(end)} ({(end - begin) / 1e9:,.3f} s)"] if rows else []
+    span = [f"Captured from {utc(begin)} to {utc(end)} ({duration_text(end - begin)})"] if rows else []
     return [", ".join(names) or "standard input", *span, "; ".join(account(run.inspector, run.stopped)[0])]
 
 

@@ -13,6 +13,7 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Ending, Exchange, Finding, Options, Record
 from streamdump.protocols.rabbitmq import layouts
+from streamdump.units import duration_text
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed
 from tests.support.frames import START_NS, A, B, Packet, ethernet, ip4, pcap
 
@@ -20,7 +21,7 @@ REPORTS = Path(__file__).parents[1] / "captures" / "samples" / "reports"
 OTHER = bytes((192, 0, 2, 7))
 
 WARNINGS = {
-    "q1_hang_beside_other": ("open-requests", "Create has no answer for 1.01 min when the capture ends"),
+    "q1_hang_beside_other": ("open-requests", "Create has no answer for 1 min 1 s when the capture ends"),
     "u1_silent_pair_beside_other": (
         "silence",
         "the client had sent nothing for 2 min, more than twice the agreed heartbeat of 10 s, when the capture ends",
@@ -136,4 +137,4 @@ def test_a_side_without_room_has_none_until_the_capture_ends() -> None:
     ]
     passed = 30 * SECOND - (stalled.packets[-1].time_ns - START_NS)
     assert found.severity == "warning"
-    assert found.cause == f"the client has a zero window for {passed / SECOND:.3g} s: it does not read incoming data"
+    assert found.cause == f"the client has a zero window for {duration_text(passed)}: it does not read incoming data"

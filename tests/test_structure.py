@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROWS = (
-    {"errors", "options"},
+    {"errors", "options", "units"},
     {"model"},
     {"lz4", "patterns", "quota"},
     {"layout", "bson", "tcp", "capture"},

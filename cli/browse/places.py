@@ -17,10 +17,11 @@ from streamdump.render.clock import LATE, Clock, Times
 from streamdump.render.conversations import protocol_of, sides, table, trouble_of
 from streamdump.render.findings import finding_lines, place_of, rank
 from streamdump.render.hexdump import paths
-from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROOMY, latency_text
+from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROOMY
 from streamdump.render.terminal import PLAIN as COLOURLESS
 from streamdump.render.terminal import cut, pad, width
 from streamdump.render.tree import about, broken_span, fault_text, nested, value_text
+from streamdump.units import duration_text
 
 from .index import Row, Shown
 from .listing import ANSWER, ASK, BAD, BOLD, CHOSEN, COLOURS, DIM, LOUD, PLAIN, WARN, Parts, Texts
@@ -355,7 +356,7 @@ class Messages(Place):
             (f"{self.clock.text(record.time_ns, record.time):>{TIMES[self.clock.form][1]}}{LATE if late else ' '} ", DIM),
             (f"{record.conversation:>2} ", COLOURS[(record.conversation or 0) % len(COLOURS)]),
             (f"{way}  {name:<{wide}}", style),
-            (f" {'' if latency is None else latency_text(latency):>{LATENCY_WIDTH}} ", DIM),
+            (f" {'' if latency is None else duration_text(latency):>{LATENCY_WIDTH}} ", DIM),
             (f" {mark} {text}", LOUD.get(mark, PLAIN)),
         ]
 

@@ -12,6 +12,7 @@ import typer
 from streamdump.errors import UsageError, refuse
 from streamdump.options import SETTINGS, Options
 from streamdump.render.terminal import PLAIN, count, those
+from streamdump.units import duration_text
 
 from ..exits import ExitCode
 from ..live import LiveOptions, LiveRun, run_of
@@ -300,9 +301,7 @@ class _Handshake:
     def told(self) -> str:
         """What became of it."""
         if self.ready:
-            from streamdump.render.summary import latency_text
-
-            took = latency_text(self._last - (self._first or 0))
+            took = duration_text(self._last - (self._first or 0))
             return f"ready after {took} and {count(self._messages, 'message')}"
         if self._handshake is None or self._handshake.step is None:
             return f"no handshake in {count(self._messages, 'message')}; the capture may start after it"

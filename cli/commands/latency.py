@@ -12,6 +12,7 @@ import typer
 from streamdump.errors import Report, describe_exception, refuse
 from streamdump.options import Options
 from streamdump.render.terminal import count
+from streamdump.units import duration_text
 
 from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import LIMITS as LIMITS_PANEL
@@ -119,7 +120,7 @@ def latency(
         if found.beyond:
             say(f"{count(found.beyond, 'exchange')} beyond --group-limit {found.limit:,} counted together")
         if found.interval_ns not in (None, found.wanted_ns):
-            say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s used; shorter intervals would be too many")
+            say(f"--interval: {duration_text(found.interval_ns or 0)} used; shorter intervals would be too many")
         if taker.matched and not found.groups:
             say("-Y: no match is a response; -Y selects latencies by their responses, such as `name == PublishConfirm`")
         return code

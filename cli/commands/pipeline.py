@@ -20,6 +20,7 @@ import typer
 from streamdump.errors import UsageError, refuse
 from streamdump.options import Options, members
 from streamdump.render.terminal import count
+from streamdump.units import duration_text
 
 from .. import following
 from ..exits import ExitCode
@@ -548,7 +549,7 @@ def _summary(run: PipelineRun) -> None:
 
 
 def _time(value: float) -> str:
-    return f"{value / 1e6:,.3f} ms"
+    return duration_text(round(value))
 
 
 def _table(lines: list[tuple[str, ...]]) -> None:

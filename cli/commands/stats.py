@@ -9,6 +9,7 @@ import typer
 
 from streamdump.errors import refuse
 from streamdump.options import Options
+from streamdump.units import duration_text
 
 from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, interval_of
 from ..output import columns, palette, say, write, write_text
@@ -82,5 +83,5 @@ def stats(
         else:
             write_text(comma_separated(counted) if csv else text(counted, columns(colour), palette(colour)))
         if width_ns is not None and found.interval_ns not in (None, width_ns):
-            say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s used; shorter intervals would be too many")
+            say(f"--interval: {duration_text(found.interval_ns or 0)} used; shorter intervals would be too many")
         return run.end()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model import Finding, Severity
+from ..units import duration_text
 from .copies import Copies, causes
 from .network import NetworkEvidence
 from .rules import (
@@ -22,7 +23,6 @@ from .rules import (
     is_address,
     quoted,
     some,
-    span_text,
     without_times,
 )
 
@@ -237,7 +237,7 @@ def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         host = next((host for host, times in one.hosts.items() if times >= SAME), None)
         if one.severity == ERROR and host is not None and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
             each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
-            often = f", one every {span_text(each)}" if each else ""
+            often = f", one every {duration_text(each)}" if each else ""
             cause = (
                 f"{host} retries repeatedly: {one.hosts[host]:,} connections to {one.server}{often}, each with the same error: {one.cause}"
             )
@@ -311,7 +311,7 @@ def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         by = next((one for one in _deletions(deleted, stream) if one.client != lost.client and _before(one, lost, how)), None)
         if how == "refused" and by is not None and about not in reported:
             wanted_ns = lost.first_ns if lost.first_ns >= by.last_ns else lost.last_ns
-            cause, severity = f"{by.client} deleted {by.cause} {span_text(wanted_ns - by.last_ns)} before {lost.client} {did} it", ERROR
+            cause, severity = f"{by.client} deleted {by.cause} {duration_text(wanted_ns - by.last_ns)} before {lost.client} {did} it", ERROR
         elif how != "refused" and then["stream-used"].get(about, 0) <= lost.last_ns:
             after = _after_loss(seen, lost, by is None, refused.get(about), then)
             if after is None:
@@ -349,7 +349,7 @@ def _after_loss(seen: Overview, lost: Failed, unexplained: bool, refused: Failed
         return None
     if about in then["stream-unsure"]:
         return "the capture lacks packets that would show whether that client came back"
-    return f"that client {lost.places[2]} again in the {span_text(waited)} until the capture ends"
+    return f"that client {lost.places[2]} again in the {duration_text(waited)} until the capture ends"
 
 
 def _deletions(deleted: dict[str, list[Failed]], stream: str) -> Iterator[Failed]:
@@ -380,7 +380,7 @@ def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
             continue
         clients = {(one.client or "").rpartition(":")[0] for one in found}
         whose = f"{len(found):,} connections of {len(clients):,} clients" if len(clients) > 1 else f"{len(found):,} connections"
-        passed = span_text(seen.end_ns - found[0].first_ns)
+        passed = duration_text(seen.end_ns - found[0].first_ns)
         cause = (
             f"{server} no longer answers anyone: requests of {whose} have no answer, the first was sent {passed} before the capture ends"
         )

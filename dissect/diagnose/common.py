@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..model import Exchange, Gap, Limited, Message
+from ..units import duration_text
 from . import tcp, tls
 from .rules import (
     ANY,
@@ -43,7 +44,6 @@ from .rules import (
     said,
     since,
     some,
-    span_text,
 )
 
 PLAIN = Family(())
@@ -65,7 +65,7 @@ CUT_BY_CAPTURE, ABORTED = "bytes captured", "bytes sent"
 def _slow(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.outcome == "refused" or message.name in context.family.answers_late:
         return None
-    return FindingDraft(f"{message.name} was answered after {span_text(message.latency_ns or 0)}", key=message.name)
+    return FindingDraft(f"{message.name} was answered after {duration_text(message.latency_ns or 0)}", key=message.name)
 
 
 def _orphans(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -231,7 +231,7 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
             return None
         waited = max(one.waited_ns or 0 for one in found)
         soon = waited < PATIENCE_NS or context.failed or closed.lacking
-        when = f"when the capture ends{later_text(waited)}" if soon else f"for {span_text(waited)} when the capture ends"
+        when = f"when the capture ends{later_text(waited)}" if soon else f"for {duration_text(waited)} when the capture ends"
         return FindingDraft(f"{what} {when}", asked, severity=NOTE if soon else WARNING, advice=SILENT_ADVICE, key=names)
     after, _ = since(context, closed)
     if context.failed or not all(closed.packets):

@@ -14,6 +14,7 @@ import msgspec
 from ..model import Message
 from ..protocols.iggy.frames import HEADER
 from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, in_words
+from ..units import duration_text
 from .rules import (
     ANY,
     CLOSED,
@@ -40,7 +41,6 @@ from .rules import (
     quoted,
     said,
     some,
-    span_text,
 )
 
 LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
@@ -241,7 +241,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     text = text if isinstance(text, str) else ""
     shown = f"{_words(why)} ({quoted(text)})" if text else _words(why)
     if _words(why) == "stale client" or (why == "consumer_group_member_not_found" and context.state.quiet_ns >= STALE_NS):
-        shown += f" after {span_text(context.state.quiet_ns)} of silence{_beat(context, request)}"
+        shown += f" after {duration_text(context.state.quiet_ns)} of silence{_beat(context, request)}"
     if message.name == "eviction":
         shown = f"the server evicts the client: {shown}"
     rule, expected, advice = _group(why) or ("refused", False, None)
@@ -256,7 +256,7 @@ def _beat(context: ConversationContext, late: Message | None = None) -> str:
     if context.state.pinged is None:
         return ", and never pinged"
     gap = context.state.pinged[2 if late is not None and late.name == "ping" else 1]
-    return f", though it had pinged every {span_text(gap)}" if gap else ""
+    return f", though it had pinged every {duration_text(gap)}" if gap else ""
 
 
 # Logins and versions
@@ -269,7 +269,7 @@ def _evicted(context: ConversationContext, message: Message) -> FindingDraft | N
     why, last = reason(message), context.last[0]
     rule, _, advice = _group(why) or ("evicted", False, None)
     quiet = 0 if last is None else message.time_ns - last.time_ns
-    silent = f" after {span_text(quiet)} of silence{_beat(context)}" if quiet >= STALE_NS else ""
+    silent = f" after {duration_text(quiet)} of silence{_beat(context)}" if quiet >= STALE_NS else ""
     cause = f"the server evicts the client{silent}: {_words(why)}{_accepted(message, None)}"
     severity = WARNING if _words(why) == "stale client" else ERROR
     return FindingDraft(cause, (*numbers(last), message.number), severity=severity, advice=advice, rule=rule)
@@ -364,9 +364,8 @@ def _never_answered(context: ConversationContext, closed: Closed) -> FindingDraf
     if long or closed.bytes[1 - server] >= HEADER or waited < STALE_NS:
         return None
     context.unanswered.clear()
-    cause = (
-        f"the server has not answered {asked.name} for {span_text(waited)}; perhaps it {likely}, and is waiting for the rest of a header"
-    )
+    since = duration_text(waited)
+    cause = f"the server has not answered {asked.name} for {since}; perhaps it {likely}, and is waiting for the rest of a header"
     return FindingDraft(cause, numbers(asked), packets(asked), WARNING, key="framing")
 
 
@@ -411,9 +410,9 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         return None
     quiet = closed.ended_ns - last.time_ns
     if quiet < STALE_NS:
-        return FindingDraft(f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}", numbers(last))
+        return FindingDraft(f"the server {closed.verb} the connection {duration_text(quiet)} after {said(context, last)}", numbers(last))
     severity = NOTE if closed.order_unsure else WARNING
-    silent = f"the client was silent for {span_text(quiet)}{_beat(context)}"
+    silent = f"the client was silent for {duration_text(quiet)}{_beat(context)}"
     cause = f"the server {closed.verb} the connection after {silent}: it probably considers the client dead"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="stale-client")
 
@@ -439,7 +438,7 @@ def _polled(context: ConversationContext, message: Message) -> FindingDraft | No
     if message.time_ns - window[0] > SECOND_NS:
         window[:] = message.time_ns, 0
     window[1] += 1
-    cause = f"the client polls without a pause: {STORM} empty answers within {span_text(message.time_ns - window[0])}"
+    cause = f"the client polls without a pause: {STORM} empty answers within {duration_text(message.time_ns - window[0])}"
     return FindingDraft(cause, key="storm") if window[1] >= STORM else None
 
 

@@ -14,6 +14,7 @@ import msgspec
 from ..bson import Special
 from ..model import Gap, Message
 from ..protocols.mewbase.dissector import REST_NOTE
+from ..units import duration_text
 from .rules import (
     ANY,
     CLOSED,
@@ -41,7 +42,6 @@ from .rules import (
     quoted,
     said,
     some,
-    span_text,
 )
 
 TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")
@@ -244,7 +244,9 @@ def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         what, evidence, marks = _stated(closed) or what, open_, []
     else:
         evidence, marks = [number, *open_], [packet]
-    after = f", and closes the connection {span_text(closed.until_ns - (context.last_ns or 0))} later" if closed.by == closed.server else ""
+    after = (
+        f", and closes the connection {duration_text(closed.until_ns - (context.last_ns or 0))} later" if closed.by == closed.server else ""
+    )
     names = some(dict.fromkeys(one.name for one in context.unanswered if one.request in open_))
     marks += packets(*map(context.remembered().get, open_))
     cause = f"the server stops answering ({names}) after {what}{after}"
@@ -284,10 +286,10 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         return None
     quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
     if quiet < IDLE_NS:
-        cause = f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}"
+        cause = f"the server {closed.verb} the connection {duration_text(quiet)} after {said(context, last)}"
         return FindingDraft(cause, numbers(last), packets(last))
     severity = NOTE if closed.order_unsure else WARNING
-    cause = f"the server {closed.verb} the connection after {span_text(quiet)} without any message, not even a PING"
+    cause = f"the server {closed.verb} the connection after {duration_text(quiet)} without any message, not even a PING"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="idle")
 
 
@@ -313,7 +315,9 @@ def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraf
         end = closed.until_ns if one.until_ns is None else one.until_ns
         open_ = one.events - one.acked
         if open_ > 0 and end - one.last_ns >= STALE_NS:
-            cause = f"{open_:,} of {one.events:,} events of subscription {ident} are not acknowledged for {span_text(end - one.last_ns)}"
+            cause = (
+                f"{open_:,} of {one.events:,} events of subscription {ident} are not acknowledged for {duration_text(end - one.last_ns)}"
+            )
             return FindingDraft(cause, (one.last_number,), (one.last_packet,))
     return None
 

@@ -13,6 +13,7 @@ import msgspec
 
 from ..model import Exchange, Message
 from ..protocols.records import LOST, SKIPPED
+from ..units import duration_text
 from .rules import (
     ANY,
     ASKED_SIZE,
@@ -48,7 +49,6 @@ from .rules import (
     packets,
     quoted,
     some,
-    span_text,
 )
 
 BEFORE_TUNE = 8_192
@@ -515,7 +515,7 @@ def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | Non
             when = f", {closed.when}"
             if closed.client is not None and closed.by == (closed.client if side else closed.server):
                 when, severity = f", when {closed.who(closed.by)} {closed.verb} the connection", ERROR
-        passed, beat = span_text(until_ns - silent.since_ns), span_text(agreed)
+        passed, beat = duration_text(until_ns - silent.since_ns), duration_text(agreed)
         cause = f"the {who} had sent nothing for {passed}, more than twice the agreed heartbeat of {beat}{when}"
         found.append(FindingDraft(cause, silent.messages, silent.packets, severity))
     return next((one for one in found if one.severity == ERROR), found[0] if found else None)
@@ -667,7 +667,7 @@ def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str,
         why = f"{granted} granted and {one.delivered:,} delivered" if one.asked else "none was granted"
         if one.lowest_credit < 0:
             why, advice = f"a Credit of {one.lowest_credit:,} took it away, because servers read it as a signed number", _GRANT_LESS
-        cause = f"{whose} has had no credit for {span_text(passed)}{when}: {why}"
+        cause = f"{whose} has had no credit for {duration_text(passed)}{when}: {why}"
         severity = WARNING if passed >= STARVED_NS and one.waits else NOTE
         return FindingDraft(cause, *evidence, severity, advice, key) if passed else None
     lasts = passed >= STARVED_NS and one.waits
@@ -675,11 +675,13 @@ def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str,
     if longest < STARVED_NS and (total < STARVED_NS or 2 * total < until_ns - one.since_ns):
         return None
     times = (
-        f"for {span_text(total)}" if count == 1 else f"{count:,} times, for {span_text(total)} in total and {span_text(longest)} at most"
+        f"for {duration_text(total)}"
+        if count == 1
+        else f"{count:,} times, for {duration_text(total)} in total and {duration_text(longest)} at most"
     )
     if lasts:
-        times += f", the last time for {span_text(passed)}{when}"
-    who = f"; the server delivers within {span_text(one.slowest_ns)} of each Credit, so the consumer is slow"
+        times += f", the last time for {duration_text(passed)}{when}"
+    who = f"; the server delivers within {duration_text(one.slowest_ns)} of each Credit, so the consumer is slow"
     cause = f"{whose} was without credit {times}{who if one.slowest_ns else ''}"
     shown = [(*first, *last) for first, last in zip(one.first, evidence if lasts else ((), ()), strict=True)]
     return FindingDraft(cause, shown[0], shown[1], WARNING, _SLOW_CONSUMER, key)
@@ -851,21 +853,23 @@ def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft 
     if gone is None or end - gone.time_ns < LOST_NS or context.lossy:
         return None
     stream = quoted(gone.fields.get("stream"))
-    cause = f"the client does nothing for {span_text(end - gone.time_ns)} after the server reported that the stream {stream} changed"
+    cause = f"the client does nothing for {duration_text(end - gone.time_ns)} after the server reported that the stream {stream} changed"
     return FindingDraft(cause, numbers(gone), packets(gone))
 
 
 def _asked_by_server(context: ConversationContext, record: Exchange | Message) -> FindingDraft | None:
     if type(record) is Message:
         latency = record.latency_ns or 0
-        cause = f"the client answers ConsumerUpdate after {span_text(latency)}: {_waits_for_it(context.request_of(record))}"
+        cause = f"the client answers ConsumerUpdate after {duration_text(latency)}: {_waits_for_it(context.request_of(record))}"
         return FindingDraft(cause, key="late") if latency >= LOST_NS else None
     assert type(record) is Exchange
     waited, reason = record.waited_ns or 0, record.reason
     if record.name != "ConsumerUpdate" or (reason != "timeout" and (reason not in ("closed", "capture ended") or waited < PATIENCE_NS)):
         return None
     when = "" if reason == "timeout" else f" when the {'connection' if reason == 'closed' else 'capture'} ends"
-    cause = f"the client has not answered ConsumerUpdate for {span_text(waited)}{when}: {_waits_for_it(context.asked.get(record.request))}"
+    cause = (
+        f"the client has not answered ConsumerUpdate for {duration_text(waited)}{when}: {_waits_for_it(context.asked.get(record.request))}"
+    )
     return FindingDraft(cause, key="ConsumerUpdate")
 
 

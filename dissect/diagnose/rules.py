@@ -11,6 +11,7 @@ import msgspec
 from ..layers.proxy import ProxyHeader
 from ..model import Exchange, Finding, Gap, Message, Severity, Verdict
 from ..tcp.signs import Signs
+from ..units import duration_text
 from .copies import MESSAGES_COMPARED, content_of
 from .network import Reported
 
@@ -592,7 +593,7 @@ def since(context: ConversationContext, closed: Closed) -> tuple[str, Message | 
     if last is None or closed.ended_ns is None:
         return "", last
     passed = closed.ended_ns - last.time_ns
-    when = f" {span_text(passed)}" if passed else "" if closed.untimed else " right"
+    when = f" {duration_text(passed)}" if passed else "" if closed.untimed else " right"
     return f"{when} after {said(context, last)}", last
 
 
@@ -627,15 +628,6 @@ def is_here(server: str, host: object, port: object) -> bool:
     return str(port) == number and (str(host) == here or (str(host) == "localhost" and (here.startswith("127.") or here == "::1")))
 
 
-def span_text(ns: int) -> str:
-    """Return a duration for people, with three digits."""
-    size = abs(ns)
-    for unit, name in ((3_600_000_000_000, "h"), (60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms")):
-        if size >= unit:
-            return f"{ns / unit:.3g} {name}"
-    return f"{ns / 1000:.3g} us"
-
-
 def asked_ns(exchange: Exchange) -> int:
     """When a request was sent that has no answer."""
     return exchange.time_ns - (exchange.waited_ns or 0)
@@ -643,14 +635,14 @@ def asked_ns(exchange: Exchange) -> int:
 
 def later_text(ns: int) -> str:
     """How much later something was, at the end of a sentence; nothing if it was at the same time."""
-    return f", {span_text(ns)} later" if ns > 0 else ""
+    return f", {duration_text(ns)} later" if ns > 0 else ""
 
 
 _NUMBER = re.compile("0x[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9]+", re.IGNORECASE)
-_MEASURED = re.compile(r"[0-9][0-9.,]*(?= (?:us|ms|s|min|h)\b)")
+_MEASURED = re.compile(r"[0-9][0-9.,]*(?= (?:ns|µs|ms|s|min|h)\b)")
 
 
-_NO_TIME = re.compile(r"\b0 us\b")
+_NO_TIME = re.compile(r"(?<![0-9.,])0 s\b")
 
 
 def without_numbers(text: str) -> str:

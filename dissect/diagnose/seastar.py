@@ -16,6 +16,7 @@ from ..protocols.seastar import MAGIC
 from ..protocols.seastar.frame_chains import LONGEST_HEADER
 from ..protocols.seastar.info import connection_text, worked
 from ..protocols.seastar.layouts import COMPRESS, ISOLATION, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from ..units import duration_text
 from .rules import (
     ANY,
     CLOSED,
@@ -41,7 +42,6 @@ from .rules import (
     quoted,
     since,
     some,
-    span_text,
 )
 
 NEAR = 4
@@ -235,11 +235,11 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     ages = [max(0, closed.until_ns - one.time_ns) for one in shown]
     names = some(dict.fromkeys(one.verb for one in shown))
     count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
-    age = " to ".join(dict.fromkeys((span_text(min(ages)), span_text(max(ages)))))
+    age = " to ".join(dict.fromkeys((duration_text(min(ages)), duration_text(max(ages)))))
     evidence = tuple(one.number for one in shown), tuple(one.packet for one in shown)
     if not state.verbs and closed.by == closed.server and context.opening_seen and not closed.lacking and min(ages) < AT_ONCE_NS:
         first = f"its first call ({names})" if len(calls) == 1 else f"its first {len(calls)} calls ({names})"
-        cause = f"the server {closed.verb} the connection {span_text(min(ages))} after {first}, without a reply"
+        cause = f"the server {closed.verb} the connection {duration_text(min(ages))} after {first}, without a reply"
         return FindingDraft(cause, *evidence, ERROR if closed.how == "RST" else WARNING, _NOT_ACCEPTED)
     if not owed:
         cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
@@ -263,7 +263,7 @@ def _times(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         return None
     took, handler, verb, *evidence = context.state.longest
     rest = max(0, took - handler)
-    times = f"{span_text(took)}: {span_text(handler)} in its handler and {span_text(rest)} in transit"
+    times = f"{duration_text(took)}: {duration_text(handler)} in its handler and {duration_text(rest)} in transit"
     advice, rule = (None, "handler-time") if handler >= rest else (_NETWORK, "network-time")
     cause = f"the slowest call, {verb}, takes {times}"
     return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=advice, rule=rule)

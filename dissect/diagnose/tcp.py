@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..capture.icmp_dns import TOO_BIG
 from ..model import Severity
 from ..tcp.signs import LATE_NS, MAX_RESETS, Reset
+from ..units import duration_text
 from .amqp_greeting import said as in_amqp
 from .network import Reported
 from .rules import (
@@ -21,7 +22,6 @@ from .rules import (
     packets,
     said,
     since,
-    span_text,
 )
 
 STALLED_NS = 1_000_000_000
@@ -40,7 +40,7 @@ def unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraft
         # Nobody says FIN on a connection that was not taken
         return None
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
-    often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"
+    often = f"{tries} SYNs in {duration_text(passed)} have" if tries > 1 else "the SYN has"
     error = _reported(closed, 0)
     if error is None and closed.until_ns - closed.first[3] < PATIENCE_NS:
         # The answer may be on its way when the capture ends
@@ -106,7 +106,7 @@ def forgotten(context: ConversationContext, closed: Closed) -> FindingDraft | No
         return None
     silence, sender = reset.silence, 1 - reset.side
     first = context.sent_with(silence.number, closed.endpoints[sender])
-    passed = span_text(silence.until_ns - silence.since_ns)
+    passed = duration_text(silence.until_ns - silence.since_ns)
     if first is None:
         what = f"the first packet from {closed.name(sender)} after {passed} of silence"
     else:
@@ -142,7 +142,7 @@ def sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraft
         what = f"{late.size:,} bytes" if first is None else first.name
         after = since(context, closed)[0] if closed.by == 1 - side else ""
         how = "reset" if late.reset else "closed"
-        cause = f"{closed.who(1 - side)} {how} the connection{after}, and {name} sends {what} on it {span_text(passed)} later"
+        cause = f"{closed.who(1 - side)} {how} the connection{after}, and {name} sends {what} on it {duration_text(passed)} later"
         severity = NOTE if first is not None and first.kind == "one_way" else WARNING if side == closed.server or first is None else ERROR
         found.append(FindingDraft(cause, numbers(first), (late.number,), severity, key=side))
     return found
@@ -158,8 +158,8 @@ def never_acknowledged(context: ConversationContext, closed: Closed) -> list[Fin
         what = f"{first.name} from {closed.name(side)}" if first is not None else f"what {closed.name(side)} sends last"
         silence = closed.signs.silence
         if silence is not None and silence.number == again.packets[0]:
-            what += f", the first packet after {span_text(silence.until_ns - silence.since_ns)} of silence,"
-        cause = f"{what} was sent {again.times} times over {span_text(again.last_ns - again.first_ns)}, and never acknowledged"
+            what += f", the first packet after {duration_text(silence.until_ns - silence.since_ns)} of silence,"
+        cause = f"{what} was sent {again.times} times over {duration_text(again.last_ns - again.first_ns)}, and never acknowledged"
         marks, advice, error = again.packets, None, _reported(closed, side)
         if error is not None:
             cause += f": {error.text}"
@@ -197,21 +197,21 @@ def accepted_only(context: ConversationContext, closed: Closed) -> FindingDraft 
         return None
     place, passed = f"{closed.endpoints[server]} accepts the connection", max(0, closed.until_ns - asked.time_ns)
     if closed.by == server:
-        cause = f"{place} and {closed.verb} it {span_text(passed)} after {said(context, asked)}, without sending a byte"
+        cause = f"{place} and {closed.verb} it {duration_text(passed)} after {said(context, asked)}, without sending a byte"
         return FindingDraft(cause, numbers(asked), packets(asked), advice=_NOTHING_BEHIND, key=closed.how)
     if passed < PATIENCE_NS:
         return None
     if closed.by is None:
-        cause = f"{place} and has sent nothing in the {span_text(passed)} between {said(context, asked)} and the end of the capture"
+        cause = f"{place} and has sent nothing in the {duration_text(passed)} between {said(context, asked)} and the end of the capture"
         return FindingDraft(cause, numbers(asked), packets(asked), WARNING, key="silent")
-    cause = f"{place} and sends nothing in the {span_text(passed)} after {said(context, asked)}, until the client {closed.verb} it"
+    cause = f"{place} and sends nothing in the {duration_text(passed)} after {said(context, asked)}, until the client {closed.verb} it"
     return FindingDraft(cause, numbers(asked), packets(asked), key="silent")
 
 
 def closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if closed.how != "FIN" or closed.by != closed.server or any(closed.lost):
         return None
-    passed = span_text(closed.until_ns - closed.first[3])
+    passed = duration_text(closed.until_ns - closed.first[3])
     return FindingDraft(f"the server closes the connection after {passed} in which neither side sent anything", (), key="silent")
 
 
@@ -219,7 +219,7 @@ def unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     passed = closed.until_ns - closed.first[3]
     if not all(closed.packets) or closed.by is not None or passed < UNUSED_NS:
         return None
-    return FindingDraft(f"the client connected and has sent nothing for {span_text(passed)} {closed.when}", (), key="silent")
+    return FindingDraft(f"the client connected and has sent nothing for {duration_text(passed)} {closed.when}", (), key="silent")
 
 
 def proxy_unexpected(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -238,7 +238,7 @@ def proxy_unexpected(context: ConversationContext, closed: Closed) -> FindingDra
         if waited < PATIENCE_NS:
             return None
         then = closed.when if closed.by is None else f"when the client {closed.verb} the connection"
-        cause = f"the server has not sent {what} for {span_text(waited)} {then}"
+        cause = f"the server has not sent {what} for {duration_text(waited)} {then}"
     cause = f"the client begins with a {proxy.name}, and {cause}: the server probably expects no such header"
     return FindingDraft(cause, numbers(context.last[0]), severity=WARNING if closed.by is None else ERROR, key="unexpected")
 
@@ -341,7 +341,7 @@ def zero_window(context: ConversationContext, closed: Closed) -> FindingDraft | 
     if not sides:
         return None
     longest, side, packet = max(sides)
-    cause = f"{closed.who(-side)} has a zero window for {span_text(longest)}: it does not read incoming data"
+    cause = f"{closed.who(-side)} has a zero window for {duration_text(longest)}: it does not read incoming data"
     return FindingDraft(cause, (), (packet,), WARNING if longest >= STALLED_NS else NOTE, key=-side)
 
 

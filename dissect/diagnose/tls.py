@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..units import duration_text
 from .rules import (
     ERROR,
     NOTE,
@@ -15,7 +16,6 @@ from .rules import (
     ConversationContext,
     FindingDraft,
     numbers,
-    span_text,
 )
 
 TLS_PORTS = frozenset((5551, 7001))
@@ -76,7 +76,7 @@ def no_answer(context: ConversationContext, closed: Closed) -> FindingDraft | No
     if waited < PATIENCE_NS:
         return None
     then = closed.when if closed.by is None else f"when the client {closed.verb} the connection"
-    cause = f"the server has not answered the ClientHello for {span_text(waited)} {then}: perhaps this is a plain port"
+    cause = f"the server has not answered the ClientHello for {duration_text(waited)} {then}: perhaps this is a plain port"
     return FindingDraft(cause, (), severity=WARNING if closed.by is None else ERROR, key="no answer")
 
 
@@ -121,7 +121,7 @@ def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | N
         return None
     if closed.by is None:
         waited = closed.until_ns - tls.last[2]
-        cause = f"the TLS handshake did not complete: nothing follows {_latest(tls)} for {span_text(waited)} {closed.when}"
+        cause = f"the TLS handshake did not complete: nothing follows {_latest(tls)} for {duration_text(waited)} {closed.when}"
         return (
             FindingDraft(cause, (), severity=WARNING, advice=SILENT_ADVICE, key="open") if waited >= PATIENCE_NS and tls.version else None
         )

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from ..patterns import linear
 from ..protocols.field_registry import BOOL, FLOAT, INT, OTHER, WORDS
-from .grammar import SIZES, TIMES, Value, shortened
+from ..units import TIMES
+from .grammar import SIZES, Value, shortened
 from .names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
 from .values import CACHE_SIZE, Test, split
 

@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from ..units import duration_text
 from .align import Effort, Key, alike, between, common, divided, out_of_order
 from .model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
 from .normalise import COMPARE_RULES
 from .ranges import ranges, without
-from .settings import CheckSettings, duration_text
+from .settings import CheckSettings
 from .text import ENDS, fields_text, head
 from .values import SIMPLE, Alias, Placeholder, ValueSet, cut, mapped, same, shown, text_of
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from ..errors import UsageError
 from ..patterns import TooLarge, linear
+from ..units import TIMES
 from .untrusted_files import Unfit, read_toml
 from .values import cut
 
 ONLY = ("all", "handshake", "names")
 
-UNITS: Mapping[str, int] = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
 """Nanoseconds of what may stand behind a number."""
 
 SIZE = 128 << 10
@@ -36,7 +36,7 @@ INSTRUCTIONS = 2_000
 TEXTS = 20
 """Patterns that are searched in every text."""
 
-_DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) *([a-z]+)")
+_DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) *([a-zµ]+)")
 _WORD = re.compile(r"[a-z][a-z_-]*")
 
 
@@ -242,11 +242,11 @@ class _Reader:
     def duration(self, where: str, value: Any) -> int:
         """`"50ms"` as 50,000,000."""
         if not isinstance(value, str):
-            raise self.wrong(where, f"must be text such as {duration_text(50_000_000)!r}, is {_kind(value)}")
+            raise self.wrong(where, f"must be text such as '50ms', is {_kind(value)}")
         found = _DURATION.fullmatch(value)
-        if found is None or found[2] not in UNITS:
-            raise self.wrong(where, f"{value!r} is no time; write a number with {', '.join(UNITS)}, such as 50ms")
-        return int(float(found[1]) * UNITS[found[2]])
+        if found is None or found[2] not in TIMES:
+            raise self.wrong(where, f"{value!r} is no time; write a number with {', '.join(TIMES)}, such as 50ms")
+        return int(float(found[1]) * TIMES[found[2]])
 
     def pairs(self, where: str, value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
@@ -288,14 +288,6 @@ def field_name(text: str) -> str:
     if not text.startswith("fields.") and not re.fullmatch(r"[A-Za-z_$][\w$-]*", text):
         raise UsageError(f"{text!r} is no field; write it from fields. on, such as fields.chunk.timestamp, or its last part alone")
     return text
-
-
-def duration_text(time_ns: int) -> str:
-    """A time in the largest unit that leaves no more than three digits before the point."""
-    for unit in ("min", "s", "ms", "us"):
-        if time_ns >= UNITS[unit]:
-            return f"{time_ns / UNITS[unit]:.4g}{unit}"
-    return f"{time_ns}ns"
 
 
 def _kind(value: Any) -> str:

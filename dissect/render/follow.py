@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from ..layout.values import seen
 from ..model import Ending, Finding, Message, Record
-from .summary import Lines, laid_out, latency_text
-from .terminal import cut, pad, visible, width
+from ..units import duration_text
+from .summary import Lines, laid_out
+from .terminal import cut, encoded, pad, visible, width
 
 WIDE = 100
 """Columns of a terminal from which on there is room for words where else are marks."""
@@ -86,11 +87,11 @@ class FollowLines(Lines):
     def _line(self, record: Record) -> str:
         mark, name, latency_ns, text = self.content(record)
         since = self._since.get(id(record))
-        passed = "" if since is None else f"{'' if since < 0 else '+'}{latency_text(since)}"
+        passed = "" if since is None else f"{'' if since < 0 else '+'}{duration_text(since)}"
         who, palette = self._who(record), self.palette
         wide = self.columns is None or self.columns >= WIDE
         side = f"{self._roles()[who]:<6} {'<' if who else '>'}" if wide else "<" if who else ">"
-        elapsed = f" {'' if latency_ns is None else latency_text(latency_ns):>8} " if wide else " "
+        elapsed = f" {'' if latency_ns is None else duration_text(latency_ns):>8} " if wide else " "
         head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {self._time(record)}{passed:>10}"
         name = self._name(name)
         text = visible(text)
@@ -135,10 +136,10 @@ class TextDiagram(FollowLines):
         mark, name, latency_ns, text = self.content(record)
         who, palette, room = self._who(record), self.palette, self._room
         dash, right, left, edge = ("-", ">", "<", "|") if self.plain else ("─", "▶", "◀", "│")
-        elapsed = "" if latency_ns is None else f" {latency_text(latency_ns)} "
+        elapsed = "" if latency_ns is None else f" {duration_text(latency_ns)} "
         label = f" {'' if mark == ' ' else f'{mark} '}{visible(f'{name}  {text}'.rstrip())} "
         if self.plain:
-            label = label.encode("ascii", "backslashreplace").decode()
+            label = encoded(label, "ascii").decode()
         if isinstance(record, Message):
             label = cut(label, room - 4 - len(elapsed)) + elapsed
             line = dash * (room - width(label) - 2)
@@ -167,7 +168,7 @@ class MermaidDiagram(FollowLines):
             return f"    Note over c,s: {_drawn(f'{self._roles()[who]}: {said}')}"
         arrow = "--x" if mark == "!" else {"request": "->>", "response": "-->>"}.get(record.kind, "-)")
         one, two = ("s", "c") if who else ("c", "s")
-        elapsed = "" if latency_ns is None else f" ({latency_text(latency_ns)})"
+        elapsed = "" if latency_ns is None else f" ({duration_text(latency_ns)})"
         return f"    {one}{arrow}{two}: {_drawn(said + elapsed)}"
 
 

@@ -11,6 +11,7 @@ from ..latency.groups import Latencies, LatencyGroup
 from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from ..latency.rows import interval_rows, rows
 from ..latency.sketch import Sketch
+from ..units import duration_text
 from .clock import Clock
 from .terminal import Palette, cut, pad, visible, width
 
@@ -25,22 +26,6 @@ _SPARK = 18
 
 _LEAST_LABEL = 12
 """Columns that what a group is called has at least, however narrow the terminal."""
-
-
-def duration_text(time_ns: int) -> str:
-    """`412ns`, `1.23ms`, `45.6s`: three digits that count, at most seven characters below a day."""
-    if not time_ns:
-        return "0"
-    size = abs(time_ns)
-    sign = "-" if time_ns < 0 else ""
-    for unit, name in ((1, "ns"), (1_000, "us"), (1_000_000, "ms")):
-        if size < 999.5 * unit:
-            return f"{sign}{_three(size / unit) if unit > 1 else size}{name}"
-    return f"{sign}{_three(size / 1e9)}s"
-
-
-def _three(number: float) -> str:
-    return f"{number:.2f}" if number < 9.995 else f"{number:.1f}" if number < 99.95 else f"{number:.0f}"
 
 
 def comma_separated(found: Latencies) -> str:
@@ -193,7 +178,7 @@ def _series(found: Latencies, cells: Sequence[IntervalRow], columns: int | None,
             name = [part.partition(_SPACE)[0] for part in name[1:]]
         body.append([when, *name, f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}", *some])
     names = ["protocol", *found.by] if columns is None else ["#" if one == "conversation" else one for one in found.by]
-    title = f"every {(found.interval_ns or 0) / 1e9:g} s{day}{ZONES[clock.form]}"
+    title = f"every {duration_text(found.interval_ns or 0)}{day}{ZONES[clock.form]}"
     most = max((row.latency.p99_ns for row in cells if row.latency is not None), default=0)
     bars = [_bar(max(0, row.latency.p99_ns) / most if row.latency is not None and most > 0 else 0.0, _SPARK) for row in cells]
     return table(title, ["time", *names, *_COUNTS, "p50", "p99", "max"], body, 1 + len(names), columns, palette, ("p99", bars))
@@ -265,7 +250,7 @@ def _histograms(found: Latencies, columns: int, palette: Palette) -> list[str]:
 
 def _bucket(one: Bucket) -> str:
     if (one.low, one.high) == (-1, 1):
-        return "0"
+        return duration_text(0)
     low = "" if one.low is None else duration_text(one.low)
     high = "" if one.high is None else duration_text(one.high)
     return f"{low} - {high}".strip()

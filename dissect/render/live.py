@@ -12,7 +12,7 @@ import msgspec
 from ..conversation.conversation import Conversation, how
 from ..inspector import Inspector
 from ..model import Message, Record
-from .summary import latency_text
+from ..units import duration_text
 from .terminal import count, cut, visible
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ class Watch:
             f"{messages:,.1f}",
             f"{size:,.0f}",
             self._open(one),
-            latency_text(latencies[-1]).strip() if latencies else "",
-            latency_text(int(median(latencies))).strip() if latencies else "",
+            duration_text(latencies[-1]) if latencies else "",
+            duration_text(int(median(latencies))) if latencies else "",
             f"{one.tally.gaps:,}" if one.tally.gaps else "",
         ]
 

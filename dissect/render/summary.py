@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ..model import Ending, Exchange, Finding, Gap, Message, Record
 from ..protocols import ByProtocol
 from ..tcp.signs import SentAgain
+from ..units import duration_text
 from .clock import LATE, Clock, ReleaseOrder, Times
 from .terminal import PLAIN, Palette, count, cut, visible, width, wrapped
 
@@ -45,24 +46,6 @@ _REASONS = {
     "cut": "cut off by the snap length of the capture",
     "skipped": "skipped, no frame could be told there",
 }
-
-
-def latency_text(latency_ns: int) -> str:
-    """Eight characters, three digits or more that count."""
-    size = abs(latency_ns)
-    if size >= 999_950_000:
-        return f"{latency_ns / 1e9:.3f} s"
-    return f"{latency_ns / 1e6:.{3 if size < 9_999_500 else 2 if size < 99_995_000 else 1}f} ms"
-
-
-def duration_text(duration_ns: int) -> str:
-    """ "0.25 ms", "3.0 s", "2 min 5 s"."""
-    if duration_ns >= 60_000_000_000:
-        minutes, rest = divmod(duration_ns // 1_000_000_000, 60)
-        return f"{minutes:,} min {rest} s"
-    if duration_ns >= 1_000_000_000:
-        return f"{duration_ns / 1e9:.1f} s"
-    return f"{duration_ns / 1e6:.{0 if duration_ns >= 10_000_000 else 2}f} ms"
 
 
 def bytes_text(size: int | None) -> str:
@@ -184,7 +167,7 @@ class Lines:
         name = self._names.get(name) or self._name(name)
         if record.number >= 100_000:
             self.number_width = max(self.number_width, len(str(record.number)))
-        elapsed = "" if latency_ns is None else latency_text(latency_ns)
+        elapsed = "" if latency_ns is None else duration_text(latency_ns)
         # A finding has a number of its own
         head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {time}"
         beside = f" {elapsed:>{LATENCY_WIDTH}} "

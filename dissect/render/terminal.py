@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import category, east_asian_width
@@ -39,6 +40,17 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
+
+
+_MICROSECONDS = re.compile("(?<=[0-9] )µs")
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """Return `text` in the encoding of the output; characters that it lacks are escaped, except that µs becomes us."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError:
+        return _MICROSECONDS.sub("us", text).encode(encoding, "backslashreplace")
 
 
 @lru_cache(4096)

@@ -235,7 +235,7 @@ def test_of_two_sides_without_room_the_one_that_was_so_for_longer_is_told(side: 
     one = Connection().ready().segment(side, window=0).segment(1 - side, window=0).wait(3 * SECOND)
     one.segment(1 - side, window=500).wait(SECOND).segment(side, window=500).goodbye()
     (found,) = diagnosed(capture(one))[0]
-    assert found.cause == f"the {('client', 'server')[side]} has a zero window for 4 s: it does not read incoming data"
+    assert found.cause == f"the {('client', 'server')[side]} has a zero window for 4.001 s: it does not read incoming data"
 
 
 def test_a_few_bytes_that_are_no_frame_with_frames_behind_them() -> None:
@@ -602,7 +602,7 @@ def test_the_same_cause_with_other_times_is_the_same() -> None:
         (
             "rabbitmq-stream.retry-loop",
             "error",
-            "192.0.2.1 retries repeatedly: 3 connections to 192.0.2.2:5552, one every 1 s, each with the same error: 192.0.2.2:5552 "
+            "192.0.2.1 retries repeatedly: 3 connections to 192.0.2.2:5552, one every 1.001 s, each with the same error: 192.0.2.2:5552 "
             "accepts the connection and resets it 2 ms after PeerProperties from the client, without sending a byte",
         )
     ]

@@ -22,7 +22,8 @@ CUTS = 12
 
 NOT_CAPTURED = re.compile(r"\bNone\b")
 MISSPELT = re.compile(
-    r"\bNone\b|\b0 us\b|(?<![\d,.])1 (bytes|calls|chunks|connections|conversations|frames|messages|packets|polls|requests|segments|times)\b"
+    r"\bNone\b|(?<![\d.,])0 s\b"
+    r"|(?<![\d,.])1 (bytes|calls|chunks|connections|conversations|frames|messages|packets|polls|requests|segments|times)\b"
     r"|\b(a|after|at|ends|for|has|in|is|it|of|that|the|to|when) \2\b| ,|,,|  "
 )
 """Where a sentence has no value, one that is nothing, a wrong plural, or a word twice."""

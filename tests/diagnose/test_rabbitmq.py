@@ -772,7 +772,7 @@ def test_each_starved_subscription_is_told() -> None:
 def test_starved_when_the_consumer_gives_up() -> None:
     (found,) = (one for one in diagnosed(GOLDEN / "rstream_slow_consumer.pcap")[0] if one.severity != "note")
     assert (found.rule, found.severity, found.messages) == (NAME + "out-of-credit", "warning", [32, 33])
-    assert found.cause == 'subscription 0 ("orders") has had no credit for 3 s, when it is ended: 3 chunks were granted and 3 delivered'
+    assert found.cause == 'subscription 0 ("orders") has had no credit for 3.003 s, when it is ended: 3 chunks were granted and 3 delivered'
 
 
 @pytest.mark.parametrize(("one", "told"), [(subscribed(2, *HUNGRY), 1), (subscribed(3, *HUNGRY), 0), (committed(9), 1), (committed(1), 0)])
@@ -1020,8 +1020,8 @@ def staying(seconds: int) -> Connection:
 
 
 CONSUMED = (
-    '192.0.2.7:50000 deleted the stream "orders" while 192.0.2.1:40000 consumed from it; that client did not subscribe again in the 29 s '
-    "until the capture ends"
+    '192.0.2.7:50000 deleted the stream "orders" while 192.0.2.1:40000 consumed from it; that client did not subscribe again in the 29.01 '
+    "s until the capture ends"
 )
 GONE = CONSUMED.replace(
     '192.0.2.7:50000 deleted the stream "orders"', 'the stream "orders" was deleted or moved (no Delete is in the capture)'

@@ -62,12 +62,12 @@ FOUND: dict[str, list[str]] = {
         "error seastar-rpc.dropped-calls: the server resets the connection 2.4 ms after its first call (verb 0), without a reply",
     ],
     "slow_consumer_understated.pcap": [
-        'warning rabbitmq-stream.out-of-credit: subscription 0 ("slow2") was without credit 9 times, for 13.5 s in total and '
-        "1.5 s at most; the server delivers within 1.57 ms of each Credit, so the consumer is slow",
+        'warning rabbitmq-stream.out-of-credit: subscription 0 ("slow2") was without credit 9 times, for 13.51 s in total and '
+        "1.503 s at most; the server delivers within 1.566 ms of each Credit, so the consumer is slow",
     ],
     "stream_deleted_consumer_idle.pcap": [
         'error rabbitmq-stream.stream-deleted: 127.0.0.1:39626 deleted the stream "doomed2" while 127.0.0.1:39618 consumed from'
-        " it; that client did not subscribe again in the 26.6 s until the capture ends",
+        " it; that client did not subscribe again in the 26.61 s until the capture ends",
     ],
     "t2_consumer_update_unanswered.pcap": [
         "warning rabbitmq-stream.server-request-unanswered: the client has not answered ConsumerUpdate for 2 min when the "

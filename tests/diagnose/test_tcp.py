@@ -38,7 +38,7 @@ def test_rst_of_a_middlebox_behind_silence() -> None:
         (
             "tcp.reset-injected",
             "warning",
-            "the RST that ends the connection 5.83 min after the answer to Publish did not come from the server: the TTL is 255, that of "
+            "the RST that ends the connection 5 min 50 s after the answer to Publish did not come from the server: the TTL is 255, that of "
             "the server's other packets 64",
             [30, 32],
         )
@@ -52,7 +52,7 @@ def test_rst_of_a_middlebox_behind_silence() -> None:
 
 def test_burst_of_rsts() -> None:
     source = REPORTS / "ips_rst_burst_kills.pcap"
-    cause = "the RST that ends the connection 400 us after the answer to Publish did not come from the server: the TTL is 120, that of the "
+    cause = "the RST that ends the connection 400 µs after the answer to Publish did not come from the server: the TTL is 120, that of the "
     assert told(source) == {"tcp.reset-injected": ("warning", f"{cause}server's other packets 64")}
 
 
@@ -228,7 +228,7 @@ def test_request_that_a_half_closed_connection_acknowledges() -> None:
     """As a proxy does whose server has gone: the answer cannot come, though the request was received."""
     one = rabbit_request(Connection().ready().segment(1, flags=FIN | ACK).segment(0).wait(5 * SECOND)).segment(1)
     findings = told(capture(one.segment(0, flags=FIN | ACK).segment(1)))
-    cause = "the server closed the connection 1 ms after the answer to Open, and the client sends Create on it 5 s later"
+    cause = "the server closed the connection 1 ms after the answer to Open, and the client sends Create on it 5.001 s later"
     assert findings["tcp.sent-after-end"] == ("error", cause)
     assert "rabbitmq-stream.open-requests" not in findings
 
@@ -251,7 +251,7 @@ def test_late_request_where_the_end_was_reported_before() -> None:
 
 def test_connection_that_was_forgotten() -> None:
     findings = told(REPORTS / "idle_forgot_rst.pcap")
-    cause = "Publish from the client, the first message after 5.83 min of silence, is answered with RST: a device between the two "
+    cause = "Publish from the client, the first message after 5 min 50 s of silence, is answered with RST: a device between the two "
     assert findings["tcp.forgotten"] == (
         "error",
         f"{cause}(the TTL is 255, that of the server's other packets 64) no longer knew the connection",
@@ -271,8 +271,8 @@ def test_request_behind_a_long_silence_that_rst_answers(family: str) -> None:
 
 def test_heartbeat_of_the_server_behind_a_long_silence() -> None:
     one = Connection().ready().wait(400 * SECOND).server(rabbit.HEARTBEAT).segment(0, flags=RST)
-    cause = "Heartbeat from the server, the first message after 6.67 min of silence, is answered with RST: the client, or a device between "
-    assert told(capture(one))["tcp.forgotten"] == ("error", f"{cause}the two, no longer knew the connection")
+    cause = "Heartbeat from the server, the first message after 6 min 40 s of silence, is answered with RST: the client, or a device "
+    assert told(capture(one))["tcp.forgotten"] == ("error", f"{cause}between the two, no longer knew the connection")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_data_that_is_never_acknowledged(side: int) -> None:
 
 
 def test_flight_of_segments_that_is_never_acknowledged() -> None:
-    cause = "what the client sends last was sent 4 times over 7.01 s, and never acknowledged"
+    cause = "what the client sends last was sent 4 times over 7.006 s, and never acknowledged"
     assert told(capture(sent_again(4, size=1000)))["tcp.never-acknowledged"] == ("warning", cause)
 
 

@@ -55,7 +55,7 @@ def test_the_acknowledgement_bounds_the_share_of_the_network(
     assert late["network_at_most"] == late["latency"]
     lines = [line.split() for line in told(path, capsys).splitlines()]
     at = [line[1:2] for line in lines].index(["Delete"])
-    assert lines[at + 1][:4] == ["network", "at", "most", f"{bound}.00ms"]
+    assert lines[at + 1][:5] == ["network", "at", "most", f"{bound}", "ms"]
     at = [line[1:2] for line in lines].index(["StreamStats"])
     assert lines[at + 1][:1] != ["network"], "it says no more than the latency does"
 

@@ -565,9 +565,9 @@ def test_exceptions_of_every_kind() -> None:
     assert list(other.notes) == ["unknown exception type 7"]
     assert garbled.fields["text"] == "\\xff!"
     assert list(garbled.notes) == ["text is not UTF-8"]
-    assert info(user) == "#1  USER: std::runtime_error (no)  handler 0.007 ms"
+    assert info(user) == "#1  USER: std::runtime_error (no)  handler 7 µs"
     assert info(unknown_verb) == "#2  UNKNOWN_VERB verb 39  no handler ran"
-    assert info(user, "PING") == "#1  PING  USER: std::runtime_error (no)  handler 0.007 ms"
+    assert info(user, "PING") == "#1  PING  USER: std::runtime_error (no)  handler 7 µs"
     assert info(unknown_verb, "PING") == "#2  UNKNOWN_VERB verb 39  no handler ran"
 
 
@@ -648,9 +648,9 @@ def test_requests_whose_deadline_passed_say_so() -> None:
 
 def test_the_share_of_the_server_is_said() -> None:
     answered = messages(opened((0, request(1)), (1, response(1, b"abc", 10_318))))[3]
-    assert info(answered) == "#1  3 bytes  handler 10.318 ms"
+    assert info(answered) == "#1  3 bytes  handler 10.32 ms"
     answered.latency_ns = 10_418_000
-    assert info(answered) == "#1  3 bytes  handler 10.318 ms  network 0.100 ms"
+    assert info(answered) == "#1  3 bytes  handler 10.32 ms  network 100 µs"
 
 
 # Streams

@@ -13,8 +13,9 @@ from streamdump.latency.groups import Latencies
 from streamdump.latency.sketch import Sketch
 from streamdump.options import Options
 from streamdump.render.clock import Clock
-from streamdump.render.latency import _bar, _narrowed, _spark, duration_text, text
+from streamdump.render.latency import _bar, _narrowed, _spark, text
 from streamdump.render.terminal import PLAIN, cut
+from streamdump.units import duration_text
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
@@ -37,7 +38,7 @@ def test_why_there_is_no_response_stands_below_its_group_on_a_terminal(columns: 
 def test_a_series_names_its_day_once_and_no_more_of_a_second_than_there_is(interval_ns: int, form: str) -> None:
     blocks = text(latencies(interval_ns, 1), 100, PLAIN, Clock("ud")).split("\n\n")
     (title, _, *body) = blocks[1].splitlines()
-    assert title == f"every {interval_ns / 1e9:g} s of 2026-11-21, UTC"
+    assert title == f"every {duration_text(interval_ns)} of 2026-11-21, UTC"
     assert all(re.fullmatch(form, line.split()[0]) for line in body)
     assert {line.split()[1] for line in body} == {"Negotiation", "(others)"}
     assert [line.split()[:2] for line in blocks[0].splitlines() if line.startswith("seastar-rpc")] == [
@@ -58,22 +59,3 @@ def test_bars_are_as_long_as_their_share() -> None:
 
 def test_columns_are_no_narrower_than_they_must_be() -> None:
     assert [_narrowed([5, 9, 3], room) for room in (17, 16, 12, 1)] == [[5, 9, 3], [5, 8, 3], [4, 5, 3], [1, 1, 1]]
-
-
-def test_durations_have_three_digits_that_count() -> None:
-    said = {
-        0: "0",
-        5: "5ns",
-        -412: "-412ns",
-        999: "999ns",
-        1_000: "1.00us",
-        9_994: "9.99us",
-        9_995: "10.0us",
-        99_949: "99.9us",
-        99_950: "100us",
-        999_499: "999us",
-        999_500: "1.00ms",
-        999_499_999: "999ms",
-        999_500_000: "1.00s",
-    }
-    assert {time_ns: duration_text(time_ns) for time_ns in said} == said

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from streamdump.model import Message, Record
-from streamdump.render.summary import Lines, latency_text
+from streamdump.render.summary import Lines
 from streamdump.render.terminal import COLOURED, PLAIN, cut, visible, width
+from streamdump.units import duration_text
 from tests.render.records import FAULT, SERVER, exchange, gap, message, response
 
 HOSTILE = "a\x1b[31mb\rc\nd\u202ee\x7ff\x85g\u2028h\ufeffi\u200bj"
@@ -24,7 +25,7 @@ def lines(records: list[Record], columns: int | None = None, colours: bool = Fal
 def test_a_pipe_gets_endpoints_and_protocol_on_every_line() -> None:
     assert lines([message(), response()]) == [
         "    1   0.000000   0  192.0.2.1:51054 > 192.0.2.2:5552  rabbitmq-stream  DeclarePublisher               #1  orders",
-        "    2   0.001000   0  192.0.2.1:51054 < 192.0.2.2:5552  rabbitmq-stream  DeclarePublisher   0.734 ms    #1  orders",
+        "    2   0.001000   0  192.0.2.1:51054 < 192.0.2.2:5552  rabbitmq-stream  DeclarePublisher     734 µs    #1  orders",
     ]
 
 
@@ -32,7 +33,7 @@ def test_a_terminal_gets_each_conversation_introduced_once() -> None:
     made = lines([message(), response()], 80)
     assert made[0].strip() == "0  192.0.2.1:51054 > 192.0.2.2:5552  rabbitmq-stream"
     assert made[1] == "    1   0.000000   0 >  DeclarePublisher               #1  orders"
-    assert made[2] == "    2   0.001000   0 <  DeclarePublisher   0.734 ms    #1  orders"
+    assert made[2] == "    2   0.001000   0 <  DeclarePublisher     734 µs    #1  orders"
 
 
 def test_a_client_that_becomes_known_later_is_introduced_again() -> None:
@@ -50,7 +51,7 @@ def test_trouble_stands_out_without_colour(colours: bool) -> None:
             "! damaged: reference at byte 6: length says 6 bytes, 3 left  #1",
             "! #1",
             "! 1,448 bytes not captured",
-            "! #7  unanswered after 3.0 s (closed): request 1",
+            "! #7  unanswered after 3 s (closed): request 1",
             "* #1  orders  (odd)",
         ],
         strict=True,
@@ -114,31 +115,11 @@ def test_many_conversations_are_forgotten_but_not_mixed_up() -> None:
     assert all(f" 192.0.2.1:{n} " in line for n, line in zip([*range(9000)] * 2, made, strict=True))
 
 
-LATENCIES = {
-    0: "0.000 ms",
-    734_000: "0.734 ms",
-    -120_000: "-0.120 ms",
-    9_999_499: "9.999 ms",
-    9_999_500: "10.00 ms",
-    12_340_000: "12.34 ms",
-    99_995_000: "100.0 ms",
-    123_400_000: "123.4 ms",
-    999_949_999: "999.9 ms",
-    999_950_000: "1.000 s",
-    1_234_000_000: "1.234 s",
-}
-
-
-@pytest.mark.parametrize(("latency", "text"), LATENCIES.items())
-def test_latencies_keep_three_digits(latency: int, text: str) -> None:
-    assert latency_text(latency) == text
-
-
-@pytest.mark.parametrize("latency", [one for one in LATENCIES if one >= 0])
+@pytest.mark.parametrize("latency", [0, 734_200, 9_999_000, 12_340_000, 123_400_000, 1_234_000_000, 59_990_000_000])
 def test_latencies_leave_what_is_said_in_its_column(latency: int) -> None:
     line = lines([message(), response(latency_ns=latency)])[1]
     assert line.index("#1") == lines([message(), response()])[1].index("#1")
-    assert LATENCIES[latency] in line
+    assert duration_text(latency) in line
 
 
 def test_cut_to_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...model import ConversationRow, Message, Options
+from ...units import duration_text
 from .layouts import NOT_MEASURED, OVER
 
 TEXT = """\
@@ -96,9 +97,9 @@ def worked(response: Message) -> int | None:
 def _times(duration: int, latency_ns: int | None) -> list[str]:
     if duration == NOT_MEASURED:
         return ["no handler ran"]
-    parts = [f"handler {duration / 1000:.3f} ms"]
+    parts = [f"handler {duration_text(duration * 1_000)}"]
     if latency_ns is not None:
-        parts.append(f"network {latency_ns / 1e6 - duration / 1000:.3f} ms")
+        parts.append(f"network {duration_text(latency_ns - duration * 1_000)}")
     return parts
 
 

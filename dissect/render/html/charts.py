@@ -7,7 +7,7 @@ from math import floor, log10
 from typing import NamedTuple
 
 from ...latency.records import Bucket, IntervalRow, Times
-from ..latency import duration_text
+from ...units import duration_text
 
 WIDTH, HEIGHT = 720, 160
 """Units of a picture within its axes."""
@@ -89,10 +89,10 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
 
     dots = []
     for at, one in told:
-        title = f"{(at - begin_ns) / 1e9:g} s: {one.count:,}, p50 {duration_text(one.p50_ns)}, p99 {duration_text(one.p99_ns)}"
+        title = f"{duration_text(at - begin_ns)}: {one.count:,}, p50 {duration_text(one.p50_ns)}, p99 {duration_text(one.p99_ns)}"
         dots.append((x(at), y(one.p99_ns), title))
     ticks = [Tick(HEIGHT - one.at, one.text) for one in _powers(low, high, scale)]
-    times = [Tick(WIDTH * part / 4, f"{(end_ns - begin_ns) * part / 4e9:.3g} s") for part in range(5)]
+    times = [Tick(WIDTH * part / 4, duration_text((end_ns - begin_ns) * part // 4)) for part in range(5)]
     pieces: list[list[tuple[int, Times]]] = []
     for place in told:
         if pieces and place[0] - pieces[-1][-1][0] <= JOINED * rows[0].interval_ns:
@@ -120,7 +120,7 @@ LINES = 6
 """Courses that can be told apart."""
 
 
-def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], seconds: float) -> Chart | None:
+def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], duration_ns: int) -> Chart | None:
     """A picture of values at equal distances; None where there are too few."""
     shown = sorted((one for one in courses if any(one[1])), key=lambda one: -sum(one[1]))[:LINES]
     if not shown or len(shown[0][1]) < 2:
@@ -132,7 +132,7 @@ def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], seconds: f
         places = [f"{at * step:.1f},{HEIGHT - HEIGHT * max(0, value) / most:.1f}" for at, value in enumerate(values)]
         lines.append((name, " ".join(places)))
     ticks = [Tick(HEIGHT - HEIGHT * part / 2, f"{most * part / 2:,.4g}") for part in range(3)]
-    return Chart(title, lines, ticks, [Tick(WIDTH * part / 4, f"{seconds * part / 4:.3g} s") for part in range(5)])
+    return Chart(title, lines, ticks, [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)])
 
 
 def _powers(low: int, high: float, scale: float) -> list[Tick]:

@@ -9,9 +9,10 @@ from ...diagnose.engine import Outcome
 from ...latency.groups import Latencies
 from ...latency.records import IntervalRow, LatencyRow
 from ...latency.rows import interval_rows, rows
+from ...units import duration_text
 from ..clock import utc
 from ..findings import NO_FILES, Files, Findings, place_of
-from ..latency import QUANTILES, duration_text, quantiles_of, reasons_of
+from ..latency import QUANTILES, quantiles_of, reasons_of
 from ..stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
 from .charts import chart, distribution, series
 from .page import ROWS, render
@@ -125,13 +126,14 @@ def listing(title: str, about: Sequence[str], heading: str, head: Sequence[str],
 def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
     """The page of `stats`."""
     cells = counted.series
-    width = cells[0].interval_ns / 1e9 if cells else 0.0
+    interval_ns = cells[0].interval_ns if cells else 0
+    width = interval_ns / 1e9
     names = dict.fromkeys(name for cell in cells for name in cell.commands)
-    seconds = width * max(0, len(cells) - 1)
+    whole_ns = interval_ns * max(0, len(cells) - 1)
     charts = [
-        chart("messages per second", [(name, [getattr(one, name) / width for one in cells]) for name in COURSES], seconds),
-        chart("commands per second", [(name, [one.commands.get(name, 0) / width for one in cells]) for name in names], seconds),
-        chart("outstanding credit, in chunks", [("credit", [one.credit for one in cells])], seconds),
+        chart("messages per second", [(name, [getattr(one, name) / width for one in cells]) for name in COURSES], whole_ns),
+        chart("commands per second", [(name, [one.commands.get(name, 0) / width for one in cells]) for name in names], whole_ns),
+        chart("outstanding credit, in chunks", [("credit", [one.credit for one in cells])], whole_ns),
     ]
     tables = [
         ("Commands", COMMAND_HEAD, 4, commands(counted)),
@@ -141,7 +143,7 @@ def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
     told = [f"{value:,} {name.replace('_', ' ')}" for name in LACKS if (value := getattr(counted.total, name))]
     told += [f"{size:,} bytes not read ({name})" for name, size in counted.total.unread.items()]
     values = {"files": counted.files, "tables": tables, "charts": [one for one in charts if one], "begin": begin, "lacks": told}
-    return render("stats.html", {"title": title, "about": about, "interval": f"{width:g} s", **values})
+    return render("stats.html", {"title": title, "about": about, "interval": duration_text(interval_ns), **values})
 
 
 def _key(found: Latencies, row: LatencyRow | IntervalRow) -> tuple[Any, ...]:

@@ -1,0 +1,23 @@
+"""Units of time: their names in options and filters, and durations for people."""
+
+from __future__ import annotations
+
+TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+"""Nanoseconds by unit."""
+
+
+def duration_text(time_ns: int) -> str:
+    """Return a duration for people: `412 ns`, `1.006 ms`, `2 min 5 s`; four digits at most below a minute."""
+    size = abs(time_ns)
+    if 0 < size < 1_000:
+        return f"{time_ns} ns"
+    if 0 < size < 999_950:
+        return f"{time_ns / 1e3:.4g} µs"
+    if 0 < size < 999_950_000:
+        return f"{time_ns / 1e6:.4g} ms"
+    if size < 59_995_000_000:
+        return f"{time_ns / 1e9:.4g} s"
+    minutes, seconds = divmod(round(size / 1e9), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{number:,} {unit}" for number, unit in ((hours, "h"), (minutes, "min"), (seconds, "s")) if number]
+    return ("-" if time_ns < 0 else "") + " ".join(parts[:2])
