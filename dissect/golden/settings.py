@@ -190,7 +190,7 @@ class _Reader:
     def protocol(self, protocol: Any, where: str, table: Any) -> dict[str, ByMessage]:
         """What is set for the messages of a protocol, and for those of one name."""
         found: dict[str, ByMessage] = {"": ByMessage()}
-        names = dict.fromkeys(layout.name for layout in protocol.layouts if getattr(layout, "kind", "part") != "part")
+        names = dict.fromkeys(layout.name for layout in protocol.loaded.layouts if getattr(layout, "kind", "part") != "part")
         known = [*names, *self.shared]
         for key, value in self.pairs(where, table):
             inner = f"{where}.{key}"
