@@ -21,7 +21,7 @@ from streamdump.model import END, ConversationRow, Gap, Message, Options, Record
 from streamdump.protocols.iggy import PROTOCOLS, frames, resync
 from streamdump.protocols.iggy import candidates as choice
 from streamdump.protocols.iggy import dissector as turns
-from streamdump.protocols.iggy.candidates import Asked
+from streamdump.protocols.iggy.candidates import PendingRequest
 from streamdump.protocols.iggy.dissector import IggyDissector
 from streamdump.protocols.iggy.frames import ask, long_ask
 from streamdump.protocols.iggy.heuristic import heuristic
@@ -383,10 +383,10 @@ def test_an_error_is_not_taken_for_an_answer_of_which_nothing_is_known() -> None
     layouts = iggy().layouts
     layouts.speaks(0, False)
     layouts.speaks(1, False)
-    (unknown,) = layouts.tables(answer_of(OK), Asked(0, None))
+    (unknown,) = layouts.tables(answer_of(OK), PendingRequest(0, None))
     assert unknown.name == "unknown"
     refused = response(status=1011)
-    assert {table.name for table in layouts.tables(answer_of(refused), Asked(0, 1))} == {"error"}
+    assert {table.name for table in layouts.tables(answer_of(refused), PendingRequest(0, 1))} == {"error"}
 
 
 @pytest.mark.parametrize("forced", [None, "L9"])
@@ -1702,12 +1702,12 @@ def test_a_snap_length_that_cuts_what_tells_it_leaves_what_is_whole(name: str, s
 
 def test_codes_that_no_layout_has_are_not_remembered_without_end() -> None:
     dissector = iggy("L7")
-    asked = b"".join(request(code) for code in range(100_000, 100_000 + frames.CODES_KEPT + 500))
+    asked = b"".join(request(code) for code in range(100_000, 100_000 + frames.MAX_CODES + 500))
     said = messages(run(dissector, (0, asked)))
-    assert len(said) == frames.CODES_KEPT + 500
+    assert len(said) == frames.MAX_CODES + 500
     kept = (frames.exists, frames.hides, frames.always_empty, frames.answer, frames._readers)
-    assert all(one.cache_info().currsize <= frames.CODES_KEPT for one in kept)
-    assert all(one.cache_info().currsize <= choice.TABLES_KEPT for one in (choice._tables, choice._in_all))
+    assert all(one.cache_info().currsize <= frames.MAX_CODES for one in kept)
+    assert all(one.cache_info().currsize <= choice.MAX_TABLES for one in (choice._tables, choice._in_all))
 
 
 def test_requests_that_come_at_once_are_not_gone_through_for_each() -> None:

@@ -1014,7 +1014,7 @@ def test_a_dropped_publisher_that_publishes_before_the_answer_to_its_declaration
     assert published != before == key_of_confirm(dissector), "the server answers in its own order"
     decode(frame(0x8001, struct.pack(">IH", 2, code)), SERVER, dissector)
     assert key_of_confirm(dissector) == published
-    assert not dissector.publishers.hasty
+    assert not dissector.publishers.unconfirmed
     decode(frame(1, struct.pack(">IB", 3, 1), string(""), string("orders")), CLIENT, dissector)
     published = key_of_publish(dissector)
     dissector.on_gap(SERVER)

@@ -18,7 +18,7 @@ from streamdump.model import Options
 from streamdump.protocols.rabbitmq import PROTOCOLS, layouts, layouts_draft
 from streamdump.protocols.rabbitmq.frame_redaction import HIDDEN
 from streamdump.protocols.rabbitmq.sasl_redaction import (
-    LATE,
+    MAX_WAIT_FRAMES,
     HandshakePlace,
     SaslRedaction,
     SeenFrame,
@@ -540,13 +540,13 @@ def test_a_login_that_is_never_captured_is_not_waited_for(syn: bool) -> None:
     guard = SaslRedaction(syn, 2, False)
 
     def hear(name: str, accepts: bool = False) -> HandshakePlace:
-        guard.hear(SeenFrame(name, True, True, False, 1, False, 1), accepts)
+        guard.on_server_frame(SeenFrame(name, True, True, False, 1, False, 1), accepts)
         return guard.place
 
     for _ in range(2):
         hear("SaslHandshake")
         assert hear("SaslAuthenticate", True) is HandshakePlace.LEAVING
-        for _ in range(LATE):
+        for _ in range(MAX_WAIT_FRAMES):
             assert hear("Deliver") is HandshakePlace.LEAVING
         for _ in range(4):
             hear("Deliver")
@@ -557,7 +557,7 @@ def test_a_login_that_is_never_captured_is_not_waited_for(syn: bool) -> None:
 def test_what_begins_with_the_packet_that_lets_a_client_in_stands_outside(began: int, place: HandshakePlace) -> None:
     guard = SaslRedaction(True, 2, False)
     guard.begin()
-    guard.ask(True)
-    assert guard.hear(SeenFrame("SaslAuthenticate", True, True, False, 5, False, 7), True)
+    guard.on_login(True)
+    assert guard.on_server_frame(SeenFrame("SaslAuthenticate", True, True, False, 5, False, 7), True)
     guard.shows(SeenFrame("Create", True, True, False, began, False, 8), False, False)
     assert guard.place is place

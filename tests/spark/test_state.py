@@ -22,7 +22,7 @@ from streamdump.bson import Special
 from streamdump.errors import ForeignState
 from streamdump.model import Options, SideData, StreamGap
 from streamdump.pair.open_requests import RequestBatch
-from streamdump.protocols.iggy.candidates import Asked
+from streamdump.protocols.iggy.candidates import PendingRequest
 from streamdump.protocols.rabbitmq.dissector import Phase, StreamDissector
 from streamdump.protocols.seastar.info import paired
 from streamdump.protocols.seastar.terms import UNKNOWN, NegotiatedTerms
@@ -115,7 +115,7 @@ def graphs(draw: st.DrawFn) -> Any:
         parts = draw(st.lists(st.sampled_from(objects) | scalars if objects else scalars, max_size=5))
         made: list[Callable[[], Any]] = [
             lambda parts=parts: tuple(parts),
-            lambda parts=parts: Asked._make((parts * 7 + [None] * 7)[:7]),
+            lambda parts=parts: PendingRequest._make((parts * 7 + [None] * 7)[:7]),
             lambda: frozenset(draw(st.sets(st.integers(), max_size=5))),
             lambda: bytearray(draw(st.binary())),
             lambda: draw(st.binary(min_size=snapshot.SHARED_BYTES)),

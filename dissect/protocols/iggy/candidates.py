@@ -15,21 +15,21 @@ from ..records import Damage, Frame
 from . import frames
 from .commands import LISTED, REGISTER
 from .frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
-from .frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
+from .frames import DEFAULT_STYLE, EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
 from .layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from .resync import long_header
 from .statuses import statuses
 
-DECIDING_KEPT = 8
+MAX_DECIDING = 8
 """So many of the frames that told layouts apart are kept for the row of the conversation."""
 
-TABLES_KEPT = 4_096
+MAX_TABLES = 4_096
 """Choices of tables that are kept for all conversations."""
 
 STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "get_stats"))
 """Messages in which a side may state its version."""
 
-TOLD = frozenset(("login_with_personal_access_token", "get_snapshot"))
+INSPECTED = frozenset(("login_with_personal_access_token", "get_snapshot"))
 """Messages that are looked at closely, besides: what lets a client in, and what holds any bytes."""
 
 NEW_TOKEN = 146
@@ -45,7 +45,7 @@ Readings = Mapping[CommandTable, dict[str, Any] | None]
 """What each table reads in a frame, None where it does not."""
 
 
-class Asked(NamedTuple):
+class PendingRequest(NamedTuple):
     """What a request asks for, and what a response answers as far as the order of frames tells: the running number of the request (0: it is
     not known), its code, in the 256-byte framing its operation, client and number there, and the packet that completed it. Gaps keep
     frames back, so these are not in order."""
@@ -63,7 +63,7 @@ class Placement(NamedTuple):
     """How a frame is decoded: what it asks for or answers, its table in the layout that it is read with, and whether the layouts that are
     left differ about it; and what was read in it to find that out, if nothing is to be said of that."""
 
-    asked: Asked
+    asked: PendingRequest
     table: CommandTable
     layout: str
     differ: bool
@@ -95,14 +95,14 @@ class Candidates:
                 self.long = [self.long[client]] * 2
         # nothing said which framing it is: what frames tell counts from the packet on that brought them
         self.blind = not self.candidates
-        self.told: list[bool | None] = [None, None] if self.blind else self.long
+        self.framing_known: list[bool | None] = [None, None] if self.blind else self.long
         self.hint: str | None = None
         self.deciding: list[str] = []
         self.mismatch = False
         """Whether the two sides speak different framings."""
         self.layout = ""
         """The layout to decode with: the only one left, or else the likeliest."""
-        self.tell()
+        self.update_facts()
 
     def prepare(self) -> None:
         self.settled = len(self.candidates) == 1
@@ -112,17 +112,17 @@ class Candidates:
     def speaks(self, side: int, long: bool) -> None:
         if self.long[side] is None:
             self.long[side] = long
-            self.tell()
+            self.update_facts()
 
-    def hear_framing(self, side: int) -> None:
+    def keep_framing(self, side: int) -> None:
         """Take in which framing a side speaks where nothing said so before."""
-        if self.told[side] != self.long[side]:
-            self.told[side] = self.long[side]
+        if self.framing_known[side] != self.long[side]:
+            self.framing_known[side] = self.long[side]
             if not self.candidates:
                 self.candidates = LONG if self.long[side] else CLASSIC
-            self.tell()
+            self.update_facts()
 
-    def hear(self, fields: dict[str, Any]) -> None:
+    def keep_version(self, fields: dict[str, Any]) -> None:
         """Keep the version that a side states of itself."""
         for key, server in (("version", False), ("sdk_version", False), ("server_version", True)):
             version = fields.get(key)
@@ -130,9 +130,9 @@ class Candidates:
                 name = fields.get("sdk_name")
                 self.facts["server_version" if server else "client_version"] = version if name is None else f"{name} {version}"
                 self.hint = hinted(version, server) or self.hint
-                self.tell()
+                self.update_facts()
 
-    def tell(self) -> None:
+    def update_facts(self) -> None:
         """Draw the conclusions from what is known now, and keep the facts for the row of this conversation."""
         self.prepare()
         candidates = self.candidates or CLASSIC
@@ -140,7 +140,7 @@ class Candidates:
         self.facts["layout"] = self.candidates[0] if self.settled else None
         self.facts["candidates"] = () if self.settled else self.candidates
         client = self.client
-        long, other = self.told[client], self.told[1 - client]
+        long, other = self.framing_known[client], self.framing_known[1 - client]
         if long is not None:
             self.facts["framing"] = FRAMINGS[long]
         self.mismatch = False
@@ -153,7 +153,7 @@ class Candidates:
         if self.deciding:
             self.facts["deciding_frames"] = self.deciding
 
-    def tables(self, frame: Frame, asked: Asked) -> Tables:
+    def tables(self, frame: Frame, asked: PendingRequest) -> Tables:
         """The table that each of the layouts that are left has for this frame."""
         side, data, start, end = frame.side, frame.data, frame.start, frame.end
         code, candidates, asks = asked.code, self.candidates, side == self.client
@@ -171,7 +171,7 @@ class Candidates:
         )
         return _tables(candidates, choose, code, hidden)
 
-    def _long_tables(self, asks: bool, data: bytes, start: int, end: int, asked: Asked) -> Tables:
+    def _long_tables(self, asks: bool, data: bytes, start: int, end: int, asked: PendingRequest) -> Tables:
         code, operation, candidates, size = asked.code, asked.operation, self.candidates, end - start
         kind = data[start + 60] if size > 60 else 0
         # a framing that was forced may be the wrong one, and what it takes for a body then holds any bytes, secrets too
@@ -217,8 +217,8 @@ class Candidates:
         shifted = bool(long and (table.secret or table.code is None)) and any(
             data[start + span.offset : start + span.offset + span.length].strip(b"\0") for span in walked.spans if span.name in frames.ZEROS
         )
-        whole = body <= end and (damage is None or table.code is None or over)
-        if table in frames.OTHERS or not (shifted or whole):
+        complete = body <= end and (damage is None or table.code is None or over)
+        if table in frames.OTHERS or not (shifted or complete):
             # It is hidden as a whole, or what there is of it is as it should be
             return None
         flawed = walked.fault is not None or over
@@ -240,13 +240,13 @@ class Candidates:
             return frames.long_unknown_answer(frames.header_of(layout), True, shifted) if long else frames.TOKEN_ANSWER
         return None
 
-    def place(self, frame: Frame, asked: Asked, tells: bool) -> Placement:
+    def place(self, frame: Frame, asked: PendingRequest, tells: bool) -> Placement:
         """Return the table that this frame is read with; `tells`: what it is may tell the layouts apart that have several tables for it."""
-        whole, asks, long = frame.damage is None, frame.side == self.client, self.long[frame.side]
+        complete, asks, long = frame.damage is None, frame.side == self.client, self.long[frame.side]
         known = asks, asked.code
-        if whole and not long and known in self.usual and (asks or not U32(frame.data, frame.start)[0]):
+        if complete and not long and known in self.usual and (asks or not U32(frame.data, frame.start)[0]):
             return make_placement((asked, self.usual[known], self.layout, False, None))
-        if long and whole and not self.settled:
+        if long and complete and not self.settled:
             possible = frames.header_layouts(frame.data, frame.start, frame.end, asks)
             if possible is not LONG:
                 self._keep(frame, asked, possible)
@@ -256,8 +256,8 @@ class Candidates:
             if not long and table.code == asked.code is not None:
                 self.usual[known] = table
             return make_placement((asked, table, self.layout, False, None))
-        readings = {table: table.fields(frame.data, frame.start, frame.end) if whole else None for table in tables}
-        if tells and whole:
+        readings = {table: table.fields(frame.data, frame.start, frame.end) if complete else None for table in tables}
+        if tells and complete:
             fitting = _fitting(readings)
             self._keep(frame, asked, {layout for table in fitting for layout in tables[table]})
             readings = {table: fields for table, fields in readings.items() if tables[table][0] in self.candidates}
@@ -266,23 +266,23 @@ class Candidates:
         fields = readings[table]
         return Placement(asked, table, layout, len(readings) > 1 and _unlike(readings, frame), None if type(fields) is Noted else fields)
 
-    def _keep(self, frame: Frame, asked: Asked, kept: Collection[str]) -> None:
+    def _keep(self, frame: Frame, asked: PendingRequest, kept: Collection[str]) -> None:
         """Go on with these of the layouts, unless none is left."""
         candidates = tuple(layout for layout in self.candidates if layout in kept)
         if not candidates or len(candidates) == len(self.candidates):
             return
         self.candidates = candidates
         who = "client" if frame.side == self.client else "server"
-        if len(self.deciding) < DECIDING_KEPT:
+        if len(self.deciding) < MAX_DECIDING:
             self.deciding.append(f"{frames.name_of(asked.code)} ({who}, position {frame.position}): {', '.join(candidates)}")
-        self.tell()
+        self.update_facts()
 
 
-@lru_cache(TABLES_KEPT)
-def _tables(candidates: tuple[str, ...], choose: Callable[..., CommandTable], *told: Any) -> Tables:
+@lru_cache(MAX_TABLES)
+def _tables(candidates: tuple[str, ...], choose: Callable[..., CommandTable], *framing_known: Any) -> Tables:
     found: dict[CommandTable, list[str]] = {}
     for layout in candidates:
-        found.setdefault(choose(layout, *told), []).append(layout)
+        found.setdefault(choose(layout, *framing_known), []).append(layout)
     return found
 
 
@@ -292,7 +292,7 @@ def _usual(candidates: tuple[str, ...]) -> dict[tuple[bool, int | None], Command
     return {}
 
 
-@lru_cache(TABLES_KEPT)
+@lru_cache(MAX_TABLES)
 def _in_all(code: int, candidates: tuple[str, ...]) -> bool:
     return all(frames.exists(code, layout) for layout in candidates)
 
@@ -306,7 +306,7 @@ def _ask(layout: str, code: int | None, hidden: bool) -> CommandTable:
 def _refusal(layout: str, status: int, mismatch: bool, text: bool) -> CommandTable:
     """That of the first layout which names this status alike."""
     if text and layout not in TEXT_LAYOUTS and not mismatch:
-        return frames.BARE_REFUSAL
+        return frames.EMPTY_REFUSAL
     name = statuses("L9" if mismatch else layout).get(status)
     return frames.refusal(next(one for one in CLASSIC if statuses(one).get(status) == name))
 
@@ -363,20 +363,20 @@ def _fitting(readings: Readings) -> list[CommandTable]:
 
 def _unlike(readings: Readings, frame: Frame) -> bool:
     """Whether tables make different things of a frame; where one does not read it plainly, what is wrong counts too."""
-    told: list[Any] = []
+    framing_known: list[Any] = []
     for table, fields in readings.items():
         if fields is None:
             damage = frame.damage
-            walked = table.walk(frame.data, frame.start, frame.end, PLAIN, None if damage is None else damage.reason)[1]
-            told.append((walked.fields, walked.notes, walked.fault))
+            walked = table.walk(frame.data, frame.start, frame.end, DEFAULT_STYLE, None if damage is None else damage.reason)[1]
+            framing_known.append((walked.fields, walked.notes, walked.fault))
         else:
-            told.append(fields)
-    return any(one != told[0] for one in told)
+            framing_known.append(fields)
+    return any(one != framing_known[0] for one in framing_known)
 
 
 def fits(table: CommandTable, data: bytes, start: int, end: int, damage: Damage | None) -> bool:
     """Whether a table reads a frame with nothing left over; of one that lacks bytes, whether it reads all before these and goes on."""
     if damage is None:
         return table.fields(data, start, end) is not None
-    fault = table.walk(data, start, end, PLAIN, damage.reason)[1].fault
+    fault = table.walk(data, start, end, DEFAULT_STYLE, damage.reason)[1].fault
     return fault is not None and fault.reason == damage.reason and fault.field != "trailing"

@@ -19,7 +19,7 @@ from ..protocol import Context, LoadedProtocol
 from ..records import DecodedTuple, Frame, FrameGap
 from . import PORTS, frames
 from .bodies import ADDED, PARTS
-from .candidates import Asked, Candidates, Placement
+from .candidates import Candidates, PendingRequest, Placement
 from .commands import COMMANDS
 from .compare_rules import COMPARE_RULES
 from .frame_redaction import LOGIN
@@ -57,7 +57,7 @@ class IggyDissector(Dissector):
         self.framing = IggyFraming(self.layouts, parser)
         self.waiting = RequestQueue(self.layouts, client, context.from_start)
         self.meaning = FrameDecoder(self.layouts, context)
-        self.held: list[tuple[Frame, Asked]] = []
+        self.held: list[tuple[Frame, PendingRequest]] = []
         """What waits for the layout to be told."""
         self.held_bytes = 0
         self.assumed = False
@@ -104,31 +104,31 @@ class IggyDissector(Dissector):
             if isinstance(frame, FrameGap):
                 self._lose_requests(frame)
             else:
-                self._take_request(frame)
+                self._add_request(frame)
         elif self.unconfirmed or (not self.unconfirmed_limit_hit and self.waiting.trust.needs_client_bytes(frame.order)):
             self._hold_unconfirmed(frame)
         else:
-            self._take_answer(frame)
+            self._pair_answer(frame)
 
     def close(self) -> None:
         """Decode what is held with the likeliest layout."""
-        self.waiting.trust.hear(END)
+        self.waiting.trust.on_client_bytes(END)
         self._release_unconfirmed()
-        self._give_up_early()
+        self._expire_early()
         self.assumed = True
         self._release()
 
-    def _take_request(self, frame: Frame) -> None:
+    def _add_request(self, frame: Frame) -> None:
         waiting, trust, order = self.waiting, self.waiting.trust, sent(frame)
         self.unconfirmed_limit_hit = False
         if self.layouts.blind:
-            self.layouts.hear_framing(frame.side)
+            self.layouts.keep_framing(frame.side)
         if self.unconfirmed:
             self._release_unconfirmed(order)
         while self.early and trust.unsure and self.early[0].order < order:
             self._place_early()
         self._place(frame, waiting.ask(frame, order))
-        trust.hear(order)
+        trust.on_client_bytes(order)
         if self.unconfirmed:
             self._release_unconfirmed()
         # after a loss they go on waiting until every request that was sent before them is here
@@ -140,36 +140,36 @@ class IggyDissector(Dissector):
         if not gap.in_frame:
             # answers that wait for their requests go on waiting: those behind the gap come now
             self.unconfirmed_limit_hit = False
-            self.waiting.trust.lose_asks(gap.order)
+            self.waiting.trust.on_requests_lost(gap.order)
             self._release_unconfirmed(gap.order)
         self.parser.add_record(gap)
 
-    def _take_answer(self, frame: Frame | FrameGap) -> None:
+    def _pair_answer(self, frame: Frame | FrameGap) -> None:
         waiting, trust = self.waiting, self.waiting.trust
         if self.unconfirmed_limit_hit:
             # one that is missing may follow any of the requests seen so far
-            trust.lose_asks(frame.order)
+            trust.on_requests_lost(frame.order)
         if isinstance(frame, FrameGap):
             self._lose_answers(frame)
             return
         if self.layouts.blind:
-            self.layouts.hear_framing(frame.side)
+            self.layouts.keep_framing(frame.side)
         if self.early and trust.unsure:
-            self._give_up_early()
+            self._expire_early()
         if waiting.open or not self.early_allowed or trust.unsure or not waiting.expects(frame):
             self._place(frame, waiting.answer(frame))
             return
         self.early.append(frame.alone())
         if len(self.early) > EARLY_FRAMES:
             self.early_allowed = False
-            self._give_up_early()
+            self._expire_early()
 
     def _lose_answers(self, gap: FrameGap) -> None:
         """A gap of the server's."""
         if gap.in_frame:
             self.parser.add_record(gap)
             return
-        self._give_up_early()
+        self._expire_early()
         before = self.waiting.trust.state
         certain = self.waiting.lose_answers(gap.size, gap.order, self.layouts.long[gap.side])
         self.parser.add_record(gap)
@@ -197,21 +197,21 @@ class IggyDissector(Dissector):
                 break
             frame = self.unconfirmed.popleft()
             self.unconfirmed_bytes -= frame.end if isinstance(frame, Frame) else 0
-            self._take_answer(frame)
+            self._pair_answer(frame)
 
     def _place_early(self) -> None:
         """Place the first of the responses that came before their requests."""
         early = self.early.pop(0)
         self._place(early, self.waiting.answer(early))
 
-    def _give_up_early(self) -> None:
+    def _expire_early(self) -> None:
         """Responses whose request does not come."""
         while self.early:
             self._place_early()
 
     # What waits for the layout
 
-    def _place(self, frame: Frame, asked: Asked) -> None:
+    def _place(self, frame: Frame, asked: PendingRequest) -> None:
         """Make the record of a frame, or hold it until its layout is known; with it all that waited for what it tells."""
         layouts = self.layouts
         before = layouts.candidates
@@ -239,7 +239,7 @@ class IggyDissector(Dissector):
         for frame, asked in held:
             self._put(frame, self.layouts.place(frame, asked, False))
 
-    def _misleads(self, frame: Frame, asked: Asked) -> bool:
+    def _misleads(self, frame: Frame, asked: PendingRequest) -> bool:
         """Whether nothing should be told of the layouts from this frame.
 
         What answers another request tells a wrong layout, and an answer without a body fits nearly anything.

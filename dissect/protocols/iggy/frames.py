@@ -45,7 +45,7 @@ _BY_CODE = {**BY_CODE, OLD_LOGIN_CODE: OLD_LOGIN, OLD_LOGOUT_CODE: OLD_LOGOUT}
 REGISTERS = (40, 45)
 """The commands of the operation that registers a client."""
 
-CODES_KEPT = 4_096
+MAX_CODES = 4_096
 """What is known of so many commands is remembered: a frame may have any code."""
 
 HEADER = 256
@@ -75,7 +75,7 @@ EVICTION_REASONS: Mapping[int, str] = {
 
 OK: Mapping[int, str] = {0: "ok"}
 
-PLAIN = Style()
+DEFAULT_STYLE = Style()
 
 Read = Callable[[bytes, int, int], dict[str, Any]]
 """`read(data, start, end)`: fields, or one of UNREADABLE, also where bytes are left over."""
@@ -225,12 +225,12 @@ class CommandTable:
     def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
         """The fields of a frame, secrets hidden; None where it does not read as this, to its end. A label that nobody knows is no harm."""
         try:
-            return self.reader(PLAIN)(data, start, end)
+            return self.reader(DEFAULT_STYLE)(data, start, end)
         except UNREADABLE as error:
             # No reader takes a frame that is large enough to hold too many values
-            if type(error) is not KeyError and end - start <= PLAIN.values:
+            if type(error) is not KeyError and end - start <= DEFAULT_STYLE.values:
                 return None
-            _, walked = self.walk(data, start, end, PLAIN)
+            _, walked = self.walk(data, start, end, DEFAULT_STYLE)
             return Noted(walked.fields) if walked.fault is None and "trailing" not in walked.fields else None
 
     def walk(self, data: bytes, start: int, end: int, style: Style, missing: str | None = None) -> tuple[Layout, Walked]:
@@ -272,7 +272,7 @@ def name_of(code: int | None) -> str:
     return command.name if command is not None else f"unknown {code}"
 
 
-@lru_cache(CODES_KEPT)
+@lru_cache(MAX_CODES)
 def exists(code: int, layout: str) -> bool:
     """Whether a layout has a command."""
     command = command_of(code)
@@ -309,7 +309,7 @@ def _table(code: int, head: Body, found: Forms, kind: str, first: str) -> Comman
     return CommandTable(code, command.name, head, *found, kind=kind, note=f"from {first}", commands=[command] * len(found))
 
 
-@lru_cache(CODES_KEPT)
+@lru_cache(MAX_CODES)
 def hides(code: int) -> bool:
     """Whether a command's request or response holds a secret in any layout."""
     command = command_of(code)
@@ -318,10 +318,10 @@ def hides(code: int) -> bool:
     )
 
 
-@lru_cache(CODES_KEPT)
+@lru_cache(MAX_CODES)
 def _readers(code: int) -> list[Read]:
     command = command_of(code)
-    return [] if command is None else [exact_decoder(_alone(*body), PLAIN) for since in command.request.values() for body in since]
+    return [] if command is None else [exact_decoder(_alone(*body), DEFAULT_STYLE) for since in command.request.values() for body in since]
 
 
 def is_body(code: int, data: bytes, start: int, end: int) -> bool:
@@ -348,7 +348,7 @@ def asks(code: int) -> dict[str, CommandTable]:
     return {layout: _short(code, forms(command.request, layout)[0], True) for layout in LAYOUTS if exists(code, layout)}
 
 
-@lru_cache(CODES_KEPT)
+@lru_cache(MAX_CODES)
 def answer(code: int | None, layout: str) -> CommandTable:
     """The table of a response with status 0 in the classic framing."""
     command = None if code is None else command_of(code)
@@ -359,7 +359,7 @@ def answer(code: int | None, layout: str) -> CommandTable:
     return _short(code, forms(command.response, layout)[0], False)
 
 
-@lru_cache(CODES_KEPT)
+@lru_cache(MAX_CODES)
 def always_empty(code: int, layout: str) -> bool:
     """Whether all answers to this command, in the classic framing, are a status only."""
     command = command_of(code)
@@ -376,7 +376,7 @@ def refusal(layout: str) -> CommandTable:
     return CommandTable(None, "error", (status, *_ANSWER[1:]), (_MESSAGE,), kind="response")
 
 
-BARE_REFUSAL = CommandTable(None, "bare error", _ANSWER, (), kind="response", note="in the layouts whose errors have no text")
+EMPTY_REFUSAL = CommandTable(None, "bare error", _ANSWER, (), kind="response", note="in the layouts whose errors have no text")
 
 
 # The 256-byte framing
@@ -408,7 +408,7 @@ def registered_by(data: bytes, start: int, end: int, missing: str | None) -> int
     for code in REGISTERS:
         if missing is None and is_body(code, data, start + HEADER, end):
             return code
-    layout, _ = _long_ask(REGISTERS[0], REGISTER, "V2", "V1").walk(data, start, end, PLAIN, missing)
+    layout, _ = _long_ask(REGISTERS[0], REGISTER, "V2", "V1").walk(data, start, end, DEFAULT_STYLE, missing)
     return int(layout.key)  # type: ignore[arg-type]
 
 

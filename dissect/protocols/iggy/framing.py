@@ -10,13 +10,13 @@ from .candidates import Candidates
 from .commands import BY_CODE
 from .frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
 from .layout_versions import CLASSIC
-from .resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, polled, responses_to
+from .resync import LIMIT, LONG_MINIMUM, find_long, find_request, may_be_long, polled, responses_to
 from .statuses import NAMES
 
 if TYPE_CHECKING:
     from ..parser import Parser
 
-SEGMENTS_KEPT = 64
+MAX_SEGMENTS = 64
 """So many segment starts are remembered as places where a frame may begin."""
 
 REFUSAL_SIZE = 1 << 16
@@ -51,7 +51,7 @@ class IggyFraming:
             if long is None:
                 return 0
         if long:
-            if len(data) - at < LONG_TOLD:
+            if len(data) - at < LONG_MINIMUM:
                 return 0
             size: int = U32(data, at + 48)[0]
             return size if size >= HEADER and 0 < data[at + 60] <= LATEST_COMMAND else -1
@@ -89,7 +89,7 @@ class IggyFraming:
             long = first[:4] == b"\0\0\0\0"
         elif not other:
             long = False
-        elif len(data) - at >= LONG_TOLD:
+        elif len(data) - at >= LONG_MINIMUM:
             long = U32(data, at + 48)[0] >= HEADER and data[at + 60] in (REPLY, EVICTION)
         else:
             # only zeros may become a header of 256 bytes
@@ -104,14 +104,14 @@ class IggyFraming:
         base, known = buffer.base, min(at + self.known[side], end)
         # Not every segment may have been looked at
         between = buffer.starts[buffer.segment(base + known) + 1 : buffer.segment(base + end - 1) + 1]
-        starts = [*(at + start for start in self.starts[side]), known, *(start - base for start in between)][: SEGMENTS_KEPT + 1]
+        starts = [*(at + start for start in self.starts[side]), known, *(start - base for start in between)][: MAX_SEGMENTS + 1]
         buffer.work_budget.spend(4 * STEP)
         found, place = self._find(side, data, at, end, starts, final)
         if not found and end - place > SEARCH_WINDOW:
             # as the caller does
             place = end - SEARCH_WINDOW
         self.known[side] = 0 if found or final else end - place
-        self.starts[side] = [] if found or final else [start - place for start in starts if place <= start < end][:SEGMENTS_KEPT]
+        self.starts[side] = [] if found or final else [start - place for start in starts if place <= start < end][:MAX_SEGMENTS]
         return found, place
 
     def _find(self, side: int, data: bytes, at: int, end: int, starts: list[int], final: bool) -> tuple[bool, int]:
@@ -123,8 +123,8 @@ class IggyFraming:
             found, place = find_long(data, at, end, kinds, work_budget)
             if not found and long and final:
                 # No more of a header will come, as where the snap length cuts it
-                whole = next((start for start in starts if may_be_long(data, start, end, kinds)), None)
-                found, place = (True, whole) if whole is not None else (found, place)
+                complete = next((start for start in starts if may_be_long(data, start, end, kinds)), None)
+                found, place = (True, complete) if complete is not None else (found, place)
             if found or long or (other and not self.layouts.blind):
                 if found:
                     self.layouts.speaks(side, True)

@@ -17,7 +17,7 @@ from .candidates import fits as fits_so_far
 from .commands import BY_CODE
 from .frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 from .layout_versions import CLASSIC, LONG
-from .resync import LONG_TOLD, READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
+from .resync import LONG_MINIMUM, READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
 
 PORT = 8090
 
@@ -94,7 +94,7 @@ def _cannot_begin(side: SideView) -> bool:
         return False
     data = side.runs[0][1]
     end = len(data)
-    classic = end < LONG_TOLD or (long_header(data, 0, end) == 0 and not may_be_long(data, 0, end, (REQUEST,)))
+    classic = end < LONG_MINIMUM or (long_header(data, 0, end) == 0 and not may_be_long(data, 0, end, (REQUEST,)))
     return classic and request_size(data, 0, end) < 0
 
 

@@ -15,7 +15,7 @@ from . import frames
 from .candidates import STATING, Candidates, Placement
 from .checksums import Check, checks, request_checksum
 from .frame_redaction import hide
-from .frames import HEADER, OLD_LOGIN_CODE, PLAIN, CommandTable, Read
+from .frames import DEFAULT_STYLE, HEADER, OLD_LOGIN_CODE, CommandTable, Read
 from .info import topic_of
 from .statuses import possible_names
 
@@ -46,7 +46,7 @@ def _plans(style: Style, detail: bool) -> dict[tuple[CommandTable, str, bool], P
 class FrameDecoder:
     """Decodes frames, hides what may be a secret in them, and takes in what they say of their sides."""
 
-    DERIVED = ("style", "plain", "detail", "plans")
+    DERIVED = ("style", "default_style", "detail", "plans")
 
     def __init__(self, layouts: Candidates, context: Context) -> None:
         self.layouts = layouts
@@ -58,7 +58,7 @@ class FrameDecoder:
     def prepare(self) -> None:
         options = self.context.options
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
-        self.plain = self.style == PLAIN
+        self.default_style = self.style == DEFAULT_STYLE
         self.detail = options.detail
         self.plans = _plans(self.style, self.detail)
 
@@ -83,7 +83,7 @@ class FrameDecoder:
         plan = self.plans.get((table, layout, asks)) or self._plan(table, layout, asks)
         if plan.read is None or damage is not None:
             fields = None
-        elif fields is None or not self.plain:
+        elif fields is None or not self.default_style:
             try:
                 fields = plan.read(data, start, end)
             except UNREADABLE:
@@ -123,7 +123,7 @@ class FrameDecoder:
         """Return name, id, and whether it is refused, of a message whose content decides one of these; keep what it says of its side."""
         asked, table, layout = placed.asked, placed.table, placed.layout
         if name == "get_stats" or (complete and name in STATING):
-            self.layouts.hear(fields)
+            self.layouts.keep_version(fields)
         # text where it is hidden
         ident = fields.get("request") if table.long and type(fields.get("request")) is int else None
         if table in frames.OTHERS:
@@ -163,5 +163,5 @@ class FrameDecoder:
         name = form.name if table.code is not None else table.name
         if damage is not None and name in STATING and walked.fault is not None and "trailing" not in walked.fields:
             # what there is of it is as it should be
-            self.layouts.hear(walked.fields)
+            self.layouts.keep_version(walked.fields)
         return name, walked

@@ -13,7 +13,7 @@ from itertools import islice
 
 from ..records import Frame
 from . import frames
-from .candidates import TEXT_LAYOUTS, Asked, Candidates, fits
+from .candidates import TEXT_LAYOUTS, Candidates, PendingRequest, fits
 from .commands import ADVANCING, OPERATIONS, REGISTER
 from .frame_redaction import is_text
 from .frames import EVICTION, HEADER, REPLY, REQUEST, U32_U32, CommandTable
@@ -67,22 +67,22 @@ UNSEEN = "no request for this response was seen"
 MIDDLE = "the pairing is unsure: the beginning was not captured"
 
 
-make_asked = partial(tuple.__new__, Asked)
+make_pending = partial(tuple.__new__, PendingRequest)
 """One of a tuple of its members, for less than the constructor costs."""
 
 
 class OrderTrust:
     """How far the order of frames tells who answers whom, and where bytes are missing, because of which it may not."""
 
-    __slots__ = ("answered", "heard", "lost_answers", "lost_asks", "room", "state", "until")
+    __slots__ = ("answered", "last_answer_loss", "last_client_packet", "last_request_loss", "room", "state", "until")
 
     def __init__(self, from_start: bool) -> None:
         self.state = SURE if from_start else SHAKEN
         self.until = 0
         """What is believed has lasted with a request of a higher running number than this."""
-        self.heard = NEVER
+        self.last_client_packet = NEVER
         """The latest packet with bytes of the client that were looked at one by one, or the one behind a gap of it."""
-        self.lost_asks = self.lost_answers = NEVER
+        self.last_request_loss = self.last_answer_loss = NEVER
         """The packet behind the last bytes that each side's byte stream lacks."""
         self.answered = NEVER
         """The latest packet with a response that came while the pairing was unsure."""
@@ -114,7 +114,7 @@ class OrderTrust:
         """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
         return self.state in (FITTED, BELIEVED, SUPPOSED)
 
-    def noted(self, asked: Asked, size: int, chance: bool) -> Asked:
+    def noted(self, asked: PendingRequest, size: int, chance: bool) -> PendingRequest:
         """A pair that may need a note: little more than the order of frames speaks for it. `chance`: the answer may fit by chance."""
         if asked.number > self.until:
             self.go(LASTED)
@@ -124,21 +124,23 @@ class OrderTrust:
             return asked._replace(notes=(UNSURE,))
         return asked._replace(notes=(MIDDLE,)) if self.state == SUPPOSED else asked
 
-    def lose_asks(self, order: int) -> None:
+    def on_requests_lost(self, order: int) -> None:
         """Requests may be missing that were sent before this packet."""
-        self.lost_asks = max(self.lost_asks, order)
+        self.last_request_loss = max(self.last_request_loss, order)
 
-    def hear(self, order: int) -> None:
+    def on_client_bytes(self, order: int) -> None:
         """Bytes of the client came with this packet, or no more come before it."""
-        if order > self.heard:
-            self.heard = order
+        if order > self.last_client_packet:
+            self.last_client_packet = order
 
     def needs_client_bytes(self, order: int) -> bool:
         """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
-        if self.state != SHAKEN or order <= self.heard:
+        if self.state != SHAKEN or order <= self.last_client_packet:
             return False
         # else the client asked since, and this must be the answer to that
-        return self.heard == NEVER or self.lost_answers > self.heard or self.answered > self.heard
+        return (
+            self.last_client_packet == NEVER or self.last_answer_loss > self.last_client_packet or self.answered > self.last_client_packet
+        )
 
 
 class RequestQueue:
@@ -149,7 +151,7 @@ class RequestQueue:
         self.client = client
         self.from_start = from_start
         self.trust = OrderTrust(from_start)
-        self.open: deque[Asked] = deque()
+        self.open: deque[PendingRequest] = deque()
         self.number = 0
         self.latest = NEVER
         """The packet that completed the last request."""
@@ -161,8 +163,8 @@ class RequestQueue:
         """So many bytes of the server (None: nobody knows) were lost before this packet; whether trust is regained when that is told."""
         trust = self.trust
         certain = size is not None and not trust.unsure and self._skip_answers(size)
-        trust.lost_answers = max(trust.lost_answers, order)
-        trust.hear(self.latest)
+        trust.last_answer_loss = max(trust.last_answer_loss, order)
+        trust.on_client_bytes(self.latest)
         trust.room += 0 if size is None else 1 + size // (HEADER if long else 8)
         return certain
 
@@ -186,7 +188,7 @@ class RequestQueue:
             return not self.layouts.mismatch
         return data[start + 60] == REPLY or (data[start + 60] == EVICTION and not _may_come_unasked(data, start, end))
 
-    def ask(self, frame: Frame, order: int) -> Asked:
+    def ask(self, frame: Frame, order: int) -> PendingRequest:
         """Add a request that was sent with the packet `order`; return what it asks for."""
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
         self.number = number = self.number + 1
@@ -199,7 +201,7 @@ class RequestQueue:
                 code = frames.registered_by(data, start, end, None if damage is None else damage.reason)
             if end - start <= 60 or data[start + 60] != REQUEST:
                 # a frame between replicas
-                return Asked(number, code, operation)
+                return PendingRequest(number, code, operation)
             client = data[start + 128 : start + 144]
             request = int.from_bytes(data[start + 168 : start + 176], "little")
         else:
@@ -208,7 +210,7 @@ class RequestQueue:
                 code = None
             elif code == 32 or (code == 33 and "L0" in self.layouts.candidates):
                 code = frames.meant(code, length)
-        asked = make_asked((number, code, operation, client, request, order, ()))
+        asked = make_pending((number, code, operation, client, request, order, ()))
         if self.pipelined or order >= self.unmatched:
             # else a gap kept it back so long that its answer was handed on
             self.open.append(asked)
@@ -225,7 +227,7 @@ class RequestQueue:
             count += 1
         return count
 
-    def _latest(self, frame: Frame) -> Asked | None:
+    def _latest(self, frame: Frame) -> PendingRequest | None:
         """The request that a response after a loss answers where the client keeps one in flight, having read all answers before.
 
         None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
@@ -236,22 +238,22 @@ class RequestQueue:
         if self.pipelined or not count:
             return None
         orders = [asked.order for asked in islice(self.open, count)]
-        if count > 1 and (orders[-2] >= max(trust.lost_answers, answered) or count - 1 > trust.room or len(set(orders)) < count):
+        if count > 1 and (orders[-2] >= max(trust.last_answer_loss, answered) or count - 1 > trust.room or len(set(orders)) < count):
             # more than one waits, and not because an answer was lost
             self.pipelined = True
             return None
-        if orders[-1] < max(trust.lost_asks, answered):
+        if orders[-1] < max(trust.last_request_loss, answered):
             # behind a response comes the next request first: if it is not here it was lost
             return None
         asked = self.open[count - 1]
         return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, frame, {}) else None
 
-    def _take(self, asked: Asked) -> None:
+    def _remove(self, asked: PendingRequest) -> None:
         """Remove a request, and those before it, which are not answered any more."""
         while self.open.popleft().number != asked.number:
             pass
 
-    def answer(self, frame: Frame) -> Asked:
+    def answer(self, frame: Frame) -> PendingRequest:
         """Find the request that a response answers, and remove it."""
         opened, trust, order = self.open, self.trust, frame.order
         if self.layouts.mismatch:
@@ -265,7 +267,7 @@ class RequestQueue:
             asked = self._latest(frame)
             if asked is None:
                 return self._guess(frame)
-            self._take(asked)
+            self._remove(asked)
             trust.go(ALONE if self.from_start else FIRST, asked.number)
         else:
             asked = opened[0]
@@ -277,7 +279,7 @@ class RequestQueue:
             del opened[0]
         return asked if trust.state == SURE else trust.noted(asked, frame.end - frame.start, self._chance)
 
-    def _guess(self, frame: Frame) -> Asked:
+    def _guess(self, frame: Frame) -> PendingRequest:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
         count = min(TRIED, self._asked_before(frame.order))
         known: dict[CommandTable, bool] = {}
@@ -287,8 +289,8 @@ class RequestQueue:
             return unasked(UNSURE)
         # Behind one that the client keeps in flight, older ones are not answered any more
         asked = fitting[0 if self.pipelined else -1]
-        sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.lost_asks
-        self._take(asked)
+        sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.last_request_loss
+        self._remove(asked)
         if not sure or self._chance or not (self.from_start or self.trust.until):
             # in the middle, a request that was not captured may be the one
             asked = asked._replace(notes=(UNSURE,))
@@ -299,9 +301,9 @@ class RequestQueue:
     @property
     def _chance(self) -> bool:
         """Whether answers may fit requests by chance: several are in flight, and some of them may not be here."""
-        return self.pipelined and not (self.from_start and self.trust.lost_asks == NEVER)
+        return self.pipelined and not (self.from_start and self.trust.last_request_loss == NEVER)
 
-    def _can_answer(self, asked: Asked, frame: Frame, known: dict[CommandTable, bool]) -> bool:
+    def _can_answer(self, asked: PendingRequest, frame: Frame, known: dict[CommandTable, bool]) -> bool:
         """Whether some layout reads a response as that to this request; `known`: what was found out about this response before."""
         for table in self.layouts.tables(frame, asked):
             if table not in known:
@@ -310,7 +312,7 @@ class RequestQueue:
                 return True
         return False
 
-    def _long_answer(self, frame: Frame) -> Asked:
+    def _long_answer(self, frame: Frame) -> PendingRequest:
         opened, trust = self.open, self.trust
         data, start, end, order = frame.data, frame.start, frame.end, frame.order
         if end - start < 209:
@@ -334,7 +336,7 @@ class RequestQueue:
         if trust.unsure:
             latest = self._latest(frame)
             if latest is not None and _echoes(latest, client, request, operation):
-                self._take(latest)
+                self._remove(latest)
                 trust.go(ALONE, latest.number)
                 return latest
         elif len(opened) > 1 and opened[1].order < order:
@@ -350,11 +352,11 @@ class RequestQueue:
         if echoing and (trust.unsure or len(echoing) == 1):
             known: dict[CommandTable, bool] = {}
             asked = next((asked for asked in echoing if self._can_answer(asked, frame, known)), echoing[0])
-            if operation in ADVANCING and len(echoing) == 1 and any(client[4:]) and asked.order >= trust.lost_asks:
+            if operation in ADVANCING and len(echoing) == 1 and any(client[4:]) and asked.order >= trust.last_request_loss:
                 trust.go(ECHOED)
-            self._take(asked)
+            self._remove(asked)
             return asked._replace(notes=(UNSURE,)) if trust.unsure else asked
-        if trust.lost_asks != NEVER or not self.from_start:
+        if trust.last_request_loss != NEVER or not self.from_start:
             # Its request is not here
             trust.go(LOST)
         if trust.unsure:
@@ -363,7 +365,7 @@ class RequestQueue:
             return self._oldest("evicts another client than the one that waits")
         return self._oldest(f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits")
 
-    def _oldest(self, *notes: str) -> Asked:
+    def _oldest(self, *notes: str) -> PendingRequest:
         """The request that has waited longest is answered."""
         if not self.open:
             return unasked(*notes)
@@ -378,12 +380,12 @@ def sent(frame: Frame) -> int:
     return frame.order if frame.damage is None else frame.began
 
 
-def unasked(*notes: str, code: int | None = None, operation: int | None = None) -> Asked:
+def unasked(*notes: str, code: int | None = None, operation: int | None = None) -> PendingRequest:
     """What a response answers whose request is not known."""
-    return Asked(0, code, operation, notes=notes)
+    return PendingRequest(0, code, operation, notes=notes)
 
 
-def _echoes(asked: Asked, client: bytes, request: int | None, operation: int | None) -> bool:
+def _echoes(asked: PendingRequest, client: bytes, request: int | None, operation: int | None) -> bool:
     """Whether a reply's header can be that of the answer to this request; that of an eviction names the client alone."""
     if any(client[4:]) and client != asked.client:
         return False

@@ -10,7 +10,7 @@ from ..dissector import SEARCH_WINDOW
 from ..work_budget import STEP, WorkBudget
 from . import frames
 from .commands import BY_CODE, OPERATION_LABELS
-from .frames import EVICTION, HEADER, PLAIN, REPLY, REQUEST, U32, U32_U32
+from .frames import DEFAULT_STYLE, EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
 from .layout_versions import CLASSIC
 from .statuses import NAMES
 
@@ -23,7 +23,7 @@ SCANNED, READ = 3, 16
 LIMIT = 64 << 20
 """No frame is longer."""
 
-SEND, TOLD = 101, 1_024
+SEND, SEND_PREFIX = 101, 1_024
 """The code of the only requests that are large, and bytes in which one says where its messages go."""
 
 PARTITIONS, SMALLEST = 1 << 16, 40
@@ -31,7 +31,7 @@ PARTITIONS, SMALLEST = 1 << 16, 40
 
 _POLLED = Struct("<IIIQI").unpack_from
 
-LONG_TOLD = 61
+LONG_MINIMUM = 61
 """Bytes of a header of 256 that tell its frame: up to the command."""
 
 EXACT: dict[int, int] = dict.fromkeys((1, 10, 12, 20, 22, 39, 41, 201), 4) | {21: 8}
@@ -64,7 +64,7 @@ def long_header(data: bytes, at: int, end: int) -> int | None:
 
 def may_be_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> bool:
     """Whether data[at:end] may begin with a header of 256 bytes of these kinds, by what there is of it: up to its command byte at least."""
-    if end - at < LONG_TOLD or data[at + 60] not in kinds or not HEADER <= U32(data, at + 48)[0] <= LIMIT:
+    if end - at < LONG_MINIMUM or data[at + 60] not in kinds or not HEADER <= U32(data, at + 48)[0] <= LIMIT:
         return False
     # Checksums (which only one day may be there), the release, and what is reserved
     return not any(data[at : at + 32]) and not any(data[at + 56 : at + 60]) and not any(data[at + 62 : min(end, at + 128)])
@@ -122,10 +122,14 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
 
 def sends(layouts: Iterable[str], data: bytes, start: int, end: int, work_budget: WorkBudget) -> bool:
     """Whether a request that goes on behind these bytes says in some layout where messages go, and goes on to these."""
-    if U32_U32(data, start)[1] != SEND or not work_budget.spend(READ * TOLD):
+    if U32_U32(data, start)[1] != SEND or not work_budget.spend(READ * SEND_PREFIX):
         return False
     tables = {frames.ask(SEND, layout) for layout in layouts}
-    faults = [table.walk(data, start, min(end, start + TOLD), PLAIN, "more follows")[1].fault for table in tables if table is not None]
+    faults = [
+        table.walk(data, start, min(end, start + SEND_PREFIX), DEFAULT_STYLE, "more follows")[1].fault
+        for table in tables
+        if table is not None
+    ]
     return any(fault is not None and fault.field.startswith(("indexes", "messages")) for fault in faults)
 
 

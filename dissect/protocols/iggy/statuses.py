@@ -276,7 +276,7 @@ NAMES: Mapping[int, str] = {
 }
 """Names with the release they hold from, until the next one of the line; none given: from the first on; "-": taken away."""
 
-STATUSES_KEPT = 1_024
+MAX_STATUSES = 1_024
 """Names that are remembered: a frame may have any status."""
 
 _ENTRY = re.compile(r"(\S+)(?: \(from (\S+)\))?")
@@ -287,7 +287,7 @@ def version(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
-@lru_cache(STATUSES_KEPT)
+@lru_cache(MAX_STATUSES)
 def possible_names(layout: str, code: int) -> Sequence[str]:
     """Return the names that a code has within the releases of a layout; none where it is not known."""
     if not code:

@@ -24,7 +24,7 @@ PAIR, DESCRIBED = 3, 2
 DEPTH_LIMIT = 48
 """Levels of nesting that are followed. Real messages have fewer than ten."""
 
-BARE_SHOWN = 16
+MAX_EMPTY_ITEMS = 16
 """Items of an array that take no bytes are shown one by one up to so many."""
 
 Render = Callable[[bytes], Any]
@@ -169,9 +169,9 @@ def _section(reader: _Reader, at: int, end: int, index: int, depth: int) -> tupl
     name = SECTIONS.get(descriptor)
     if name is None or at >= end:
         raise NotAmqp("unknown section")
-    whole = 0
+    outer = 0
     if spans is not None:
-        whole = len(spans)
+        outer = len(spans)
         spans.put(f"sections[{index}]", begin, 0, None, depth, False, name)
         spans.put("descriptor", begin, at - begin, descriptor, depth + 1, True, name)
     reader.section = name
@@ -185,7 +185,7 @@ def _section(reader: _Reader, at: int, end: int, index: int, depth: int) -> tupl
         elif kind != _DECLARED.get(name, "map"):
             raise NotAmqp(f"{kind} where {_DECLARED.get(name, 'map')} belongs")
     if spans is not None:
-        spans.end_at(whole, at - begin)
+        spans.end_at(outer, at - begin)
     return {"section": name, "value": value}, at
 
 
@@ -290,9 +290,9 @@ class _Reader:
         if level >= DEPTH_LIMIT:
             raise NotAmqp(f"values are nested deeper than {DEPTH_LIMIT} levels")
         spans = self.spans
-        whole = 0
+        outer = 0
         if spans is not None:
-            whole = len(spans)
+            outer = len(spans)
             spans.put(name, begin, 0, None, depth, False)
         level += 1
         value: Any
@@ -337,17 +337,17 @@ class _Reader:
         else:
             raise NotAmqp(f"type 0x{code:02x} is not known")
         if spans is not None:
-            spans.end_at(whole, stop - begin, kind)
+            spans.end_at(outer, stop - begin, kind)
         return kind, value, stop
 
     def map(self, at: int, stop: int, count: int, depth: int, level: int) -> tuple[int, list[dict[str, Any]]]:
         if count % 2:
             raise NotAmqp(f"a map of {count} keys and values")
         symbols = self.symbol_keys and level == 1
-        take, typed = self.values.spend, self.typed
+        spend, typed = self.values.spend, self.typed
         pairs = []
         for _ in range(count // 2):
-            if not take(PAIR):
+            if not spend(PAIR):
                 self.stop(count)
                 break
             kind, key, at = typed(at, stop, "key", depth + 1, level)
@@ -372,16 +372,16 @@ class _Reader:
             self.spans.put("array", begin, at - begin, count, depth + 1, True, f"{count} items")
         if self.stopped is not None:
             return at, []
-        bare = code in _BARE
-        if count > stop - at and not bare:
+        empty = code in _EMPTY_TYPES
+        if count > stop - at and not empty:
             raise NotAmqp(f"an array of {count} items in {stop - at} bytes")
         each = 1 + DESCRIBED * len(descriptor)
-        take = self.values.spend_empty if bare else self.values.spend
+        spend = self.values.spend_empty if empty else self.values.spend
         values: list[Any] = []
-        if bare and count > BARE_SHOWN:
+        if empty and count > MAX_EMPTY_ITEMS:
             return self.alike(code, at, stop, count, descriptor, depth, level)
         for index in range(count):
-            if not take(each):
+            if not spend(each):
                 self.stop(count)
                 break
             kind, value, at = self.typed(at, stop, f"[{index}]", depth + 1, level, code)
@@ -535,7 +535,7 @@ _VARIABLE = {
     0xB3: ("symbol", True),
 }
 
-_BARE = frozenset(code for code, (_, _, width) in _SCALARS.items() if not width)
+_EMPTY_TYPES = frozenset(code for code, (_, _, width) in _SCALARS.items() if not width)
 """Types whose values take no bytes in an array."""
 
 _COMPOUND_CODES = {0xC0: "list", 0xD0: "list", 0xC1: "map", 0xD1: "map", 0xE0: "array", 0xF0: "array"}

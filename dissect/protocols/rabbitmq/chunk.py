@@ -37,7 +37,7 @@ MAGIC = 0x50
 EARLIEST = 1 << 40
 """The least time that is told from an epoch, a moment of 2004 in milliseconds."""
 
-TRIED_UNPACKED, TRIED_BARE = 1 << 16, 1 << 10
+TRIAL_UNPACKED_BYTES, TRIAL_EMPTY_VALUES = 1 << 16, 1 << 10
 """Bytes that are unpacked, besides a hundred for each byte, and values without bytes, where a frame is only tried as a layout."""
 
 ENTRY_HEAD, LEADING = 24, 16
@@ -579,8 +579,8 @@ def _by_hand(
 
     def read(data: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
         # Of these bytes is not known that they are a frame
-        reader = EntryReader(form_of(data, at, end), at, RENDER[style.bytes_as], None, ValueQuota(style.values, TRIED_BARE))
-        reader.budget = min(reader.budget, TRIED_UNPACKED + 100 * (end - at))
+        reader = EntryReader(form_of(data, at, end), at, RENDER[style.bytes_as], None, ValueQuota(style.values, TRIAL_EMPTY_VALUES))
+        reader.budget = min(reader.budget, TRIAL_UNPACKED_BYTES + 100 * (end - at))
         into = make()
         at = fill(reader, data, at, end, into, "", 0)
         if reader.counted:

@@ -21,9 +21,9 @@ from . import layouts, layouts_draft, sasl_redaction
 from .chunk import EntryReader
 from .chunk_docs import ADDED, DRAFT_PARTS, PARTS
 from .compare_rules import COMPARE_RULES
-from .fast_decode import PlainLayouts, plain_layouts
+from .fast_decode import FastLayouts, fast_layouts
 from .frame_redaction import GuardedFrame as Read
-from .frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
+from .frame_redaction import has_challenge, hide, hide_rest, is_chunk, read_login
 from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from .heuristic import probe_current, probe_draft
 from .info import alarms, info, traffic
@@ -32,7 +32,7 @@ from .publishers import Publishers
 from .sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
 from .scrub_rules import SCRUB_RULES
 
-_BODIED = frozenset(("Publish", "Deliver"))
+_WITH_BODIES = frozenset(("Publish", "Deliver"))
 """Messages that hold those of the user."""
 
 _NONE: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ _DECLARES = {"DeclarePublisher": _PUBLISHER, "Subscribe": _SUBSCRIPTION}
 _DELETES = {"DeletePublisher": _PUBLISHER, "Unsubscribe": _SUBSCRIPTION}
 """What deletes one."""
 
-_SPEAKS_OF = {
+_REFERS_TO = {
     **dict.fromkeys(("Publish", "PublishConfirm", "PublishError", "DeletePublisher"), _PUBLISHER),
     **dict.fromkeys(("Deliver", "Credit", "ConsumerUpdate", "Unsubscribe"), _SUBSCRIPTION),
 }
@@ -108,17 +108,17 @@ class StreamDissector(Dissector):
     header_size = 8
     reuse = "queue"
     closing = "Close"
-    DERIVED = ("bodies", "unasked", "style", "layouts", "frame")
+    DERIVED = ("bodies", "unwanted", "style", "layouts", "frame")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
-    lead: ClassVar[int]
+    frames_before_login: ClassVar[int]
     """So many frames a client sends before SaslAuthenticate."""
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
         self.phase = Phase.FRESH if context.from_start else Phase.OPEN
-        self.guard = SaslRedaction(context.from_start, self.lead, self.options.show_secrets)
+        self.guard = SaslRedaction(context.from_start, self.frames_before_login, self.options.show_secrets)
         self.ahead = _NONE
         """What was answered before it was seen to be asked."""
         self.frame_max = UNLIMITED
@@ -130,16 +130,16 @@ class StreamDissector(Dissector):
     def prepare(self) -> None:
         options = self.options
         full = options.bodies or options.detail
-        self.unasked = _NONE
+        self.unwanted = _NONE
         """The messages that nobody asks for."""
-        self.bodies = _BODIED if full else _NONE
+        self.bodies = _WITH_BODIES if full else _NONE
         """Those whose bodies are decoded."""
         if full and options.wanted is not None:
             head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
-            self.unasked = _unasked(self.language, head, options.wanted)
-            self.bodies -= self.unasked
+            self.unwanted = _unwanted(self.language, head, options.wanted)
+            self.bodies -= self.unwanted
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
-        self.layouts: tuple[PlainLayouts, PlainLayouts] | None = None
+        self.layouts: tuple[FastLayouts, FastLayouts] | None = None
         """By side, the layouts of frames that need no closer look."""
         self.frame: Any = None
         """The one that is decoded."""
@@ -148,8 +148,8 @@ class StreamDissector(Dissector):
     def _choose_layouts(self) -> None:
         """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
         detail = self.options.detail
-        if self.client is not None and (self.unasked or not detail):
-            client, server = plain_layouts(self.language, self.style, self.bodies, self.unasked if detail else None)
+        if self.client is not None and (self.unwanted or not detail):
+            client, server = fast_layouts(self.language, self.style, self.bodies, self.unwanted if detail else None)
             self.layouts = (server, client) if self.client else (client, server)
 
     # Framing
@@ -233,9 +233,9 @@ class StreamDissector(Dissector):
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         (word,) = _WORD(data, start)
         if self.client is None and damage is None:
-            self._tell_client(side, word, data, start, end)
+            self._infer_client(side, word, data, start, end)
         read = Read(side, data, start, end, word, None if damage is None else damage.reason)
-        layout, read.odd = self._layout_of(side, word, data, start, end)
+        layout, read.wrong_side = self._layout_of(side, word, data, start, end)
         if layout is None:
             self._read_unknown(read)
         else:
@@ -247,7 +247,7 @@ class StreamDissector(Dissector):
         if layout is not None:
             number = self.language.numbers[layout.name]
             ident, outcome, role, key = meaning_of(layout)(self, side, number, as_read if read.sound else read.fields)
-            if read.odd is not None:
+            if read.wrong_side is not None:
                 # Whoever is right about the direction, this answers nothing and waits for nothing.
                 outcome, role, key = None, NONE, None
             elif shown and layout in FOLLOWS:
@@ -265,17 +265,17 @@ class StreamDissector(Dissector):
         if layout in self.language.heads:
             frame.fields, frame.spans, frame.notes, frame.fault = self._read_entries(layout, data, start, end, missing)
         else:
-            fields = None if missing or self.options.detail else _plainly(layout, self.style, frame)
+            fields = None if missing or self.options.detail else _decode_fast(layout, self.style, frame)
             if fields is not None:
                 frame.fields = fields
             else:
                 frame.fields, frame.spans, frame.notes, frame.fault = fast_walk(layout, data, start, end, self.style, missing)
         if "mechanism" in frame.fields:
             read_login(frame, self.style, frame.side == self.client)
-        if frame.odd is not None:
-            frame.notes.append(frame.odd)
-        frame.whole = (frame.fault is None or type(frame.fault) is Limited) and "trailing" not in frame.fields
-        frame.sound = frame.whole and frame.odd is None
+        if frame.wrong_side is not None:
+            frame.notes.append(frame.wrong_side)
+        frame.well_formed = (frame.fault is None or type(frame.fault) is Limited) and "trailing" not in frame.fields
+        frame.sound = frame.well_formed and frame.wrong_side is None
 
     def _read_unknown(self, frame: Read) -> None:
         """A frame whose key or version is not known."""
@@ -313,20 +313,20 @@ class StreamDissector(Dissector):
         """Whether a frame may be shown where it stands, which it may change."""
         side, data, start, end, layout = frame.side, frame.data, frame.start, frame.end, frame.layout
         # Without its beginning a connection may be the other way round
-        astray = frame.odd is not None and not self.guard.loose
+        astray = frame.wrong_side is not None and not self.guard.loose
         name = "" if layout is None or astray else frame.name
         of_server = self.client is not None and side != self.client
-        certain = frame.whole and not astray
+        certain = frame.well_formed and not astray
         login = not (of_server and certain) and (
             sasl_redaction.is_login(data, start, end)
-            or self.language.holds.search(data, start + 8, end) is not None
+            or self.language.login_inside.search(data, start + 8, end) is not None
             or (layout is None and frame.name == "SaslAuthenticate")
         )
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
         code = self.language.challenge
         if of_server and (
             (name != "SaslAuthenticate" and sasl_redaction.is_challenge(data, start, end, code))
-            or (self.frame.spread and holds_challenge(frame))
+            or (self.frame.spread and has_challenge(frame))
         ):
             login, certain = True, False
         seen = SeenFrame(name, certain, self.guard.trusted[side], login, self.frame.began, self.frame.spread, self.parser.current)
@@ -335,11 +335,11 @@ class StreamDissector(Dissector):
         self.guard.trusted[side] = frame.sound and not short
         if of_server:
             accepts = name in ("Tune", "Open") or (name == "SaslAuthenticate" and frame.fields.get("response_code_label") == "OK")
-            return self.guard.hear(seen, accepts)
+            return self.guard.on_server_frame(seen, accepts)
         doubtful = name != "SaslAuthenticate" and sasl_redaction.may_be_login(data, start, end)
         return self.guard.shows(seen, self.phase is Phase.FRESH, doubtful)
 
-    def _tell_client(self, side: int, word: int, data: bytes, start: int, end: int) -> None:
+    def _infer_client(self, side: int, word: int, data: bytes, start: int, end: int) -> None:
         """A frame without flaw that only one of the two sends says which side is the client."""
         asks, answers = word in self.language.client, word in self.language.server
         if asks != answers:
@@ -382,7 +382,7 @@ class StreamDissector(Dissector):
     def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: Role, key: Any) -> str | None:
         """Return the stream that a message names; and keep what it declares or deletes."""
         streams, order = self.streams, self.completed
-        named = _SPEAKS_OF.get(name)
+        named = _REFERS_TO.get(name)
         if named is not None and named in fields:
             if name in _DELETES and role == REQUEST:
                 streams.delete(key, (named, fields[named]), order)
@@ -430,7 +430,7 @@ class StreamDissector(Dissector):
         return fields, reader.spans or [], reader.notes(), fault
 
 
-def _unasked(language: Language, head: Head, wanted: Callable[[Head], bool]) -> frozenset[str]:
+def _unwanted(language: Language, head: Head, wanted: Callable[[Head], bool]) -> frozenset[str]:
     return frozenset(language.numbers) - {
         one.name
         for side in (language.client, language.server)
@@ -440,7 +440,7 @@ def _unasked(language: Language, head: Head, wanted: Callable[[Head], bool]) -> 
     }
 
 
-def _plainly(layout: Layout, style: Style, frame: Read) -> dict[str, Any] | None:
+def _decode_fast(layout: Layout, style: Style, frame: Read) -> dict[str, Any] | None:
     """The fields of a frame of which there is nothing to say, or None."""
     try:
         fields = decoder(layout, style)(frame.data, frame.start, frame.end)
@@ -455,7 +455,7 @@ class RabbitmqStreamDissector(StreamDissector):
     protocol = "rabbitmq-stream"
     language = CURRENT_LANGUAGE
     handshake = HANDSHAKE
-    lead = 2
+    frames_before_login = 2
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
@@ -478,7 +478,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
     protocol = "rabbitmq-stream-draft"
     language = DRAFT_LANGUAGE
     handshake = DRAFT_HANDSHAKE
-    lead = 1
+    frames_before_login = 1
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
@@ -515,7 +515,7 @@ PROTOCOL = LoadedProtocol(
     _TEXT,
     ADDED,
     code=("response_code",),
-    login=CURRENT_LANGUAGE.holds,
+    login=CURRENT_LANGUAGE.login_inside,
     compare_rules=COMPARE_RULES,
     scrub_rules=SCRUB_RULES,
     alarms=alarms(layouts.LAYOUTS),
@@ -531,7 +531,7 @@ DRAFT = LoadedProtocol(
     "of Subscribe. Told from later versions by the version 0 in every frame.",
     ADDED,
     code=("response_code",),
-    login=DRAFT_LANGUAGE.holds,
+    login=DRAFT_LANGUAGE.login_inside,
     compare_rules=COMPARE_RULES,
     scrub_rules=SCRUB_RULES,
     alarms=alarms(layouts_draft.LAYOUTS),

@@ -29,7 +29,7 @@ Reader = Callable[[bytes, int, int], "Fields | None"]
 """Reads a frame; None, or one of `UNREADABLE`, where it takes a closer look."""
 
 
-class PlainLayout(NamedTuple):
+class FastLayout(NamedTuple):
     """A layout that its key and version tell, what reads a frame of it that has no flaw, and what that means."""
 
     name: str
@@ -95,7 +95,7 @@ def _entries_reader(language: Language, layout: Layout, style: Style, bodies: bo
     return read
 
 
-class PlainLayouts(dict[bytes, "PlainLayout | None"]):
+class FastLayouts(dict[bytes, "FastLayout | None"]):
     """The layouts of what a side sends, by the bytes of a frame that say what it is; None for all that takes a closer look. Each is made
     when it is first asked for."""
 
@@ -107,7 +107,7 @@ class PlainLayouts(dict[bytes, "PlainLayout | None"]):
         self.bodies = bodies
         self.only = only
 
-    def __missing__(self, word: bytes) -> PlainLayout | None:
+    def __missing__(self, word: bytes) -> FastLayout | None:
         layout, *others = self.table.get(int.from_bytes(word, "big"), (None,))
         # The draft answers Unsubscribe under the key of Subscribe
         if layout is None or others or layout is layouts_draft.SUBSCRIBE_RESPONSE or layout.name in _OF_LOGIN:
@@ -122,15 +122,13 @@ class PlainLayouts(dict[bytes, "PlainLayout | None"]):
         else:
             read = decoder(layout, self.style)
         number = self.language.numbers[layout.name]
-        self[word] = made = PlainLayout(layout.name, layout.kind, number, read, meaning_of(layout), FOLLOWS.get(layout))
+        self[word] = made = FastLayout(layout.name, layout.kind, number, read, meaning_of(layout), FOLLOWS.get(layout))
         return made
 
 
 @cache
-def plain_layouts(
-    language: Language, style: Style, bodies: frozenset[str], only: frozenset[str] | None
-) -> tuple[PlainLayouts, PlainLayouts]:
+def fast_layouts(language: Language, style: Style, bodies: frozenset[str], only: frozenset[str] | None) -> tuple[FastLayouts, FastLayouts]:
     """Those of what a client and what a server sends. `bodies`: the messages whose bodies are decoded; `only`: those that are read so, if
     not all are."""
-    client, server = (PlainLayouts(language, table, style, bodies, only) for table in (language.client, language.server))
+    client, server = (FastLayouts(language, table, style, bodies, only) for table in (language.client, language.server))
     return client, server

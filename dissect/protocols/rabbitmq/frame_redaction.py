@@ -32,9 +32,9 @@ class GuardedFrame(msgspec.Struct):
     missing: str | None
     """Why bytes of it are not there."""
     layout: Layout | None = None
-    odd: str | None = None
+    wrong_side: str | None = None
     """That only the other side sends it."""
-    whole: bool = False
+    well_formed: bool = False
     """It has a layout and reads as that without a flaw."""
     sound: bool = False
     """And its side sends it."""
@@ -71,15 +71,15 @@ def is_chunk(frame: GuardedFrame, language: Language) -> bool:
     """Whether what is there of a Deliver is one, certainly."""
     assert frame.layout is not None
     length = _U32(frame.data, frame.start)[0] + 4
-    return language.tells([frame.layout], frame.data, frame.start, frame.end) and language.fits(
+    return language.is_identified([frame.layout], frame.data, frame.start, frame.end) and language.fits(
         frame.layout, frame.data, frame.start, frame.end, length
     )
 
 
-def holds_challenge(frame: GuardedFrame) -> bool:
+def has_challenge(frame: GuardedFrame) -> bool:
     """Whether an answer to SaslHandshake or SaslAuthenticate has bytes of a challenge where it names mechanisms or has its code."""
     fields = frame.fields
-    wrong_code = frame.name == "SaslAuthenticate" and not frame.whole and fields.get("response_code_label", "") is None
+    wrong_code = frame.name == "SaslAuthenticate" and not frame.well_formed and fields.get("response_code_label", "") is None
     return wrong_code or not all(map(is_mechanism, fields.get("mechanisms", ())))
 
 
@@ -90,7 +90,7 @@ def hide(frame: GuardedFrame, style: Style, trusted: bool, spread: bool) -> None
     login = sasl_redaction.mechanism_size(frame.data, start, end) > 0
     if layout is None and not (trusted and (login or not (spread or frame.missing))):
         frame.name, frame.kind, frame.notes = "unknown", "one_way", []
-        shape = layouts.HIDDEN_WHOLE
+        shape = layouts.HIDDEN_FRAME
     elif end - start < MECHANISM_AT or (frame.sound and layout is not None and layouts.CORRELATION_ID not in layout.fields):
         shape = layouts.HIDDEN_SHORT
     else:
@@ -100,7 +100,7 @@ def hide(frame: GuardedFrame, style: Style, trusted: bool, spread: bool) -> None
         body = frame.spans[-1].offset if frame.spans[-1].secret else end - start
         frame.fault = Fault("body", body, f"cannot be read as {frame.name}")
     if layout is not None:
-        frame.notes = [] if frame.odd is None else [frame.odd]
+        frame.notes = [] if frame.wrong_side is None else [frame.wrong_side]
     frame.notes.append(HIDDEN)
 
 

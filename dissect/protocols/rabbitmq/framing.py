@@ -48,7 +48,7 @@ Table = dict[int, tuple[Layout, ...]]
 """Layouts by key and version (one number)."""
 
 _HEAD = Struct(">II").unpack_from
-_PLAIN = Style()
+_DEFAULT_STYLE = Style()
 
 
 class Language:
@@ -73,7 +73,7 @@ class Language:
         "delivered",
         "forms",
         "heads",
-        "holds",
+        "login_inside",
         "mark",
         "numbers",
         "pattern",
@@ -108,7 +108,7 @@ class Language:
         self.numbers = {name: number for number, name in commands.items()}
         self.accepted = accepted
         self.challenge = max(accepted)
-        self.holds = re.compile(re.escape(word_of(authenticate).to_bytes(4, "big")) + sasl_redaction.HOLDS, re.DOTALL)
+        self.login_inside = re.compile(re.escape(word_of(authenticate).to_bytes(4, "big")) + sasl_redaction.LOGIN_INSIDE, re.DOTALL)
         every = {layout for table in (self.client, self.server) for each in table.values() for layout in each}
         self.bounds = {layout: _bounds(layout) for layout in every}
         self.costs = {layout: NUMBERS if _has_but(layout, Number, Fixed, Array) else READ for layout in every}
@@ -198,14 +198,14 @@ class Language:
                 return end
         return at
 
-    def tells(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
+    def is_identified(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
         """Whether a frame that is not whole is certain all the same: the header of a chunk is long and full of sizes."""
         needed = self.forms[-1].header.size
         return any(layout in self.delivered and end - at >= self.heads[layout].size + needed for layout in layouts)
 
-    def goes_on(self, layouts: list[Layout], data: bytes, at: int, end: int, length: int, work_budget: WorkBudget) -> bool:
+    def continues(self, layouts: list[Layout], data: bytes, at: int, end: int, length: int, work_budget: WorkBudget) -> bool:
         """Whether a frame begins here that is certain though it is never looked at as a whole: a Publish by its first messages."""
-        if self.tells(layouts, data, at, end):
+        if self.is_identified(layouts, data, at, end):
             return True
         if length <= SEARCH_WINDOW:
             return False
@@ -265,7 +265,7 @@ class Language:
             if length > left:
                 if sound >= needed:
                     return YES
-                if self.goes_on(layouts, data, at, end, length, work_budget):
+                if self.continues(layouts, data, at, end, length, work_budget):
                     return NO if inside and final else MAYBE if inside else YES
                 return NO if final else MAYBE if sound else LATER
             work_budget.spend(2 * STEP)
@@ -282,7 +282,7 @@ class Language:
 def is_sound(layout: Layout, data: bytes, start: int, end: int) -> bool:
     """Whether the frame reads as `layout` without anything to say about it."""
     try:
-        return "trailing" not in decoder(layout, _PLAIN)(data, start, end)
+        return "trailing" not in decoder(layout, _DEFAULT_STYLE)(data, start, end)
     except UNREADABLE:
         return False
 

@@ -27,7 +27,7 @@ _HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "
 
 SERVER_PORTS = frozenset((5551, 5552, 5555))
 
-_PLAIN = Style()
+_DEFAULT_STYLE = Style()
 
 _UNSOUND: dict[str, Any] = {"": None}
 """In the place of the fields of a frame that has a flaw."""
@@ -222,7 +222,7 @@ def _follow(side: SideView, position: int, language: Language, client: bool, wor
                 usual = usual and _is_usual(fields)
                 alone = alone or layout.name in _STRICT or (usual and _fills_segments(side, start, at, length, end))
                 names.append(layout.name)
-            elif language.tells(layouts, data, at, end):
+            elif language.is_identified(layouts, data, at, end):
                 first = first or "Deliver, its size agrees with its chunk header"
                 doubt *= 0.08
                 alone = True
@@ -271,13 +271,13 @@ def _read(language: Language, layout: Layout, data: bytes, at: int, end: int, wo
     if not work_budget.spend(language.costs[layout] * (end - at)):
         return None
     try:
-        fields = decoder(layout, _PLAIN)(data, at, end)
+        fields = decoder(layout, _DEFAULT_STYLE)(data, at, end)
     except UnicodeDecodeError:
         if layout.name not in _HANDSHAKE:
             return _UNSOUND
         if not work_budget.spend(4 * READ * (end - at)):
             return None
-        fields, _, _, fault = walk(layout, data, at, end, _PLAIN, None)
+        fields, _, _, fault = walk(layout, data, at, end, _DEFAULT_STYLE, None)
         return fields if fault is None and "trailing" not in fields else _UNSOUND
     except UNREADABLE:
         return _UNSOUND
@@ -288,7 +288,7 @@ def _begins(layout: Layout, data: bytes, at: int, end: int) -> bool:
     """Whether the beginning of a frame, as far as it is there, reads as `layout`."""
     if layout.name in ("Publish", "Deliver"):
         return True
-    fault = walk(layout, data, at, end, _PLAIN, _CUT).fault
+    fault = walk(layout, data, at, end, _DEFAULT_STYLE, _CUT).fault
     return fault is None or fault.reason == _CUT
 
 
@@ -337,11 +337,11 @@ def _fills(count: int, one: str, many: str) -> str:
     return f"{count} {one} fills the frame" if count == 1 else f"{count} {many} fill the frame"
 
 
-def _evidence(names: list[str], first: str, whole: bool) -> tuple[str, ...]:
+def _evidence(names: list[str], first: str, complete: bool) -> tuple[str, ...]:
     evidence = [first]
     if len(names) > 1:
         shown = ", ".join(names[1:4]) + (", ..." if len(names) > 4 else "")
         evidence.append(f"{len(names)} frames follow each other ({shown} next)")
-    if whole:
+    if complete:
         evidence.append("the last frame ends with the data")
     return tuple(evidence)

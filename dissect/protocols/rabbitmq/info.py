@@ -8,7 +8,7 @@ from typing import Any
 from ...layout import Field, Layout
 from ...model import Message
 from ..protocol import Traffic
-from .layouts import CREDIT_KEPT
+from .layouts import CONSUMER_INACTIVE
 
 RUNS = 3
 """Runs of numbers that a line shows before it gives up."""
@@ -221,14 +221,14 @@ ALARMS: dict[str, Callable[[Message], bool]] = {
     "MetadataUpdate": lambda message: True,
     "Metadata": _lacks_a_stream,
     "PublishError": lambda message: True,
-    "Credit": lambda message: message.kind == "response" and message.fields.get("response_code") != CREDIT_KEPT,
+    "Credit": lambda message: message.kind == "response" and message.fields.get("response_code") != CONSUMER_INACTIVE,
 }
 """What is a cause of trouble: a side that hangs up with an error, streams that are gone, messages that are."""
 
 
 def _credited(fields: Fields) -> list[str]:
     more = [f"{fields['credit']:+}"] if "credit" in fields else []
-    kept = ["the consumer is not active"] if fields.get("response_code") == CREDIT_KEPT else []
+    kept = ["the consumer is not active"] if fields.get("response_code") == CONSUMER_INACTIVE else []
     return [f"subscription {fields['subscription_id']}", *more, *kept]
 
 

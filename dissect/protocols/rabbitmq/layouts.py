@@ -156,26 +156,28 @@ class Layouts(NamedTuple):
 
     def request(self, key: int, *fields: Entry, note: str = "") -> Layout:
         """A command that is answered under its correlation id."""
-        return self.bare(key, "request", CORRELATION_ID, *fields, note=note)
+        return self.message(key, "request", CORRELATION_ID, *fields, note=note)
 
     def reply(self, key: int, *fields: Entry, note: str = "") -> Layout:
         """The answer, with a response code."""
-        return self.bare(key | self.mark, "response", CORRELATION_ID, self.code, *fields, note=note)
+        return self.message(key | self.mark, "response", CORRELATION_ID, self.code, *fields, note=note)
 
-    def bare(self, key: int, kind: Kind, *fields: Entry, version: int | None = None, note: str = "") -> Layout:
+    def message(self, key: int, kind: Kind, *fields: Entry, version: int | None = None, note: str = "") -> Layout:
         """A command without correlation id."""
         head = self.head(key, self.version if version is None else version)
         return Layout(self.commands[key & ~self.mark], *head, *fields, kind=kind, key=key, note=note)
 
 
 _CURRENT = Layouts(COMMANDS, 1, "bit 15 marks a response", CODE, RESPONSE)
-_head, request, reply, bare = _CURRENT.head, _CURRENT.request, _CURRENT.reply, _CURRENT.bare
+_head, request, reply, message = _CURRENT.head, _CURRENT.request, _CURRENT.reply, _CURRENT.message
 
 DECLARE_PUBLISHER = request(0x0001, PUBLISHER_ID, PUBLISHER_REFERENCE, STREAM)
 DECLARE_PUBLISHER_RESPONSE = reply(0x0001)
 
-PUBLISH = bare(0x0002, "request", PUBLISHER_ID, Field("published_messages", PUBLISHED), note="answered by PublishConfirm or PublishError")
-PUBLISH_2 = bare(
+PUBLISH = message(
+    0x0002, "request", PUBLISHER_ID, Field("published_messages", PUBLISHED), note="answered by PublishConfirm or PublishError"
+)
+PUBLISH_2 = message(
     0x0002,
     "request",
     PUBLISHER_ID,
@@ -184,9 +186,9 @@ PUBLISH_2 = bare(
     note="version 2, with a filter value for each message; since 3.13",
 )
 
-PUBLISH_CONFIRM = bare(0x0003, "response", PUBLISHER_ID, Field("publishing_ids", Array(u64, i32)), note="may cover many Publish frames")
+PUBLISH_CONFIRM = message(0x0003, "response", PUBLISHER_ID, Field("publishing_ids", Array(u64, i32)), note="may cover many Publish frames")
 
-PUBLISH_ERROR = bare(
+PUBLISH_ERROR = message(
     0x0004,
     "response",
     PUBLISHER_ID,
@@ -210,8 +212,8 @@ SUBSCRIBE = request(
 )
 SUBSCRIBE_RESPONSE = reply(0x0007)
 
-DELIVER = bare(0x0008, "one_way", SUBSCRIPTION_ID, Field("chunk", CHUNK))
-DELIVER_2 = bare(
+DELIVER = message(0x0008, "one_way", SUBSCRIPTION_ID, Field("chunk", CHUNK))
+DELIVER_2 = message(
     0x0008,
     "one_way",
     SUBSCRIPTION_ID,
@@ -221,18 +223,18 @@ DELIVER_2 = bare(
     note="version 2, after the client announced it in ExchangeCommandVersions",
 )
 
-CREDIT = bare(0x0009, "one_way", SUBSCRIPTION_ID, Field("credit", i16, "a uint16 in the document; servers read it as signed"))
-CREDIT_RESPONSE = bare(
+CREDIT = message(0x0009, "one_way", SUBSCRIPTION_ID, Field("credit", i16, "a uint16 in the document; servers read it as signed"))
+CREDIT_RESPONSE = message(
     0x0009 | RESPONSE,
     "response",
     CODE,
     SUBSCRIPTION_ID,
     note="only for an unknown subscription, and with 0x11 for a consumer that is not active; without correlation id",
 )
-CREDIT_KEPT = 0x11
+CONSUMER_INACTIVE = 0x11
 """The code of the answer to Credit for a single active consumer that is not active: nothing is wrong, and the credit counts."""
 
-STORE_OFFSET = bare(0x000A, "one_way", REFERENCE, STREAM, Field("offset", u64))
+STORE_OFFSET = message(0x000A, "one_way", REFERENCE, STREAM, Field("offset", u64))
 
 QUERY_OFFSET = request(0x000B, REFERENCE, STREAM)
 QUERY_OFFSET_RESPONSE = reply(0x000B, Field("offset", u64, "0 on errors"))
@@ -247,7 +249,7 @@ DELETE = request(0x000E, STREAM)
 DELETE_RESPONSE = reply(0x000E)
 
 METADATA = request(0x000F, Field("streams", STRINGS))
-METADATA_RESPONSE = bare(
+METADATA_RESPONSE = message(
     0x000F | RESPONSE,
     "response",
     CORRELATION_ID,
@@ -267,7 +269,7 @@ METADATA_RESPONSE = bare(
     note="without a response code of its own",
 )
 
-METADATA_UPDATE = bare(0x0010, "one_way", Field("code", u16, labels=RESPONSE_CODES, closed=True), STREAM)
+METADATA_UPDATE = message(0x0010, "one_way", Field("code", u16, labels=RESPONSE_CODES, closed=True), STREAM)
 
 PEER_PROPERTIES = request(0x0011, Field("peer_properties", PROPERTIES))
 PEER_PROPERTIES_RESPONSE = reply(0x0011, Field("peer_properties", PROPERTIES))
@@ -291,9 +293,9 @@ SASL_AUTHENTICATE_RESPONSE_32 = reply(
 )
 
 _TUNE = (Field("frame_max", u32, "bytes; 0: no limit"), Field("heartbeat", u32, "seconds; 0: none"))
-TUNE = bare(0x0014, "request", *_TUNE, note="what the server offers")
-TUNE_RESPONSE = bare(0x0014, "response", *_TUNE, note="the client's answer, under the same key: its values hold")
-TUNE_RESPONSE_MARKED = bare(0x0014 | RESPONSE, "response", *_TUNE, note="with the response bit, which servers take as well")
+TUNE = message(0x0014, "request", *_TUNE, note="what the server offers")
+TUNE_RESPONSE = message(0x0014, "response", *_TUNE, note="the client's answer, under the same key: its values hold")
+TUNE_RESPONSE_MARKED = message(0x0014 | RESPONSE, "response", *_TUNE, note="with the response bit, which servers take as well")
 
 OPEN = request(0x0015, Field("virtual_host", STRING))
 OPEN_RESPONSE = reply(0x0015, Optional(Field("connection_properties", PROPERTIES, "on success; advertised_host, advertised_port")))
@@ -301,17 +303,17 @@ OPEN_RESPONSE = reply(0x0015, Optional(Field("connection_properties", PROPERTIES
 CLOSE = request(0x0016, Field("closing_code", u16, labels=RESPONSE_CODES), Field("closing_reason", STRING))
 CLOSE_RESPONSE = reply(0x0016)
 
-HEARTBEAT = bare(0x0017, "one_way")
+HEARTBEAT = message(0x0017, "one_way")
 
 ROUTE = request(0x0018, Field("routing_key", STRING), Field("super_stream", STRING))
 ROUTE_RESPONSE = reply(0x0018, Field("streams", STRINGS))
-ROUTE_RESPONSE_UNMARKED = bare(
+ROUTE_RESPONSE_UNMARKED = message(
     0x0018, "response", CORRELATION_ID, CODE, Field("streams", STRINGS), note="from servers up to 3.11.0, without the response bit"
 )
 
 PARTITIONS = request(0x0019, Field("super_stream", STRING))
 PARTITIONS_RESPONSE = reply(0x0019, Field("streams", STRINGS))
-PARTITIONS_RESPONSE_UNMARKED = bare(
+PARTITIONS_RESPONSE_UNMARKED = message(
     0x0019, "response", CORRELATION_ID, CODE, Field("streams", STRINGS), note="from servers up to 3.11.0, without the response bit"
 )
 
@@ -352,7 +354,7 @@ _BODY = Optional(Field("body", Rest(), "hidden: there may be a password in it", 
 HIDDEN = Layout("hidden", *_head(0, 1), CORRELATION_ID, _BODY, kind="one_way", note="what comes where a password is expected")
 HIDDEN_LOGIN = Layout("hidden", *_head(0, 1), CORRELATION_ID, Field("mechanism", STRING), _BODY, kind="one_way")
 HIDDEN_SHORT = Layout("hidden", *_head(0, 1), _BODY, kind="one_way", note="too short for a correlation id")
-HIDDEN_WHOLE = Layout("hidden", _BODY, kind="one_way", note="perhaps no frame at all")
+HIDDEN_FRAME = Layout("hidden", _BODY, kind="one_way", note="perhaps no frame at all")
 
 CLIENT_LAYOUTS = (
     DECLARE_PUBLISHER,

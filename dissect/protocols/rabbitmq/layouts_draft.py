@@ -53,29 +53,29 @@ SUBSCRIPTION_ID = Field("subscription_id", u32, "chosen by the client")
 
 
 _DRAFT = Layouts(COMMANDS, 0, "the same for request and response", CODE, 0)
-request, reply, bare = _DRAFT.request, _DRAFT.reply, _DRAFT.bare
+request, reply, message = _DRAFT.request, _DRAFT.reply, _DRAFT.message
 
-PUBLISH = bare(0, "request", STREAM, Field("published_messages", DRAFT_PUBLISHED), note="answered by PublishConfirm or PublishError")
-PUBLISH_CONFIRM = bare(1, "response", Field("publishing_ids", Array(u64, i32)))
+PUBLISH = message(0, "request", STREAM, Field("published_messages", DRAFT_PUBLISHED), note="answered by PublishConfirm or PublishError")
+PUBLISH_CONFIRM = message(1, "response", Field("publishing_ids", Array(u64, i32)))
 SUBSCRIBE = request(
     2, SUBSCRIPTION_ID, STREAM, Field("offset", u64), Field("credit", i16, "sent by clients and read by the server, not in the document")
 )
 SUBSCRIBE_RESPONSE = reply(2)
-DELIVER = bare(3, "one_way", SUBSCRIPTION_ID, Field("chunk", DRAFT_CHUNK), note="the version has 16 bits, the document says int32")
-CREDIT = bare(4, "one_way", SUBSCRIPTION_ID, Field("credit", i16))
+DELIVER = message(3, "one_way", SUBSCRIPTION_ID, Field("chunk", DRAFT_CHUNK), note="the version has 16 bits, the document says int32")
+CREDIT = message(4, "one_way", SUBSCRIPTION_ID, Field("credit", i16))
 UNSUBSCRIBE = request(5, SUBSCRIPTION_ID)
 UNSUBSCRIBE_RESPONSE = reply(5, note="an error")
 UNSUBSCRIBE_SUCCESS = Layout(
     "Unsubscribe", *SUBSCRIBE_RESPONSE.fields, kind="response", key=2, note="a success, answered with the key of Subscribe"
 )
-PUBLISH_ERROR = bare(
+PUBLISH_ERROR = message(
     6,
     "response",
     Field("publishing_errors", Array((Field("publishing_id", u64), Field("code", u16, labels=RESPONSE_CODES, closed=True)), i32)),
 )
-METADATA_UPDATE = bare(7, "one_way", Field("code", u16, labels=RESPONSE_CODES, closed=True), STREAM)
+METADATA_UPDATE = message(7, "one_way", Field("code", u16, labels=RESPONSE_CODES, closed=True), STREAM)
 METADATA = request(8, Field("streams", STRINGS), note="the document says that no response is expected; there is one")
-METADATA_RESPONSE = bare(
+METADATA_RESPONSE = message(
     8,
     "response",
     CORRELATION_ID,
@@ -101,8 +101,8 @@ SASL_AUTHENTICATE_RESPONSE = reply(
     10, Optional(Field("sasl_opaque_data", Blob(i32, null=-1), "only with SASL challenge; a 32-bit length", secret=True))
 )
 _TUNE = (Field("frame_max", u32, "bytes; 0: no limit"), Field("heartbeat", u32, "seconds; 0: none"))
-TUNE = bare(11, "request", *_TUNE, note="what the server offers")
-TUNE_RESPONSE = bare(11, "response", *_TUNE, note="the client's answer: its values hold")
+TUNE = message(11, "request", *_TUNE, note="what the server offers")
+TUNE_RESPONSE = message(11, "response", *_TUNE, note="the client's answer: its values hold")
 OPEN = request(12, Field("virtual_host", STRING), note="sent by the client; the document says server")
 OPEN_RESPONSE = reply(12)
 CLOSE = request(
@@ -112,7 +112,7 @@ CLOSE = request(
     note="at least 12 bytes behind the size",
 )
 CLOSE_RESPONSE = reply(13, note="exactly 10 bytes behind the size")
-HEARTBEAT = bare(14, "one_way")
+HEARTBEAT = message(14, "one_way")
 CREATE = request(998, STREAM, Field("arguments", PROPERTIES))
 CREATE_RESPONSE = reply(998)
 DELETE = request(999, STREAM)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...layout import Layout
 from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
 from . import layouts, layouts_draft
-from .layouts import CREDIT_KEPT
+from .layouts import CONSUMER_INACTIVE
 
 if TYPE_CHECKING:
     from .dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
@@ -90,7 +90,7 @@ def _credits(self: StreamDissector, side: int, number: int, fields: Fields) -> M
 def _refuses_credit(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     if "subscription_id" not in fields:
         return _answers(self, side, number, fields)
-    outcome = "answered" if fields.get("response_code") == CREDIT_KEPT else "refused"
+    outcome = "answered" if fields.get("response_code") == CONSUMER_INACTIVE else "refused"
     return None, outcome, RESPONSE, open_key(1 - side, number, fields["subscription_id"])
 
 

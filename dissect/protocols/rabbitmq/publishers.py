@@ -37,7 +37,7 @@ class Publishers(msgspec.Struct):
     """Those that are deleted."""
     declaring: frozenset[int] = _NONE
     """Those that are declared though they exist, as far as is known: they will be taken anew if they were dropped."""
-    hasty: frozenset[int] = _NONE
+    unconfirmed: frozenset[int] = _NONE
     """Those of them that published before the answer was captured, as the new ones they will be."""
     dropped: dict[int, int] = {}
     """How often one was dropped."""
@@ -50,7 +50,7 @@ class Publishers(msgspec.Struct):
         """What its messages and answers to them have in common; `asks`: it publishes."""
         dropped = self.dropped.get(publisher, 0)
         if asks and publisher in self.declaring:
-            self.hasty |= {publisher}
+            self.unconfirmed |= {publisher}
             dropped += 1
         return dropped << 8 | publisher
 
@@ -76,18 +76,18 @@ class Publishers(msgspec.Struct):
             if accepted:
                 self.alive -= {publisher}
         else:
-            if publisher in self.hasty or (accepted and publisher in self.alive):
+            if publisher in self.unconfirmed or (accepted and publisher in self.alive):
                 self._drop(publisher)
-            self.hasty -= {publisher}
+            self.unconfirmed -= {publisher}
             self.declaring -= {publisher}
             if accepted:
                 self.alive |= {publisher}
 
     def lose(self) -> None:
         """Answers may have been missed."""
-        for publisher in self.hasty:
+        for publisher in self.unconfirmed:
             self._drop(publisher)
-        self.hasty = self.deleting = self.declaring = _NONE
+        self.unconfirmed = self.deleting = self.declaring = _NONE
         self.waiting.clear()
 
     def _drop(self, publisher: int) -> None:

@@ -17,10 +17,10 @@ HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "T
 _ALWAYS = frozenset(("PeerProperties", "Heartbeat"))
 _LAST = frozenset(("Tune", "Open"))
 
-LATE = 64
+MAX_WAIT_FRAMES = 64
 """So many frames of a server are waited for a login that it has accepted."""
 
-HOLDS = rb".{4}\x00[\x01-\x14][A-Z0-9_-]"
+LOGIN_INSIDE = rb".{4}\x00[\x01-\x14][A-Z0-9_-]"
 """What follows key and version of SaslAuthenticate, wherever it lies: a frame whose size is wrong may hold it."""
 
 _MECHANISM = re.compile(r"[A-Z0-9_-]{1,20}")
@@ -28,7 +28,7 @@ _LOGIN = re.compile(
     rb"\x00[\x03-\x14](?:(?:AMQ)?PLAIN|EXTERNAL|ANONYMOUS|LOGIN|RABBIT-CR-DEMO|X?OAUTH|SCRAM-|CRAM-|DIGEST-|GS2-|GSSAPI|KERBEROS|NTLM)"
 )
 
-_PLAIN = re.compile(rb"\x00([^\x00]+)\x00[^\x00]+|\x00([^\x00 @]+)\x00|[!-?A-~][^\x00]*\x00([^\x00]+)\x00[^\x00]+")
+_PLAIN_DATA = re.compile(rb"\x00([^\x00]+)\x00[^\x00]+|\x00([^\x00 @]+)\x00|[!-?A-~][^\x00]*\x00([^\x00]+)\x00[^\x00]+")
 """The data of PLAIN, authzid NUL user NUL password (RFC 4616): as clients send it, without a password, with an authzid.
 
 A NUL of which one bit is flipped reads as blank or @ where it reads as text: none of these may make a password the name.
@@ -108,7 +108,7 @@ class SeenFrame(NamedTuple):
 class SaslRedaction:
     """Follows one connection's handshake; `place` is where the client's next frame stands."""
 
-    __slots__ = ("ahead", "asked", "flawed", "heard", "least", "loose", "place", "renewal", "told", "trusted", "until")
+    __slots__ = ("ahead", "answers", "flawed", "least", "logins", "loose", "place", "renewal", "server_frames", "trusted", "until")
 
     def __init__(self, from_start: bool, ahead: int, show_secrets: bool) -> None:
         """`ahead`: so many frames the client sends before SaslAuthenticate."""
@@ -120,9 +120,9 @@ class SaslRedaction:
         self.ahead = ahead if from_start else 0
         self.least = ahead + 1
         """So many frames a server sends before Tune: one for each of these, and the answer to SaslAuthenticate."""
-        self.heard = 0
+        self.server_frames = 0
         """Frames of the server, but for heartbeats, as long as a password may come."""
-        self.asked = self.told = 0
+        self.logins = self.answers = 0
         """Frames that may have been SaslAuthenticate, and answers to such."""
         self.until = 0
         """The packet that made certain that the client is let in."""
@@ -134,7 +134,7 @@ class SaslRedaction:
 
     def begin(self) -> None:
         """The client sends SaslHandshake: where it stands is certain from here on, until frames may be missed again."""
-        self.lead()
+        self.count_early_frame()
         self.enter()
         self.loose = False
 
@@ -144,19 +144,19 @@ class SaslRedaction:
             self.place = HandshakePlace.INSIDE
         elif self.place is HandshakePlace.OUTSIDE:
             self.place, self.renewal = HandshakePlace.INSIDE, True
-            self.asked = self.told = self.heard = 0
+            self.logins = self.answers = self.server_frames = 0
 
-    def lead(self) -> None:
+    def count_early_frame(self) -> None:
         """The client sends one of the frames before SaslAuthenticate."""
         self.ahead = max(self.ahead - 1, 0)
 
-    def ask(self, sound: bool) -> None:
+    def on_login(self, sound: bool) -> None:
         """The client sends SaslAuthenticate, or what may have been one."""
         if self.place is not HandshakePlace.OUTSIDE or not sound:
             self.enter()
             if sound or not self.ahead:
-                self.asked += 1
-            self.lead()
+                self.logins += 1
+            self.count_early_frame()
 
     def lose(self) -> None:
         """Frames of either side may have been missed."""
@@ -164,12 +164,12 @@ class SaslRedaction:
             self.loose = True
             self.enter()
 
-    def hear(self, seen: SeenFrame, accepts: bool) -> bool:
+    def on_server_frame(self, seen: SeenFrame, accepts: bool) -> bool:
         """Whether a frame of the server is shown as what it says it is; `accepts`: it lets the client in."""
         if self.place is not HandshakePlace.OUTSIDE and seen.name != "Heartbeat":
-            self.heard += 1
+            self.server_frames += 1
         if not seen.sound:
-            self.told += self.place is HandshakePlace.INSIDE and self.heard >= self.least
+            self.answers += self.place is HandshakePlace.INSIDE and self.server_frames >= self.least
             inside = self.place in (HandshakePlace.BEFORE, HandshakePlace.INSIDE) or seen.began < self.until
             shown = seen.name in HANDSHAKE or not inside
             if seen.spread and (self.place is HandshakePlace.INSIDE or seen.began < self.until):
@@ -177,23 +177,25 @@ class SaslRedaction:
                 shown = seen.name == "SaslAuthenticate"
             return not seen.login and shown
         if self.place is not HandshakePlace.OUTSIDE:
-            self.told += seen.name == "SaslAuthenticate"
-            if accepts and (seen.name == "SaslAuthenticate" or self._opens()):
+            self.answers += seen.name == "SaslAuthenticate"
+            if accepts and (seen.name == "SaslAuthenticate" or self._may_open()):
                 self._leave(HandshakePlace.LEAVING, seen.current)
-            elif seen.name not in HANDSHAKE and self._goes_on():
+            elif seen.name not in HANDSHAKE and self._is_open():
                 self._leave(HandshakePlace.OUTSIDE, seen.current)
         elif seen.name == "SaslHandshake":
             self.enter()
         return True
 
-    def _opens(self) -> bool:
+    def _may_open(self) -> bool:
         """Whether Tune or Open may come now, from the server, by what it said before: damage makes either of other frames."""
-        return not self.renewal and (self.loose or self.heard > self.least)
+        return not self.renewal and (self.loose or self.server_frames > self.least)
 
-    def _goes_on(self) -> bool:
+    def _is_open(self) -> bool:
         """Whether what only an open connection sends shows that this one is: where its beginning may have been missed, and where the
         login that was accepted is captured late, or never."""
-        return self.heard > self.least + LATE if self.place is HandshakePlace.LEAVING else self.loose and not self.renewal
+        return (
+            self.server_frames > self.least + MAX_WAIT_FRAMES if self.place is HandshakePlace.LEAVING else self.loose and not self.renewal
+        )
 
     def shows(self, seen: SeenFrame, first: bool, doubtful: bool) -> bool:
         """Whether a frame of the client is shown as what it says it is, SaslAuthenticate of which only the data is hidden included.
@@ -203,18 +205,18 @@ class SaslRedaction:
         name, sound = seen.name, seen.sound
         # Tune comes there; what else has a flaw and takes in other packets is perhaps where no frame begins
         begins = sound or (seen.trusted and (name in _LAST or not seen.spread))
-        if self.place is HandshakePlace.LEAVING and seen.began >= self.until and self.asked >= max(self.told, 1) and begins:
+        if self.place is HandshakePlace.LEAVING and seen.began >= self.until and self.logins >= max(self.answers, 1) and begins:
             self.place = HandshakePlace.OUTSIDE
         place = self.place
         if sound and name in _ALWAYS and not seen.login:
             if name == "PeerProperties":
-                self.lead()
+                self.count_early_frame()
             return True
         if name == "SaslHandshake" and sound:
             self.begin()
             return True
         if name == "SaslAuthenticate":
-            self.ask(sound)
+            self.on_login(sound)
             return True
         if place is HandshakePlace.OUTSIDE:
             astray = not name and seen.began <= self.flawed
@@ -223,27 +225,27 @@ class SaslRedaction:
             if sound or not (astray or seen.login or name == "SaslHandshake" or seen.began < self.until):
                 return True
             if seen.login or name == "SaslHandshake":
-                self.ask(False)
+                self.on_login(False)
             return False
         if place is HandshakePlace.BEFORE and (sound or (first and name == "PeerProperties")) and not seen.login:
-            self.lead()
+            self.count_early_frame()
             return True
         if sound and name in _LAST and not doubtful:
             # Not where the server has but challenged the client so far; all may be certain at once, when keys come late
-            if self.loose or self.asked > self.told or (place is HandshakePlace.LEAVING and seen.current == self.until):
+            if self.loose or self.logins > self.answers or (place is HandshakePlace.LEAVING and seen.current == self.until):
                 self._leave(HandshakePlace.OUTSIDE, seen.current)
             return True
         if sound and (self.loose or self.renewal):
             if not (doubtful or self.renewal or name in HANDSHAKE):
                 self._leave(HandshakePlace.OUTSIDE, seen.current)
             return True
-        self.ask(sound)
+        self.on_login(sound)
         return False
 
     def _leave(self, place: HandshakePlace, current: int) -> None:
         """No password is expected in what begins from this packet on, or from the one that let a client in whose login was seen, if it is
         known where that ends."""
-        if self.place is not HandshakePlace.LEAVING or self.asked < self.told or not all(self.trusted):
+        if self.place is not HandshakePlace.LEAVING or self.logins < self.answers or not all(self.trusted):
             self.until = current
         self.place = place
 
@@ -252,7 +254,7 @@ def username(mechanism: object, data: bytes) -> str | None:
     """The user name in the data of PLAIN and of AMQPLAIN; None where it does not parse as such."""
     name: bytes | None = None
     if mechanism == "PLAIN":
-        found = _PLAIN.fullmatch(data)
+        found = _PLAIN_DATA.fullmatch(data)
         name = None if found is None else found[found.lastindex or 0]
     elif mechanism == "AMQPLAIN":
         name = _login(data)

@@ -9,7 +9,7 @@ from ...errors import Malformed, OverLimit
 from ...model import Span
 from ...quota import Spans
 
-NOTES_KEPT = 64
+MAX_NOTES = 64
 """Different notes on one frame; further ones are counted."""
 
 
@@ -34,7 +34,7 @@ class SpanRecorder:
 
     def note(self, text: str) -> None:
         counted = self.counted
-        if text not in counted and len(counted) >= NOTES_KEPT:
+        if text not in counted and len(counted) >= MAX_NOTES:
             text = "further notes"
         counted[text] = counted.get(text, 0) + 1
 
