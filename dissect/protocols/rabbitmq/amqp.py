@@ -25,18 +25,18 @@ DEPTH_LIMIT = 48
 """Levels of nesting that are followed. Real messages have fewer than ten."""
 
 MAX_EMPTY_ITEMS = 16
-"""Items of an array that take no bytes are shown one by one up to so many."""
+"""The number of items of an array without bytes that are shown one by one."""
 
 Render = Callable[[bytes], Any]
 """How bytes are shown."""
 
 
 class NotAmqp(ValueError):
-    """These bytes are no AMQP 1.0 message; the text says why."""
+    """The bytes are not an AMQP 1.0 message; the text gives the reason."""
 
 
 class Stopped(ValueError):
-    """More values than may be made: `sections` are those that were, up to where the next one begins, `at`."""
+    """The value quota is used up: `sections` were decoded, and the next one begins at `at`."""
 
     def __init__(self, sections: list[dict[str, Any]], at: int, reason: str) -> None:
         super().__init__(reason)
@@ -103,7 +103,7 @@ _TYPED = {
 """Small numbers with their types, each made once: a frame may hold a million of them."""
 
 _NATURAL = frozenset(("null", "boolean", "string", "list", "map"))
-"""Types whose JSON form tells them apart."""
+"""Types that JSON distinguishes."""
 
 
 def looks_like(data: bytes, at: int, end: int) -> bool:
@@ -128,9 +128,9 @@ def read(
     depth: int = 0,
     notes: list[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The sections of the message data[at:end], of no more than the `values` that may be made; `spans` collects their byte ranges.
+    """Return the sections of the message data[at:end], within the quota `values`; `spans` collects their byte ranges.
 
-    `notes` gets what is odd about them; without it a message with text that is not UTF-8 is none.
+    `notes` collects anomalies; without it, text that is not UTF-8 raises `NotAmqp`.
     """
     sections: list[dict[str, Any]] = []
     reader = _Reader(data, render, values, spans, notes)
@@ -190,9 +190,9 @@ def _section(reader: _Reader, at: int, end: int, index: int, depth: int) -> tupl
 
 
 class _Reader:
-    """Reads the values of a message, of which a `section` is read; `symbol_keys`: the keys of its outermost map are declared as symbols.
+    """Reads the values of a message, one `section` at a time; `symbol_keys`: the keys of its outermost map are declared as symbols.
 
-    Once it has `stopped`, and why, everything returns what there is, which ends where the next value would have begun.
+    Once `stopped` holds a reason, every method returns the values decoded so far, which end where the next one would begin.
     """
 
     __slots__ = ("data", "notes", "render", "section", "spans", "stopped", "symbol_keys", "values")
@@ -208,7 +208,7 @@ class _Reader:
         self.stopped: str | None = None
 
     def stop(self, declared: int) -> None:
-        """No more values may be made, of a container that says it has `declared`."""
+        """Stop at the quota, inside a container with `declared` items."""
         self.stopped = self.values.reason(f"count says {declared}")
 
     def value(self, at: int, end: int, name: str, depth: int, level: int) -> tuple[Any, int]:
@@ -391,7 +391,7 @@ class _Reader:
         return at, values
 
     def alike(self, code: int, at: int, stop: int, count: int, descriptor: list[Any], depth: int, level: int) -> tuple[int, list[Any]]:
-        """The items of an array that take no bytes: all are one value, with one span."""
+        """Return the items of an array without bytes: one value with one span."""
         each = 1 + DESCRIBED * len(descriptor)
         made = min(count, self.values.empty // each, self.values.left // each)
         self.values.spend_empty(made * each)
@@ -421,7 +421,7 @@ class _Reader:
 
 
 def _shown(kind: str, value: Any) -> Any:
-    """The value as it is where its JSON form tells its type; an empty map would look like an empty list."""
+    """Return the raw value where JSON shows its type; an empty map would look like an empty list."""
     if kind in _NATURAL and (value or kind != "map"):
         return value
     small = _TYPED.get(kind)
@@ -536,6 +536,6 @@ _VARIABLE = {
 }
 
 _EMPTY_TYPES = frozenset(code for code, (_, _, width) in _SCALARS.items() if not width)
-"""Types whose values take no bytes in an array."""
+"""Types whose values have no bytes in an array."""
 
 _COMPOUND_CODES = {0xC0: "list", 0xD0: "list", 0xC1: "map", 0xD1: "map", 0xE0: "array", 0xF0: "array"}

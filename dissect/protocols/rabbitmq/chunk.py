@@ -1,11 +1,11 @@
 """Messages in chunks (Deliver) and in Publish: plain entries, sub-batches, tracking blocks, trailers.
 
 Follows the comments of osiris (osiris_log.erl, 1.10) and what servers were seen to send. A chunk's header announces a
-Bloom filter that is never sent and a trailer that is sent to subscriptions with `chunk_selector=all` only, so what is
-there is told from the size of the frame.
+Bloom filter that is never sent and a trailer that is sent to subscriptions with `chunk_selector=all` only, so the size
+of the frame decides whether it is there.
 
 One reader serves both the fast path and the walk: given a list for spans it records them, and fills the objects it was
-given as it goes, so that what was read before the damage stays.
+given as it goes, so that the values before the damage stay.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SUB_BATCH = 0x8000_0000
 MAGIC = 0x50
 
 EARLIEST = 1 << 40
-"""The least time that is told from an epoch, a moment of 2004 in milliseconds."""
+"""The least value that is a time and not an epoch: 2004, in milliseconds."""
 
 TRIAL_UNPACKED_BYTES, TRIAL_EMPTY_VALUES = 1 << 16, 1 << 10
 """Bytes that are unpacked, besides a hundred for each byte, and values without bytes, where a frame is only tried as a layout."""
 
 ENTRY_HEAD, LEADING = 24, 16
-"""Bytes that hold the head of an entry of Publish, but for a filter value; and so many entries tell it, where not all are looked at."""
+"""The bytes of an entry header of Publish, without a filter value; and the number of entries that identify a partial Publish."""
 
 _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
@@ -217,7 +217,7 @@ class EntryReader(SpanRecorder):
         return at, offset - first
 
     def entry(self, data: bytes, at: int, end: int, offset: int | None, kind: int, entry: dict[str, Any], depth: int) -> int:
-        """One entry: a plain one, or a sub-batch."""
+        """Read one entry, a message or a sub-batch; return where it ends."""
         if end - at < 4:
             raise self.fail("size", at, f"needs 4 bytes, {max(0, end - at)} left")
         word: int = _U32(data, at)[0]
@@ -305,7 +305,7 @@ class EntryReader(SpanRecorder):
         except OverLimit:
             raise
         except Malformed as why:
-            # What is in a sub-batch is a matter of its publisher, and whatever it holds, the entries behind it are whole.
+            # Only the publisher knows what is in a sub-batch; the entries after it are not affected
             self.note(f"sub-batch holds no {records} messages: {why.field} {why.reason}")
             entry.pop("messages", None)
             self.buffer, self.start = outside
@@ -404,7 +404,7 @@ class EntryReader(SpanRecorder):
     def published(
         self, data: bytes, at: int, end: int, entries: list[dict[str, Any]], name: str, depth: int, filtered: bool = False
     ) -> int:
-        """The messages of a Publish: servers read them to the end of the frame, whatever the count says."""
+        """Read the messages of a Publish to the end of the frame, as servers do, whatever their count; return where they end."""
         if end - at < 4:
             raise self.fail("", at, f"needs 4 bytes, {max(0, end - at)} left")
         (count,) = _I32(data, at)
@@ -466,11 +466,11 @@ class EntryReader(SpanRecorder):
         return stop
 
 
-# What is worth to know where frames are looked for: sizes that tile a frame, and the checksum, but nothing of what is inside
+# For resync and detection: sizes that fill the frame, and the checksum; message bodies are not read
 
 
 def tiles_chunk(form: ChunkForm, data: bytes, at: int, end: int) -> int:
-    """How many entries the chunk data[at:end] has, if it is what its header says; -1 otherwise."""
+    """Return the number of entries of the chunk data[at:end]; -1 if it does not match its header."""
     if end - at < form.header.size:
         return -1
     header = form.header.values(data, at)
@@ -490,7 +490,7 @@ def tiles_chunk(form: ChunkForm, data: bytes, at: int, end: int) -> int:
 
 
 def tiles_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: int) -> int:
-    """How many messages data[at:end], the messages of a Publish and their count before them, has; -1 if it is not that."""
+    """Return the number of messages in data[at:end], a count and the messages of a Publish; -1 if it is not that."""
     if end - at < 4:
         return -1
     (count,) = _I32(data, at)
@@ -510,9 +510,9 @@ def tiles_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: 
 
 
 def begins_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: int, stop: int) -> int:
-    """How many of the first messages data[at:end] shows, the beginning of what `tiles_published` reads up to `stop`; 0 if they are none.
+    """Return the number of messages recognised in data[at:end], the beginning of what `tiles_published` reads up to `stop`; or 0.
 
-    One that fills it will do, else two, under publishing ids that rise.
+    One message that fills it is enough, otherwise two, with rising publishing ids.
     """
     count = _I32(data, at)[0] if end - at >= 4 else 0
     at += 4
@@ -531,7 +531,7 @@ def begins_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end:
 
 
 def _entry_at(filtered: bool, data: bytes, at: int) -> int:
-    """Where the entry of a message of Publish begins, behind its publishing id and filter value; -1 if that is none."""
+    """Return where the entry of a Publish message begins, after publishing id and filter value; -1 if that is not valid."""
     at += 8
     if not filtered:
         return at
@@ -540,7 +540,7 @@ def _entry_at(filtered: bool, data: bytes, at: int) -> int:
 
 
 def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where an entry ends that may reach up to `end`, and how many records it has, -1 if it is none."""
+    """Return where an entry within data[at:end] ends, and its number of records, -1 if it is not valid."""
     if end - at < 4:
         return at, -1
     (size,) = _U32(data, at)
@@ -556,9 +556,9 @@ def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, in
 
 
 def draft_form(data: bytes, at: int, end: int) -> ChunkForm:
-    """Which of the draft's two chunk headers begins at `at`: the later one where a time stands behind the counts, as no epoch is that
-    large; else the one whose data length fits what follows. That alone would not do: the first offset of the later one stands where the
-    earlier one has its data length, and may be as large.
+    """Return which of the draft's two chunk headers begins at `at`: the later one if a time follows the counts, as no epoch is that
+    large; otherwise the one whose data length matches. The length alone is ambiguous: the first offset of the later header is where the
+    earlier one has its data length.
     """
     if end - at >= 15 and _U64(data, at + 7)[0] >= EARLIEST:
         return DRAFT_TIMED
@@ -569,16 +569,16 @@ def draft_form(data: bytes, at: int, end: int) -> ChunkForm:
 
 
 FormOf = Callable[[bytes, int, int], ChunkForm]
-"""The form of what begins at a place."""
+"""Returns the form of the chunk in data[at:end]."""
 
 
 def _by_hand(
     make: type[Any], fill: Callable[[EntryReader, bytes, int, int, Any, str, int], int], form_of: FormOf, name: str, minimum: int
 ) -> Custom:
-    """What `fill` puts into what `make` makes."""
+    """Return a part that `fill` reads into a new object of type `make`."""
 
     def read(data: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
-        # Of these bytes is not known that they are a frame
+        # These bytes may not be a frame
         reader = EntryReader(form_of(data, at, end), at, RENDER[style.bytes_as], None, ValueQuota(style.values, TRIAL_EMPTY_VALUES))
         reader.budget = min(reader.budget, TRIAL_UNPACKED_BYTES + 100 * (end - at))
         into = make()

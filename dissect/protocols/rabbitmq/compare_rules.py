@@ -1,4 +1,4 @@
-"""What of RabbitMQ Streams is behaviour, and what is chance: chunks, confirmations and credit come as the server finds time."""
+"""What is behaviour and what is timing in RabbitMQ Streams: chunks, confirmations and credit depend on server load."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 COMPRESSIONS = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 
 UNPACKED_LIMIT = 32 << 20
-"""Bytes unpacked from one frame. The limit of what a client may send is 1 MiB a frame unless a server is told otherwise."""
+"""Bytes unpacked from one frame. A client may send 1 MiB a frame unless the server is configured otherwise."""
 
 _SNAPPY_STREAM = b"\xff\x06\x00\x00sNaPpY"
 
 
 class NotUnpacked(Exception):
-    """A sub-batch that stays as it is; the text says why."""
+    """A sub-batch that cannot be unpacked; the text gives the reason."""
 
 
 def unpack(compression: int, data: bytes, size: int) -> bytes:
@@ -36,7 +36,7 @@ def unpack(compression: int, data: bytes, size: int) -> bytes:
 
 def _gunzip(data: bytes, size: int) -> bytes:
     unpacker = zlib.decompressobj(31)
-    # One byte more than there may be tells a bomb from a batch of exactly that size.
+    # One byte more than allowed distinguishes a bomb from a batch of exactly that size.
     unpacked = unpacker.decompress(data, size + 1)
     if len(unpacked) > size:
         raise ValueError(f"unpacks to more than the {size} bytes declared")

@@ -33,7 +33,7 @@ from .sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
 from .scrub_rules import SCRUB_RULES
 
 _WITH_BODIES = frozenset(("Publish", "Deliver"))
-"""Messages that hold those of the user."""
+"""Messages that carry user messages."""
 
 _NONE: frozenset[str] = frozenset()
 """No messages: one object for very many conversations."""
@@ -41,16 +41,16 @@ _NONE: frozenset[str] = frozenset()
 _PUBLISHER, _SUBSCRIPTION = "publisher_id", "subscription_id"
 
 _DECLARES = {"DeclarePublisher": _PUBLISHER, "Subscribe": _SUBSCRIPTION}
-"""What gives a stream to a publisher, or to a subscription."""
+"""Messages that declare a publisher or a subscription of a stream, by id field."""
 
 _DELETES = {"DeletePublisher": _PUBLISHER, "Unsubscribe": _SUBSCRIPTION}
-"""What deletes one."""
+"""Messages that delete one."""
 
 _REFERS_TO = {
     **dict.fromkeys(("Publish", "PublishConfirm", "PublishError", "DeletePublisher"), _PUBLISHER),
     **dict.fromkeys(("Deliver", "Credit", "ConsumerUpdate", "Unsubscribe"), _SUBSCRIPTION),
 }
-"""What names one of these only."""
+"""Messages that refer to one by its id."""
 
 _NAMES_SUPER_STREAM = frozenset(("CreateSuperStream", "DeleteSuperStream"))
 
@@ -113,14 +113,14 @@ class StreamDissector(Dissector):
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
     frames_before_login: ClassVar[int]
-    """So many frames a client sends before SaslAuthenticate."""
+    """The number of frames a client sends before SaslAuthenticate."""
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
         self.phase = Phase.FRESH if context.from_start else Phase.OPEN
         self.guard = SaslRedaction(context.from_start, self.frames_before_login, self.options.show_secrets)
         self.ahead = _NONE
-        """What was answered before it was seen to be asked."""
+        """Names of messages whose response was captured before the request."""
         self.frame_max = UNLIMITED
         self.quota = UnpackQuota()
         self.values = ValueQuota(self.options.values_limit, self.options.bare_limit)
@@ -131,22 +131,22 @@ class StreamDissector(Dissector):
         options = self.options
         full = options.bodies or options.detail
         self.unwanted = _NONE
-        """The messages that nobody asks for."""
+        """Names of messages that the filter excludes."""
         self.bodies = _WITH_BODIES if full else _NONE
-        """Those whose bodies are decoded."""
+        """Names of messages whose bodies are decoded."""
         if full and options.wanted is not None:
             head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
             self.unwanted = _unwanted(self.language, head, options.wanted)
             self.bodies -= self.unwanted
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.layouts: tuple[FastLayouts, FastLayouts] | None = None
-        """By side, the layouts of frames that need no closer look."""
+        """By side, the layouts that `plain` decodes."""
         self.frame: Any = None
-        """The one that is decoded."""
+        """The frame being decoded."""
         self._choose_layouts()
 
     def _choose_layouts(self) -> None:
-        """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
+        """Choose the layouts that `plain` decodes: none until the client is known, or where spans are needed."""
         detail = self.options.detail
         if self.client is not None and (self.unwanted or not detail):
             client, server = fast_layouts(self.language, self.style, self.bodies, self.unwanted if detail else None)
@@ -190,7 +190,7 @@ class StreamDissector(Dissector):
     # Meaning
 
     def advance(self, name: str, kind: str) -> list[str]:
-        """Follow the handshake: a note when this message was not expected now."""
+        """Advance the handshake; return a note if this message was unexpected."""
         if name in _ANYTIME:
             return []
         if kind == "response" and name != "Tune":
@@ -210,7 +210,7 @@ class StreamDissector(Dissector):
         return []
 
     def decode_fast(self, side: int, data: bytes, start: int, end: int) -> DecodedTuple | None:
-        # What may be of a login is looked at closely, and follows the handshake there
+        # Handshakes are left to `decode`, which tracks the login
         if self.layouts is None or self.phase is not _OPEN or self.guard.place is not _OUTSIDE:
             return None
         layout = self.layouts[side][data[start + 4 : start + 8]]
@@ -228,7 +228,7 @@ class StreamDissector(Dissector):
         return name, kind, ident, fields, outcome, notes, None, role, key, None, self._stream_of(name, fields, outcome, role, key)
 
     def decode(self, frame: Frame) -> DecodedTuple:
-        """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
+        """Decode any frame: damaged, unknown, from the wrong side, or with spans. Exact and slow."""
         self.frame = frame
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         (word,) = _WORD(data, start)
@@ -248,7 +248,7 @@ class StreamDissector(Dissector):
             number = self.language.numbers[layout.name]
             ident, outcome, role, key = meaning_of(layout)(self, side, number, as_read if read.sound else read.fields)
             if read.wrong_side is not None:
-                # Whoever is right about the direction, this answers nothing and waits for nothing.
+                # Its direction is uncertain, so it is neither paired nor pending.
                 outcome, role, key = None, NONE, None
             elif shown and layout in FOLLOWS:
                 read.notes.extend(FOLLOWS[layout](self, layout.name, side, read.fields))
@@ -259,7 +259,7 @@ class StreamDissector(Dissector):
         return read.name, read.kind, ident, read.fields, outcome, read.notes, read.fault, role, key, spans, stream
 
     def _read(self, frame: Read, layout: Layout) -> None:
-        """A frame that has a layout."""
+        """Read a frame that has a layout."""
         frame.layout, frame.name, frame.kind = layout, layout.name, layout.kind
         data, start, end, missing = frame.data, frame.start, frame.end, frame.missing
         if layout in self.language.heads:
@@ -278,7 +278,7 @@ class StreamDissector(Dissector):
         frame.sound = frame.well_formed and frame.wrong_side is None
 
     def _read_unknown(self, frame: Read) -> None:
-        """A frame whose key or version is not known."""
+        """Read a frame with an unknown key or version."""
         word = frame.word
         key, version = word >> 16, word & 0xFFFF
         marked = bool(key & self.language.mark)
@@ -298,7 +298,7 @@ class StreamDissector(Dissector):
     # Secrets
 
     def _protect(self, frame: Read) -> bool:
-        """Hide what may be a password where the frame stands, which it may change; whether the frame is shown as what it says it is."""
+        """Advance the login and redact possible passwords; return whether the frame is shown under its own name."""
         trusted = self.guard.trusted[frame.side]
         inside = self.guard.place is not _OUTSIDE or self.frame.began < self.guard.until
         shown = self._shows(frame)
@@ -310,7 +310,7 @@ class StreamDissector(Dissector):
         return shown
 
     def _shows(self, frame: Read) -> bool:
-        """Whether a frame may be shown where it stands, which it may change."""
+        """Advance the login; return whether the frame may be shown."""
         side, data, start, end, layout = frame.side, frame.data, frame.start, frame.end, frame.layout
         # Without its beginning a connection may be the other way round
         astray = frame.wrong_side is not None and not self.guard.loose
@@ -340,7 +340,7 @@ class StreamDissector(Dissector):
         return self.guard.shows(seen, self.phase is Phase.FRESH, doubtful)
 
     def _infer_client(self, side: int, word: int, data: bytes, start: int, end: int) -> None:
-        """A frame without flaw that only one of the two sends says which side is the client."""
+        """Set the client from a valid frame that only one role sends."""
         asks, answers = word in self.language.client, word in self.language.server
         if asks != answers:
             choices = (self.language.client if asks else self.language.server)[word]
@@ -368,7 +368,7 @@ class StreamDissector(Dissector):
             if is_sound(layout, data, start, end):
                 return layout
         if len({(layout.name, layout.kind) for layout in choices}) < len(choices):
-            # One message in two forms, with a flaw, such as a code that nobody knows: the form that fills the frame
+            # One message in two forms, with a fault such as an unknown code: the form that fills the frame
             for layout in choices:
                 fields, _, _, fault = walk(layout, data, start, end, self.style, None)
                 if fault is None and "trailing" not in fields:
@@ -376,7 +376,7 @@ class StreamDissector(Dissector):
         return choices[0]
 
     def publisher_key(self, publisher: int, asks: bool) -> int:
-        """What the keys of a publisher's messages have above their publishing ids; `asks`: a Publish, no answer to one."""
+        """Return the high bits of the pairing keys of a publisher's messages; `asks`: for a Publish, not its response."""
         return publisher << 64
 
     def _stream_of(self, name: str, fields: dict[str, Any], outcome: str | None, role: Role, key: Any) -> str | None:
@@ -403,7 +403,7 @@ class StreamDissector(Dissector):
     def _read_entries(
         self, layout: Layout, data: bytes, start: int, end: int, missing: str | None
     ) -> tuple[dict[str, Any], list[Span], list[str], Fault | None]:
-        """Publish and Deliver, whose messages no table can say."""
+        """Read a Publish or Deliver; return fields, spans, notes and fault."""
         language = self.language
         detail = self.options.detail
         render, spans = RENDER[self.style.bytes_as], Spans() if detail else None
@@ -441,7 +441,7 @@ def _unwanted(language: Language, head: Head, wanted: Callable[[Head], bool]) ->
 
 
 def _decode_fast(layout: Layout, style: Style, frame: Read) -> dict[str, Any] | None:
-    """The fields of a frame of which there is nothing to say, or None."""
+    """Return the fields of a valid frame, otherwise None."""
     try:
         fields = decoder(layout, style)(frame.data, frame.start, frame.end)
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""Frames without flaw: by the bytes that say what they are, what reads them, and what they mean."""
+"""Decoders of valid frames, by key and version."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _DESCRIBED = frozenset((0x53, 0x80, 0xA3, 0xB3))
 """What follows the first byte of an AMQP section."""
 
 _OF_LOGIN = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate"))
-"""May change what is shown."""
+"""Messages of a login, which `decode` tracks."""
 
 Reader = Callable[[bytes, int, int], "Fields | None"]
-"""Reads a frame; None, or one of `UNREADABLE`, where it takes a closer look."""
+"""Reads a valid frame; returns None or raises one of `UNREADABLE` for others."""
 
 
 class FastLayout(NamedTuple):
-    """A layout that its key and version tell, what reads a frame of it that has no flaw, and what that means."""
+    """A layout identified by key and version, its decoder, and its meaning for pairing and state."""
 
     name: str
     kind: str
@@ -96,8 +96,7 @@ def _entries_reader(language: Language, layout: Layout, style: Style, bodies: bo
 
 
 class FastLayouts(dict[bytes, "FastLayout | None"]):
-    """The layouts of what a side sends, by the bytes of a frame that say what it is; None for all that takes a closer look. Each is made
-    when it is first asked for."""
+    """The layouts of one side by the key and version bytes, created on first use; None for frames that only `decode` reads."""
 
     def __init__(self, language: Language, table: Table, style: Style, bodies: frozenset[str], only: frozenset[str] | None) -> None:
         super().__init__()
@@ -128,7 +127,7 @@ class FastLayouts(dict[bytes, "FastLayout | None"]):
 
 @cache
 def fast_layouts(language: Language, style: Style, bodies: frozenset[str], only: frozenset[str] | None) -> tuple[FastLayouts, FastLayouts]:
-    """Those of what a client and what a server sends. `bodies`: the messages whose bodies are decoded; `only`: those that are read so, if
-    not all are."""
+    """Return the layouts of client and server. `bodies`: names of messages whose bodies are decoded; `only`: names to include, None for
+    all."""
     client, server = (FastLayouts(language, table, style, bodies, only) for table in (language.client, language.server))
     return client, server

@@ -1,4 +1,4 @@
-"""A frame that is looked at closely, and what of it is hidden where a password may be in it."""
+"""Frames that may contain a password, and their redaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _U16 = Struct(">H").unpack_from
 
 
 class GuardedFrame(msgspec.Struct):
-    """A frame that is looked at closely, and what is said of it."""
+    """A frame read by `decode`, with fields, notes and fault."""
 
     side: int
     data: bytes
@@ -30,14 +30,14 @@ class GuardedFrame(msgspec.Struct):
     word: int
     """Key and version."""
     missing: str | None
-    """Why bytes of it are not there."""
+    """Why bytes are missing."""
     layout: Layout | None = None
     wrong_side: str | None = None
-    """That only the other side sends it."""
+    """A note if only the other side sends it."""
     well_formed: bool = False
-    """It has a layout and reads as that without a flaw."""
+    """It matches its layout."""
     sound: bool = False
-    """And its side sends it."""
+    """It is well formed, and its side sends it."""
     name: str = ""
     kind: str = ""
     fields: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def read_login(frame: GuardedFrame, style: Style, of_client: bool) -> None:
 
 
 def is_chunk(frame: GuardedFrame, language: Language) -> bool:
-    """Whether what is there of a Deliver is one, certainly."""
+    """Return whether the captured part of a Deliver identifies it."""
     assert frame.layout is not None
     length = _U32(frame.data, frame.start)[0] + 4
     return language.is_identified([frame.layout], frame.data, frame.start, frame.end) and language.fits(
@@ -84,8 +84,8 @@ def has_challenge(frame: GuardedFrame) -> bool:
 
 
 def hide(frame: GuardedFrame, style: Style, trusted: bool, spread: bool) -> None:
-    """Let nothing of a frame be seen but its header and a mechanism; not even these where perhaps no frame begins: behind one with a flaw,
-    or where a key that nobody knows stands with a size that takes in other packets, as a secret does whose header was lost."""
+    """Redact a frame except its header and mechanism. Redact these too where a frame may not begin: after a frame with a fault, or at an
+    unknown key whose size spans other packets, like a secret whose header was lost."""
     layout, start, end, fault = frame.layout, frame.start, frame.end, frame.fault
     login = sasl_redaction.mechanism_size(frame.data, start, end) > 0
     if layout is None and not (trusted and (login or not (spread or frame.missing))):
@@ -105,7 +105,7 @@ def hide(frame: GuardedFrame, style: Style, trusted: bool, spread: bool) -> None
 
 
 def hide_rest(frame: GuardedFrame) -> None:
-    """Hide what could not be read where a password is expected; but not what a snap length left of a field."""
+    """Redact unread bytes where a password is expected; but not a field cut by the snap length."""
     fault = frame.fault
     cut = frame.missing is not None and fault is not None and fault.field != "trailing"
     for span in frame.spans:

@@ -1,4 +1,4 @@
-"""What the protocol in use and its draft are made of, and how frames are told in bytes without a known beginning."""
+"""The tables of the current protocol and its draft, and the search for frames in bytes without a known start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SIZE_LIMIT = 64 << 20
 """No frame is looked for that is longer: 1 MiB is usual, and Deliver frames are not held to it."""
 
 CHAIN = 3
-"""So many sound frames in a row are certain, whatever comes behind them."""
+"""The number of consecutive valid frames that are certain."""
 
 NO, MAYBE, LATER, YES = range(4)
 """Whether frames begin somewhere. LATER: more bytes may show it, but without them none do."""
@@ -120,7 +120,7 @@ class Language:
         return (self.client,) if client else (self.server,)
 
     def header(self, tables: tuple[Table, ...], data: bytes, at: int, end: int) -> tuple[int, list[Layout]]:
-        """The whole length of the frame whose header could be at `at`, and what it could be; (0, []) if none."""
+        """Return the length of the frame whose header could be at `at`, and its possible layouts; (0, []) if none."""
         size, word = _HEAD(data, at)
         length = size + 4
         found: list[Layout] = []
@@ -133,7 +133,7 @@ class Language:
         return (length, found) if found else (0, found)
 
     def fits(self, layout: Layout, data: bytes, at: int, end: int, length: int) -> bool:
-        """Whether what is there of a Deliver is a chunk of the right size."""
+        """Return whether the captured part of a Deliver is a chunk of the right size."""
         begin = at + self.heads[layout].size
         if begin < end and data[begin] != MAGIC:
             return False
@@ -152,7 +152,7 @@ class Language:
         return False
 
     def is_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> bool | None:
-        """Whether the frame reads as `layout`; of Publish and Deliver, whether entries tile it. None if that takes too much effort."""
+        """Return whether the frame matches `layout`, of Publish and Deliver by their entries; None if the work budget is used up."""
         if layout not in self.heads:
             return is_sound(layout, data, start, end) if work_budget.spend(self.costs[layout] * (end - start)) else None
         at = self.entries_at(layout, data, start, end)
@@ -186,7 +186,7 @@ class Language:
             raise
 
     def entries_at(self, layout: Layout, data: bytes, start: int, end: int) -> int:
-        """Where the chunk of a Deliver begins, or the messages of a Publish; `end` if what stands before them is none."""
+        """Return where the chunk of a Deliver or the messages of a Publish begin; `end` if the fields before them are not valid."""
         at = start + self.heads[layout].size
         if layout is layouts_draft.PUBLISH:
             reader = EntryReader(self.forms[0], start, bytes, None, PLENTY)
@@ -199,12 +199,12 @@ class Language:
         return at
 
     def is_identified(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
-        """Whether a frame that is not whole is certain all the same: the header of a chunk is long and full of sizes."""
+        """Return whether a partial frame is identified: a chunk header is long and full of sizes."""
         needed = self.forms[-1].header.size
         return any(layout in self.delivered and end - at >= self.heads[layout].size + needed for layout in layouts)
 
     def continues(self, layouts: list[Layout], data: bytes, at: int, end: int, length: int, work_budget: WorkBudget) -> bool:
-        """Whether a frame begins here that is certain though it is never looked at as a whole: a Publish by its first messages."""
+        """Return whether a frame too long to be read completely is identified: a Publish by its first messages."""
         if self.is_identified(layouts, data, at, end):
             return True
         if length <= SEARCH_WINDOW:
@@ -229,7 +229,7 @@ class Language:
         for match in self.pattern.finditer(data, at, end):
             place = match.start()
             if not going:
-                # not looked at: the next look begins here
+                # Not examined: the next search begins here
                 return False, end if final else keep if keep >= 0 else place, True
             answer = self.chain(tables, data, place, end, final, keep >= 0, work_budget)
             if answer == YES:
@@ -280,7 +280,7 @@ class Language:
 
 
 def is_sound(layout: Layout, data: bytes, start: int, end: int) -> bool:
-    """Whether the frame reads as `layout` without anything to say about it."""
+    """Return whether the frame matches `layout` without fault or note."""
     try:
         return "trailing" not in decoder(layout, _DEFAULT_STYLE)(data, start, end)
     except UNREADABLE:
@@ -303,7 +303,7 @@ def _table(all_layouts: tuple[Layout, ...]) -> Table:
 
 
 def _bounds(layout: Layout) -> tuple[int, int]:
-    """How short and how long a frame may be, its size field included, as far as its layout tells."""
+    """Return the least and greatest size in bytes of a frame of this layout, size field included."""
     least = minimum(layout.fields)
     return least, least if _has_but(layout, Number, Fixed) else SIZE_LIMIT
 

@@ -1,4 +1,4 @@
-"""What a message says, in a few words for its line of text."""
+"""The summary of a message in its line of text."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _others(fields: Fields) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Text of a frame; a length of -1 is none."""
+    """Return text of a frame; a length of -1 is null."""
     return "null" if value is None else str(value)
 
 
@@ -126,7 +126,7 @@ def _offset(fields: Fields) -> str:
 
 def _published(fields: Fields) -> list[str]:
     if "published_messages" not in fields and "keys" in fields:
-        # What is kept of a large one until it is answered
+        # The part of a large one that is kept until its response
         kept = [key & _ID for key in fields["keys"]]
         return [
             *([f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else []),

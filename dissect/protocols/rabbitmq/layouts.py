@@ -132,7 +132,7 @@ SASL_USERNAME = Field(
     Custom(_read_nothing, _walk_nothing, "text", 0, write=lambda _: b"", samples=(b"",)),
     "not on the wire: what the data of PLAIN or AMQPLAIN names, else null",
 )
-"""Takes no bytes; the dissector fills it in."""
+"""Has no bytes; the dissector adds the value."""
 
 
 Kind = Literal["request", "response", "one_way"]

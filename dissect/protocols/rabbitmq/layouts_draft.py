@@ -1,7 +1,7 @@
 """The first draft of RabbitMQ Streams (protocol document of May 2020): version 0 in every frame, the same key both ways.
 
 Where that document and the server of its time differ, the server is followed and the field's note says so. The drafts
-between this one and the first release are told apart from it by nothing in the frame.
+between this one and the first release cannot be distinguished by their frames.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What messages do: for pairing, who asks, who answers, and what both have in common; and what they change of a connection's state."""
+"""The meaning of messages: role and key for pairing, and changes of the connection's state."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Meaning = Callable[["StreamDissector", int, int, Fields], Meant]
 """What a message means, given the dissector, its side, the number of its command, and its fields, which may not all be there."""
 
 Follow = Callable[[Any, str, int, Fields], Iterable[str]]
-"""Keeps the state that a message changes, given the dissector, name, side and fields; and says what there is to note of it."""
+"""Updates state from a message, given the dissector, name, side and fields; returns notes."""
 
 NULL_REFERENCE = "the publisher reference is null: servers answer that with Close (unknown frame), an empty one is none"
 
 UNLIMITED = 1 << 62
 
 _SHORT = 100
-"""Characters that are kept of what a client says of itself."""
+"""The number of characters kept of a client's own description."""
 
 NOTHING: Meant = (None, None, NONE, None)
 
@@ -106,7 +106,7 @@ _OWN: dict[tuple[str, str], Meaning] = {
 
 
 def meaning_of(layout: Layout) -> Meaning:
-    """What messages of this layout mean: of most, their correlation id tells it."""
+    """Return the meaning of messages of this layout: for most, a correlation id pairs them."""
     return _OWN.get((layout.name, layout.kind), _asks if layout.kind == "request" else _answers)
 
 

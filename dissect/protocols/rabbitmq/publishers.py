@@ -1,4 +1,4 @@
-"""Publishers come and go: which of those that had one id a confirm is for."""
+"""Which of several publishers with the same id a confirm is for."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Asked = tuple[str, int]
 class Publishers(msgspec.Struct):
     """The publishers of a connection.
 
-    A server drops them with their stream, and all that they published is not answered any more. Often it is published again under the
-    same publishing ids, by a publisher that is declared under the same id: so what is counted is how often one was dropped.
+    A server drops them with their stream and no longer answers their messages. Clients often publish these again with the same publishing
+    ids, from a new publisher with the same id: so the number of times an id was dropped is part of the key.
     """
 
     limit: int
-    """So many requests may wait for an answer."""
+    """The limit of pending requests."""
     from_start: bool
     """The capture has the beginning of the conversation."""
     alive: frozenset[int] = _ANY
-    """Publishers that may exist: a server that takes one of these anew has dropped it."""
+    """Publishers that may exist: a server that accepts one of these again has dropped it."""
     waiting: dict[Asked, int] = {}
     """What has no answer yet, with the publisher."""
     early: dict[Asked, bool] = {}
     """Answers whose requests were not captured, or later, and whether they accept."""
     deleting: frozenset[int] = _NONE
-    """Those that are deleted."""
+    """Pending deletions."""
     declaring: frozenset[int] = _NONE
-    """Those that are declared though they exist, as far as is known: they will be taken anew if they were dropped."""
+    """Publishers declared again while they seem to exist: accepted only if they were dropped."""
     unconfirmed: frozenset[int] = _NONE
     """Those of them that published before the answer was captured, as the new ones they will be."""
     dropped: dict[int, int] = {}

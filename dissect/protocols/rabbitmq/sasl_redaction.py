@@ -1,8 +1,8 @@
-"""What of a handshake may be shown: its place, which protects a password whatever the frame that holds it claims to be.
+"""Which frames of a handshake may be shown, by position in the handshake rather than by command.
 
-From the client's SaslHandshake, or the start of what was captured, until the server accepts, a frame of the client may hold a password:
-with a bit of its key flipped it says that it is another command, with a wrong size it ends where none does. So what counts is
-where in the handshake a frame begins, and only frames that read without a flaw move that on.
+From the client's SaslHandshake, or the start of the capture, until the server accepts, any client frame may contain a password: one
+flipped bit makes its key another command, and a wrong size moves its end. So the position in the handshake decides, and only valid
+frames advance it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from enum import Enum
 from typing import NamedTuple
 
 HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "Close", "Heartbeat"))
-"""What is sent before a connection is open."""
+"""Messages sent before a connection is open."""
 
 _ALWAYS = frozenset(("PeerProperties", "Heartbeat"))
 _LAST = frozenset(("Tune", "Open"))
 
 MAX_WAIT_FRAMES = 64
-"""So many frames of a server are waited for a login that it has accepted."""
+"""The number of server frames to wait for a login that was accepted before it was captured."""
 
 LOGIN_INSIDE = rb".{4}\x00[\x01-\x14][A-Z0-9_-]"
 """What follows key and version of SaslAuthenticate, wherever it lies: a frame whose size is wrong may hold it."""
@@ -44,7 +44,7 @@ def is_mechanism(name: object) -> bool:
 
 
 def mechanism_size(data: bytes, start: int, end: int) -> int:
-    """How many bytes the name of a mechanism takes with its length, where it stands in SaslAuthenticate; 0 if none does."""
+    """Return the size in bytes of the mechanism name, length included, at its offset in SaslAuthenticate; 0 if there is none."""
     at = start + MECHANISM_AT
     if end < at + 2 or data[at] or not 0 < data[at + 1] <= 20:
         return 0
@@ -87,22 +87,22 @@ class HandshakePlace(Enum):
 
 
 class SeenFrame(NamedTuple):
-    """What is known of a frame."""
+    """A frame as the login tracking sees it."""
 
     name: str
     """Empty where key and version are not known, or only the other side sends it."""
     sound: bool
-    """It reads without a flaw."""
+    """It matches its layout."""
     trusted: bool
-    """It begins where one ends that did."""
+    """It begins where a valid frame ends."""
     login: bool
     """The name of a mechanism that is in use stands where SaslAuthenticate has it, or SaslAuthenticate lies within."""
     began: int
     """The first packet that brought bytes of it."""
     spread: bool
-    """Others brought bytes of it too."""
+    """Other packets brought bytes of it too."""
     current: int
-    """The packet that made it certain."""
+    """The packet that completed it."""
 
 
 class SaslRedaction:
@@ -111,7 +111,7 @@ class SaslRedaction:
     __slots__ = ("ahead", "answers", "flawed", "least", "logins", "loose", "place", "renewal", "server_frames", "trusted", "until")
 
     def __init__(self, from_start: bool, ahead: int, show_secrets: bool) -> None:
-        """`ahead`: so many frames the client sends before SaslAuthenticate."""
+        """`ahead`: the number of frames the client sends before SaslAuthenticate."""
         self.place = HandshakePlace.OUTSIDE if show_secrets else HandshakePlace.BEFORE if from_start else HandshakePlace.INSIDE
         self.loose = not from_start
         """Whether frames may have been missed: then what only an open connection sends tells that it is open."""
@@ -119,13 +119,13 @@ class SaslRedaction:
         """Whether this handshake renews the credentials of a connection that goes on meanwhile."""
         self.ahead = ahead if from_start else 0
         self.least = ahead + 1
-        """So many frames a server sends before Tune: one for each of these, and the answer to SaslAuthenticate."""
+        """The number of frames a server sends before Tune: one for each of these, and the response to SaslAuthenticate."""
         self.server_frames = 0
         """Frames of the server, but for heartbeats, as long as a password may come."""
         self.logins = self.answers = 0
-        """Frames that may have been SaslAuthenticate, and answers to such."""
+        """Numbers of frames that may have been SaslAuthenticate, and of responses to them."""
         self.until = 0
-        """The packet that made certain that the client is let in."""
+        """The packet that showed that the client was accepted."""
         self.flawed = -1
         """The packet with which the client's last frame that has a flaw was certain, on an open connection: in it, or one before it, begins
         what is no frame where a credential that is renewed may lie."""
@@ -165,7 +165,7 @@ class SaslRedaction:
             self.enter()
 
     def on_server_frame(self, seen: SeenFrame, accepts: bool) -> bool:
-        """Whether a frame of the server is shown as what it says it is; `accepts`: it lets the client in."""
+        """Advance with a server frame and return whether it is shown under its name; `accepts`: it accepts the client."""
         if self.place is not HandshakePlace.OUTSIDE and seen.name != "Heartbeat":
             self.server_frames += 1
         if not seen.sound:
@@ -187,7 +187,7 @@ class SaslRedaction:
         return True
 
     def _may_open(self) -> bool:
-        """Whether Tune or Open may come now, from the server, by what it said before: damage makes either of other frames."""
+        """Return whether the server may send Tune or Open now: damage turns other frames into either."""
         return not self.renewal and (self.loose or self.server_frames > self.least)
 
     def _is_open(self) -> bool:
@@ -198,9 +198,9 @@ class SaslRedaction:
         )
 
     def shows(self, seen: SeenFrame, first: bool, doubtful: bool) -> bool:
-        """Whether a frame of the client is shown as what it says it is, SaslAuthenticate of which only the data is hidden included.
+        """Advance with a client frame and return whether it is shown under its name (of SaslAuthenticate, only the data is redacted).
 
-        `first`: it is the first of the connection. `doubtful`: the name of any mechanism may stand where SaslAuthenticate has it.
+        `first`: it is the first of the connection. `doubtful`: a mechanism name may be where SaslAuthenticate has one.
         """
         name, sound = seen.name, seen.sound
         # Tune comes there; what else has a flaw and takes in other packets is perhaps where no frame begins
@@ -251,7 +251,7 @@ class SaslRedaction:
 
 
 def username(mechanism: object, data: bytes) -> str | None:
-    """The user name in the data of PLAIN and of AMQPLAIN; None where it does not parse as such."""
+    """Return the user name in the data of PLAIN or AMQPLAIN; None if it does not parse."""
     name: bytes | None = None
     if mechanism == "PLAIN":
         found = _PLAIN_DATA.fullmatch(data)
@@ -273,7 +273,7 @@ def _login(data: bytes) -> bytes | None:
 
 
 def long_strings(data: bytes) -> list[tuple[bytes, int, int]] | None:
-    """Name, beginning and end of each value in a table of AMQP 0-9-1 that holds nothing but long strings; None if it is none."""
+    """Return name, start and end of each value in an AMQP 0-9-1 table of long strings; None if it is not one."""
     found: list[tuple[bytes, int, int]] = []
     at = 0
     while at < len(data):

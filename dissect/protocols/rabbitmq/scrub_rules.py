@@ -1,4 +1,4 @@
-"""What in RabbitMQ Streams is nobody else's business, and the checksum of its chunks."""
+"""Sensitive fields of RabbitMQ Streams, and the checksum of its chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _U32 = Struct(">I")
 
 
 def _credentials(message: Message, span: Span, data: bytes) -> list[SensitivePart] | None:
-    """The password of PLAIN and AMQPLAIN, and the user's name, where that is shown; of other mechanisms nothing is known."""
+    """Return the password and, where it is shown, the user name of PLAIN and AMQPLAIN; None for other mechanisms."""
     if span.name != "sasl_opaque_data" or message.fields.get("sasl_username") is None:
         return None
     if message.fields["mechanism"] == "AMQPLAIN":

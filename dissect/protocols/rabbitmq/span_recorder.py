@@ -1,4 +1,4 @@
-"""What is kept of reading a frame by hand: spans, notes, and where what is unpacked counts from."""
+"""Spans and notes of frames that no table describes, and the buffers that offsets refer to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...model import Span
 from ...quota import Spans
 
 MAX_NOTES = 64
-"""Different notes on one frame; further ones are counted."""
+"""Limit of different notes on one frame; further ones are counted."""
 
 
 class SpanRecorder:
@@ -30,7 +30,7 @@ class SpanRecorder:
         self.buffer = "frame"
         self.buffers: dict[str, bytes] = {}
         self.opened: list[tuple[int, int]] = []
-        """Of the spans that are not closed the index, and where they begin."""
+        """Index and start of each open span."""
 
     def note(self, text: str) -> None:
         counted = self.counted
@@ -39,7 +39,7 @@ class SpanRecorder:
         counted[text] = counted.get(text, 0) + 1
 
     def notes(self) -> list[str]:
-        """What there is to say; the same of many entries is said once."""
+        """Return the notes, equal ones once with their count."""
         return [text if count == 1 else f"{text} ({count} times)" for text, count in self.counted.items()]
 
     def span(self, name: str, at: int, length: int, value: Any, depth: int, label: str | None = None) -> None:
@@ -47,7 +47,7 @@ class SpanRecorder:
             self.spans.append(Span(name, at - self.start, length, value, depth, True, label, False, self.buffer))
 
     def open(self, name: str, at: int, depth: int) -> None:
-        """A span around those that follow, until `close` says where it ends."""
+        """Begin a span around the following ones, ended by `close`."""
         if self.spans is not None:
             self.opened.append((len(self.spans), at))
             self.spans.append(Span(name, at - self.start, 0, None, depth, False, None, False, self.buffer))
@@ -58,7 +58,7 @@ class SpanRecorder:
             self.spans.end_at(index, end - at, label)
 
     def undo(self, mark: tuple[Any, int]) -> None:
-        """Forget the spans since `mark`, to read the same bytes in another way."""
+        """Remove the spans since `mark`, to read the same bytes differently."""
         if self.spans is not None:
             self.spans.back(mark[0])
             del self.opened[mark[1] :]
@@ -91,7 +91,7 @@ class SpanRecorder:
         return OverLimit(field, at - self.start, reason, self.buffer)
 
     def tile(self, data: bytes, end: int) -> None:
-        """After damage: end what is open, and cover what was not read by a last span."""
+        """After damage: end open spans, and cover unread bytes by a last span."""
         if self.spans is not None:
             covered = self.abandon()
             left = end - self.start - covered
