@@ -1,7 +1,7 @@
-"""What stands behind the header of Apache Iggy's frames: field tables of identifiers, objects, messages and options.
+"""Bodies of Apache Iggy's frames: field tables of identifiers, objects, messages and options.
 
 Follows the public source history of apache/iggy from commit 670a8baba (2023-08-31, server 0.0.1) to server 0.9.0-edge.5. All integers
-are little-endian. What is not in all layouts stands in `since` and `until`.
+are little-endian. Fields that not all layouts have are in `since` and `until`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Body = tuple[Entry, ...]
 
 
 def since(first: str, *fields: Entry, until: str | None = None) -> Since:
-    """What is there from a layout on, up to another."""
+    """Return fields that exist from one layout up to another."""
     return Since(RANK[first], len(LAYOUTS) if until is None else RANK[until], *fields)
 
 
 def until(first: str, *fields: Entry) -> Since:
-    """What is not there any more from a layout on."""
+    """Return fields that exist up to a layout."""
     return Since(0, RANK[first], *fields)
 
 
@@ -125,11 +125,11 @@ def _walk_refuse(buf: bytes, at: int, end: int, walker: Walker, name: str, depth
 
 
 NEVER = custom(_walk_refuse, "unknown kind", 1)
-"""Stands where a kind that nobody knows would hide how long its value is."""
+"""The value of an unknown kind, whose length is unknown."""
 
 
 def _number(name: str, kind: str, size: int, value: Callable[[bytes], Any], *more: bytes) -> Custom:
-    """A number that is no type of the table language, made of its bytes."""
+    """Return a number type that the table language lacks, converted from its bytes."""
 
     def walk(buf: bytes, at: int, end: int, walker: Walker, field: str, depth: int) -> tuple[Any, int]:
         if end - at < size:
@@ -156,7 +156,7 @@ def _time(data: bytes) -> int:
 
 
 CREATED_AT = _number("uint64, of either byte order", "uint64", 8, _time)
-"""Big-endian from 0.0.8 to 0.0.49, the only such field; told by which order gives a time between 2020 and 2100."""
+"""Big-endian from 0.0.8 to 0.0.49, the only such field; recognised by the order that gives a time between 2020 and 2100."""
 
 
 # Shapes

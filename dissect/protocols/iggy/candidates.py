@@ -21,7 +21,7 @@ from .resync import long_header
 from .statuses import statuses
 
 MAX_DECIDING = 8
-"""So many of the frames that told layouts apart are kept for the row of the conversation."""
+"""Limit of the frames listed in the conversation's row for having excluded layouts."""
 
 MAX_TABLES = 4_096
 """Choices of tables that are kept for all conversations."""
@@ -75,7 +75,7 @@ make_placement = partial(tuple.__new__, Placement)
 
 
 class Candidates:
-    """The layouts that are left, by what both sides said so far, and which framing each side speaks."""
+    """The layouts that match all frames so far, and the framing of each side."""
 
     DERIVED = ("settled", "usual")
 
@@ -115,7 +115,7 @@ class Candidates:
             self.update_facts()
 
     def keep_framing(self, side: int) -> None:
-        """Take in which framing a side speaks where nothing said so before."""
+        """Record the framing of a side when it becomes known."""
         if self.framing_known[side] != self.long[side]:
             self.framing_known[side] = self.long[side]
             if not self.candidates:
@@ -133,7 +133,7 @@ class Candidates:
                 self.update_facts()
 
     def update_facts(self) -> None:
-        """Draw the conclusions from what is known now, and keep the facts for the row of this conversation."""
+        """Choose the layout, and update the facts in the row of this conversation."""
         self.prepare()
         candidates = self.candidates or CLASSIC
         self.layout = self.hint if self.hint in candidates else candidates[-1]
@@ -197,7 +197,7 @@ class Candidates:
         return (code is not None and frames.hides(code)) or may_hold_text(data, start, end)
 
     def _hides_answer(self, code: int | None, data: bytes, start: int, end: int) -> bool:
-        """Whether the body of a response in the classic framing, of which nothing is known, may be a secret."""
+        """Return whether the body of an unknown response in the classic framing may be a secret."""
         if _nameless(code):
             return may_hold_text(data, start, end) if self.mismatch else may_hold_token(data, start, end)
         return may_be_token(data, start, end)

@@ -18,7 +18,7 @@ so its lengths hold."""
 Digest = Callable[[bytes], int]
 
 SHOWN = 5
-"""So many wrong checksums of a frame are told one by one."""
+"""Limit of wrong checksums of a frame that are reported one by one."""
 
 _U32 = Struct("<I").unpack_from
 _U64 = Struct("<Q").unpack_from

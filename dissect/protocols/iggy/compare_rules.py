@@ -1,4 +1,4 @@
-"""What of Apache Iggy is behaviour, and what is chance: how often a consumer polls, and how much each poll brings."""
+"""What is behaviour and what is timing in Apache Iggy: how often a consumer polls, and how much each poll returns."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _polled(fields: Fields, asked: Fields) -> list[Any]:
 
 
 def _id(value: Any) -> str | None:
-    """Ids of messages are random where nobody chose them; 0 asks the server to."""
+    """Message ids are random unless the producer chose them; 0 asks the server to."""
     return None if value in ("0", 0) else "id"
 
 

@@ -1,7 +1,7 @@
 """Apache Iggy over TCP: a request leads with its length, a response with its status; or both with a header of 256 bytes.
 
-No frame states its layout, and no response the request it answers: `candidates` keeps the layouts that are left, `request_queue` the
-requests that wait for their answers, and a frame has its turn here when both are known. What it means then, `meaning` says.
+No frame states its layout, and no response the request it answers: `candidates` keeps the layouts that match, `request_queue` the
+pending requests, and a frame is decoded here when both are known. `meaning` interprets it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .request_queue import LOST, UNSURE, RequestQueue, sent
 from .scrub_rules import SCRUB_RULES
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
-"""So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
+"""Limit of frames that wait for the layout; after that they are decoded with the likeliest one, with a note."""
 
 EARLY_FRAMES = 64
-"""So many responses wait for a request that the capture shows later; then requests are not waited for any more."""
+"""Limit of responses that wait for a request captured later."""
 
 
 class IggyDissector(Dissector):
@@ -58,7 +58,7 @@ class IggyDissector(Dissector):
         self.waiting = RequestQueue(self.layouts, client, context.from_start)
         self.meaning = FrameDecoder(self.layouts, context)
         self.held: list[tuple[Frame, PendingRequest]] = []
-        """What waits for the layout to be told."""
+        """Frames waiting until the layout is known."""
         self.held_bytes = 0
         self.assumed = False
         """Whether nothing waits for that any more."""
@@ -75,7 +75,7 @@ class IggyDissector(Dissector):
 
     def prepare(self) -> None:
         self.placed: Placement | None = None
-        """What is known of the frame that is decoded."""
+        """The frame being decoded."""
 
     def frame_length(self, side: int, data: bytes, at: int) -> int:
         return self.framing.length(side, data, at)
@@ -111,7 +111,7 @@ class IggyDissector(Dissector):
             self._pair_answer(frame)
 
     def close(self) -> None:
-        """Decode what is held with the likeliest layout."""
+        """Decode the held frames with the likeliest layout."""
         self.waiting.trust.on_client_bytes(END)
         self._release_unconfirmed()
         self._expire_early()
@@ -240,9 +240,9 @@ class IggyDissector(Dissector):
             self._put(frame, self.layouts.place(frame, asked, False))
 
     def _misleads(self, frame: Frame, asked: PendingRequest) -> bool:
-        """Whether nothing should be told of the layouts from this frame.
+        """Return whether this frame must not exclude layouts.
 
-        What answers another request tells a wrong layout, and an answer without a body fits nearly anything.
+        The response to another request excludes the right layout, and one without a body fits nearly all.
         """
         if frame.side == self.client:
             return False

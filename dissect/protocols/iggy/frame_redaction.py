@@ -1,6 +1,6 @@
-"""What is hidden of Apache Iggy's frames that are not as their layout says: a password or a token may be where no field is.
+"""Redaction of Apache Iggy's frames that do not match their layout: a password or a token may be outside of its field.
 
-A wrong length moves it into a name, a wrong command code into bytes that nobody declared a secret.
+A wrong length moves it into a name, a wrong command code into bytes that are not declared secret.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOGIN = re.compile(
 
 
 def may_hold_text(data: bytes, start: int, end: int, several: bool = False) -> bool:
-    """Whether a secret may be among these bytes, of which nothing is known; `several`: perhaps they are more than one frame."""
+    """Return whether unknown bytes may contain a secret; `several`: they may be more than one frame."""
     return (_TEXT if several or end - start <= SMALL else _FRAME).search(data, start, end) is not None
 
 

@@ -1,6 +1,6 @@
-"""Whole frames of Apache Iggy: headers of both framings in front of the bodies, as field tables by layout.
+"""Complete frames of Apache Iggy: headers of both framings in front of the bodies, as field tables by layout.
 
-A table stands for all layouts with the same bytes, so "do these layouts read this frame alike" is a question of identity.
+A table stands for all layouts with the same bytes, so two layouts read a frame alike if their tables are the same object.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .layout_versions import CLASSIC, LAYOUTS, LONG
 from .statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
-"""How the code 32 that is a login and the code 33 that is a logout are told from the later ones."""
+"""What distinguishes the old login (code 32) and logout (code 33) from the later commands with these codes."""
 
 _BY_CODE = {**BY_CODE, OLD_LOGIN_CODE: OLD_LOGIN, OLD_LOGOUT_CODE: OLD_LOGOUT}
 
@@ -46,7 +46,7 @@ REGISTERS = (40, 45)
 """The commands of the operation that registers a client."""
 
 MAX_CODES = 4_096
-"""What is known of so many commands is remembered: a frame may have any code."""
+"""Size of the caches by command code: a frame may have any code."""
 
 HEADER = 256
 REQUEST, REPLY, EVICTION = 5, 8, 13
@@ -151,7 +151,7 @@ def _alone(*fields: Entry) -> Layout:
 
 
 class Noted(dict[str, Any]):
-    """Fields of which something is to be said."""
+    """Fields with notes."""
 
 
 class CommandTable:
@@ -183,7 +183,7 @@ class CommandTable:
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
-        """The whole frame, by form."""
+        """The layout of the complete frame, by form."""
         if not self.commands:
             return tuple(
                 Layout(self.name, *self.head, *body, kind=self.kind, note=self.note, parts=(self.head, body)) for body in self.bodies
@@ -214,7 +214,7 @@ class CommandTable:
                     fields = body(data, at, end)
                     return head(data, start, at) | fields
                 except KeyError:
-                    # A label that nobody knows: the form may fit all the same
+                    # An unknown label: the form may match nevertheless
                     raise
                 except UNREADABLE:
                     continue
@@ -223,11 +223,11 @@ class CommandTable:
         return read
 
     def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
-        """The fields of a frame, secrets hidden; None where it does not read as this, to its end. A label that nobody knows is no harm."""
+        """Return the fields of a frame with secrets redacted; None if it does not match completely. Unknown labels are accepted."""
         try:
             return self.reader(DEFAULT_STYLE)(data, start, end)
         except UNREADABLE as error:
-            # No reader takes a frame that is large enough to hold too many values
+            # No reader accepts a frame that may exceed the value limit
             if type(error) is not KeyError and end - start <= DEFAULT_STYLE.values:
                 return None
             _, walked = self.walk(data, start, end, DEFAULT_STYLE)
@@ -258,7 +258,7 @@ def command_of(code: int) -> Command | None:
 
 
 def meant(code: int, length: int) -> int:
-    """The code of a request whose length field says this: two of them had another meaning once."""
+    """Return the command of a request by code and length: two codes once had another meaning."""
     if code == 32 and length > 4:
         return OLD_LOGIN_CODE
     return OLD_LOGOUT_CODE if code == 33 and length == 4 else code

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..parser import Parser
 
 MAX_SEGMENTS = 64
-"""So many segment starts are remembered as places where a frame may begin."""
+"""Limit of segment starts kept as possible starts of frames."""
 
 REFUSAL_SIZE = 1 << 16
 """No error is longer."""
@@ -35,7 +35,7 @@ class IggyFraming:
         self.client = layouts.client
         candidates = layouts.candidates
         self.searched = candidates if candidates and candidates[0] in CLASSIC else CLASSIC
-        """The layouts in which requests are looked for, whatever is told later."""
+        """The layouts in which requests are searched, whatever is known later."""
         self.starts: list[list[int]] = [[], []]
         self.known = [0, 0]
         self.stubborn = False
@@ -81,7 +81,7 @@ class IggyFraming:
         return size if (not status or status in NAMES) and length <= LIMIT else -1
 
     def _framing(self, side: int, data: bytes, at: int) -> bool | None:
-        """Whether this side speaks the 256-byte framing, told by its first bytes; None where more are needed."""
+        """Return whether this side uses the 256-byte framing, by its first bytes; None if more are needed."""
         first = data[at : at + 8]
         other = self.layouts.long[1 - side]
         long: bool | None

@@ -22,7 +22,7 @@ from .resync import LONG_MINIMUM, READ, find_long, fits, long_header, may_be_lon
 PORT = 8090
 
 FRAMES = 12
-"""So many frames of a side are looked at."""
+"""Limit of frames examined on each side."""
 
 SHORTEST = 8
 """Bytes of the shortest request."""
@@ -31,22 +31,22 @@ HAS_PARAMETERS = 3
 """The weight of a request of 14 bytes or more."""
 
 CUT = 2
-"""So many requests with a gap count, where their lengths lead to the next."""
+"""Limit of requests with a gap that count, if their lengths lead to the next."""
 
 BEGINNING = 16
-"""Bytes of a request that tell it, where there are no more."""
+"""The bytes that identify a request if the rest is missing."""
 
 _CUT_OFF = Damage(0, "cut by the snap length")
 
 LED = 2
-"""So many headers of 256 bytes with a gap lead from one to the next."""
+"""The number of 256-byte headers with gaps that must lead from one to the next."""
 
 RUNS = 4
-"""So many runs of bytes without a gap are looked at for a header of 256 bytes."""
+"""Limit of runs without a gap examined for a 256-byte header."""
 
 
 CONFIDENCE = ((5, 1, 0.97), (3, 1, 0.92), (2, 2, 0.92), (6, 0, 0.85), (0, 1, 0.6), (3, 0, 0.55), (0, 0, 0.45))
-"""How sure the classic framing is, from so much weight of requests and so many responses on."""
+"""Confidence in the classic framing, by weight of requests and number of responses."""
 
 
 class _Requests(NamedTuple):
@@ -99,7 +99,7 @@ def _cannot_begin(side: SideView) -> bool:
 
 
 def _long(view: DetectionView, client: int) -> Verdict | None:
-    """The 256-byte framing: its header is as good as a magic number, and tells the direction."""
+    """Probe the 256-byte framing: its header is as good as a magic number, and shows the direction."""
     sides = ((client, (REQUEST,), "client"), (1 - client, (REPLY, EVICTION), "server"))
     if all(len(one.runs) > 1 for one in view.sides):
         # A snap length cuts each header; where the sizes lead from one to the next, and both sides agree, it takes no more of them
@@ -133,7 +133,7 @@ def _says(confidence: float, client: int, evidence: str) -> Verdict:
 
 
 def _cut_short(view: DetectionView, client: int, sides: Iterable[tuple[int, tuple[int, ...], str]]) -> Verdict | None:
-    """Tells the framing where the snap length left little of each header, and the headers are too few to lead to each other."""
+    """Probe the framing where the snap length cut the headers, and too few follow each other."""
     ask, answer = (_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides)
     if not ask or not view.ends():
         return None
@@ -252,13 +252,13 @@ def _chain(view: DetectionView, side: SideView, place: int, least: int) -> _Requ
         if at + size > end:
             behind = _behind(side, start, at + size)
             if behind is None:
-                # Nothing may be whole where a capture begins within one of these, and what is looked at ends within the next
+                # Nothing may be complete where a capture begins within one of these, and what is looked at ends within the next
                 if view.ends() and sends(layouts, data, at, end, view.work_budget):
                     return _Requests(good + 1, weight + 1, (*codes, code), layouts, "as far as they came", bad, alone=True)
                 goes_on = True
                 break
             weight += len(codes) < CUT
-            # Where a snap length leaves nothing whole, those count that are as they should be up to where they are cut
+            # Where a snap length leaves nothing complete, those count that are as they should be up to where they are cut
             good += not good and view.work_budget.spend(READ * (end - at)) and _begins(code, layouts, data, at, end)
             codes.append(frames.meant(code, size - 4))
             start, data, at = behind

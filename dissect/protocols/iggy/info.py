@@ -1,4 +1,4 @@
-"""What an Apache Iggy message says in one line, and what conversations of one server tell about each other."""
+"""One-line summaries of Apache Iggy messages, and facts that conversations of one server share."""
 
 from __future__ import annotations
 
@@ -91,16 +91,16 @@ _USUAL: dict[str, dict[Any, str]] = {
     "context": {"": ""},
     "version": {"": ""},
 }
-"""Values that say little, and how they are told."""
+"""Values of little interest, and their text."""
 
 _DURATIONS = frozenset(("message_expiry", "expiry"))
 """Seconds in four bytes up to L5, microseconds in eight from L6."""
 
 _FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
-"""Commands whose empty answer says that there is no such thing."""
+"""Commands whose empty response means "not found"."""
 
 SHOWN = 6
-"""So many fields of a message are told in a line."""
+"""Limit of fields in a line."""
 
 
 def info(message: Message) -> str:
@@ -177,7 +177,7 @@ def _told(name: str, value: Any, message: Message) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value in a line of text; what is not there, of a damaged frame, is a question mark."""
+    """Return the text of a value; a question mark if a damaged frame lacks it."""
     if value is None:
         return "?"
     if isinstance(value, bool):
@@ -205,7 +205,7 @@ _WIDTHS = {
 
 
 def _duration(value: Any, name: str, message: Message) -> str:
-    """A duration with its unit, which only the room that it takes tells; as it is where that is not certain."""
+    """Return a duration with its unit, which depends on its magnitude; the raw value where that is ambiguous."""
     if not isinstance(value, int) or message.fault is not None:
         return _plain(value)
     width = 8
@@ -245,7 +245,7 @@ def _place(fields: dict[str, Any]) -> str:
 
 
 def _partition(fields: dict[str, Any]) -> str:
-    """The partition, if one is given: up to L7 none is where it says 0, later a flag tells."""
+    """Return the partition, if given: up to L7 0 means none, later there is a flag."""
     number = fields.get("partition_id")
     given = fields.get("partition_given", number != 0 or "consumer" not in fields)
     return f"partition {number}" if given and number is not None else ""
@@ -290,7 +290,7 @@ def _send(fields: dict[str, Any]) -> str:
 
 
 def _declared(fields: dict[str, Any]) -> int | None:
-    """How many messages a frame says that it holds; the oldest that are sent do not say."""
+    """Return the declared number of messages; the oldest layouts declare none for sending."""
     if "count" in fields:
         return int(fields["count"])
     return len(fields["indexes"]) if "indexes" in fields else None
@@ -385,7 +385,7 @@ def _assigned(fields: dict[str, Any]) -> str:
 
 
 def _offsets(fields: dict[str, Any]) -> tuple[int | None, int | None]:
-    """The offsets of the first and the last message that were polled; a damaged one may not say."""
+    """Return the offsets of the first and last polled message; a damaged frame may lack them."""
     batches = [batch for batch in fields.get("batches", ()) if batch.get("messages")]
     if batches:
         return _offset(batches[0], 0), _offset(batches[-1], -1)
@@ -406,11 +406,11 @@ _RESPONSES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "get_cluster_metadata": ("nodes", _nodes),
     "sync_consumer_group": ("partitions", _assigned),
 }
-"""By command: a field that its answer must have, and what it says."""
+"""By command: a field that its response must have, and its text."""
 
 
 def relate(rows: list[ConversationRow]) -> None:
-    """Tell each conversation whose layout is open what others of the same server settled."""
+    """Share the layout found in other conversations of a server with those where it is unknown."""
     settled: dict[str, set[str]] = {}
     for row in rows:
         if row.layout is not None and row.server is not None and "mismatch" not in row.facts:

@@ -1,4 +1,4 @@
-"""Apache Iggy: what a frame means of which it is known what it answers and how it is read."""
+"""Apache Iggy: the meaning of a frame whose request and layout are known."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _plans(style: Style, detail: bool) -> dict[tuple[CommandTable, str, bool], P
 
 
 class FrameDecoder:
-    """Decodes frames, hides what may be a secret in them, and takes in what they say of their sides."""
+    """Decodes frames, redacts possible secrets, and records versions that they state."""
 
     DERIVED = ("style", "default_style", "detail", "plans")
 
@@ -113,7 +113,7 @@ class FrameDecoder:
                 return name, "one_way", ident, fields, None, notes, fault, NONE, None, spans, None
         if asks:
             return name, "request", ident, fields, None, notes, fault, REQUEST, number, spans, topic_of(name, fields)
-        # An eviction that nobody asked for is one
+        # An eviction without a request is one
         outcome = None if number is None and table is not frames.EVICTED else "refused" if refused else "answered"
         return name, "response", ident, fields, outcome, notes, fault, NONE if number is None else RESPONSE, number, spans, None
 
@@ -145,7 +145,7 @@ class FrameDecoder:
         return name, ident, refused
 
     def _walk(self, frame: Frame, table: CommandTable) -> tuple[str, Walked]:
-        """A frame that is not plain, as it may be shown, and what it is called."""
+        """Return the redacted reading of a frame that is not valid, and its name."""
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
         missing = None if damage is None else damage.reason
         form, walked = table.walk(data, start, end, self.style, missing)

@@ -1,7 +1,7 @@
-"""Apache Iggy: the requests that wait for their answers, and who answers whom.
+"""Apache Iggy: pending requests, and which response belongs to which.
 
-No response of the classic framing states its request, and in the 256-byte one several requests may share what is echoed. So order tells,
-as long as nothing was missed; what is believed behind a loss is a state, and all that changes it stands in this file.
+No response of the classic framing names its request, and in the 256-byte one several requests may share the copied fields. So the order
+of frames decides, unless frames were missed; trust in it after a loss is a state, and all code that changes it is in this file.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     SUPPOSED: {LOST: SHAKEN, MISFIT: SHAKEN, ALONE: BELIEVED},
     SHAKEN: {ALONE: BELIEVED, FIRST: SUPPOSED, SINGLE: FITTED, ECHOED: SURE},
 }
-"""The state that follows; where there is none, it stays."""
+"""The next state by event; without an entry the state is kept."""
 
 FIRM = 64
-"""After so many requests more it is believed, where the pairing rests on what was supposed."""
+"""The number of further requests that confirm a pairing based on an assumption."""
 
 PROVEN = 16
 """After so many of a client that keeps several in flight they say no more that the pairing is unsure: until then answers may fit the
@@ -54,7 +54,7 @@ BODY = 16
 NEVER = -1
 
 TRIED = 256
-"""So many open requests are tried for a response when some may have been missed."""
+"""Limit of open requests tried for a response when some may have been missed."""
 
 WIDEST = 0xFFFF
 """Codes up to here are too short to be a piece of text."""
@@ -72,7 +72,7 @@ make_pending = partial(tuple.__new__, PendingRequest)
 
 
 class OrderTrust:
-    """How far the order of frames tells who answers whom, and where bytes are missing, because of which it may not."""
+    """Trust in the order of frames for pairing, and the positions of lost bytes."""
 
     __slots__ = ("answered", "last_answer_loss", "last_client_packet", "last_request_loss", "room", "state", "until")
 
@@ -87,7 +87,7 @@ class OrderTrust:
         self.answered = NEVER
         """The latest packet with a response that came while the pairing was unsure."""
         self.room = 0
-        """So many answers may have been in what the server's lacks."""
+        """Limit of the responses that may have been in the server's lost bytes."""
 
     def go(self, event: str, number: int | None = None) -> None:
         """Something happened; `number`: with the answer to this request something is believed that has to last."""
@@ -106,12 +106,12 @@ class OrderTrust:
 
     @property
     def unsure(self) -> bool:
-        """Whether the order of frames does not tell who answers whom."""
+        """Whether the order of frames does not decide the pairing."""
         return self.state == SHAKEN
 
     @property
     def believes(self) -> bool:
-        """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
+        """Whether each pair is checked, because it may show that the order of frames is not reliable."""
         return self.state in (FITTED, BELIEVED, SUPPOSED)
 
     def noted(self, asked: PendingRequest, size: int, chance: bool) -> PendingRequest:
@@ -134,7 +134,7 @@ class OrderTrust:
             self.last_client_packet = order
 
     def needs_client_bytes(self, order: int) -> bool:
-        """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
+        """Return whether this packet's responses may answer a request not captured yet, which the client's next bytes show."""
         if self.state != SHAKEN or order <= self.last_client_packet:
             return False
         # else the client asked since, and this must be the answer to that

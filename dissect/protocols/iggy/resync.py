@@ -24,7 +24,7 @@ LIMIT = 64 << 20
 """No frame is longer."""
 
 SEND, SEND_PREFIX = 101, 1_024
-"""The code of the only requests that are large, and bytes in which one says where its messages go."""
+"""The code of the only large requests, and the bytes in which one names its destination."""
 
 PARTITIONS, SMALLEST = 1 << 16, 40
 """No partition of a topic has a higher number, and no message that is polled fewer bytes."""
@@ -32,7 +32,7 @@ PARTITIONS, SMALLEST = 1 << 16, 40
 _POLLED = Struct("<IIIQI").unpack_from
 
 LONG_MINIMUM = 61
-"""Bytes of a header of 256 that tell its frame: up to the command."""
+"""The bytes of a 256-byte header that identify its frame: up to the command."""
 
 EXACT: dict[int, int] = dict.fromkeys((1, 10, 12, 20, 22, 39, 41, 201), 4) | {21: 8}
 """Lengths of requests that have only one (32 and 33 had another meaning before 0.0.8)."""
@@ -197,7 +197,7 @@ def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: 
         if size < 0:
             continue
         if size == 0 or start + size > end:
-            # The whole of such a one is never looked at
+            # Such a frame is never read completely
             if size > SEARCH_WINDOW and sends(layouts, data, start, end, work_budget):
                 return True, start
             if waiting is None:

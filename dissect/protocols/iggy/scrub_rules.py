@@ -1,4 +1,4 @@
-"""What in Apache Iggy is nobody else's business, and the checksums of its messages, batches and requests."""
+"""Sensitive fields of Apache Iggy, and the checksums of its messages, batches and requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REQUEST_SUM = 144
 
 
 def _sums(before: bytes, after: bytearray, spans: Sequence[Span]) -> None:
-    """From the inside out: the sum of a batch covers those of its messages, that of a request its whole body."""
+    """From the inside out: the sum of a batch covers those of its messages, that of a request its complete body."""
     batches: list[tuple[Span, list[Span]]] = []
     for index, span in enumerate(spans):
         if not span.leaf and span.name.startswith("messages["):
@@ -73,7 +73,7 @@ def _batch_sum(before: bytes, after: bytearray, group: Span, inside: Sequence[Sp
 
 
 def _renew(before: bytes, after: bytearray, at: int, size: int, digest: Callable[[bytes | bytearray], int]) -> bool:
-    """Compute a sum anew where it was right; whether it was."""
+    """Recompute a checksum if it was right; return whether it was."""
     if len(before) < at + size or digest(before) != int.from_bytes(before[at : at + size], "little"):
         return False
     after[at : at + size] = digest(after).to_bytes(size, "little")

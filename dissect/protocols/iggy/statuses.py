@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from .layout_versions import RELEASES as LAYOUT_RELEASES
 
 RELEASES = ("0.0.4", "0.0.30", "0.0.52", "0.1.5", "0.2.5", "0.2.20", "0.3.0", "0.4.300", "0.5.0", "0.6.0", "0.8.0", "0.9.0-edge.5")
-"""The releases looked at (0.3.0 for two codes only); one in between may have changed earlier than the table says."""
+"""The releases examined (0.3.0 for two codes only); a code may have changed in a release between two of them."""
 
 NAMES: Mapping[int, str] = {
     1: "error",
@@ -283,7 +283,7 @@ _ENTRY = re.compile(r"(\S+)(?: \(from (\S+)\))?")
 
 
 def version(release: str) -> tuple[int, ...]:
-    """A release as something to compare; a pre-release comes before those that follow it."""
+    """Return a release as a tuple that sorts by age; a pre-release sorts before later ones."""
     return tuple(int(part) for part in re.findall(r"\d+", release))
 
 
