@@ -115,7 +115,7 @@ class LinkParser:
 
     def __init__(self, stateless: bool = False) -> None:
         """`stateless`: other parsers see other parts of the capture, so what depends on several packets is left to the caller:
-        after each packet `fragment` and `sighting` tell whether it does."""
+        after each packet `fragment` and `sighting` show whether it does."""
         self.counters = PacketCounters()
         self.stateless = stateless
         self.fragment: Fragment | None = None
@@ -123,7 +123,7 @@ class LinkParser:
         self.pieces: dict[int, FragmentPiece] | None = None
         """If not None, collects the fragments of TCP datagrams completed by later packets, by the order of the packet."""
         self.aside: Callable[[Packet, int, int, int, bytes], None] | None = None
-        """Where somebody wants it: is given the packets that carry ICMP or UDP, with their order, where the IP header is, the protocol, and
+        """If not None, called for packets that carry ICMP or UDP, with their order, the position of the IP header, the protocol, and
         what the `ends` of segments are followed by."""
         self.network = b""
         """Suffix of the `ends` of its segments."""

@@ -167,7 +167,8 @@ class Live:
             yield from parts(packets, rows)
             if not packets:
                 # A busy machine may deliver the last block late
-                if until is not None and (gone is not None or self._all_returned() or monotonic() > until):
+                returned = self.packets + self.duplicates + self.dropped
+                if until is not None and (gone is not None or returned >= self._received or monotonic() > until):
                     break
                 yield packets
             elif self._stopped_ns is not None and packets[-1].time_ns > self._stopped_ns:
@@ -201,10 +202,6 @@ class Live:
         """Return packets received and dropped since the last call, which resets the kernel's counters."""
         received, dropped, _ = struct.unpack("=III", self._socket.getsockopt(SOL_PACKET, STATISTICS, 12))
         return received, dropped
-
-    def _all_returned(self) -> bool:
-        """Return whether all received packets have been returned; a few may have arrived before they were counted."""
-        return self.packets + self.duplicates + self.dropped >= self._received
 
     def _read_blocks(self) -> list[Packet]:
         """Return the packets of the available blocks."""

@@ -91,7 +91,7 @@ class Interfaces:
 
 
 class WalkedBlocks(NamedTuple):
-    """The packets found in a buffer. From `at` on there is no whole block: bytes are `missing`, or `wrong` says why it cannot be one.
+    """The packets found in a buffer. From `at` on there is no complete block: bytes are `missing`, or `wrong` says why it is invalid.
 
     `skip`: what is missing need not be kept.
     """

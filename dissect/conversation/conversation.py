@@ -251,7 +251,7 @@ class Conversation:
         emitted = [] if self.detector is None else self._parse(self._start(self.detector.finish()), current)
         parser, pairer, tcp = self.parser, self.pairer, self.tcp
         if parser is not None and pairer is not None:
-            parser.ended_sides, parser.last = tcp.over, END if tcp.end is None else tcp.end.order
+            parser.ended_sides, parser.last = tcp.ended_sides, END if tcp.end is None else tcp.end.order
             emitted = emitted + pairer.process(parser.close(tcp.last, current))
             reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
             ended = pairer.close(reason, endings.end_of(self))

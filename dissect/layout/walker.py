@@ -132,7 +132,7 @@ class Walker(WalkState):
                 case Optional() if at < end:
                     at = self._entries(entry.fields, at, end, depth, into)
                 case Optional() if self.missing is not None and end == self.end:
-                    raise self.malformed(at, self.missing, *_first_name(entry.fields))
+                    raise self.malformed(at, self.missing, *[one.name for one in entry.fields if isinstance(one, Field)][:1])
         return at
 
     def _choice(self, choice: Choice, field: Field | None, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
@@ -420,7 +420,3 @@ _BY_TYPE: dict[type, Callable[..., Read]] = {
     Sized: Walker._region,
     Custom: Walker._custom,
 }
-
-
-def _first_name(entries: tuple[Entry, ...]) -> list[str]:
-    return [entry.name for entry in entries if isinstance(entry, Field)][:1]

@@ -325,7 +325,6 @@ class ByteStream:
         "ttl",
         "ttls",
         "unchecked",
-        "untimed",
         "waiting",
         "wrong",
     )
@@ -380,8 +379,6 @@ class ByteStream:
         # The TTL of the last segment, and all different ones except those of RSTs.
         self.ttl = 0
         self.ttls: tuple[int, ...] = ()
-        # The clock of the conversation is stopped.
-        self.untimed = False
         self.waiting: PendingPieces | None = None
         # The items released last, ending at `next` (None if there are none), and their size in bytes.
         self.recent: deque[SideData] | None = None
@@ -544,16 +541,16 @@ class ByteStream:
         if ttl not in self.ttls and len(self.ttls) < MAX_TTLS:
             self.ttls += (ttl,)
 
-    def update_fast_path(self) -> None:
-        """Determine whether the next segment in order can skip all other checks."""
+    def update_fast_path(self, untimed: bool) -> None:
+        """Determine whether the next segment in order can skip all other checks; `untimed`: the clock is stopped."""
         self.fast_path = (
             self.known == FIXED
+            and not untimed
             and self.ended_ns is None
             and self.waiting is None
             and not self.pending
             and self.sent <= self.next
             and not self.held
-            and not self.untimed
         )
         self.expected = (self.base + self.next) & MASK
 
@@ -647,7 +644,7 @@ class TcpStream(ConversationCounts):
 
     `first` and `last` are the first packet and the one that closed it; `latest` includes those after the close.
     `from_start`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended`: how it ended.
-    `over`: a bit for each side that ended with FIN or RST; `end` is the first FIN or RST.
+    `end` is the first FIN or RST.
     """
 
     __slots__ = (
@@ -666,10 +663,8 @@ class TcpStream(ConversationCounts):
         "open",
         "other_file",
         "out",
-        "over",
         "pool",
         "ports",
-        "received",
         "reset",
         "sides",
         "silence",
@@ -687,7 +682,6 @@ class TcpStream(ConversationCounts):
         self.out: Items = []
         self.sides = SideCounts(), SideCounts()
         self.streams = ByteStream(0, self.sides[0], self.out), ByteStream(1, self.sides[1], self.out)
-        self.received = 0
         # The latest capture time: packets may be out of order in time, but waiting times only grow.
         self.clock = first[3]
         self.closed: int | None = None
@@ -695,7 +689,6 @@ class TcpStream(ConversationCounts):
         self.from_start = False
         self.ended = "open"
         self.open = True
-        self.over = 0
         self.end: End | None = None
         self.ignored: tuple[Reset, ...] = ()
         """The first RSTs that were ignored."""
@@ -708,6 +701,17 @@ class TcpStream(ConversationCounts):
         self.limit_hits = 0
         self.other_file: int | None = None
         """The index of a file whose bytes contradict those of the first file."""
+
+    @property
+    def received(self) -> int:
+        """Packets so far."""
+        return sum(self.packets)
+
+    @property
+    def ended_sides(self) -> int:
+        """A bit for each side that ended with FIN or RST."""
+        one, two = self.streams
+        return (one.ended_ns is not None) | (two.ended_ns is not None) << 1
 
     def released(self) -> Items:
         """Return the items released since the last call, those of side 0 first."""
@@ -741,7 +745,6 @@ class TcpStream(ConversationCounts):
             if passed > QUIET_NS:
                 self.silence = Silence(self.clock, time_ns, side, number, other.count.packets)
             self.clock = time_ns
-        self.received += 1
         count = own.count
         count.packets += 1
         acked = other.next - behind
@@ -775,22 +778,21 @@ class TcpStream(ConversationCounts):
             segment = msgspec.structs.replace(segment, wire=wire)
         if (wire or flags & SYN) and not self.belongs(side, segment.seq, segment.ack, flags, wire):
             return None
-        if flags & UNTIMED or own.untimed:
-            self.untimed = own.untimed = other.untimed = True
+        if flags & UNTIMED or self.untimed:
+            self.untimed = True
             segment = msgspec.structs.replace(segment, time_ns=self.clock)
         self._step(own, other, segment)
         if claimed and own.known:
             start = own.position(segment.seq) + wire
             own.claim = start, start + claimed - wire, self.latest
-        own.update_fast_path()
-        other.update_fast_path()
+        own.update_fast_path(self.untimed)
+        other.update_fast_path(self.untimed)
         return self.released() if self.out else NOTHING
 
     def _count(self, own: ByteStream, segment: Segment) -> Mark:
         count = own.count
         count.packets += 1
         count.bytes += segment.wire
-        self.received += 1
         mark = (segment.order, segment.number, segment.file, segment.time_ns)
         self.latest = mark
         if self.closed is None:
@@ -940,7 +942,7 @@ class TcpStream(ConversationCounts):
         first = waiting.starts[waiting.head]
         stream.gap(first, "lost", waiting.pieces[first][2:6])
         self._drain(stream)
-        stream.update_fast_path()
+        stream.update_fast_path(self.untimed)
 
     def check_closed(self, current: int) -> None:
         """Close the conversation once both byte streams have reached their FIN."""
@@ -1078,11 +1080,9 @@ class TcpStream(ConversationCounts):
         sender = self.streams[reset.side]
         if sender.fin is None:
             sender.ended_ns = None
-            self.over &= ~(1 << reset.side)
 
     def _note_end(self, own: ByteStream, how: Literal["FIN", "RST"], mark: Mark, reset: Reset | None = None) -> None:
         """Record that a side ended the connection, and which was the first."""
-        self.over |= 1 << own.side
         if own.ended_ns is None:
             own.ended_ns = mark[3]
         if self.end is None:

@@ -120,7 +120,7 @@ class TlsDecryptor(RecordReader):
     @property
     def client(self) -> int | None:
         """The side that is the client; None if unknown."""
-        return self.handshake.client if self.is_tls and (self.emitted or not self.middle) else None
+        return self.handshake.facts.client if self.is_tls and (self.emitted or not self.middle) else None
 
     @property
     def name(self) -> str:

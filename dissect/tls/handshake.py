@@ -26,8 +26,6 @@ class TlsHandshake:
     """Processes the messages of both sides. A fact that the other side may wait for has the packet from which on it is known."""
 
     def __init__(self, client: int) -> None:
-        self.client = client
-        """The side that sent the ClientHello."""
         self.facts = TlsFacts(client)
         self.client_hellos: dict[int, tuple[ClientHello, int]] = {}
         self.server_hellos: dict[int, tuple[ServerHello, int]] = {}
@@ -42,14 +40,14 @@ class TlsHandshake:
         """Packet and side of the latest message."""
 
     def is_client(self, flow: RecordBuffer) -> bool:
-        return flow.side == self.client
+        return flow.side == self.facts.client
 
     def facts_so_far(self, flows: Sequence[RecordBuffer]) -> TlsFacts:
         """Return the facts known so far, whichever side was read first."""
         facts = self.facts
         facts.decrypted = flows[0].decrypted, flows[1].decrypted
         facts.skipped = sum(flow.skipped for flow in flows)
-        client = flows[self.client]
+        client = flows[self.facts.client]
         facts.unanswered = facts.sealed and client.epoch is None and client.stopped is None and client.lost is None
         facts.alerts = sorted([alert for flow in flows for alert in flow.alerts], key=lambda alert: (alert.packet, alert.side))
         stopped = [(flow.stopped_at, flow.side, flow.stopped) for flow in flows if flow.stopped is not None]
@@ -176,7 +174,7 @@ class TlsHandshake:
     def count_skipped(self, flow: RecordBuffer, size: int, index: int) -> None:
         """Count an encrypted TLS 1.3 record of this size: a first one that is an alert, with no other behind it, ended the handshake."""
         facts, client = self.facts, self.is_client(flow)
-        if facts.early_data is not None or not (client or self.skipped[self.client]):
+        if facts.early_data is not None or not (client or self.skipped[self.facts.client]):
             return
         self.skipped[flow.side] += 1
         if self.skipped[flow.side] == 1 and size == ALERT_SEALED and facts.sealed_alert is None:

@@ -78,7 +78,7 @@ class MissingKeys:
 
     def hellos(self, flow: RecordBuffer) -> tuple[ClientHello, ServerHello] | str | None:
         """Return both hellos of a side's handshake, the reason why they will not come, or None if the side has to wait."""
-        number, client = max(flow.round, 0), self.handshake.client
+        number, client = max(flow.round, 0), self.handshake.facts.client
         both = self.handshake.client_hellos.get(number), self.handshake.server_hellos.get(number)
         stopped = [self.flows[side].stopped for side in (client, 1 - client)]
         gone = [self.flows[side].stopped_at for side in (client, 1 - client) if both[side != client] is None and stopped[side != client]]

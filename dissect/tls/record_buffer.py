@@ -106,7 +106,7 @@ class RecordBuffer:
         "stopped_at",
     )
     DERIVED = ("opener", "secret", "openers")
-    """Keys are looked up again where this goes on."""
+    """Keys are looked up again after a restore."""
 
     def __init__(self, side: int) -> None:
         self.side = side
@@ -123,7 +123,7 @@ class RecordBuffer:
         self.out_of_order = False
         self.notes: list[tuple[int, str]] = []
         self.queue: deque[SideData | StreamGap] | None = None
-        """The bytes and gaps behind `data`. A deque takes 760 bytes even if it is empty, and most connections never wait."""
+        """The bytes and gaps after `data`. A deque takes 760 bytes even if it is empty, and most connections never wait."""
         self.floor = 0
         """The first packet that can complete anything."""
         self.current = 0
@@ -147,7 +147,7 @@ class RecordBuffer:
         self.skipped = 0
         """Records that did not authenticate."""
         self.desynchronised = False
-        """Its records can no longer be told apart."""
+        """Whether its record boundaries are lost."""
         self.opened = 0
         self.opened_bytes = 0
         self.failed = 0

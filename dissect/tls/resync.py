@@ -273,8 +273,7 @@ def _enter(tls: TlsDecryptor, flow: RecordBuffer, epoch: Epoch, current: int) ->
     if flow.epoch is epoch:
         return
     if epoch.server is not None and flow.epoch is None:
-        handshake.client = 1 - flow.side if epoch.server else flow.side
-        handshake.facts.client = handshake.client
+        handshake.facts.client = 1 - flow.side if epoch.server else flow.side
         handshake.facts.version, handshake.facts.cipher = TLS_13, epoch.cipher
         flow.enter(epoch)
         return

@@ -112,7 +112,7 @@ class Story(NamedTuple):
         row = self.conversation
         counts = [tuple(getattr(side, name) for name in side.__struct_fields__) for side in row.sides]
         head = (row.index, row.endpoints, row.ports, row.first, row.last, row.latest, row.from_start, row.ended, row.open, row.limit_hits)
-        return (*head, row.over, row.end, row.other_file, counts, self.items, self.notes, self.closed, self.ends)
+        return (*head, row.ended_sides, row.end, row.other_file, counts, self.items, self.notes, self.closed, self.ends)
 
 
 class Recorded(Conversation):

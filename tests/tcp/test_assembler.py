@@ -229,7 +229,7 @@ def test_number_of_rst_belongs_to_no_byte() -> None:
 def test_rst_outside_of_the_window_is_ignored(off: int) -> None:
     story = one([*handshake(), b(5000, b"x" * 80_000), b(85_000 + off, flags=RST), a(1000, b"hello"), b(85_000, b"!", ack=1005)])
     row = story.conversation
-    assert (story.gaps(1), row.stream_bytes, row.open, row.over, row.end) == ([], [5, 80_001], True, 0, None)
+    assert (story.gaps(1), row.stream_bytes, row.open, row.ended_sides, row.end) == ([], [5, 80_001], True, 0, None)
     assert [(one.side, one.number, one.injected) for one in row.ignored] == [(1, 5, False)]
 
 
@@ -237,7 +237,7 @@ def test_rst_whose_receiver_goes_on_is_ignored() -> None:
     begin = [*handshake(), b(5000, b"hello"), b(5005, flags=RST)]
     behind = [b(5005, b" world"), a(1000, b"yes", ack=5011)]
     row = one([*begin, *behind]).conversation
-    assert (row.open, row.over, row.end, [one.number for one in row.ignored]) == (True, 0, None, [5])
+    assert (row.open, row.ended_sides, row.end, [one.number for one in row.ignored]) == (True, 0, None, [5])
     # What crossed it shows nothing
     row = one([*begin, a(1000, b"yes", ack=5005), b(5005, b" world")]).conversation
     assert (row.open, row.ended, row.ignored) == (False, "RST by 192.0.2.2:5552", ())
@@ -788,4 +788,4 @@ def test_who_said_that_no_more_will_follow() -> None:
         ([a(1005, flags=FIN | ACK)], 1),
         ([a(1005, flags=FIN | ACK), b(5000, ack=1006, flags=RST | ACK)], 3),
     ):
-        assert one([*handshake(), a(1000, b"hello"), *ending]).conversation.over == over
+        assert one([*handshake(), a(1000, b"hello"), *ending]).conversation.ended_sides == over
