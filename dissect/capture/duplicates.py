@@ -55,12 +55,12 @@ class Duplicates:
 
 
 def place_of(kind: int, interface: int) -> int:
-    """Where a packet was seen, by packet type and interface, in 31 bits: a bridge, a bond, a VLAN and what is below them see a packet in
-    the same direction."""
+    """Return where a packet was seen, by packet type and interface, in 31 bits: a bridge, a bond, a VLAN and the interfaces below see it
+    in the same direction."""
     return (interface & 0x7F_FFFF) << 8 | kind
 
 
-def digest(buffer: bytes, ip: int, room: int) -> bytes:
+def digest(buffer: bytes, ip: int, available: int) -> bytes:
     """Of the captured part of an IP packet, without what may follow it in the frame."""
     from hashlib import blake2b
 
@@ -69,4 +69,4 @@ def digest(buffer: bytes, ip: int, room: int) -> bytes:
     else:
         size = int.from_bytes(buffer[ip + 4 : ip + 6], "big")
         size = size + 40 if size else 0
-    return blake2b(buffer[ip : ip + min(size or room, room)], digest_size=16).digest()
+    return blake2b(buffer[ip : ip + min(size or available, available)], digest_size=16).digest()

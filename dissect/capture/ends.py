@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 @lru_cache(1_024)
 def split(ends: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """The parts: addresses of 4 or 16 bytes, ports of 2, and of 3 or none what `network_key` says."""
+    """The parts: addresses of 4 or 16 bytes, ports of 2, and the 3 or 0 bytes of `network_key`."""
     size = 4 if len(ends) < 36 else 16
     ports = 2 * size
     return ends[:size], ends[size:ports], ends[ports : ports + 2], ends[ports + 2 : ports + 4], ends[ports + 4 :]

@@ -124,7 +124,7 @@ class LinkParser:
         """If not None, collects the fragments of TCP datagrams completed by later packets, by the order of the packet."""
         self.aside: Callable[[Packet, int, int, int, bytes], None] | None = None
         """If not None, called for packets that carry ICMP or UDP, with their order, the position of the IP header, the protocol, and
-        what the `ends` of segments are followed by."""
+        the suffix of `ends`."""
         self.network = b""
         """Suffix of the `ends` of its segments."""
         self._odd: OddPackets | None = None
@@ -144,9 +144,9 @@ class LinkParser:
             if place >= 0 and self._is_again(packet, ip, kind, place):
                 counters.duplicates += 1
                 return None
-        room = captured + offset - ip
+        available = captured + offset - ip
         total = packet.wire + offset - ip
-        if kind == IPV4 and room >= LEAST4:
+        if kind == IPV4 and available >= LEAST4:
             version, length, fragment, ttl, protocol, ends, seq, ack, words, flags, window = TCP4(buffer, ip)
             size, addresses = (words >> 2 & 0x3C) + 20, ip + 12
             sent = length or total
@@ -155,7 +155,7 @@ class LinkParser:
                     self._other(packet, order, ip, protocol, ends)
                     return None
                 return self._of_odd(packet, order, ip, total)
-        elif kind == IPV6 and room >= LEAST6:
+        elif kind == IPV6 and available >= LEAST6:
             version, length, protocol, ttl, ends, seq, ack, words, flags, window = TCP6(buffer, ip)
             size, addresses = (words >> 2 & 0x3C) + 40, ip + 8
             sent = length + 40 if length else total
@@ -170,8 +170,8 @@ class LinkParser:
             self._foreign(kind, link)
             return None
         counters.tcp += 1
-        if sent > room:
-            data = buffer[ip + size : ip + room]
+        if sent > available:
+            data = buffer[ip + size : ip + available]
             if sent > total:
                 flags |= CLAIMS
         else:
@@ -185,10 +185,10 @@ class LinkParser:
 
     def _is_again(self, packet: Packet, ip: int, kind: int, place: int) -> bool:
         """Return whether a packet of a cooked capture is a duplicate."""
-        room = packet.offset + packet.captured - ip
-        if room <= 0 or kind not in (IPV4, IPV6):
+        available = packet.offset + packet.captured - ip
+        if available <= 0 or kind not in (IPV4, IPV6):
             return False
-        key = digest(packet.buffer, ip, room)
+        key = digest(packet.buffer, ip, available)
         if self.stateless:
             self.sighting = CookedSighting(place, key)
             return False
@@ -308,8 +308,8 @@ def _value(buffer: bytes, at: int, size: int, end: int) -> int:
 
 
 def _typed(buffer: bytes, at: int, start: int, end: int, depth: int = MAX_TAGS) -> tuple[int, int]:
-    """Start and EtherType of what is in a frame that has its EtherType `at` and begins at `start`, behind any VLAN tags; `depth`: so often
-    may there be another frame inside."""
+    """Return start and EtherType of the content of a frame with its EtherType at `at` that starts at `start`, after VLAN tags; `depth`:
+    the maximum number of nested frames."""
     kind = _value(buffer, at, 2, end)
     if kind in (IPV4, IPV6):
         return start, kind

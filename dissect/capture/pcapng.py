@@ -38,7 +38,7 @@ TLS_KEYS = 0x544C534B
 
 LEAST_SECRETS = 20
 
-SECRETS_KEPT, SECRETS_EACH = 32 << 20, 128
+MAX_SECRETS, SECRETS_EACH = 32 << 20, 128
 """Bytes of key logs waiting for the consumer, and overhead counted for each; further ones are skipped."""
 
 Secrets = list[tuple[int, bytes]]
@@ -93,7 +93,7 @@ class Interfaces:
 class WalkedBlocks(NamedTuple):
     """The packets found in a buffer. From `at` on there is no complete block: bytes are `missing`, or `wrong` says why it is invalid.
 
-    `skip`: what is missing need not be kept.
+    `skip`: the missing bytes need not be kept.
     """
 
     packets: list[Packet]
@@ -151,7 +151,7 @@ class Sections:
 
     def __init__(self, secrets: Secrets | None) -> None:
         self._secrets = secrets
-        self._room = 0
+        self._secrets_left = 0
         self._interfaces = Interfaces()
         self._limit = ALWAYS
         self._time_ns = 0
@@ -166,7 +166,7 @@ class Sections:
     def walk(self, buffer: bytes, number: int) -> WalkedBlocks:
         """Return the packets of all complete blocks; the first has number `number`."""
         packets: list[Packet] = []
-        self._room = SECRETS_KEPT - sum(len(text) + SECRETS_EACH for _, text in self._secrets or ())
+        self._secrets_left = MAX_SECRETS - sum(len(text) + SECRETS_EACH for _, text in self._secrets or ())
         at, end = 0, len(buffer)
         while end - at >= 12:
             kind, size = self._head(buffer, at)
@@ -231,8 +231,8 @@ class Sections:
         what, length = struct.unpack_from(self._order + "II", buffer, at + 8)
         if what == TLS_KEYS and length and self._secrets is not None:
             text = buffer[at + 16 : min(at + 16 + length, at + size - 4)]
-            self._room -= len(text) + SECRETS_EACH
-            if self._room >= 0:
+            self._secrets_left -= len(text) + SECRETS_EACH
+            if self._secrets_left >= 0:
                 self._secrets.append((before, text))
 
     def _describe(self, buffer: bytes, at: int, size: int) -> None:

@@ -47,8 +47,8 @@ class PcapngWriter:
     def __init__(
         self, path: str, names: Sequence[str], link: int | None = None, snap: int = 0, ring: Ring | None = None, into: int | None = None
     ) -> None:
-        """`names`: of the inputs that packets come from, each of which gets an interface for each of its link types: that of `link`, which
-        is cut at `snap`, at once. `into`: a file that is open and stays so."""
+        """`names`: the inputs, each of which gets an interface per link type, created on demand; that of `link`, with snap length `snap`,
+        at once. `into`: an open file, which stays open."""
         self.path = Path(path)
         self.written = 0
         """Bytes of all files so far."""

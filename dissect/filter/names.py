@@ -267,8 +267,8 @@ class NameTable:
             return ResolvedName(keys, {})
         paths: dict[str, tuple[Path, ...]] = {}
         for protocol, tree in self.trees.items():
-            whole = parts[0] == FIELDS and len(parts) > 1
-            found = {path.steps: path for path in (_descend(tree, parts[1:], ()) if whole else self._by_end(protocol, parts))}
+            full_path = parts[0] == FIELDS and len(parts) > 1
+            found = {path.steps: path for path in (_descend(tree, parts[1:], ()) if full_path else self._by_end(protocol, parts))}
             if found:
                 paths[protocol] = tuple(found.values())
         return ResolvedName({}, paths) if paths else None

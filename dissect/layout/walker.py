@@ -328,7 +328,7 @@ class Walker(WalkState):
     ) -> tuple[list[Any], int]:
         """Read `size` items; None: all to the end."""
         items: list[Any] = []
-        take = self.values.spend
+        spend = self.values.spend
         around = self.path[-1]
         index = 0
         try:
@@ -338,7 +338,7 @@ class Walker(WalkState):
                 begin = at
                 if at >= end and self.missing is not None and end == self.end:
                     raise self.malformed(at, self.missing)
-                if not take():
+                if not spend():
                     raise self.over(at, f"{sized(end - at)} left" if size is None else f"count says {size}")
                 value, at, _ = self._value(kind, at, end, name + one, depth, labels)
                 items.append(value)

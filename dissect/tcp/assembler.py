@@ -527,11 +527,11 @@ class ByteStream:
         """Fix the start of a byte stream without a SYN from its first bytes; return their position."""
         ahead = at - self.next
         if self.waiting is None and not -NEAR <= ahead <= NEAR:
-            # The start was taken from another byte stream.
+            # The start came from another byte stream.
             self.start((self.base + at) & MASK, TENTATIVE)
             return self.next
         if ahead < 0 or (ahead == 1 and self.waiting is None):
-            # One ahead: the start was taken from a keep-alive.
+            # One ahead: the start came from a keep-alive.
             self.shift(at)
         return at
 
@@ -571,6 +571,7 @@ class ConversationCounts:
 
     endpoints: tuple[str, str]
     sides: tuple[SideCounts, SideCounts]
+    streams: tuple[ByteStream, ByteStream]
     from_start: bool
     open: bool
     ended: str
@@ -606,6 +607,12 @@ class ConversationCounts:
     @property
     def conflicts(self) -> int:
         return self.sides[0].conflicts + self.sides[1].conflicts
+
+    @property
+    def ended_sides(self) -> int:
+        """A bit for each side that ended with FIN or RST."""
+        one, two = self.streams
+        return (one.ended_ns is not None) | (two.ended_ns is not None) << 1
 
     def announced(self, close: Close | None) -> Close | None:
         """Return the protocol's Close, unless the other side had ended the connection before."""
@@ -701,17 +708,6 @@ class TcpStream(ConversationCounts):
         self.limit_hits = 0
         self.other_file: int | None = None
         """The index of a file whose bytes contradict those of the first file."""
-
-    @property
-    def received(self) -> int:
-        """Packets so far."""
-        return sum(self.packets)
-
-    @property
-    def ended_sides(self) -> int:
-        """A bit for each side that ended with FIN or RST."""
-        one, two = self.streams
-        return (one.ended_ns is not None) | (two.ended_ns is not None) << 1
 
     def released(self) -> Items:
         """Return the items released since the last call, those of side 0 first."""
@@ -1035,7 +1031,7 @@ class TcpStream(ConversationCounts):
             if at > max(stream.next, stream.lost_below):
                 if stream.pending is None:
                     stream.pending = deque()
-                stream.pending.append((at, self.received, self.clock, stream.behind_gaps))
+                stream.pending.append((at, sum(self.packets), self.clock, stream.behind_gaps))
         stream.acked = max(at, stream.acked)
 
     def _confirm(self, stream: ByteStream, position: int) -> None:
@@ -1301,7 +1297,7 @@ def _expire(tcp: TcpStream, stream: ByteStream) -> None:
     """Raise `lost_below` to what was acknowledged long enough ago."""
     pending = stream.pending
     assert pending is not None
-    packets, clock = tcp.received - ACKED_PACKETS, tcp.clock - ACKED_TIME_NS
+    packets, clock = sum(tcp.packets) - ACKED_PACKETS, tcp.clock - ACKED_TIME_NS
     while pending:
         position, came, when, _ = pending[0]
         if came <= packets or when <= clock:

@@ -355,7 +355,7 @@ def logged(capture: CaptureReader) -> Iterator[bytes]:
 
 
 def log_of(environment: Mapping[str, str], live: bool = False) -> tuple[tuple[str, ...], str | None]:
-    """The key log that the environment names, absolute, as others may work in another folder; and what is to be said of that."""
+    """Return the absolute path of the key log that the environment names, and a notice about it."""
     named = environment.get(VARIABLE)
     if not named:
         return (), None
@@ -363,12 +363,12 @@ def log_of(environment: Mapping[str, str], live: bool = False) -> tuple[tuple[st
         if not live or Path(named).exists():
             check((named,))
     except UsageError as error:
-        return (), f"{VARIABLE}: {error}; TLS is not read"
-    return (str(Path(named).absolute()),), f"keys of TLS are taken from {named}, which {VARIABLE} names"
+        return (), f"{VARIABLE}: {error}; TLS is not decrypted"
+    return (str(Path(named).absolute()),), f"TLS keys are read from {named}, which {VARIABLE} names"
 
 
 def check(paths: Collection[str]) -> None:
-    """Raises `UsageError` for a log that cannot be read."""
+    """Raise `UsageError` for a log that cannot be read."""
     for path in paths:
         try:
             if Path(path).is_dir():

@@ -374,7 +374,7 @@ def test_what_is_said_inside_of_tls(sealed: Path, monkeypatch: pytest.MonkeyPatc
     assert checked(capsys, "tls.pcap", "--keylog", "keys.log") == ("", "streamdump: 1 capture: 1 matches its golden file\n")
     monkeypatch.setenv("SSLKEYLOGFILE", "keys.log")
     _, err = checked(capsys, "tls.pcap")
-    assert err.startswith("streamdump: keys of TLS are taken from keys.log, which SSLKEYLOGFILE names\n")
+    assert err.startswith("streamdump: TLS keys are read from keys.log, which SSLKEYLOGFILE names\n")
     # it is what the same says without TLS
     shutil.copy(HANDSHAKE, "plain.pcap")
     shutil.copy("tls.pcap.golden", "plain.pcap.golden")

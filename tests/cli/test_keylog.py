@@ -75,7 +75,7 @@ def test_the_variable_of_the_clients(carried: tuple[str, str], monkeypatch: pyte
     monkeypatch.setenv("SSLKEYLOGFILE", log)
     out, err = shown(capsys, "--json", capture)
     assert len(out) == 27
-    assert err[0] == f"streamdump: keys of TLS are taken from {log}, which SSLKEYLOGFILE names"
+    assert err[0] == f"streamdump: TLS keys are read from {log}, which SSLKEYLOGFILE names"
     # What was asked for goes first
     out, err = shown(capsys, "--json", "--keylog", os.devnull, capture)
     assert not out
@@ -83,7 +83,7 @@ def test_the_variable_of_the_clients(carried: tuple[str, str], monkeypatch: pyte
     assert "not decoded (TLS, keys missing); the key log contains no secrets; more: " in line
     monkeypatch.setenv("SSLKEYLOGFILE", f"{log}.none")
     out, err = shown(capsys, "-q", capture)
-    assert err[0] == f"streamdump: SSLKEYLOGFILE: key log {log}.none: no such file; TLS is not read"
+    assert err[0] == f"streamdump: SSLKEYLOGFILE: key log {log}.none: no such file; TLS is not decrypted"
 
 
 def test_a_log_that_cannot_be_read(carried: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

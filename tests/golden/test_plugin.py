@@ -145,7 +145,7 @@ def test_keys_of_tls(login: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SSLKEYLOGFILE", "keys.log")
     result = login.runpytest_inprocess()
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["streamdump: keys of TLS are taken from keys.log, which SSLKEYLOGFILE names"])
+    result.stdout.fnmatch_lines(["streamdump: TLS keys are read from keys.log, which SSLKEYLOGFILE names"])
     monkeypatch.delenv("SSLKEYLOGFILE")
     login.makepyfile('def test(streamdump):\n    assert streamdump.read("login.pcap").matches("golden/login")')
     result = login.runpytest_inprocess("--streamdump-update")

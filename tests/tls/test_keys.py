@@ -235,7 +235,7 @@ def test_other_secrets_and_damaged_blocks_are_passed_over() -> None:
 def test_secrets_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamdump.capture import pcapng
 
-    monkeypatch.setattr(pcapng, "SECRETS_KEPT", 10 * (len(line(MASTER)) + pcapng.SECRETS_EACH))
+    monkeypatch.setattr(pcapng, "MAX_SECRETS", 10 * (len(line(MASTER)) + pcapng.SECRETS_EACH))
     reader = open_capture(io.BytesIO(b"".join([section(), interface(), *[secrets_block(line(MASTER))] * 50, packet(1)])), name="test")
     assert sum(len(batch) for batch in reader.batches()) == 1
     assert len(reader.secrets) == 10
