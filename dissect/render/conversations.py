@@ -170,11 +170,11 @@ def _error(row: ConversationRow) -> list[str]:
 
 
 def trouble_of(row: ConversationRow) -> list[str]:
-    told = those(
+    notes = those(
         (row.gaps, f"{count(row.gaps, 'gap')} ({bytes_text(row.gap_bytes)})"),
         (row.faults, f"{row.faults:,} damaged"),
         (row.refused, f"{row.refused:,} refused"),
         (row.unanswered, f"{row.unanswered:,} unanswered"),
         (row.limit_hits, f"{row.limit_hits:,} limits reached"),
     )
-    return [*_error(row), *told]
+    return [*_error(row), *notes]

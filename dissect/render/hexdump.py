@@ -11,7 +11,7 @@ from .terminal import PLAIN, Palette, cut, visible, width
 from .tree import PRINTABLE
 
 ROW, NARROW_ROW = 16, 8
-PATH_KEPT = 200
+MAX_PATH = 200
 """Characters of the path to a field: names may be long and deep in each other."""
 
 _INDEX = re.compile(r"\[[0-9]+\]")
@@ -34,8 +34,8 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
         yield from _rows(data, own, hidden(data, name, spans or [], show_secrets), palette, columns)
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
-            told = f"! {missing:,} further bytes of this frame were not captured or not kept"
-            yield f"    {len(data):04x}  {palette.bad}{told}{palette.reset}"
+            shown = f"! {missing:,} further bytes of this frame were not captured or not kept"
+            yield f"    {len(data):04x}  {palette.bad}{shown}{palette.reset}"
 
 
 def _beside(names: list[tuple[str, str]], room: int | None) -> str:
@@ -44,12 +44,12 @@ def _beside(names: list[tuple[str, str]], room: int | None) -> str:
     Where there is no room the beginning of the path goes first, since names tell more. Fields without bytes may be without end in a row,
     and get none.
     """
-    told: list[str] = []
+    shown: list[str] = []
     before = ""
     for above, name in names:
-        told.append(f".{name}" if above and (above == before or len(told) >= ROW) else _joined(above, name))
+        shown.append(f".{name}" if above and (above == before or len(shown) >= ROW) else _joined(above, name))
         before = above
-    text = visible(" ".join(told))
+    text = visible(" ".join(shown))
     if room is None:
         return text
     while width(text[: room + 1]) > room and "." in text.partition(" ")[0].removeprefix("…."):
@@ -64,7 +64,7 @@ def paths(spans: list[Span]) -> Iterator[tuple[Span, str]]:
 
 
 def _placed(spans: list[Span]) -> Iterator[tuple[Span, str]]:
-    """Each span with the path to what it is in, as far as `PATH_KEPT` goes."""
+    """Return each span with the path of its parents, at most `MAX_PATH` characters of it."""
     above: list[tuple[str, str]] = []
     for span in spans:
         del above[span.depth :]
@@ -74,7 +74,7 @@ def _placed(spans: list[Span]) -> Iterator[tuple[Span, str]]:
             path = path.removesuffix(name).removesuffix(".")
         yield span, path
         if not span.leaf:
-            above.append((span.name, _joined(path, span.name)[-PATH_KEPT:]))
+            above.append((span.name, _joined(path, span.name)[-MAX_PATH:]))
 
 
 def _joined(path: str, name: str) -> str:

@@ -81,9 +81,9 @@ def _files(counted: Counted) -> list[list[Any]]:
 def _totals(total: TotalRow) -> list[tuple[str, Any]]:
     """What was counted, without what there was none of."""
     names = ("packets", "bytes", "conversations", "messages", "message_bytes", "refused", "faults", "gaps", "gap_bytes")
-    told = [(name.replace("_", " "), getattr(total, name)) for name in names]
+    counts = [(name.replace("_", " "), getattr(total, name)) for name in names]
     unread = [(f"bytes not read: {name}", size) for name, size in total.unread.items()]
-    return [("seconds", f"{total.duration_ns / 1e9:.3f}"), *[one for one in told if one[1]], *unread]
+    return [("seconds", f"{total.duration_ns / 1e9:.3f}"), *[one for one in counts if one[1]], *unread]
 
 
 def _cell(value: Any) -> str:

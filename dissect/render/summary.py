@@ -59,7 +59,7 @@ class _Place(NamedTuple):
     client: str
     known: bool
     asked: str
-    told: str
+    answered: str
     colour: str
 
 
@@ -149,7 +149,7 @@ class Lines:
                     append(self._introduction(record, place))
             asked = record.src == place.client
             if columns is None:
-                line = self._rendered(record, place.asked if asked else place.told, "", "", None, carried)
+                line = self._rendered(record, place.asked if asked else place.answered, "", "", None, carried)
             else:
                 where = f"{_number(record):>2} {'>' if asked else '<'}"
                 line = self._rendered(record, where, place.colour, palette.ask if asked else palette.answer, columns)
@@ -195,7 +195,7 @@ class Lines:
     def _unanswered(self, record: Exchange) -> str:
         """What became of a request that has no response, and what it was."""
         request, ending = self.asked.get(record.number, (None, None))
-        told = [f"#{record.id}"] if record.id is not None else []
+        detail = [f"#{record.id}"] if record.id is not None else []
         waited = "" if record.waited_ns is None else f" after {duration_text(record.waited_ns)}"
         why = f" ({record.reason})" if record.reason else ""
         if ending is not None and ending.how in _ENDS and record.reason in ("closed", "capture ended"):
@@ -207,8 +207,8 @@ class Lines:
         if record.id is not None:
             said = said.removeprefix(f"#{record.id}").lstrip()
         asked = f"request {record.request}"
-        told.append(f"{record.outcome}{waited}{why}: {f'{said} ({asked})' if said else asked}")
-        return "  ".join(told)
+        detail.append(f"{record.outcome}{waited}{why}: {f'{said} ({asked})' if said else asked}")
+        return "  ".join(detail)
 
     def content(self, record: Record) -> tuple[str, str, int | None, str]:
         """Mark, name, latency, and what the record says."""
@@ -222,8 +222,8 @@ class Lines:
             if fault is not None:
                 mark = "!"
                 buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
-                told = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
-                text = f"{told}  {text}" if text else told
+                detail = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
+                text = f"{detail}  {text}" if text else detail
             return mark, record.name, record.latency_ns, text
         content = self._said(record)
         self.marked = self.marked or (content[0] == "!" and type(record) is not Gap)
@@ -245,8 +245,8 @@ class Lines:
                 return "!", record.name, None, self._unanswered(record)
             case Exchange():
                 mark, ident = "!" if record.outcome == "refused" else " ", "" if record.id is None else f"#{record.id}  "
-                told = f"{ident}{record.outcome}: request {record.request}, response {record.response}"
-                return mark, record.name, record.latency_ns, told
+                detail = f"{ident}{record.outcome}: request {record.request}, response {record.response}"
+                return mark, record.name, record.latency_ns, detail
 
     def late(self, record: Record) -> bool:
         """Whether a record, one of those that it learned of last, was released late."""
@@ -346,21 +346,21 @@ def wrapped_few(text: str, cells: int) -> list[str]:
 def _ending(record: Ending, step: str | None) -> tuple[str, str, int | None, str]:
     """What is said of an ending; `step`: in the middle of a handshake that had come so far."""
     who = record.sender or record.src
-    told = {
+    detail = {
         "no answer": f"no answer from {record.dst}",
         "refused": f"{record.src} refused the connection (RST to a SYN)",
         "forgotten": "forgotten, as there were too many or it was silent for long",
     }.get(record.how)
-    if told is None:
-        told = f"{who} {_ENDS[record.how]}{', not a byte was sent' if record.protocol is None else ''}"
+    if detail is None:
+        detail = f"{who} {_ENDS[record.how]}{', not a byte was sent' if record.protocol is None else ''}"
     if record.quiet_ns is not None:
-        told += f" after {duration_text(record.quiet_ns)} of silence"
+        detail += f" after {duration_text(record.quiet_ns)} of silence"
     counts = [f"{number:,} {what}" for number, what in ((record.open, "unanswered"), (record.refused, "refused")) if number]
     hung_up = record.sender == "server" and (record.quiet_ns or 0) >= SILENCE_NS
     if step is not None:
-        told += f", in the handshake ({step})"
+        detail += f", in the handshake ({step})"
     mark = " " if record.how in ("FIN", "forgotten") and not record.open and not hung_up and step is None else "!"
-    return mark, "end", None, ", ".join([told, *counts])
+    return mark, "end", None, ", ".join([detail, *counts])
 
 
 def _number(record: Record) -> int | str:

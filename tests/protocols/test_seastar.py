@@ -29,7 +29,7 @@ from streamdump.protocols.seastar.compression import CHUNK, Unpackable, chunks, 
 from streamdump.protocols.seastar.dissector import SeastarDissector
 from streamdump.protocols.seastar.heuristic import heuristic
 from streamdump.protocols.seastar.info import InfoWithVerb, info, paired, relate, unanswered
-from streamdump.protocols.seastar.terms import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
+from streamdump.protocols.seastar.terms import FORCED, MAX_ALGORITHMS, MAX_FEATURES, read_offer
 from streamdump.protocols.seastar.verbs import load_verbs, parse_verbs
 from tests.support.work import peak
 
@@ -589,7 +589,7 @@ def test_lines_of_responses_name_the_verb_of_their_request() -> None:
 
 
 def test_as_many_verbs_are_remembered_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamdump.protocols.seastar.info.REQUESTS_KEPT", 3)
+    monkeypatch.setattr("streamdump.protocols.seastar.info.MAX_REQUESTS", 3)
     *_, asked = messages(opened((0, request(1, b"ab"))))
     teller = InfoWithVerb()
     for number in range(10):
@@ -833,8 +833,8 @@ def test_headers_of_chunks_alone_take_no_memory() -> None:
 def test_records_of_a_negotiation_are_remembered_up_to_a_limit() -> None:
     names = b",".join(b"%d" % n for n in range(10_000))
     offer = read_offer(negotiation((0, names), *((n + 100, b"") for n in range(10_000))))
-    assert len(offer.features) == FEATURES_KEPT
-    assert len(offer.algorithms) == ALGORITHMS_KEPT
+    assert len(offer.features) == MAX_FEATURES
+    assert len(offer.algorithms) == MAX_ALGORITHMS
     assert offer.rest == 0
 
 

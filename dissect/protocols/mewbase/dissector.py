@@ -55,7 +55,7 @@ from .scrub_rules import SCRUB_RULES
 
 _INT32 = Struct("<i").unpack_from
 
-SHAPES_KEPT: Final = 4096
+MAX_SHAPES: Final = 4096
 SHAPE_FIELDS: Final = 32
 """Shapes of frames are remembered, so many of up to so many fields."""
 
@@ -66,7 +66,7 @@ LARGEST_ID: Final = 1 << 63
 
 REST_NOTE: Final = "the length does not count its own 4 bytes, as the mewbase document says and no real program does"
 
-_known_shape = lru_cache(SHAPES_KEPT)(shape)
+_known_shape = lru_cache(MAX_SHAPES)(shape)
 
 
 def _shape(table: FrameTable, body: dict[str, Any]) -> Shape:

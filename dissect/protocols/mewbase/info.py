@@ -82,8 +82,8 @@ _LEADS: Final = {
 def _error(body: dict[str, Any]) -> str:
     label = body.get("errCode_label")
     code = _brief(body.get("errCode", "?"))
-    told = f"refused {code} {label}" if label else f"refused {code}"
-    return f"{told}: {_brief(body['errMsg'])}" if "errMsg" in body else told
+    refusal = f"refused {code} {label}" if label else f"refused {code}"
+    return f"{refusal}: {_brief(body['errMsg'])}" if "errMsg" in body else refusal
 
 
 def _brief(value: Any) -> str:

@@ -92,7 +92,7 @@ class SeastarDissector(Dissector):
         one = self.sides[side]
         length = GREETING + int(_u32(data, at + len(MAGIC))[0])
         if length <= min(len(data) - at, self.options.frame_limit):
-            if not self._tells_client(side, data, at, at + length):
+            if not self._shows_client(side, data, at, at + length):
                 return WAIT
             self._learn(side)
             one.begins = self.parser.buffers[side].base + at + length
@@ -244,19 +244,19 @@ class SeastarDissector(Dissector):
         elif len(features.get(CONNECTION_ID, b"")) == 8:
             self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
 
-    def _tells_client(self, side: int, data: bytes, at: int, end: int) -> bool:
+    def _shows_client(self, side: int, data: bytes, at: int, end: int) -> bool:
         """Whether it is known which side is the client, when `side` begins with the negotiation frame data[at:end].
 
         An answer waits for what it answers, should that have been captured later.
         """
         one, other = self.sides[side], self.sides[1 - side]
-        told = (self.client, other.greeting, other.held)
+        state = (self.client, other.greeting, other.held)
         if one.held:
-            if told == one.heard and (self.client is not None or not more_behind(self.parser.buffers[side])):
+            if state == one.heard and (self.client is not None or not more_behind(self.parser.buffers[side])):
                 return False
         else:
             one.offer = read_offer(data[at:end])
-        one.heard = told
+        one.heard = state
         if self.client is None and not self._learns_client(side, end - at):
             return False
         if side != self.client and other.greeting == EXPECTED:

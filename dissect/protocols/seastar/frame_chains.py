@@ -127,7 +127,7 @@ class MsgIds:
         self.seen: set[int] = set()
 
     def take(self, ident: int) -> None:
-        """Take that of the next frame; 0 where it has none."""
+        """Add the id of the next frame; 0 if it has none."""
         if ident:
             self.first = self.first or ident
             self.last = ident

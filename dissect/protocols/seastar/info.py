@@ -21,7 +21,7 @@ that are not answered.
 """
 
 
-REQUESTS_KEPT = 65_536
+MAX_REQUESTS = 65_536
 """Requests whose verbs are remembered for the lines of their responses."""
 
 
@@ -37,7 +37,7 @@ class InfoWithVerb:
             verb = _verb(message.fields)
             if verb:
                 self.verbs[message.number] = verb
-                if len(self.verbs) > REQUESTS_KEPT:
+                if len(self.verbs) > MAX_REQUESTS:
                     del self.verbs[next(iter(self.verbs))]
 
     def __call__(self, message: Message) -> str:

@@ -110,11 +110,11 @@ def greeting(
     """A negotiation frame of the side that asks, or that does not; the server's gets what is in force by it. `offer`, `other`: what it and
     the other side's say; `terms`: what may be in force by both."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
-    told: list[Span] | None = None
+    walked: list[Span] | None = None
     if damage is None and not detail:
         fields, notes, fault = read(layouts.NEGOTIATION, data, start, end, style)
     else:
-        fields, told, notes, fault = fast_walk(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason)
+        fields, walked, notes, fault = fast_walk(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason)
     seen: set[int] = set()
     for record in fields.get("features", ()):
         number = record.get("number")
@@ -129,7 +129,7 @@ def greeting(
     if not asks and offer is not None and fault is None:
         fields["negotiated"] = _in_force(offer, other)
         notes += _unexpected(offer, other)
-    spans = _told(told, terms.layouts(), fields.get("negotiated"), end - start) if told and detail else None
+    spans = _with_summary(walked, terms.layouts(), fields.get("negotiated"), end - start) if walked and detail else None
     if asks:
         return "Negotiation", "request", None, fields, None, notes, fault, REQUEST, NAME, spans, None
     return "Negotiation", "response", None, fields, "answered", notes, fault, RESPONSE, NAME, spans, None
@@ -145,13 +145,13 @@ def _in_force(server: Offer, client: Offer | None) -> dict[str, Any]:
         "compression": terms.codecs[0] if len(terms.codecs) == 1 else server.algorithms or None,
         "timeout": TIMEOUT in server.features and terms.connections != ("stream",),
         "handler_duration": HANDLER_DURATION in server.features and terms.connections != ("stream",),
-        # of a frame that was not captured, or not all of it, nobody knows what else was asked for
+        # unknown unless the complete request was captured
         "declined": None if client is None or client.rest else declined,
     }
 
 
-def _told(spans: list[Span], layouts: Sequence[str], negotiated: dict[str, Any] | None, size: int) -> list[Span]:
-    """The spans with ids as people know them, and with what is in force behind the records that tell it."""
+def _with_summary(spans: list[Span], layouts: Sequence[str], negotiated: dict[str, Any] | None, size: int) -> list[Span]:
+    """Return the spans with readable connection ids, followed by one for the negotiated features."""
     ids = ("connection_id", "stream_parent")
     for span in spans:
         if span.name in ids and type(span.value) is int:

@@ -33,7 +33,7 @@ OPENED = (LZ4, LZ4_FRAGMENTED)
 GREETING = len(MAGIC) + 4
 """The header of a negotiation frame."""
 
-FEATURES_KEPT, ALGORITHMS_KEPT = 256, 64
+MAX_FEATURES, MAX_ALGORITHMS = 256, 64
 """So many records of a negotiation frame are remembered, and so many names of compressions. There are six and a handful."""
 
 REMEMBERED = 64
@@ -79,8 +79,8 @@ class Offer(NamedTuple):
 
     @property
     def algorithms(self) -> list[str]:
-        names = lossy(self.features.get(COMPRESS, b"")).split(",", ALGORITHMS_KEPT)
-        return [name for name in names[:ALGORITHMS_KEPT] if name]
+        names = lossy(self.features.get(COMPRESS, b"")).split(",", MAX_ALGORITHMS)
+        return [name for name in names[:MAX_ALGORITHMS] if name]
 
     def exceeds(self, other: Offer) -> bool:
         """Whether this holds all that `other` does and more, as an offer may be to its answer."""
@@ -98,7 +98,7 @@ def read_offer(data: bytes) -> Offer:
         number, size = _record(data, at)
         if at + 8 + size > end:
             break
-        if len(features) < FEATURES_KEPT:
+        if len(features) < MAX_FEATURES:
             features.setdefault(number, data[at + 8 : at + 8 + size])
         at += 8 + size
     return Offer(features, stop - at)
@@ -217,8 +217,8 @@ def _connections(client: Offer | None, server: Offer | None) -> tuple[Connection
     if client is not None and STREAM_PARENT in client.features:
         return ("stream",)
     # A stream connection never offers a timeout, and takes a server that has ids to give.
-    told = server is not None and (TIMEOUT in server.features or (not server.rest and CONNECTION_ID not in server.features))
-    return ("rpc",) if told or (client is not None and not client.rest) else ("rpc", "stream")
+    rpc_only = server is not None and (TIMEOUT in server.features or (not server.rest and CONNECTION_ID not in server.features))
+    return ("rpc",) if rpc_only or (client is not None and not client.rest) else ("rpc", "stream")
 
 
 def _grants(client: Offer | None, server: Offer | None) -> Iterator[dict[int, bytes]]:

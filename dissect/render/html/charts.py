@@ -72,11 +72,11 @@ def distribution(buckets: Sequence[Bucket]) -> Distribution | None:
 
 def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | None:
     """A picture of one group by interval; None with fewer than two intervals that have a duration."""
-    told = [(row.time_ns, row.latency) for row in rows if row.latency is not None]
-    if len(told) < 2 or end_ns <= begin_ns:
+    measured = [(row.time_ns, row.latency) for row in rows if row.latency is not None]
+    if len(measured) < 2 or end_ns <= begin_ns:
         return None
-    least = min(max(one.p50_ns, 1) for _, one in told)
-    most = max(max(one.p99_ns, 2) for _, one in told)
+    least = min(max(one.p50_ns, 1) for _, one in measured)
+    most = max(max(one.p99_ns, 2) for _, one in measured)
     low = floor(log10(least))
     high = max(log10(most), low + 1)
     scale = HEIGHT / (high - low)
@@ -88,13 +88,13 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
         return round(HEIGHT - (log10(max(duration_ns, 1)) - low) * scale, 1)
 
     dots = []
-    for at, one in told:
+    for at, one in measured:
         title = f"{duration_text(at - begin_ns)}: {one.count:,}, p50 {duration_text(one.p50_ns)}, p99 {duration_text(one.p99_ns)}"
         dots.append((x(at), y(one.p99_ns), title))
     ticks = [Tick(HEIGHT - one.at, one.text) for one in _powers(low, high, scale)]
     times = [Tick(WIDTH * part / 4, duration_text((end_ns - begin_ns) * part // 4)) for part in range(5)]
     pieces: list[list[tuple[int, Times]]] = []
-    for place in told:
+    for place in measured:
         if pieces and place[0] - pieces[-1][-1][0] <= JOINED * rows[0].interval_ns:
             pieces[-1].append(place)
         else:

@@ -140,9 +140,9 @@ def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
         ("Streams", STREAM_HEAD, 3, streams(counted)),
     ]
     begin = utc(cells[0].time_ns) if cells else ""
-    told = [f"{value:,} {name.replace('_', ' ')}" for name in LACKS if (value := getattr(counted.total, name))]
-    told += [f"{size:,} bytes not read ({name})" for name, size in counted.total.unread.items()]
-    values = {"files": counted.files, "tables": tables, "charts": [one for one in charts if one], "begin": begin, "lacks": told}
+    lacks = [f"{value:,} {name.replace('_', ' ')}" for name in LACKS if (value := getattr(counted.total, name))]
+    lacks += [f"{size:,} bytes not read ({name})" for name, size in counted.total.unread.items()]
+    values = {"files": counted.files, "tables": tables, "charts": [one for one in charts if one], "begin": begin, "lacks": lacks}
     return render("stats.html", {"title": title, "about": about, "interval": duration_text(interval_ns), **values})
 
 
