@@ -9,6 +9,7 @@ after they are released.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -103,7 +104,7 @@ class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=T
     request: int | None
     outcome: str | None
     latency_ns: int | None
-    notes: tuple[str, ...] | list[str]
+    notes: Sequence[str]
     fault: Fault | None
     # Not in the contract: set only with Options.detail
     raw: dict[str, bytes] | None = None

@@ -6,7 +6,7 @@ All of it is read off the records' own structs and the protocols' tables, so a n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, cached_property
 from types import NoneType
@@ -144,7 +144,7 @@ def _kinds(annotation: Any) -> tuple[set[str], bool, tuple[str, ...], type | Non
         some, many, few, inner = _kinds(one)
         kinds |= some
         several, choices, struct = several or many, choices + few, struct or inner
-    return kinds, several or origin in (list, tuple), choices, struct
+    return kinds, several or origin in (list, tuple, Sequence), choices, struct
 
 
 _OF_ENDS = {
