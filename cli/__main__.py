@@ -34,7 +34,7 @@ def _leave(status: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):
-        # The usual end tells of it
+        # The normal exit reports it
         return
     atexit._run_exitfuncs()
     os._exit(status)

@@ -142,7 +142,7 @@ def command_of(names: tuple[str, ...]) -> Any:
 
 
 def _needed(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The commands that a call takes: all to tell of them, else the one that it names."""
+    """Return the commands that a call needs: all for help and completion, else the one it names."""
     telling = not {"-h", "--help", *_OF_THE_GROUP}.isdisjoint(arguments) or any(one.endswith("_COMPLETE") for one in os.environ)
     return (READ, *(COMMANDS if telling else [one for one in arguments[:1] if one in COMMANDS]))
 
@@ -197,9 +197,9 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except StreamdumpError as error:
-        told = (f"-Y: {error.reason}", *error.place()) if isinstance(error, FilterError) else (str(error),)
+        lines = (f"-Y: {error.reason}", *error.place()) if isinstance(error, FilterError) else (str(error),)
         denied = isinstance(error, InterfaceError) and isinstance(error.__cause__, PermissionError)
-        for line in (*told, *(ways_out() if denied else ())):
+        for line in (*lines, *(ways_out() if denied else ())):
             say(line)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))
     except _WrongCall as error:
@@ -209,7 +209,7 @@ def _run(arguments: list[str]) -> int:
         if crowded(error):
             say("too many open files; raise the limit with ulimit -n")
             return ExitCode.USAGE
-        # Nobody has to read a traceback at three in the morning
+        # One line instead of a traceback
         say(Report(describe_exception(error), "the run ended").text(None))
         return ExitCode.INTERNAL
 

@@ -1,4 +1,4 @@
-"""Checks captures and tells what became of them, for `check` and `diff`, which import it when they run: it imports what compares."""
+"""Compares captures and reports the results, for `check` and `diff`, which import it when they run: it imports what compares."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Chosen:
         return made
 
     def report_unused(self) -> None:
-        """Say what was said of fields that no message had."""
+        """Report settings for fields that no message had."""
         for field in sorted(set().union(*(one.named_fields() for one in self._made.values())) - self.used):
             say(f"{field}: no message has this field, so its settings have no effect")
 
 
 class CheckRun:
-    """Checks, tells, and remembers what it told."""
+    """Compares captures, reports and keeps the results."""
 
     def __init__(self, chosen: Chosen, json: bool, github: bool, colour: str) -> None:
         self.chosen = chosen
@@ -110,7 +110,7 @@ class CheckRun:
         options: Options,
         update: bool,
     ) -> ExitCode:
-        """Check what is said on interfaces while a command runs."""
+        """Compare what interfaces carry while a command runs."""
         from streamdump.golden.record import Recorder
 
         path = Path(name.removesuffix(SUFFIX))
@@ -161,9 +161,9 @@ class CheckRun:
         names = Counter(name for one, _ in self.found for name in one.unread)
         if not names:
             return []
-        told = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in names.most_common())
+        kinds = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in names.most_common())
         return [
-            f"{count(names.total(), 'conversation')} not decoded and not compared ({told})",
+            f"{count(names.total(), 'conversation')} not decoded and not compared ({kinds})",
             *(["--keylog FILE decrypts TLS"] if "TLS" in names else []),
         ]
 
@@ -192,7 +192,7 @@ class CheckRun:
 
 
 def code_of(found: Sequence[Checked]) -> ExitCode:
-    """The exit code that tells what became of captures."""
+    """Return the exit code for the results."""
     if any(one.missing_codec for one in found):
         return ExitCode.USAGE
     outcomes = {one.outcome for one in found}
@@ -200,7 +200,7 @@ def code_of(found: Sequence[Checked]) -> ExitCode:
 
 
 def report_one(one: Checked, colours: Palette, json: bool, github: bool = False, then: str = "golden") -> None:
-    """Say what became of a capture."""
+    """Report the result of one capture."""
     if json:
         write(encode([one]))
     if one.outcome in report.ERRORS:

@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     """A wrong call, something missing to carry it out, or an output that cannot be written or would have secrets."""
     UNREADABLE = 3
-    """An input that is no capture, empty, damaged or cut off; what is whole has been read."""
+    """An input that is not a capture, empty, damaged or cut off; everything complete was read."""
     NO_INTERFACE = 4
     """No permission, no such interface, or it went away."""
     INTERNAL = 5

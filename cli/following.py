@@ -50,8 +50,8 @@ def follow(
     finish: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Runs micro-batches; what was begun when it is interrupted is done again by the next call."""
-    # Whoever stops a service means what Ctrl-C means.
+    """Run micro-batches; the next call repeats one that was interrupted."""
+    # Stopping a service means the same as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     work.cluster = session
     folder = work.settings.sources[0]
@@ -91,13 +91,13 @@ def follow(
     return code
 
 
-TOLD = 10
-"""So many troubles of files have a line each."""
+MAX_ERRORS = 10
+"""File errors that have a line each."""
 
 
 def trouble_texts(troubles: Sequence[Trouble]) -> list[str]:
     """What is wrong with files, in lines that can be read: the worst first where there are many."""
-    first = sorted(troubles, key=lambda one: not one.fatal)[:TOLD] if len(troubles) > TOLD else troubles
+    first = sorted(troubles, key=lambda one: not one.fatal)[:MAX_ERRORS] if len(troubles) > MAX_ERRORS else troubles
     more = len(troubles) - len(first)
     return [*map(trouble_text, first), *([f"{count(more, 'more file error')}; the table errors lists them all"] if more else [])]
 
@@ -111,5 +111,5 @@ def trouble_text(trouble: Trouble) -> str:
 
 def _batch_text(batch: Batch, seconds: float) -> str:
     now = time.strftime("%H:%M:%S")
-    said = f"{count(batch.files, 'file')}, {count(batch.packets, 'packet')}, {counts(batch.rows, ('message', 'exchange', 'gap'))}"
-    return f"{now}  micro-batch {batch.number:,}: {said} in {seconds:.1f} s"
+    read = f"{count(batch.files, 'file')}, {count(batch.packets, 'packet')}, {counts(batch.rows, ('message', 'exchange', 'gap'))}"
+    return f"{now}  micro-batch {batch.number:,}: {read} in {seconds:.1f} s"

@@ -105,7 +105,7 @@ ABOUT = "streamdump decodes captures of message-streaming protocols, message by 
 
 
 def brief() -> str:
-    """What somebody who said nothing is told: enough to begin with."""
+    """Return the short help shown without arguments."""
     (bold, _, reset), size = _style()
     usage = f"{bold}Usage{reset}  streamdump [OPTIONS] FILE...  |  streamdump COMMAND [OPTIONS]"
     more = "streamdump --help lists all commands and options."
@@ -146,12 +146,12 @@ def _examples(examples: Sequence[tuple[str, str]]) -> list[str]:
     wide = max((len(call) for call, _ in examples if len(call) <= size - EXAMPLE_ROOM), default=0)
     lines = []
     for call, text in examples:
-        told = wrap(text, max(30, size - wide - 4))
+        texts = wrap(text, max(30, size - wide - 4))
         if len(call) > wide:
             lines.append(f"  {bold}{call}{reset}")
         else:
-            lines.append(f"  {bold}{call:<{wide}}{reset}  {dim}{told.pop(0)}{reset}")
-        lines += [f"{' ' * (wide + 4)}{dim}{line}{reset}" for line in told]
+            lines.append(f"  {bold}{call:<{wide}}{reset}  {dim}{texts.pop(0)}{reset}")
+        lines += [f"{' ' * (wide + 4)}{dim}{line}{reset}" for line in texts]
     return lines
 
 

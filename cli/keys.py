@@ -12,7 +12,7 @@ from .output import say
 def key_logs(given: Sequence[str], live: bool = False) -> tuple[str, ...]:
     """The files of `--keylog`, or without it the one that the environment names; absolute, as others may work in another folder.
 
-    One that is not there is an error, unless it is followed (`live`) or nobody asked for it here; that is told.
+    One that is not there is an error, unless it is followed (`live`) or comes from the environment; then standard error reports it.
     """
     from streamdump.tls.keys import check, log_of
 
@@ -25,7 +25,7 @@ def key_logs(given: Sequence[str], live: bool = False) -> tuple[str, ...]:
         found.append(str(Path(path).absolute()))
     if given:
         return tuple(dict.fromkeys(found))
-    named, told = log_of(os.environ, live)
-    if told is not None:
-        say(told)
+    named, problem = log_of(os.environ, live)
+    if problem is not None:
+        say(problem)
     return named

@@ -31,7 +31,7 @@ from .options import (
     conditions,
     packet_limit,
     size,
-    whole,
+    whole_number,
 )
 from .output import PipeClosed, abandon, coloured, say, write_text
 from .run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, check_html, slip_of
@@ -155,7 +155,7 @@ class LiveRun(RunReport):
         """Is called after every batch, about ten times a second or more."""
         ring = ring_of(wanted)
         known = sorted({SECURE_PORT, *known_ports(options)})
-        snap = whole("-s", wanted.snap)
+        snap = whole_number("-s", wanted.snap)
         self.live = Live(
             wanted.interfaces or (),
             expression=wanted.expression,
@@ -190,10 +190,10 @@ class LiveRun(RunReport):
             secrets = "passwords, tokens and TLS keys" if wanted.embed else "passwords and tokens"
             say(f"-w {wanted.write}: writes packets as captured, including {secrets}")
         if os.geteuid() == 0:
-            from .privileges import give_up
+            from .privileges import drop_root
 
             self.keys.poll(0)
-            say(f"{self.live.name}: {give_up(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
+            say(f"{self.live.name}: {drop_root(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for one, handler in self._before:
@@ -216,7 +216,7 @@ class LiveRun(RunReport):
         ends = None if duration is None else monotonic() + duration
         reader_gone = _reader_gone()
         for batch in live.batches():
-            self.tell()
+            self.report()
             enough = False
             if len(batch):
                 batch, enough = self._limited(batch)
@@ -267,8 +267,8 @@ class LiveRun(RunReport):
         live.close()
         twice = [f"{live.duplicates:,} seen twice and counted once"] if live.duplicates else []
         parts, _ = account(self.inspector, self.stopped, [f"{live.dropped:,} dropped by the kernel", *twice])
-        parts += [] if self.asked is None else [self.asked.told()]
-        self.tell()
+        parts += [] if self.asked is None else [self.asked.summary()]
+        self.report()
         say(f"{live.name}: {'; '.join(parts)}")
         if live.dropped:
             say("to avoid drops, use a larger buffer (-B 256M) or a narrower filter (-f)")
@@ -368,12 +368,12 @@ class LiveTable:
         if self._screen is not None:
             self._screen.stop()
 
-    def tell(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         """Report what would come again and again once."""
         what = describe_exception(error)
         if what not in self._failed:
             self._failed.add(what)
-            self._run.tell(Report(what, "the table is incomplete"))
+            self._run.report(Report(what, "the table is incomplete"))
 
     def _refresh(self) -> None:
         self._tick()
@@ -383,13 +383,13 @@ class LiveTable:
             try:
                 table = self._make(self._screen.console.size)
             except Exception as error:
-                self.tell(error)
+                self.report(error)
                 return
             self._screen.update(table, refresh=True)
 
 
 def _reader_gone() -> Callable[[], bool]:
-    """Tells when whoever read standard output has gone, which otherwise shows only with the next message."""
+    """Return a function that reports whether the reader of standard output has closed it."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)

@@ -52,7 +52,7 @@ _LAST_WORD = re.compile(r"(.*?)([^\s()!]*)", re.S)
 
 
 def field_names(incomplete: str) -> list[str]:
-    """What the name of a field can be completed to: short ones first, paths once one is begun."""
+    """What the name of a field can be completed to: short ones first, paths once one has been started."""
     from streamdump.filter import names_of
 
     known = names_of().known()
@@ -66,18 +66,18 @@ def filter_words(incomplete: str) -> list[str]:
 
     value = _BEHIND_A_NAME.fullmatch(incomplete)
     if value is not None:
-        before, begun = value.groups()
+        before, prefix = value.groups()
         words = names_of().values_of(before)
-        return [f"{before}{word}" for word in words if word.startswith(begun)]
+        return [f"{before}{word}" for word in words if word.startswith(prefix)]
     last = _LAST_WORD.fullmatch(incomplete)
-    before, begun = last.groups() if last is not None else ("", incomplete)
+    before, prefix = last.groups() if last is not None else ("", incomplete)
     second, word = ["", "", *before.replace("(", " ( ").split()][-2:]
     if word in OPERATORS:
         return []
     if word in ("", "(", "!", *JOINS, "not"):
-        return [f"{before}{name}" for name in [*protocol_names(begun), *field_names(begun)]]
+        return [f"{before}{name}" for name in [*protocol_names(prefix), *field_names(prefix)]]
     fits = OPERATORS if second not in OPERATORS and word in names_of().known() else JOINS
-    return [f"{before}{one}" for one in fits if one.startswith(begun)]
+    return [f"{before}{one}" for one in fits if one.startswith(prefix)]
 
 
 # Every value is a string here and is checked by our own functions: their messages say what to write instead.
@@ -144,7 +144,7 @@ STATISTICS = {
 def statistics(names: list[str] | None) -> list[str]:
     """Raises `UsageError` with the command that does what `tshark -z` does."""
     for name in names or ():
-        found = next((told for begun, told in STATISTICS.items() if f"{name},".startswith(f"{begun},")), None)
+        found = next((command for prefix, command in STATISTICS.items() if f"{name},".startswith(f"{prefix},")), None)
         raise UsageError(f"-z {name}: " + (f"use streamdump {found} FILE" if found else f"unknown; use one of {', '.join(STATISTICS)}"))
     return []
 
@@ -293,13 +293,13 @@ def size(option: str, text: str) -> int:
 
 def nanoseconds(option: str, text: str) -> int:
     """`0.5` seconds as 500,000,000."""
-    whole, _, rest = text.partition(".")
-    if not (whole + rest).isdigit() or not text.isascii() or len(rest) > 9:
+    seconds, _, rest = text.partition(".")
+    if not (seconds + rest).isdigit() or not text.isascii() or len(rest) > 9:
         raise UsageError(f"{option} {text}: not a time; write seconds such as 10 or 0.5")
-    return int(whole or "0") * 1_000_000_000 + int(rest.ljust(9, "0"))
+    return int(seconds or "0") * 1_000_000_000 + int(rest.ljust(9, "0"))
 
 
-def whole(option: str, text: str, least: int = 1) -> int:
+def whole_number(option: str, text: str, least: int = 1) -> int:
     """The number `text`, so much or more."""
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise UsageError(f"{option} {text}: must be a whole number, {least} or more")
@@ -322,7 +322,7 @@ def inputs(read_files: list[str] | None, files: list[str] | None) -> list[str]:
 
 def enough_of(text: str | None) -> int | None:
     """How many messages are enough."""
-    return None if text is None else whole("-c", text)
+    return None if text is None else whole_number("-c", text)
 
 
 def conditions(option: str, texts: Sequence[str] | None, *kinds: str, elsewhere: Sequence[str] = ()) -> dict[str, int]:

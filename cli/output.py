@@ -20,7 +20,7 @@ AT_ONCE = 1 << 20
 
 
 class PipeClosed(Exception):
-    """Whoever read standard output has seen enough (`| head`). No `OSError`, because typer ends the process on that one."""
+    """The reader of standard output closed it (`| head`). No `OSError`, because typer ends the process on that one."""
 
 
 def write(block: bytes) -> None:
@@ -58,7 +58,7 @@ def say(text: str) -> None:
         sys.stderr.write(encoded(line, encoding).decode(encoding))
         sys.stderr.flush()
     except OSError:
-        # nobody listens; the exit code still tells
+        # standard error is closed; the exit code still reports
         abandon(sys.stderr)
 
 
@@ -104,9 +104,9 @@ def palette(when: str) -> Palette:
 def columns(colour: str = "auto") -> int | None:
     """The width for which lines are made: that of the terminal that standard output is, or that COLUMNS says; None without either. With
     `--color always` it is that of the terminal at which errors are read, as results go through a pager then."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told):
-        return int(told)
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and int(given):
+        return int(given)
     if sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return os.get_terminal_size(sys.stderr.fileno()).columns if colour == "always" and sys.stderr.isatty() else None

@@ -12,7 +12,7 @@ import typer
 from streamdump.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
 
 from .options import LIMITS as LIMITS_PANEL
-from .options import LIVE, READ, SHOWN, completion, decode_rules, nanoseconds, one_of, size, whole
+from .options import LIVE, READ, SHOWN, completion, decode_rules, nanoseconds, one_of, size, whole_number
 
 PANELS: dict[Group, str] = {
     "shown": SHOWN,
@@ -109,7 +109,7 @@ def _verbs(name: str) -> Any:
 
 READ_AS: dict[str, Callable[[Setting, Any], Any]] = {
     "size": lambda setting, given: size(setting.option, given),
-    "count": lambda setting, given: whole(setting.option, given),
+    "count": lambda setting, given: whole_number(setting.option, given),
     "seconds": lambda setting, given: nanoseconds(setting.option, given),
     "choice": lambda setting, given: one_of(setting.option, given, setting.choices),
     "rules": lambda setting, given: decode_rules(given or ()),

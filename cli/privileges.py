@@ -49,10 +49,10 @@ def _user(uid: int, gid: int) -> User:
     return User(uid, gid, name, os.getgrouplist(name, gid))
 
 
-def give_up(environment: Mapping[str, str], writer: PcapngWriter | None, ring: bool, page: Path | None) -> str:
-    """Become the user of sudo, or the owner of the folder in which packets are written; what is to be said.
+def drop_root(environment: Mapping[str, str], writer: PcapngWriter | None, ring: bool, page: Path | None) -> str:
+    """Become the user of sudo, or the owner of the folder of `-w`; return a line that reports it.
 
-    Files of a `ring` and the `page` are made later: where nobody else may, it stays as it is.
+    Files of a `ring` and the `page` are created later: if that user could not, keep running as root.
     """
     written = None if writer is None else writer.path
     folders = [one.absolute().parent for one in (written if ring else None, page) if one is not None]
@@ -92,7 +92,7 @@ def _refused(user: User, how: int, folders: Iterable[Path]) -> Path | None:
 
 
 def _load() -> None:
-    """Load what live capture may come to need, which later nobody may read."""
+    """Load modules that live capture may need, which the new user may be unable to read."""
     from streamdump.render.html.page import load
 
     for top in ("rich", "streamdump"):

@@ -57,7 +57,7 @@ OPERATOR = re.compile("[=!<>]=|[<>~]|&&|[|][|]")
 """What a filter without spaces has."""
 
 SHORTEST = 3
-"""Letters of a command that tell which one is meant."""
+"""Letters that identify a command."""
 
 STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
 
@@ -65,7 +65,7 @@ PORTS_NAMED = 4
 """For so many ports of conversations that are not read the closing line says how to have them read."""
 
 LINKS_NAMED = 8
-"""So many link types that are not known are told one by one."""
+"""Unsupported link types that are reported one by one."""
 
 PATIENCE = 1.0
 """Seconds after which a run is long enough for a progress bar."""
@@ -75,13 +75,13 @@ OTHERS = 64
 
 
 class Bugs:
-    """Tells of bugs of ours as they come, a line each."""
+    """Reports internal errors as they occur, one line each."""
 
     def __init__(self) -> None:
         self.came = False
 
-    def tell(self, reports: list[Report], names: Sequence[str]) -> None:
-        """Say what there is to report, which is then told; `names` are those of the inputs."""
+    def report(self, reports: list[Report], names: Sequence[str]) -> None:
+        """Print and clear `reports`; `names` are those of the inputs."""
         for one in reports:
             self.came = True
             file = 0 if one.file is None and len(names) == 1 else one.file
@@ -98,7 +98,7 @@ class FilterCount:
         from streamdump.model import Finding
 
         self._filter = compile_filter(text, options)
-        self._bare = self._filter.reads_raw and not options.detail
+        self._drops_raw = self._filter.reads_raw and not options.detail
         self._records = 0
         self._conversations: set[int] | None = None
         self._forgotten = 0
@@ -108,16 +108,16 @@ class FilterCount:
             say("-Y: only findings can match; use streamdump diagnose, or --findings to show them among messages")
 
     def needs(self, options: Options) -> Options:
-        """The options with what it takes to tell that; of messages that are certainly not asked for, no more is made."""
+        """Return the options that evaluating the filter needs; messages that cannot match are decoded no further."""
         reads = self._filter
         bodies, detail = options.bodies or reads.reads_fields, options.detail or reads.reads_raw
         return replace(options, bodies=bodies, times=True, detail=detail, wanted=reads.wanted)
 
     def select(self, records: list[Record], failed: Callable[[Record, str], None]) -> list[Record]:
-        """The records that are asked for, which are counted; `failed` is told of those of which that cannot be said, and why."""
+        """Return and count the matching records; call `failed` for each that the filter cannot evaluate."""
         kept = [record for some in blocks(self._filter.select, records, failed) for record in some]
         self._records += len(kept)
-        for record in kept if self._bare else ():
+        for record in kept if self._drops_raw else ():
             # The view asked for none of that
             if hasattr(record, "spans"):
                 record.raw = record.spans = None
@@ -146,13 +146,13 @@ class FilterCount:
         self._conversations.update([one.conversation for one in self.select(records, failed) if one.conversation is not None])
 
     def forget(self, rows: list[ConversationRow]) -> None:
-        """Told of conversations of which no record will come any more, so that what is remembered does not grow without end."""
+        """Forget conversations that will have no more records, so that memory is bounded."""
         gone = {row.conversation for row in self.rows(rows)}
         self._forgotten += len(gone)
         if self._conversations is not None:
             self._conversations -= gone
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """How much that was, for the closing line."""
         what, number = "record", self._records
         if self._conversations is not None:
@@ -183,7 +183,7 @@ def asking(where: Sequence[str] | None, options: Options) -> tuple[FilterCount |
 
 
 class RunReport:
-    """What a run over captures and one over interfaces both tell of."""
+    """What runs over captures and over interfaces have in common."""
 
     inspector: Inspector
     stopped: str | None = None
@@ -202,8 +202,8 @@ class RunReport:
         """What -Y asks for, whose count the closing line has."""
         self.view: Lines | None = None
         """What shows the records as lines, where these are asked for."""
-        self.tells: Sequence[str] = ()
-        """Commands of which this is the output, so that nobody is sent to them."""
+        self.current_commands: Sequence[str] = ()
+        """Commands whose output this is; the closing line does not suggest them."""
 
     def __enter__(self) -> Self:
         return self
@@ -220,14 +220,14 @@ class RunReport:
             self._warned = True
             self.say(suspicion(row))
 
-    def tell(self, *more: Report) -> None:
-        """Say what there is to report of bugs of ours."""
+    def report(self, *more: Report) -> None:
+        """Report internal errors."""
         self.inspector.reports += more
-        self.bugs.tell(self.inspector.reports, self.names)
+        self.bugs.report(self.inspector.reports, self.names)
 
     def failed(self, record: Record, what: str) -> None:
         """Say that a record cannot be shown."""
-        self.tell(about(record, what))
+        self.report(about(record, what))
 
 
 class Aborted(BaseException):
@@ -271,7 +271,7 @@ class FileRun(RunReport):
             files = ["-"]
         if files.count("-") > 1:
             raise UsageError("- means standard input and may be given only once")
-        # Nobody should have to wait for all other captures to be told of a slip
+        # Report a slip before reading all other captures
         for name in files if len(files) > 1 else ():
             if (slip := slip_of(name)) and not Path(name).exists():
                 raise CaptureError(f"no such file; {slip}", name)
@@ -312,7 +312,7 @@ class FileRun(RunReport):
             for batch in self.inspector.batches(self.packets):
                 self.warn()
                 enough = show(batch)
-                self.tell()
+                self.report()
                 if enough:
                     self.stopped = self.enough
                     break
@@ -327,7 +327,7 @@ class FileRun(RunReport):
             progress.close()
 
     def again(self) -> list[CaptureReader | None]:
-        """The captures opened once more; None for one that cannot be any more, which is told at the end."""
+        """The captures opened once more; None for one that no longer opens, which `end` reports."""
         found: list[CaptureReader | None] = []
         for again in self._inputs:
             try:
@@ -341,9 +341,9 @@ class FileRun(RunReport):
         """Say what there is to say on standard error, `more` of it besides what was read; the exit code."""
         if self.readers and not quiet:
             said = self._summary()
-            self.tell()
+            self.report()
             say(said)
-        for text in (*self._foreign(), *more):
+        for text in (*self._conflicts(), *more):
             say(text)
         errors = self.errors + self.inspector.errors
         for error in errors:
@@ -354,8 +354,8 @@ class FileRun(RunReport):
             return ExitCode.USAGE
         return ExitCode.UNREADABLE if errors else ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
 
-    def _foreign(self) -> list[str]:
-        """That files disagree on what was said, as those of different networks do that use the same addresses."""
+    def _conflicts(self) -> list[str]:
+        """Report files whose bytes differ for one conversation, as in captures of different networks with equal addresses."""
         found = [one.tcp for one in self.inspector.table.conversations if one.tcp.other_file is not None]
         if not found:
             return []
@@ -375,8 +375,8 @@ class FileRun(RunReport):
             said, command = account(self.inspector, self.stopped)
             if self.view is not None and self.view.marked:
                 command = "diagnose"
-            said += [] if self.asked is None else [self.asked.told()]
-        if command is not None and command not in self.tells:
+            said += [] if self.asked is None else [self.asked.summary()]
+        if command is not None and command not in self.current_commands:
             said.append(f"more: streamdump {command}")
         return f"{self.names[0] if len(self.names) == 1 else count(len(self.names), 'file')}: {'; '.join(said)}"
 
@@ -418,11 +418,11 @@ def suspicion(row: ConversationRow) -> str:
 
 
 def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], str | None]:
-    """What was read, in parts of a line, and the command that can tell more; `lost`: what to say of packets besides."""
+    """Return the parts of the closing line, and the command that shows more; `lost`: further counts of packets."""
     from streamdump.protocols import BY_NAME
 
     counters, told = inspector.counters, deepcopy(inspector.forgotten)
-    # What carried nothing has nothing to tell, but for what `-d` says of it
+    # Connections without data matter only on ports named by `-d`
     for rows in inspector.each_rows(related=False):
         for row in rows:
             told.add(row)
@@ -450,14 +450,14 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         said += _by_hand(told.ports)
     said += _refused(inspector.run.refused)
     said += _about_keys(inspector, names)
-    said += _passed_over(inspector.link.counters)
+    said += _skipped_packets(inspector.link.counters)
     said += [hint for hint in hints.values() if hint is not None]
     wrong = counters.unanswered or counters.refused or counters.unconnected or counters.broken_off or counters.unacknowledged
     return said, None if not conversations else "diagnose" if wrong else "conversations" if unread or trouble else None
 
 
 def lines_of(view: Lines, records: list[Record], failed: Callable[[Record, str], None]) -> str:
-    """The lines of these records; `failed` is told of those whose lines cannot be made, and why."""
+    """Return the lines of these records; call `failed` for each that cannot be shown."""
     lines: list[str] = []
     left = iter(records)
     before = 0
@@ -478,7 +478,7 @@ def lines_of(view: Lines, records: list[Record], failed: Callable[[Record, str],
 
 
 def blocks(make: Callable[[list[Any]], Any], records: list[Any], failed: Callable[[Any, str], None]) -> Iterator[Any]:
-    """What `make` makes of records, of all at once where that goes; `failed` is told of those that it cannot be made of, and why."""
+    """Yield what `make` returns for all records at once, or one by one if that fails; call `failed` for each failure."""
     try:
         yield make(records)
         return
@@ -514,7 +514,7 @@ def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str |
 def _trouble(inspector: Inspector, limits: int) -> list[str]:
     """What of a run is no good news, counted."""
     counters = inspector.counters
-    # Inside TLS, nobody knows the size of some gaps
+    # Inside TLS, the size of some gaps is unknown
     missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
     return those(
         (counters.failures, count(counters.failures, "internal error")),
@@ -537,7 +537,7 @@ def _unread(names: Mapping[str, int]) -> str:
 
 
 def _by_hand(silent: Collection[int]) -> list[str]:
-    """How to have conversations on known ports read, of which nobody knows what they are; `silent`: the ports of such."""
+    """Return hints that force the usual protocol on ports of undetected conversations; `silent`: these ports."""
     from streamdump.protocols import PROTOCOLS
 
     found = [(port, protocol.name) for protocol in PROTOCOLS for port in protocol.ports if port in silent]
@@ -546,7 +546,7 @@ def _by_hand(silent: Collection[int]) -> list[str]:
 
 
 def _refused(ports: Counter[int]) -> list[str]:
-    """Connections that were refused on ports of which nobody knows what they are for, and how to have them told one by one."""
+    """Return a count of connections refused on unknown ports, and how to list them."""
     named = [str(port) for port in sorted(ports, key=lambda port: (-ports[port], port))[:PORTS_NAMED]]
     if not named:
         return []
@@ -570,7 +570,7 @@ def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
     return [*keys.errors, *told]
 
 
-def _passed_over(counters: PacketCounters) -> list[str]:
+def _skipped_packets(counters: PacketCounters) -> list[str]:
     """Packets that may well have carried messages, but were not looked at."""
     links = sorted(counters.unknown_links.items())
     others = [packets for _, packets in links[LINKS_NAMED:]]
@@ -619,8 +619,8 @@ def slip_of(name: str) -> str:
     }
     if name in known or not name.isalpha():
         return known.get(name, f"to filter, use -Y {quote(name)}" if OPERATOR.search(name) else "")
-    begun = name.removesuffix("s")
-    near = [one for one in COMMANDS if len(begun) >= SHORTEST and one.startswith(begun)] or get_close_matches(name, COMMANDS, 1)
+    prefix = name.removesuffix("s")
+    near = [one for one in COMMANDS if len(prefix) >= SHORTEST and one.startswith(prefix)] or get_close_matches(name, COMMANDS, 1)
     if near:
         return f"did you mean the command {near[0]}?"
     return "streamdump --help lists the commands; to filter, use -Y, such as -Y 'name == Open'"

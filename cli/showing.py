@@ -138,11 +138,11 @@ def options_for(shown: Shown, form: ViewForm, options: Options, quiet: bool = Fa
 
 
 Failed = Callable[[Any, str], None]
-"""Is told of a record that cannot be shown, and why."""
+"""Called with a record that cannot be shown, and the reason."""
 
 
 class RecordView(NamedTuple):
-    """Shows records; `begin` is told the time of the first packet, `learn` every batch, whether it is shown or not; `header` comes before
+    """Shows records; `begin` receives the time of the first packet, `learn` every batch, shown or not; `header` comes before
     all."""
 
     show: Callable[[list[Record], Failed], None]

@@ -31,7 +31,7 @@ OPEN, ANSWERED = 1 << 17, 1 << 12
 
 
 class Selection:
-    """What `-w` writes: whole conversations, or the packets of some records."""
+    """What `-w` writes: complete conversations, or the packets of some records."""
 
     def __init__(self, path: str, names: Iterable[str], some: bool, alone: bool, keys: bool) -> None:
         """`some`: not all conversations; `alone`: the packets of matches alone; `keys`: those of TLS, too. Raises `UsageError` for what
@@ -115,7 +115,7 @@ class Selection:
         ]
 
     def write(self, run: FileRun) -> list[str]:
-        """Write the packets, all or nothing; what is to be said of that."""
+        """Write the packets, all or nothing; return lines that report it."""
         if not run.readers or not run.inspector.counters.packets:
             return []
         inspector = run.inspector
@@ -137,14 +137,14 @@ class Selection:
             reason = f"has only the first {read:,} of {count(most, 'packet')}: the captures shrank while they were read"
             run.errors.append(CaptureError(reason, f"-w {self.path}"))
         secrets = "passwords, tokens and TLS keys" if keys else "passwords and tokens"
-        said = [f"-w {self.path}: {written:,} of {count(read, 'packet')} written as captured, including {secrets}"]
+        lines = [f"-w {self.path}: {written:,} of {count(read, 'packet')} written as captured, including {secrets}"]
         if self._forgotten:
-            said.append(
+            lines.append(
                 f"-w {self.path}: without the packets of {count(self._forgotten, 'message')}, which came too long before their records"
             )
         if inspector.run.tls_manager.inside and not self._keys:
-            said.append(f"-w {self.path}: TLS keys are not included; --embed-keys adds them")
-        return said
+            lines.append(f"-w {self.path}: TLS keys are not included; --embed-keys adds them")
+        return lines
 
     def _secrets(self, inspector: Inspector) -> bytes:
         """The keys of the conversations that are written, as lines of a key log."""

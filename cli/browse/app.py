@@ -13,7 +13,7 @@ from streamdump.render.terminal import count, visible
 from . import saving
 from .asking import Asking
 from .index import Shown
-from .places import TIMES, Conversations, Fields, Findings, Messages, Place, Told
+from .places import TIMES, Conversations, Fields, Findings, Messages, Place, TextPage
 from .reading import View
 
 FORMS = tuple(TIMES)
@@ -48,7 +48,7 @@ q, ctrl+c    quit"""
 
 
 class Browser(Asking):
-    """The whole of it."""
+    """The application."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "enter"),
@@ -116,7 +116,7 @@ class Browser(Asking):
 
     def action_help(self) -> None:
         if self.place.name != "help":
-            self.go(Told(self.reader, "help", HELP))
+            self.go(TextPage(self.reader, "help", HELP))
 
     # To other lines
 
@@ -196,7 +196,7 @@ class Browser(Asking):
         place = self.place
         if isinstance(place, Messages):
             self.say("counting...")
-            self.background(lambda: partial(self.go, Told(self.reader, "latency", saving.latency(place, self.size.width))))
+            self.background(lambda: partial(self.go, TextPage(self.reader, "latency", saving.latency(place, self.size.width))))
 
     def action_copy(self) -> None:
         place, at = self.looked_at()

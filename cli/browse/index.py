@@ -44,7 +44,7 @@ ROOM = 72
 SPOOLED = 1 << 30
 """Bytes of the temporary file that packets of pipes and interfaces are kept in."""
 
-NOBODY, FRAGMENT = -1, -2
+NO_CONVERSATION, FRAGMENT = -1, -2
 """Of no conversation; a fragment, of any."""
 
 AS_DIFFERENCE = (2, 5, 7)
@@ -110,7 +110,7 @@ class Packets(LinkParser):
         """As the parser says; the packet is remembered."""
         fragments = self.counters.fragments
         found = self.link.segment(packet, order)
-        whose = NOBODY if self.counters.fragments == fragments else FRAGMENT
+        whose = NO_CONVERSATION if self.counters.fragments == fragments else FRAGMENT
         captured, more = packet.captured, packet.wire - packet.captured
         row = (whose, packet.file, self._place(packet), captured, more, packet.time_ns, packet.link, order - packet.number)
         with self._lock:
@@ -139,7 +139,7 @@ class Packets(LinkParser):
 
     def _settled(self, pending: tuple[bytes | None, tuple[int, ...]]) -> tuple[int, ...]:
         ends, row = pending
-        return row if ends is None else (self._of.get(ends, NOBODY), *row[1:])
+        return row if ends is None else (self._of.get(ends, NO_CONVERSATION), *row[1:])
 
     def forget(self, known: Callable[[int], bool]) -> None:
         """No packets come of conversations that are not known."""

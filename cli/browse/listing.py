@@ -68,7 +68,7 @@ class Listing(Widget, can_focus=True):
     ]
 
     def __init__(self, chosen: Callable[[], None], entered: Callable[[], None], id: str) -> None:
-        """`chosen` is told that another line is, `entered` that it was clicked once more."""
+        """Call `chosen` when another line is selected, `entered` when the selected line is clicked."""
         super().__init__(id=id)
         self.source: Source = Texts()
         self.cursor = self.top = self.left = 0

@@ -33,7 +33,7 @@ TIME = re.compile(r"(?:([0-9]{1,2}):([0-9]{2}):)?([0-9]{1,18}(?:[.][0-9]{1,9})?)
 DAY_NS = 86_400_000_000_000
 
 PROTOCOL = 20
-"""Columns of a protocol, of whose layout more is told below."""
+"""Columns of a protocol; the details show its layout."""
 
 SEVERITY = {"error": BAD, "warning": WARN, "note": PLAIN}
 LOST, AGAIN = "tcp.lost-by-capture", ".again-and-again"
@@ -44,7 +44,7 @@ TIMES: dict[Times, tuple[str, int]] = {"r": ("seconds", 10), "ad": ("local time"
 
 
 class Place:
-    """Where one is: a list, and what is said below it of the chosen line."""
+    """One view: a list, and the details of its selected line."""
 
     name = ""
     keys: tuple[tuple[str, str], ...] = ()
@@ -474,8 +474,8 @@ class HexLines:
         return [*octets, ("   " * (begin + self._row - len(data)), PLAIN), *text]
 
 
-class Told(Place):
-    """Lines that tell something."""
+class TextPage(Place):
+    """Lines of text, such as the help."""
 
     keys = (("esc", "back"), ("space", "more"), ("g", "first line"), ("e", "export"), ("y", "copy"))
 

@@ -55,9 +55,9 @@ PAUSE = 0.05
 
 
 class Later(Bugs):
-    """Tells nothing of bugs of ours while the terminal is not free: it stays where it is."""
+    """Keeps reports of internal errors until the terminal is free again."""
 
-    def tell(self, reports: list[Report], names: Sequence[str]) -> None:
+    def report(self, reports: list[Report], names: Sequence[str]) -> None:
         return
 
 
@@ -111,7 +111,7 @@ class Reader:
 
     @property
     def progress(self) -> float | None:
-        """How much was read, from 0 to 1; None where nobody knows how much there is."""
+        """How much was read, from 0 to 1; None if the total is unknown."""
         readers = self.run.readers if isinstance(self.run, FileRun) else ()
         totals = [one.bytes_total or 0 for one in readers]
         return 1.0 if self.done else sum(one.bytes_read for one in readers) / sum(totals) if all(totals) and totals else None
@@ -234,12 +234,12 @@ class Reader:
 
     def _conversations(self) -> None:
         """Note how the conversations are now, which takes its time where there are many."""
-        begun = monotonic()
+        started = monotonic()
         inspector = self.run.inspector
         self.rows = list(islice((row for some in inspector.each_rows() for row in some), MOST))
         self.more_rows = len(inspector.table) - len(self.rows)
         self.files = self.run.files()
-        self._again = monotonic() + max(0.5, 20 * (monotonic() - begun))
+        self._again = monotonic() + max(0.5, 20 * (monotonic() - started))
 
 
 def is_same(one: Message, wanted: Shown) -> bool:

@@ -16,7 +16,7 @@ from streamdump.render.terminal import visible, width, wrapped
 
 from .index import Shown
 from .listing import ANSWER, BAD, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
-from .places import Conversations, Fields, Findings, Messages, Place, Told
+from .places import Conversations, Fields, Findings, Messages, Place, TextPage
 from .reading import Reader
 
 TICK = 0.1
@@ -72,7 +72,7 @@ class Screen(App[None]):
         """Held while these two change."""
         self._drawn: tuple[Place, int] | None = None
         self._told: tuple[Place, str, str] | None = None
-        """The chosen line of which more is told."""
+        """The selected line whose details are shown."""
         self._following = reader.live
 
     @property
@@ -149,14 +149,14 @@ class Screen(App[None]):
     def _standing(self) -> str:
         """Where in the list one is, and what of it is not on the screen."""
         place, here, more = self.place, self.list, ""
-        if isinstance(place, Told) and here.top + here.size.height < len(place):
+        if isinstance(place, TextPage) and here.top + here.size.height < len(place):
             more = "   space shows more"
         elif width(self._chosen()[1]) > here.size.width + here.left:
             more = "   line continues: scroll with right and left"
         return f"{here.cursor + 1:,}/{len(place):,}{more}" if len(place) else "nothing here"
 
     def say(self, *lines: str, style: Any = WARN) -> None:
-        """Tell something until another line is chosen."""
+        """Show messages until another line is selected."""
         self.said = [(line, style) for line in lines]
         self.bars()
 
@@ -231,7 +231,7 @@ class Screen(App[None]):
             self.more.show(Fields(self.reader, record))
 
     def _fatal_error(self) -> None:
-        """A bug of ours: the terminal is given back, and whoever runs this tells of it."""
+        """An internal error: restore the terminal; the caller reports it."""
         self.failure = self._exception
         self._close_messages_no_wait()
 

@@ -46,7 +46,7 @@ def conversations(
     names = inputs(read_files, files)
     asked, options = asking(where, replace(options, bodies=False))
     with run_of(live, names, options, colour, asked, prints=False, page=html) as run:
-        run.tells = ("conversations",)
+        run.current_commands = ("conversations",)
         if isinstance(run, LiveRun):
             _live(run, json)
         else:
@@ -89,7 +89,7 @@ def _live(run: LiveRun, json: bool) -> None:
                 try:
                     watch.add(records)
                 except Exception as error:
-                    table.tell(error)
+                    table.report(error)
                 return note(records)
 
             run.each(take if sys.stdout.isatty() else note)
@@ -120,7 +120,7 @@ def _show(run: FileRun | LiveRun, rows: list[ConversationRow], json: bool, evide
         rows = run.asked.rows(rows)
 
     def failed(row: ConversationRow, what: str) -> None:
-        run.tell(Report(what, "it is not shown", None, None, row.conversation, " - ".join(row.endpoints)))
+        run.report(Report(what, "it is not shown", None, None, row.conversation, " - ".join(row.endpoints)))
 
     if json:
         from streamdump.render.jsonl import encode

@@ -75,7 +75,7 @@ def diagnose(
     options = replace(options, bytes_as="omit", findings=True)
     asked = FilterCount(text, options) if (text := joined(where, options)) is not None else None
     with run_of(live, names, options, colour, asked, left, prints=json, page=html) as run:
-        run.tells = ("diagnose", "conversations")
+        run.current_commands = ("diagnose", "conversations")
         view = _View(run, json, html is not None, clock, left)
         if isinstance(run, LiveRun):
             run.leaving = view.leave

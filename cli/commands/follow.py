@@ -108,10 +108,10 @@ def follow(
         run.each(one)
         if page is not None and html is not None and met:
             page.write(html, run, wanted, names or list(live.interfaces or ()))
-        told = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.told()}"]
-        told += [] if bytes_of is None else bytes_of.told()
+        lines = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.summary()}"]
+        lines += [] if bytes_of is None else bytes_of.summary()
         if met:
-            return _end(run, told)
+            return _end(run, lines)
         row = next((row for rows in run.inspector.each_rows() for row in rows if row.conversation == wanted), None)
         code = _end(run, [_nothing(row, wanted, len(run.inspector.table))])
         return ExitCode.USAGE if row is None and code == ExitCode.DONE else code
@@ -171,12 +171,12 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
     return RecordView(show, view.clock.begin, view.learn)
 
 
-def _end(run: FileRun | LiveRun, told: list[str]) -> ExitCode:
+def _end(run: FileRun | LiveRun, lines: list[str]) -> ExitCode:
     if isinstance(run, FileRun):
         # What is behind the handshake was read as far as a batch happened to reach
-        return run.end(quiet=run.stopped == READY, more=told)
+        return run.end(quiet=run.stopped == READY, more=lines)
     code = run.end()
-    for text in told:
+    for text in lines:
         say(text)
     return code
 
@@ -250,7 +250,7 @@ class _Raw:
             elif isinstance(record, Gap) and not record.in_frame:
                 self._missing += record.size or 0
 
-    def told(self) -> list[str]:
+    def summary(self) -> list[str]:
         silent = f"--raw {self._side}: it sent no message; if it is unknown which side is the client, give an address and port"
         return those(
             (not self._met, silent),
@@ -298,7 +298,7 @@ class _Handshake:
         if asked is not None and message.outcome is not None:
             self.ready = self._handshake.answered(asked, message.outcome)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What became of it."""
         if self.ready:
             took = duration_text(self._last - (self._first or 0))

@@ -32,7 +32,7 @@ from ..options import (
     inputs,
     interval_of,
     one_of,
-    whole,
+    whole_number,
 )
 from ..output import columns, palette, say, write, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
@@ -101,8 +101,8 @@ def latency(
     names = inputs(read_files, files)
     grouped = _grouped(by)
     width_ns = interval_of(interval)
-    number = whole("--slowest", slowest, 0)
-    limit = whole("--group-limit", group_limit)
+    number = whole_number("--slowest", slowest, 0)
+    limit = whole_number("--group-limit", group_limit)
     check_clock(clock)
     left = enough_of(enough)
     asked, options = asking(where, replace(options, bodies=False, pairs=True))
@@ -159,7 +159,7 @@ class _Taker:
         try:
             self.found.add(pairs)
         except Exception as error:
-            self.run.tell(Report(describe_exception(error), "some exchanges are not counted"))
+            self.run.report(Report(describe_exception(error), "some exchanges are not counted"))
         return self.left == 0
 
     def _select(self, records: list[Record], pairs: list[Pair], asked: FilterCount) -> tuple[list[Record], list[Pair]]:
@@ -174,8 +174,8 @@ class _Taker:
 
 def _number(pair: Pair) -> int | None:
     """The number of the record by which -Y finds an exchange."""
-    told = pair.exchange if pair.response is None else pair.response
-    return None if told is None else told.number
+    record = pair.exchange if pair.response is None else pair.response
+    return None if record is None else record.number
 
 
 def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) -> None:
@@ -193,7 +193,7 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) ->
 
 
 def _write(path: str, found: Latencies, run: FileRun | LiveRun, names: list[str], alone: bool) -> None:
-    """Write the page, too; `alone`: nobody but it asked for the course of time."""
+    """Write the page, too; `alone`: only the page needs the time series."""
     from streamdump.render.html.reports import latencies
 
     if alone:

@@ -33,7 +33,7 @@ from ..options import (
     nanoseconds,
     one_of,
     size,
-    whole,
+    whole_number,
 )
 from ..output import coloured, say, write_text
 from ..parameters import READING, Members, gathers
@@ -206,7 +206,7 @@ def pipeline(
     asked = joined(where, options)
     if asked is not None:
         compile_filter(asked, options)
-    split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
+    split_size, part_count = size("--split", split), None if parts is None else whole_number("--parts", parts)
     if follow is not None:
         following.checked(follow, out)
     settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, asked, findings, fields, by)
@@ -366,7 +366,7 @@ class _Calls:
         _query(session.spark, self.sql)
 
     def _with_spark(self, action: Callable[[SparkJvm], ExitCode], interrupted: Callable[[], ExitCode], *, brief: bool) -> int:
-        """Does something with Spark; whatever goes wrong is said in a sentence."""
+        """Run `action` with Spark; report failures in one sentence."""
         from streamdump.spark.session import JvmGone, SparkJvm, of_spark
 
         session: SparkJvm | None = None
@@ -387,18 +387,20 @@ class _Calls:
             if isinstance(error, UsageError):
                 session.close()
                 raise
-            said = _said(error)
-            full = _full(error, said, self.place, session)
+            message = _message_of(error)
+            full = _full(error, message, self.place, session)
             if full or isinstance(error, OSError):
                 # There is no room for the tables, or they were removed.
                 session.kill()
                 session.log.unlink(missing_ok=True)
-                said = full or f"{getattr(error, 'filename', None) or self.out}: {(getattr(error, 'strerror', None) or str(error)).lower()}"
-                raise UsageError(said + self._kept()) from error
+                message = (
+                    full or f"{getattr(error, 'filename', None) or self.out}: {(getattr(error, 'strerror', None) or str(error)).lower()}"
+                )
+                raise UsageError(message + self._kept()) from error
             session.kill()
             if not of_spark(error) and not isinstance(error, JvmGone):
                 raise
-            say(f"Spark failed: {_reason(said) or type(error).__name__}; its log is {session.log}{self._kept()}")
+            say(f"Spark failed: {_reason(message) or type(error).__name__}; its log is {session.log}{self._kept()}")
             return ExitCode.USAGE
         finally:
             interruption.over()
@@ -435,7 +437,7 @@ def _kept(run: PipelineRun) -> str:
     return f"; {count(done, 'finished part')} kept in {run.folder}: --resume continues from there" if done else ""
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """What an error says: of one in Java that is asked of Java, which has to be there still."""
     try:
         return str(error)
@@ -443,11 +445,11 @@ def _said(error: BaseException) -> str:
         return "its Java process does not answer"
 
 
-def _full(error: BaseException, said: str, out: Folder, session: SparkJvm) -> str:
+def _full(error: BaseException, message: str, out: Folder, session: SparkJvm) -> str:
     """Which disk is full, if that is what went wrong."""
     from streamdump.spark.storage import Disk
 
-    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in said:
+    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in message:
         return ""
     folders = [out.path.parent if isinstance(out, Disk) else None, Path(session.scratch) if session.scratch else None]
     found = []
@@ -522,7 +524,7 @@ def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
 
 
 COMMANDS, UNANSWERED = 40, 20
-"""So many lines are told of each kind."""
+"""Lines printed of each kind."""
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 

@@ -150,7 +150,7 @@ def _libraries() -> Iterator[str]:
         with suppress(PackageNotFoundError):
             yield f"{name} {version(name)}"
     found = ctypes.util.find_library("pcap")
-    told = ctypes.CDLL(found).pcap_lib_version if found else None
-    if told is not None:
-        told.restype = ctypes.c_char_p
-    yield told().decode() if told is not None else "no libpcap"
+    version_of = ctypes.CDLL(found).pcap_lib_version if found else None
+    if version_of is not None:
+        version_of.restype = ctypes.c_char_p
+    yield version_of().decode() if version_of is not None else "no libpcap"

@@ -91,7 +91,7 @@ def _target() -> Path:
 
 
 def _agreed(question: str) -> bool:
-    """Whether the user says yes; without a terminal there is nobody to ask."""
+    """Return whether the user agrees; without a terminal raise `UsageError`."""
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Without a terminal, confirm with --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

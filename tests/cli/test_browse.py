@@ -29,7 +29,7 @@ from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
 from streamdump.cli.browse import index, reading
 from streamdump.cli.browse.app import HELP, Browser
-from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Told
+from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, TextPage
 from streamdump.cli.browse.reading import Reader, View
 from streamdump.cli.browse.screen import WORK
 from streamdump.cli.exits import ExitCode
@@ -223,7 +223,7 @@ def test_keys_of_messages() -> None:
         assert on.lines()[0].startswith("1 ")
         assert on.lines()[on.app.list.cursor].startswith(longest), "what ran beside it is around it"
         await on.press("l")
-        assert isinstance(on.place, Told) and any("SaslAuthenticate" in line for line in on.lines())
+        assert isinstance(on.place, TextPage) and any("SaslAuthenticate" in line for line in on.lines())
         await on.press("escape", "question_mark")
         assert on.lines() == [line.strip() for line in HELP.splitlines()]
 
@@ -366,7 +366,7 @@ def test_a_finding_without_messages_leads_to_its_place() -> None:
     async def look(on: Browsing) -> None:
         await on.press("1")
         for rule, number, told in (
-            ("tcp.lost-by-capture", 24, "here is the first gap"),
+            ("tcp.lost-by-capture", 24, "this is the first gap"),
             ("rabbitmq-stream.id-in-use", 62, ""),
             ("rabbitmq-stream.refused", 78, ""),
         ):
@@ -377,9 +377,9 @@ def test_a_finding_without_messages_leads_to_its_place() -> None:
         messages = Messages(on.reader, 0)
         for packet, at in ((74, 61), (75, 62), (1, 0)):
             finding = msgspec.structs.replace(on.place.rows[0], rule="tcp.retransmitted", packets=[packet])
-            assert messages.place_of(finding) == (at, [f"no message shows this; here is the first one from packet {packet} on"])
+            assert messages.place_of(finding) == (at, [f"no message shows this; this is the first message from packet {packet} on"])
         finding.packets = [10_000]
-        assert messages.place_of(finding) == (len(messages) - 1, ["no message shows this; here is the last one"])
+        assert messages.place_of(finding) == (len(messages) - 1, ["no message shows this; this is the last message"])
         assert messages.place_of(msgspec.structs.replace(finding, messages=[7], rule="iggy.again-and-again"))[0] == 6
         assert "has no messages" in Messages(on.reader, 7).place_of(finding)[1][0]
 
@@ -407,10 +407,10 @@ def test_one_learns_that_there_are_no_more_messages() -> None:
     async def look(on: Browsing) -> None:
         await on.press("n")
         for text, told in (
-            ("999", "there are only 22 messages"),
-            ("0", "there are only 22 messages"),
-            ("9999s", "no message is at 9999s or later"),
-            ("05:00:00", "no message is at 05:00:00 or later"),
+            ("999", "no message 999: the last one is 22"),
+            ("0", "no message 0: the last one is 22"),
+            ("9999s", "no message at 9999s or later"),
+            ("05:00:00", "no message at 05:00:00 or later"),
             ("x", "not a message's number"),
         ):
             await on.press("colon")
