@@ -38,12 +38,12 @@ class PartTable(msgspec.Struct, frozen=True, eq=False):
 
     name: str
     note: str
-    fields: tuple[Row, ...]
+    table_rows: tuple[Row, ...]
     labels: Mapping[str, Labels] = {}
     kind: str = "part"
 
     def rows(self) -> list[Row]:
-        return list(self.fields)
+        return list(self.table_rows)
 
 
 class Described(Protocol):
