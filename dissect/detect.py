@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -70,8 +71,19 @@ def forced(ports: tuple[int, int], from_start: bool, options: Options) -> Verdic
     return None
 
 
-_cached_looks: dict[tuple[Any, ...], tuple[Verdict | None, int, tuple[Protocol, ...]]] = {}
-"""By the checked bytes: the verdict, its cost, and the protocols."""
+class _Results(msgspec.Struct):
+    """What the checks of a conversation found so far, which spares later ones."""
+
+    known: dict[Any, Any] = {}
+    latest: tuple[int, bool] = (-1, False)
+    """The bytes of the last check, and whether from a SYN on: `verdicts` belong to these."""
+    verdicts: dict[str, Verdict | None] = {}
+    behind: _Results | None = None
+    """The same for the bytes behind a loss in the first frames."""
+
+
+_cached_looks: dict[tuple[Any, ...], tuple[Verdict | None, int, _Results, tuple[Protocol, ...]]] = {}
+"""By the checked bytes: the verdict, its cost, the results after it, and the protocols."""
 
 
 class Suspicion(msgspec.Struct):
@@ -109,19 +121,14 @@ class Suspicion(msgspec.Struct):
 
 
 class _Seen(msgspec.Struct):
-    """The joined bytes of a conversation, and the results so far."""
+    """The joined bytes of a conversation, and the results of their checks."""
 
     runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = msgspec.field(default_factory=lambda: ([], []))
     segments: tuple[list[int], list[int]] = msgspec.field(default_factory=lambda: ([], []))
     breaks: list[tuple[int, int]] = []
     """Side and position of gaps of unknown size: bytes behind them do not continue those before."""
     work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
-    known: dict[Any, Any] = {}
-    latest: tuple[int, bool] = (-1, False)
-    """The bytes of the last check, and whether from a SYN on: `verdicts` belong to these."""
-    verdicts: dict[str, Verdict | None] = {}
-    behind: _Seen | None = None
-    """The same for the bytes behind a loss in the first frames."""
+    results: _Results = msgspec.field(default_factory=_Results)
 
     def put(self, side: int, position: int, data: bytes) -> None:
         runs = self.runs[side]
@@ -139,6 +146,7 @@ class Detector:
     """Buffers the bytes of a conversation until its protocol is certain, or certainly unknown."""
 
     __slots__ = (
+        "_results",
         "_seen",
         "cost",
         "effort",
@@ -179,6 +187,8 @@ class Detector:
         """The bytes at which the next check is due, once there are many packets."""
         self.effort = 0
         """The cost of cached checks, before there was a `_seen`."""
+        self._results: _Results | None = None
+        """The results after the last cached check, shared with the cache, before there was a `_seen`."""
         self._seen: _Seen | None = None
         """Made for the first check that is not cached."""
 
@@ -232,7 +242,7 @@ class Detector:
             end = last.position + (len(last.data) if isinstance(last, SideData) else last.size or 0)
             begin = self.passed.get(side, mine[0]).position
             self.passed[side] = StreamGap(side, begin, end - begin, "skipped", last.order, last.number, last.file, last.time_ns)
-        self._seen, self.limited = None, False
+        self._seen, self._results, self.limited = None, None, False
         self.restarts_left, self.items, self.size, self.cost = self.restarts_left - 1, [], 0, 0
         self.looks = self.next_size = self.effort = 0
         self._buffer(buffered)
@@ -262,12 +272,14 @@ class Detector:
         one, two = self.ports
         key = (final, self.from_start, self.packets, one if one in PORTS else 0, two if two in PORTS else 0, parts)
         remembered = _cached_looks.get(key)
-        if remembered is not None and remembered[2] is PROTOCOLS:
-            verdict, effort, _ = remembered
+        if remembered is not None and remembered[3] is PROTOCOLS:
+            verdict, effort, results, _ = remembered
             if self._seen is None:
                 self.effort += effort
+                self._results = results
             else:
                 self._seen.work_budget.spend(effort)
+                self._seen.results = deepcopy(results)
             return verdict
         work_budget = self._begin().work_budget
         before = work_budget.left
@@ -277,7 +289,7 @@ class Detector:
         if work_budget.left > effort:
             if len(_cached_looks) >= MAX_CACHED:
                 _cached_looks.clear()
-            _cached_looks[key] = verdict, effort, PROTOCOLS
+            _cached_looks[key] = verdict, effort, deepcopy(self._begin().results), PROTOCOLS
         return verdict
 
     def _begin(self) -> _Seen:
@@ -288,6 +300,8 @@ class Detector:
             self.cost += self.SEEN_COST
             self._put(seen, self.items)
             seen.work_budget.spend(self.effort - FIRST)
+            if self._results is not None:
+                seen.results, self._results = deepcopy(self._results), None
         return seen
 
     def _look_now(self, final: bool) -> Verdict | None:
@@ -299,14 +313,15 @@ class Detector:
 
     def _look(self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool) -> Verdict | None:
         """Return the verdict on `sides`; if it is open, and bytes were lost early, that on the bytes behind these."""
-        verdict = self._decide(*self._probe(seen, sides, size, packets, final), final)
+        results, work_budget = seen.results, seen.work_budget
+        verdict = self._decide(*self._probe(results, work_budget, sides, size, packets, final), final)
         if not (_is_unknown(verdict) if final else verdict is None and self.looks <= EVERY_PACKET):
             return verdict
         behind = [_behind_loss(side) for side in sides]
         if behind == sides:
             return verdict
-        seen.behind = seen.behind or _Seen(work_budget=seen.work_budget)
-        later = self._decide(*self._probe(seen.behind, behind, size, packets, final), final)
+        results.behind = results.behind or _Results()
+        later = self._decide(*self._probe(results.behind, work_budget, behind, size, packets, final), final)
         return verdict if later is None or later.protocol is None else later
 
     def _decide(self, found: list[tuple[float, Protocol, Verdict]], view: DetectionView, final: bool) -> Verdict | None:
@@ -342,31 +357,30 @@ class Detector:
         return NOTHING_FITS
 
     def _probe(
-        self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool
+        self, results: _Results, work_budget: WorkBudget, sides: list[SideView], size: int, packets: int, final: bool
     ) -> tuple[list[tuple[float, Protocol, Verdict]], DetectionView]:
         """Return the results of the protocols, and their view."""
         # Without new bytes, results that do not depend on `final` are unchanged
-        same = final and seen.latest == (size, self.from_start)
+        same = final and results.latest == (size, self.from_start)
         if not same:
-            seen.verdicts = {}
-        work_budget = seen.work_budget
+            results.verdicts = {}
         work_budget.spend(WEIGHING + (size >> 6))
-        view = DetectionView((sides[0], sides[1]), self.ports, self.from_start, final, work_budget, seen.known)
+        view = DetectionView((sides[0], sides[1]), self.ports, self.from_start, final, work_budget, results.known)
         found: list[tuple[float, Protocol, Verdict]] = []
         for protocol in PROTOCOLS:
             if self.passed and set(self.ports).isdisjoint(protocol.ports):
                 continue
-            if same and protocol.name in seen.verdicts:
-                verdict = seen.verdicts[protocol.name]
+            if same and protocol.name in results.verdicts:
+                verdict = results.verdicts[protocol.name]
             else:
                 work_budget.begin(size, packets)
                 view.hinges = False
                 verdict = protocol.loaded.heuristic(view) if protocol.may_begin(view) else None
                 if not view.hinges:
-                    seen.verdicts[protocol.name] = verdict
+                    results.verdicts[protocol.name] = verdict
             if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
                 found.append((verdict.confidence, protocol, verdict))
-        seen.latest = size, self.from_start
+        results.latest = size, self.from_start
         return found, view
 
 

@@ -255,5 +255,7 @@ def test_a_capture_that_is_as_its_golden_file_says_costs_what_writing_the_file_d
     def run(*options: str) -> int:
         return steps(lambda: main(["check", *options, str(capture)]))
 
-    run("--update")
+    for _ in range(8):
+        # The first frames of a layout are read in another way
+        run("--update")
     assert run() < 1.02 * run("--update")

@@ -269,7 +269,7 @@ def test_the_options_given_count(tmp_path: Path) -> None:
     session = Session.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"), KeyLog())
     dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
-    assert [one.style for one in dissector.plain] == [dissector.style] * 2
+    assert [one.style for one in dissector.layouts] == [dissector.style] * 2
 
 
 def test_layouts_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_layouts_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -
     session = Session.restore(carried(lots)[0]["payload"], options, KeyLog())
     dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.context.client, dissector.client) == (None, 0)
-    assert [one.table for one in dissector.plain] == [dissector.language.client, dissector.language.server]
+    assert [one.table for one in dissector.layouts] == [dissector.language.client, dissector.language.server]
     assert dissector.guard.place is HandshakePlace.INSIDE, "a password may still come"
 
 
