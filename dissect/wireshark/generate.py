@@ -93,7 +93,7 @@ class ProtocolWriter:
             yield f"P.compressions = {self.types.label('compression', COMPRESSIONS)}"
             yield f"P.tracking_types = {self.types.label('type', chunk.TRACKING_TYPES)}"
             for form in language.forms:
-                yield f"P:form({self.parts(form.header, 'chunk.')}, {self.parts(form.sub_batch, '')})"
+                yield f"P:form({self.parts(form.header.fields, 'chunk.')}, {self.parts(form.sub_batch.fields, '')})"
         for one in found:
             match = table(f"{name} = {value}" for name, value in _match(one)[0].items())
             side = {"request": "client", "response": "server"}.get(one.kind)
