@@ -432,7 +432,7 @@ def test_what_does_not_fit_can_be_seen_and_that_is_said() -> None:
         await on.press("space")
         assert "q, ctrl+c    quit" in on.text and "space shows more" not in on.text
         await on.press("escape", "2")
-        assert "right and left show more" in on.text
+        assert "scroll with right and left" in on.text
         head = on.text.splitlines()[1]
         assert "client and server" in head and "how it went" not in head
         await on.press("right", "right", "right", "right")
