@@ -728,7 +728,8 @@ class TcpStream(ConversationCounts):
             and other.fast_path
             and len(data) == wire
             and segment.ttl == own.ttl
-            and (not wire or own.unchecked or is_right(segment))
+            # As long as none is right, a wrong checksum shows nothing
+            and ((right := not wire or own.unchecked or is_right(segment)) or not own.right)
         ):
             return None
         behind = (other.expected - segment.ack) & MASK
@@ -749,7 +750,11 @@ class TcpStream(ConversationCounts):
         if not wire:
             return NOTHING
         if not own.unchecked:
-            own.right += 1
+            if right:
+                own.right += 1
+            else:
+                own.wrong += 1
+                own.unchecked = own.wrong >= OFFLOADED
         count.bytes += wire
         count.stream += wire
         at = own.next
