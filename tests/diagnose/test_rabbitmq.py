@@ -1020,14 +1020,14 @@ def staying(seconds: int) -> Connection:
 
 
 CONSUMED = (
-    '192.0.2.7:50000 deleted the stream "orders" while 192.0.2.1:40000 consumed from it; that client did not subscribe again in the 29.01 '
-    "s until the capture ends"
+    '192.0.2.7:50000 deleted the stream "orders" while 192.0.2.1:40000 consumed from it; that client did not subscribe again in the 29 s '
+    "until the capture ends"
 )
 GONE = CONSUMED.replace(
     '192.0.2.7:50000 deleted the stream "orders"', 'the stream "orders" was deleted or moved (no Delete is in the capture)'
 )
 PUBLISHED = CONSUMED.replace("consumed from", "published to").replace("did not subscribe", "did not declare a publisher")
-USED = CONSUMED.replace("consumed from", "used").replace("did not subscribe again", "did not use it again")
+USED = CONSUMED.replace("consumed from", "used").replace("did not subscribe again in the 29 s", "did not use it again in the 29.01 s")
 REFUSED = CONSUMED.partition("; ")[0] + "; that client wanted to consume from it again and was refused"
 UNSURE = CONSUMED.partition("; ")[0] + "; the capture lacks packets that would show whether that client came back"
 

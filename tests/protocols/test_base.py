@@ -15,7 +15,7 @@ from streamdump.model import END, Gap, Message, Options, Record, SideData, Strea
 from streamdump.protocols.buffer import ReceiveBuffer
 from streamdump.protocols.dissector import WAIT, Dissector
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, Protocol, Verdict
+from streamdump.protocols.protocol import Context, LoadedProtocol, Protocol, Verdict
 from streamdump.protocols.records import Decoded, Frame
 
 
@@ -44,7 +44,11 @@ class Toy(Dissector):
         return Decoded("frame", "one_way", None, {"body": frame.data[frame.start : frame.end].hex()}, notes=notes)
 
 
-TOY = Protocol("toy", "made up", (), Toy, lambda view: None, lambda message: message.name)
+def made_up(dissector: type[Dissector]) -> Protocol:
+    return Protocol("toy", "made up", (), lambda: LoadedProtocol(dissector, lambda view: None, lambda message: message.name))
+
+
+TOY = made_up(Toy)
 ENDS = "10.0.0.1:1", "10.0.0.2:2"
 
 
@@ -161,7 +165,7 @@ def test_fewer_bytes_than_a_header_behind_a_gap_are_skipped_once() -> None:
     class Longer(Toy):
         header_size = 6
 
-    longer = Protocol("toy", "made up", (), Longer, lambda view: None, lambda message: message.name)
+    longer = made_up(Longer)
     said = run(toy(protocol=longer), *one_by_one(gap(0, 7, 0), chunk(7, [b"abc", b"d"], 0)))
     assert brief(said) == [("lost", 0, 7, False), ("skipped", 7, 4, False)]
 
@@ -285,7 +289,7 @@ class Polite(Toy):
         self.asked = True
 
 
-POLITE = Protocol("toy", "made up", (), Polite, lambda view: None, lambda message: message.name)
+POLITE = made_up(Polite)
 
 
 def test_a_side_may_wait_for_the_other() -> None:

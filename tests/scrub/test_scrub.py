@@ -882,19 +882,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     short[4] = 0, framed(struct.pack(">HHI", 0x13, 1, 3) + text(b"PLAIN") + struct.pack(">i", len(sasl)) + sasl)
     Path("in.pcap").write_bytes(Talk().greet().say(short).pcap())
     assert main(["scrub", "in.pcap", "out.pcap"]) == ExitCode.DONE
-    assert "not searched for elsewhere, for they may be any bytes: secrets of 5 bytes\n" in capsys.readouterr().err
+    assert "copies not searched for: secrets of 5 bytes are too short\n" in capsys.readouterr().err
     Path("in.pcap").write_bytes(pcap([Packet(vxlan(one)) for one in Talk().greet().say(HANDSHAKE).packets]))
     assert main(["scrub", "in.pcap", "gone.pcap"]) == ExitCode.USAGE
     assert main(["scrub", "in.pcap", "out.pcap", "--leave-foreign"]) == ExitCode.DONE
     capsys.readouterr()
     Path("in.pcap").write_bytes(data[:-3])
     assert main(["scrub", "in.pcap", "out.pcap"]) == ExitCode.UNREADABLE
-    assert "what is whole was written" in capsys.readouterr().err
+    assert "everything complete was written" in capsys.readouterr().err
     assert main(["scrub", "nothing.pcap", "out.pcap"]) == ExitCode.UNREADABLE
     assert main(["scrub", "in.pcap"]) == ExitCode.USAGE
     capsys.readouterr()
     assert main(["scrub", "in.pcap", "-"]) == ExitCode.USAGE
-    assert "is written to a file only" in capsys.readouterr().err
+    assert "can only be written to a file" in capsys.readouterr().err
     assert not Path("-").exists()
 
 

@@ -41,7 +41,7 @@ from streamdump.layout import (
 from streamdump.model import Message, Options
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
-from streamdump.protocols.protocol import Protocol
+from streamdump.protocols.protocol import LoadedProtocol, Protocol
 from streamdump.spark import tables, typed, write
 from streamdump.spark.flows import Dissection, Linked
 from streamdump.spark.pipeline import PipelineSettings
@@ -202,7 +202,7 @@ OTHER = Layout("Other", Field("small", u16), Field("inner", u8), Field("many", u
 
 
 def invented() -> Protocol:
-    return Protocol("made-up", "Made Up", (), Dissector, lambda _: None, lambda _: "", (INVENTED, OTHER))
+    return Protocol("made-up", "Made Up", (), lambda: LoadedProtocol(Dissector, lambda _: None, lambda _: "", (INVENTED, OTHER)))
 
 
 def test_a_new_protocol_has_its_struct_without_a_line_here() -> None:
