@@ -43,8 +43,7 @@ Path("captures/golden/lantern/talk.pcap").write_bytes(pcap(conversation(sent, 79
 GENERIC = (
     "tests/golden/test_captures.py",
     "tests/properties/test_dissectors.py",
-    "tests/spark/test_carry.py",
-    "tests/spark/test_state.py",
+    "tests/spark/test_carry_golden.py",
     "tests/properties/test_layouts.py",
     "tests/scrub/test_golden_captures.py",
     "tests/spark/test_tables.py",
