@@ -105,7 +105,7 @@ def trouble_texts(troubles: Sequence[Trouble]) -> list[str]:
 def trouble_text(trouble: Trouble) -> str:
     """What is wrong with a file, as one line."""
     at = f" (at byte {trouble.offset:,})" if trouble.offset is not None else ""
-    lost = f"; {trouble.lost:,} bytes not read" if trouble.lost else ""
+    lost = f"; {count(trouble.lost, 'byte')} not decoded" if trouble.lost else ""
     return f"{trouble.path}: {trouble.reason}{at}{lost}"
 
 

@@ -80,7 +80,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     ),
     "scrub": (
         ("streamdump scrub in.pcap out.pcap", "overwrite passwords and tokens"),
-        ("streamdump scrub in.pcap out.pcap --payloads --names --addresses", "overwrite bodies, names and addresses, too"),
+        ("streamdump scrub in.pcap out.pcap --payloads --names --addresses", "also overwrite bodies, names and addresses"),
     ),
     "stats": (
         ("streamdump stats capture.pcap", "packets, commands, messages by stream"),

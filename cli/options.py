@@ -14,7 +14,7 @@ from streamdump.errors import UsageError, refuse
 if TYPE_CHECKING:
     from streamdump.protocols.protocol import Protocol
 
-SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "What is shown", "What is read", "What is written", "Live capture", "Limits", "Other"
+SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "Output", "Input", "Files written", "Live capture", "Limits", "Other"
 
 
 WHEN = ("auto", "always", "never")
@@ -302,7 +302,7 @@ def nanoseconds(option: str, text: str) -> int:
 def whole_number(option: str, text: str, least: int = 1) -> int:
     """The number `text`, so much or more."""
     if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise UsageError(f"{option} {text}: must be a whole number, {least} or more")
+        raise UsageError(f"{option} {text}: must be an integer, {least} or greater")
     return int(text)
 
 

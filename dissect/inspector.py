@@ -133,7 +133,7 @@ class Inspector:
                 if packets is not None and self.counters.packets >= packets:
                     break
         except Exception as error:
-            self.reports.add(Report(describe_exception(error), f"nothing was read behind packet {self.counters.packets}"))
+            self.reports.add(Report(describe_exception(error), f"nothing was read after packet {self.counters.packets}"))
         yield from self._finish()
 
     def process(self, batch: list[Packet]) -> list[Record]:

@@ -66,7 +66,7 @@ class Options:
     unless there are `findings`, whose rules look at all."""
 
     decode_as: tuple[tuple[int, str, str | None], ...] = _setting(
-        (), "-d", "rules", "reading", "decode a server's port N as PROTOCOL, or PROTOCOL:LAYOUT", "tcp.port==N,PROTOCOL"
+        (), "-d", "rules", "reading", "decode server port N as PROTOCOL, or PROTOCOL:LAYOUT", "tcp.port==N,PROTOCOL"
     )
     """(port, protocol, layout or None)"""
     verbs: Mapping[int, str] | None = _setting(
@@ -79,7 +79,7 @@ class Options:
         ("scylla",),
     )
     separate: bool = _setting(
-        False, "--separate", "flag", "files", "treat each file as a separate network: connections do not continue in another"
+        False, "--separate", "flag", "files", "treat each file as a separate network: connections do not continue in another file"
     )
     keylog: tuple[str, ...] = _setting(
         (),

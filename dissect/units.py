@@ -1,9 +1,14 @@
-"""Units of time: their names in options and filters, and durations for people."""
+"""Counts and durations for people; the names of units of time in options and filters."""
 
 from __future__ import annotations
 
 TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 """Nanoseconds by unit."""
+
+
+def count(number: int, what: str) -> str:
+    """Return a number with its noun: `1 packet`, `1,448 packets`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def duration_text(time_ns: int) -> str:

@@ -450,7 +450,7 @@ def test_reading_that_fails_ends_all_inputs_with_what_was_read(rows: int | None,
     adds_up(result)
     assert len(result.records) > 50
     (report,) = result.reports
-    assert (report.conversation, report.cost) == (None, "nothing was read behind packet 133")
+    assert (report.conversation, report.cost) == (None, "nothing was read after packet 133")
 
 
 def test_nothing_is_kept_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:

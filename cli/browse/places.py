@@ -155,7 +155,7 @@ class Conversations(Place):
         ("w", "write packets"),
         ("y", "copy"),
     )
-    orders = ("number", "messages", "bytes", "trouble")
+    orders = ("number", "messages", "bytes", "problems")
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader)
@@ -264,7 +264,7 @@ class Messages(Place):
     def head(self, columns: int) -> str:
         number, name = self._sizes(columns)
         time = "since mark" if self.reader.since else TIMES[self.clock.form][0]
-        return f"{'#':>{number}} {time:>{TIMES[self.clock.form][1]}}        {'message':<{name}} {'latency':>8}    what it says"
+        return f"{'#':>{number}} {time:>{TIMES[self.clock.form][1]}}        {'message':<{name}} {'latency':>8}    details"
 
     def _sizes(self, columns: int) -> tuple[int, int]:
         return max(5, len(str(len(self.reader.records)))), NAME_LIMIT if columns >= ROOMY else NAME_WIDTH

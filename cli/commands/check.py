@@ -28,7 +28,7 @@ from ..options import (
 )
 from ..parameters import READING, Members, gathers
 
-COMPARED = "What is compared"
+COMPARED = "Comparison"
 
 ONLY = ("all", "handshake", "names")
 

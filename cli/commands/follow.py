@@ -219,7 +219,7 @@ class _Page:
         """Write the page."""
         from streamdump.render.html.reports import listing
 
-        head = ("#", "seconds", "", "message", "what it says", "latency, ms")
+        head = ("#", "seconds", "", "message", "details", "latency, ms")
         write_html(path, f"follow {number}", run, names, listing, f"Conversation {number}", head, 5, self._rows)
 
 

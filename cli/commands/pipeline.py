@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from streamdump.spark.splits import Plan
     from streamdump.spark.storage import Folder
 
-SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
+SPARK, WRITTEN, FOLLOWING = "Spark", "Tables", "Following a folder"
 FORMATS = ("parquet", "delta", "json", "csv")
 FIELDS = ("both", "json", "typed")
 BY = ("protocol", "date")
@@ -193,7 +193,7 @@ def pipeline(
     heap = size("--memory", memory) >> 20
     _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql, by=by)
     if out is None:
-        raise UsageError("--out FOLDER is missing: the folder for the tables, or of those that --sql queries")
+        raise UsageError("--out FOLDER is missing: the folder to write tables to, or the tables that --sql queries")
     from streamdump.spark.session import needed
 
     needed()

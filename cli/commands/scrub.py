@@ -26,7 +26,7 @@ PLURAL = {
     "copy of a secret": "copies of secrets",
 }
 
-OVERWRITTEN = "What is overwritten besides secrets"
+OVERWRITTEN = "Also overwrite"
 
 WORDS = {
     "secret": "secret",
@@ -97,7 +97,7 @@ def _report(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
         (done.unread, f"{count(done.unread, 'conversation')} of other protocols left unchanged; --payloads overwrites them"),
         (done.sealed, f"{count(done.sealed, 'conversation')} in TLS {_sealed(wanted)}; TLS keys removed"),
         (done.foreign, f"{count(done.foreign, 'packet')} without TCP left unchanged; --payloads empties them"),
-        (done.unsought, f"copies not searched for: secrets of {sizes} bytes are too short"),
+        (done.unsought, f"secrets of {sizes} bytes are too short to search for copies of them"),
         (done.error, f"{done.error}; everything complete was written"),
     )
     for text in notes:

@@ -382,7 +382,8 @@ def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         whose = f"{len(found):,} connections of {len(clients):,} clients" if len(clients) > 1 else f"{len(found):,} connections"
         passed = duration_text(seen.end_ns - found[0].first_ns)
         cause = (
-            f"{server} no longer answers anyone: requests of {whose} have no answer, the first was sent {passed} before the capture ends"
+            f"{server} no longer answers any client: requests of {whose} have no answer, the first was sent "
+            f"{passed} before the capture ends"
         )
         evidence = tuple(number for one in found for number in one.messages), tuple(packet for one in found for packet in one.packets)
         yield FindingDraft(cause, *evidence), found[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..model import Exchange, Gap, Limited, Message
-from ..units import duration_text
+from ..units import count, duration_text
 from . import tcp, tls
 from .rules import (
     ANY,
@@ -110,8 +110,8 @@ def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
 
 
 def _no_frame(gap: Gap) -> FindingDraft:
-    size = "some" if gap.size is None else f"{gap.size:,}"
-    return FindingDraft(f"{size} bytes from the {gap.sender or 'sender'} are not a frame of {gap.protocol}", (), key="skipped")
+    size, be = ("some bytes", "are") if gap.size is None else (count(gap.size, "byte"), "is" if gap.size == 1 else "are")
+    return FindingDraft(f"{size} from the {gap.sender or 'sender'} {be} not a frame of {gap.protocol}", (), key="skipped")
 
 
 def _missed_before(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -149,11 +149,11 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     stripped = len(closed.proxy.raw) if closed.proxy is not None and closed.proxy.side == side else 0
     if gap.position + gap.size < closed.bytes[side] - stripped:
         return _no_frame(gap)._replace(rule="skipped", severity=WARNING, advice=_MIXED)
-    who = f"{closed.who(side)}: {gap.size:,} bytes arrived"
+    who = f"{closed.who(side)}: {count(gap.size, 'byte')} arrived"
     if closed.by is None or not closed.ended:
         return FindingDraft(f"the capture ends in the middle of a frame from {who}", (), severity=NOTE, key="tail")
     own = closed.by == side
-    whose = f"a frame of its own: {gap.size:,} bytes arrived" if own else f"a frame from {who}"
+    whose = f"a frame of its own: {count(gap.size, 'byte')} arrived" if own else f"a frame from {who}"
     cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}"
     return FindingDraft(cause, (), severity=WARNING if own else NOTE, key="tail")
 
@@ -288,7 +288,7 @@ def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | 
     return FindingDraft(cause, numbers(last), packets(last), severity, key=(reached, closed.by))
 
 
-_SPEAK_FIRST = "The client must send first: check what it waits for, or whether a proxy has no server behind it."
+_SPEAK_FIRST = "The client must send first: check what it waits for, or whether a proxy has no running server as its target."
 _ENDED = "Check why the connection or the capture ended here."
 _CUT_OFF = "Check why the connection ended: this frame is lost."
 _TOO_LARGE = "Send smaller batches, or raise the limit on the size of a request at the server; its log has the reason."
@@ -341,7 +341,7 @@ COMMON: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         tcp.unanswered_syn,
-        "Check the address, that the server runs and accepts connections in time, and that no firewall on the way drops the packets.",
+        "Check the address, that the server runs and accepts connections in time, and that no firewall on the path drops the packets.",
         OURS | SYN | SILENT,
     ),
     Rule("tcp.icmp", WARNING, CLOSED, tcp.icmp, tcp.ICMP_ADVICE, OURS | SIGNS),
@@ -485,7 +485,14 @@ COMMON: tuple[Rule, ...] = (
     Rule("tcp.mid-stream", NOTE, CLOSED, tcp.mid_stream, "Start the capture before the client connects to include the handshake."),
     Rule("tcp.snap-length", NOTE, CLOSED, tcp.snap, "Capture complete packets: -s 262144.", OURS | LACKING),
     Rule("tcp.one-direction", NOTE, CLOSED, tcp.one_way, "Capture where the packets of both directions pass.", OURS | LACKING),
-    Rule("tls.unread", NOTE, CLOSED, tls.unread, "Give the keys with --keylog FILE; clients write them where SSLKEYLOGFILE says.", TLS),
+    Rule(
+        "tls.unread",
+        NOTE,
+        CLOSED,
+        tls.unread,
+        "Give the keys with --keylog FILE; clients write them to the file that SSLKEYLOGFILE names.",
+        TLS,
+    ),
     Rule("slow", WARNING, ANY, _slow, "streamdump latency shows whether all requests of this kind are slow.", SLOW),
     Rule(
         "answer-without-request",

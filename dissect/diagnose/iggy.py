@@ -106,7 +106,7 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
         r"^(bad credentials|bad token|inactive user|malformed login|invalid_credentials|invalid_username|invalid_password|user_inactive"
         r"|invalid_personal_access_token|personal_access_token_expired)$",
         False,
-        "Check user and password, or the token, at the client, and that the user is active.",
+        "Check the user name and password, or the token, at the client, and that the user is active.",
     ),
     (
         "checksum",

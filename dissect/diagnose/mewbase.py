@@ -14,7 +14,7 @@ import msgspec
 from ..bson import Special
 from ..model import Gap, Message
 from ..protocols.mewbase.dissector import REST_NOTE
-from ..units import duration_text
+from ..units import count, duration_text
 from .rules import (
     ANY,
     CLOSED,
@@ -73,7 +73,7 @@ STOPPED_NS = 200_000_000
 """An event should have come to a subscription of the same connection by then."""
 
 ADVICE = {
-    "authentication failed": "Check user and password in authInfo.",
+    "authentication failed": "Check the user name and password in authInfo.",
     "not authorised": "Give the user the right to do this; servers close the connection if it lacks this right.",
     "no such channel": "Create it first with CREATECHANNEL, or check the name.",
     "no such binder": "Create it first with CREATEBINDER, or check the name.",
@@ -191,7 +191,7 @@ def _unreadable_reason(message: Message) -> str | None:
     """Return why a server may be unable to parse a frame."""
     if message.fault is not None:
         if message.fields.get("size", 0) > LONGEST:
-            return f"states a length of {message.fields['size']:,} bytes, which servers wait for"
+            return f"states a length of {count(message.fields['size'], 'byte')}, which servers wait for"
         return f"cannot be read: {message.fault.field} at byte {message.fault.offset}: {message.fault.reason}"
     if message.name in TRANSACTIONS:
         return "belongs to transactions, which servers do not have"
@@ -215,7 +215,7 @@ def _stated(closed: Closed) -> str | None:
     if length is None:
         return None
     why = "which servers wait for" if length > 4 else "which no frame has"
-    return f"a frame from the client that states a length of {length:,} bytes, {why}"
+    return f"a frame from the client that states a length of {count(length, 'byte')}, {why}"
 
 
 def _impossible(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -227,8 +227,8 @@ def _impossible(context: ConversationContext, closed: Closed) -> FindingDraft | 
 def _skipped(context: ConversationContext, gap: Gap) -> None:
     if gap.reason == "skipped" and gap.sender == "client" and context.state.unreadable is None and context.opening_seen:
         last = context.last[0]
-        size = "some" if gap.size is None else f"{gap.size:,}"
-        context.state.unreadable = (0 if last is None else last.number) + 1, None, f"{size} bytes from the client, which are not a frame"
+        size, be = ("some bytes", "are") if gap.size is None else (count(gap.size, "byte"), "is" if gap.size == 1 else "are")
+        context.state.unreadable = (0 if last is None else last.number) + 1, None, f"{size} from the client, which {be} not a frame"
 
 
 def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -316,7 +316,8 @@ def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraf
         open_ = one.events - one.acked
         if open_ > 0 and end - one.last_ns >= STALE_NS:
             cause = (
-                f"{open_:,} of {one.events:,} events of subscription {ident} are not acknowledged for {duration_text(end - one.last_ns)}"
+                f"{open_:,} of {count(one.events, 'event')} of subscription {ident} {'is' if open_ == 1 else 'are'} not acknowledged for "
+                f"{duration_text(end - one.last_ns)}"
             )
             return FindingDraft(cause, (one.last_number,), (one.last_packet,))
     return None

@@ -13,7 +13,7 @@ import msgspec
 
 from ..model import Exchange, Message
 from ..protocols.records import LOST, SKIPPED
-from ..units import duration_text
+from ..units import count, duration_text
 from .rules import (
     ANY,
     ASKED_SIZE,
@@ -401,8 +401,8 @@ def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft
     limit, size = _limit(context), _size(last)
     if size <= limit:
         return None
-    held = "are agreed" if context.state.tuned else "are allowed before Tune"
-    cause = f"the server closes the connection over {last.name} from the client, a frame of {size:,} bytes where {limit:,} {held}"
+    agreed = f"the agreed {limit:,}" if context.state.tuned else f"the {limit:,} allowed before Tune"
+    cause = f"the server closes the connection over {last.name} from the client, a frame of {size:,} bytes, more than {agreed}"
     return FindingDraft(cause, numbers(last), key="closed")
 
 
@@ -436,11 +436,11 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     hint, advice = "", None
     if code == "frame too large" and before is not None:
         limit = _limit(context)
-        agreed = "agreed" if context.state.tuned else "allowed before Tune"
-        most = "" if limit == FRAME_MAX_NONE else f", and {limit:,} are {agreed}"
+        agreed = "agreed" if context.state.tuned else "pre-Tune"
+        most = "" if limit == FRAME_MAX_NONE else f", and the {agreed} maximum is {limit:,}"
         hint = f"; it had {_size(before):,} bytes{most}"
         if _size(before) <= limit < FRAME_MAX_NONE:
-            after, hint = "", f"; {limit:,} bytes are {agreed}, and the frame that exceeds them was not complete by then"
+            after, hint = "", f"; the {agreed} maximum is {limit:,} bytes, and the frame that exceeds it was not complete by then"
     if code == "unknown frame" and before is not None:
         hint, advice = f"; {_not_known(context, before)}", _upgrade(context.state, before)
     severity = ERROR if message.sender == "server" else WARNING
@@ -609,8 +609,8 @@ def _id_in_use(context: ConversationContext, message: Message) -> str | None:
 def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
     return [
         FindingDraft(
-            f"{one.dropped:,} of {one.sent:,} messages of publisher {one.ident} (reference {quoted(one.reference)}, stream "
-            f"{quoted(one.stream)}) {'is' if one.dropped == 1 else 'are'} confirmed and not stored, "
+            f"{one.dropped:,} of {count(one.sent, 'message')} of publisher {one.ident} (reference {quoted(one.reference)}, stream "
+            f"{quoted(one.stream)}) {'is' if one.dropped == 1 else 'are'} confirmed but not stored, "
             f"from id {one.first[0]} on: the server has ids up to {one.first[1]} of this reference",
             one.first[2] + numbers(one.confirmed),
             one.first[3] + packets(one.confirmed),
@@ -693,7 +693,7 @@ def _starved(context: ConversationContext, message: Message) -> list[FindingDraf
     found = []
     for each, one in context.state.subscriptions.items() if message.kind != "response" else ():
         if each == ident or (message.name == "MetadataUpdate" and one.stream == stream):
-            draft = _starvation(each, one, message.time_ns, ", when it is ended", message)
+            draft = _starvation(each, one, message.time_ns, " when it ends", message)
             found += [draft] if draft is not None and draft.severity == WARNING else []
     return found
 
@@ -1349,7 +1349,7 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         "SaslAuthenticate",
         _refused("^authentication failure$", _authentication),
-        "Check user and password at the client: rabbitmqctl authenticate_user shows whether the server accepts them.",
+        "Check the user name and password at the client: rabbitmqctl authenticate_user shows whether the server accepts them.",
         REFUSED,
     ),
     Rule(
@@ -1357,7 +1357,7 @@ RULES: tuple[Rule, ...] = (
         ERROR,
         "SaslAuthenticate",
         _refused("loopback", _loopback),
-        "Create a user of your own; loopback_users in the server's configuration lists those that may log in locally only.",
+        "Create a user of your own; loopback_users in the server's configuration lists the users that may log in only locally.",
         REFUSED,
     ),
     Rule(

@@ -16,7 +16,7 @@ from ..protocols.seastar import MAGIC
 from ..protocols.seastar.frame_chains import LONGEST_HEADER
 from ..protocols.seastar.info import connection_text, worked
 from ..protocols.seastar.layouts import COMPRESS, ISOLATION, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
-from ..units import duration_text
+from ..units import count, duration_text
 from .rules import (
     ANY,
     CLOSED,
@@ -117,7 +117,7 @@ def _negotiation_failed(context: ConversationContext, closed: Closed) -> Finding
         if any(context.messages) or not size or not closed.syn or closed.bytes[closed.server] or closed.other_protocols[client] is not None:
             return None
         if head == MAGIC[: len(head)]:
-            where = f"in the middle of the negotiation, after {size} bytes from the client"
+            where = f"in the middle of the negotiation, after {count(size, 'byte')} from the client"
             return FindingDraft(f"{closed.who(closed.by)} ends the connection {where}", ())
         # Of bytes that nobody knows none are shown: they may be a password
         near = head.startswith(MAGIC[:NEAR]) and head.isascii()
@@ -166,7 +166,8 @@ def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     offered = f" (the client offers {some(one['offered'])})" if one["offered"] else ""
     verdict = f"{1 - after / before:.0%} less" if after < before else f"{after - before:,} more than without"
     cause = (
-        f"{one['taken']} is used{offered}, and saves little: {one['frames']:,} frames of {before:,} bytes are sent as {after:,}, {verdict}"
+        f"{one['taken']} is used{offered}, and saves little: {count(one['frames'], 'frame')} of {before:,} bytes "
+        f"{'is' if one['frames'] == 1 else 'are'} sent as {after:,}, {verdict}"
     )
     return FindingDraft(cause, (), key="compression")
 

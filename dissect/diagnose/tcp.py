@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..capture.icmp_dns import TOO_BIG
 from ..model import Severity
 from ..tcp.signs import LATE_NS, MAX_RESETS, Reset
-from ..units import duration_text
+from ..units import count, duration_text
 from .amqp_greeting import said as in_amqp
 from .network import Reported
 from .rules import (
@@ -32,7 +32,7 @@ UNUSED_NS = 10_000_000_000
 
 ICMP_ADVICE = "Check the host that reports this: its firewall, its routes, and whether the destination is up."
 _SMALLER = "Let this ICMP reach the sender, which then sends smaller packets, or set a smaller MTU at its interface."
-_NOTHING_BEHIND = "Check that a server runs behind this port: a proxy, or a published port of a container, accepts connections without one."
+_NOTHING_BEHIND = "Check that a server runs on this port: a proxy, or a published port of a container, accepts connections without one."
 
 
 def unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -139,7 +139,7 @@ def sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraft
         if passed < LATE_NS and (first is None or first.name in context.family.closing):
             # Of TLS or the protocol, whoever leaves says so all the same
             continue
-        what = f"{late.size:,} bytes" if first is None else first.name
+        what = count(late.size, "byte") if first is None else first.name
         after = since(context, closed)[0] if closed.by == 1 - side else ""
         how = "reset" if late.reset else "closed"
         cause = f"{closed.who(1 - side)} {how} the connection{after}, and {name} sends {what} on it {duration_text(passed)} later"
@@ -177,12 +177,12 @@ def reset_ignored(context: ConversationContext, closed: Closed) -> list[FindingD
             some_of = [one for one in resets if one.injected == injected]
             if not some_of:
                 continue
-            count, what, who, behind = "a RST", "its sequence number", "it", "it"
+            how_many, what, who, after = "a RST", "its sequence number", "it", "it"
             if len(some_of) > 1:
                 more = " or more" if len(closed.signs.ignored) == MAX_RESETS else ""
-                count, what, who, behind = f"{len(some_of)} RSTs{more}", "their sequence numbers", "they", "them"
-            why = f"goes on behind {behind}" if any(one.expected for one in some_of) else f"does not expect {what}"
-            cause = f"{count} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} {why}"
+                how_many, what, who, after = f"{len(some_of)} RSTs{more}", "their sequence numbers", "they", "them"
+            why = f"continues after {after}" if any(one.expected for one in some_of) else f"does not expect {what}"
+            cause = f"{how_many} with the address of {closed.name(side)} had no effect: {closed.name(1 - side)} {why}"
             if injected:
                 cause += f", and {who} did not come from {closed.name(side)}: {_other_ttl(closed, some_of[0])}"
             marks = tuple(one.number for one in some_of)
@@ -265,7 +265,8 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
         return None
     known, size = closed.client is not None or not any(context.messages), closed.bytes[closed.server]
     if known and not context.messages[1] and context.messages[0] and size and not closed.lost[closed.server]:
-        what = f"the {size} bytes that the server answers are {closed.other_protocols[closed.server] or 'something else'}"
+        other = closed.other_protocols[closed.server] or "something else"
+        what = f"the {count(size, 'byte')} that the server answers {'is' if size == 1 else 'are'} {other}"
         return FindingDraft(f"the client speaks {verdict.protocol}, and {what}{_in_amqp(closed)}", numbers(context.last[0]))
     for side, name in enumerate(closed.other_protocols) if not any(context.messages) else ():
         if name is not None:
@@ -281,7 +282,7 @@ def _in_amqp(closed: Closed) -> str:
     """Return what each side sent, if it is AMQP."""
     amqp = any(data.startswith(b"AMQP") for data in closed.first_bytes)
     sides = [side for side in (0, 1) if amqp and closed.first_bytes[side][:1] in (b"A", b"\1")]
-    return "".join(f"; {closed.who(side)} says {', '.join(in_amqp(closed.first_bytes[side]))}" for side in sides)
+    return "".join(f"; {closed.who(side)} sends {', '.join(in_amqp(closed.first_bytes[side]))}" for side in sides)
 
 
 def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -302,7 +303,8 @@ def _doubtful(closed: Closed) -> Severity | None:
 
 def lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side])
-    cause = f"{lost:,} bytes reached their receiver and are not in the capture: the capture has lost packets, not the network"
+    what = f"{count(lost, 'byte')} reached the receiver but {'is' if lost == 1 else 'are'} not in the capture"
+    cause = f"{what}: the capture lost packets, not the network"
     return FindingDraft(cause, (), key="lost") if lost else None
 
 
@@ -310,28 +312,28 @@ _DIFFERS = "One of the copies is damaged, and the first one was used: check the 
 
 
 def retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    count = closed.retransmitted
+    segments = closed.retransmitted
     if any(closed.signs.unacknowledged):
         return None
-    what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
-    cause = f"{what} bytes that had arrived already: the network loses some, or the capture has them twice"
+    what = "1 segment repeats" if segments == 1 else f"{segments:,} segments repeat"
+    cause = f"{what} bytes that had already arrived: the network loses packets, or the capture contains some twice"
     advice = None
     if closed.conflicts:
-        others = "1 brings" if closed.conflicts == 1 else f"{closed.conflicts:,} bring"
-        cause += f"; {others} other bytes than those that came first"
+        others = "1 differs" if closed.conflicts == 1 else f"{closed.conflicts:,} differ"
+        cause += f"; {others} from the bytes that arrived first"
         advice = _DIFFERS
-    return FindingDraft(cause, (), closed.repeated, advice=advice, key="again") if count else None
+    return FindingDraft(cause, (), closed.repeated, advice=advice, key="again") if segments else None
 
 
 def wrong_checksum(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
     found = []
-    for side, count in enumerate(closed.signs.damaged):
+    for side, segments in enumerate(closed.signs.damaged):
         name = closed.name(side)
-        what = f"{count:,} segments from {name} have wrong TCP checksums, and were"
-        if count == 1:
+        what = f"{segments:,} segments from {name} have wrong TCP checksums, and were"
+        if segments == 1:
             what = f"1 segment from {name} has a wrong TCP checksum, and was"
         cause = f"{what} sent again: the network damages packets"
-        if count:
+        if segments:
             found.append(FindingDraft(cause, (), key=side))
     return found
 
@@ -351,7 +353,7 @@ def mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | N
 
 
 def snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    cause = f"{sum(closed.cut):,} bytes are cut off by the snap length of the capture"
+    cause = f"the snap length of the capture cut off {count(sum(closed.cut), 'byte')}"
     return FindingDraft(cause, ()) if any(closed.cut) else None
 
 

@@ -126,7 +126,8 @@ def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | N
             FindingDraft(cause, (), severity=WARNING, advice=SILENT_ADVICE, key="open") if waited >= PATIENCE_NS and tls.version else None
         )
     if tls.unanswered and closed.by == tls.client and not tls.resumed and tls.last[2] <= closed.until_ns:
-        cause = f"the client {closed.verb} the connection silently once it has the server's certificate: it does not accept it"
+        cause = f"the client {closed.verb} the connection silently after it receives the server's certificate: it does not accept the "
+        cause += "certificate"
         return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
     cause = f"the TLS handshake did not complete: {closed.who(closed.by)} {closed.verb} the connection after {_latest(tls)}"
     return FindingDraft(cause, (), key=(closed.by, _latest(tls)))
@@ -135,7 +136,7 @@ def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | N
 def _sealed_alert(closed: Closed, side: int, time_ns: int) -> FindingDraft | None:
     """A sealed alert in place of what follows in a handshake."""
     if side == closed.tls.client:
-        cause = "the client ends TLS with an encrypted alert once it has the server's certificate: it does not accept it"
+        cause = "the client ends TLS with an encrypted alert after it receives the server's certificate: it does not accept the certificate"
         return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
     if closed.ended_ns is not None and closed.ended_ns < time_ns:
         # It answers the end of the other side

@@ -525,7 +525,7 @@ class DiffReporter:
                 for a, b in zip(mine, theirs, strict=True)
                 for change in self.same.changed(golden.items[a], got.items[b], golden.labels, got.labels)
             ]
-            more = f", and {len(mine) - 1:,} items behind it" if len(mine) > 1 else ""
+            more = f", and {len(mine) - 1:,} items after it" if len(mine) > 1 else ""
             first = changes[: 1 if len(mine) > 1 else None]
             text = f"{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}"
         return self._difference(kind, golden, f"{_what(golden)}: {text}", changes[: 4 * FIELDS_SHOWN], packet, line, context)
@@ -631,7 +631,7 @@ def _what(part: Line | Total) -> str:
     if isinstance(part, Total):
         return text_of(f"{part.name} {part.by}".strip())
     if part.kind == GAP:
-        return f"gap of {part.fields.get('size', 'some')} bytes {part.outcome}"
+        return f"gap of {part.fields.get('size', 'some')} byte{'' if part.fields.get('size') == 1 else 's'} {part.outcome}"
     return text_of(f"{part.name} {part.kind.replace('one_way', 'message')}")
 
 
@@ -677,7 +677,7 @@ def _behind(lines: Sequence[Line], at: int) -> str:
     """Where a line stands among those of its side."""
     nearest = (lines[place] for place in range(at - 1, -1, -1))
     before = next((one for one in nearest if one.side == lines[at].side), None)
-    return f"behind {_what(before)}" if before is not None else "first"
+    return f"after {_what(before)}" if before is not None else "first"
 
 
 def _numbered(run: range) -> str:

@@ -130,7 +130,7 @@ class Normaliser:
         if "handshake" in self.only:
             return isinstance(record, Message) and record.name in rules.handshake
         most = f"{LINES:,} lines" if self._lines > LINES else f"{MESSAGES:,} messages"
-        raise CaptureError(f"says more than the {most} that are compared; --only handshake takes less", self.name)
+        raise CaptureError(f"has more than the {most} that can be compared; --only handshake compares less", self.name)
 
     def finish(self, rows: Sequence[ConversationRow]) -> Transcript:
         """All of it; `rows` are the conversations of the capture."""
@@ -285,7 +285,7 @@ class Normaliser:
         self._characters += sum(map(len, fields))
         if self._fields > FIELDS or self._characters > NAMES:
             most = f"{FIELDS:,} fields, or {NAMES >> 20} MiB of their names,"
-            raise CaptureError(f"says more than the {most} that are compared; --only handshake takes less", self.name)
+            raise CaptureError(f"has more than the {most} that can be compared; --only handshake compares less", self.name)
 
     def _excess(self, message: str) -> CaptureError:
         return CaptureError(f"has a {message} of more than {FIELDS:,} fields, or {NAMES >> 20} MiB of their names", self.name)

@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--streamdump-update") and os.environ.get("CI"):
-        raise pytest.UsageError("--streamdump-update: golden files are not written where CI is set: what is new there is a failure")
+        raise pytest.UsageError("--streamdump-update: golden files are not written if CI is set: there, a missing golden file is a failure")
     config.stash[_SESSION] = _Session()
 
 
@@ -68,7 +68,7 @@ class Recording:
     def records(self) -> list[Record]:
         """All messages, gaps and exchanges."""
         if self._records is None:
-            raise RuntimeError("what is captured can be looked at behind the `with`")
+            raise RuntimeError("captured records are available only after the `with` block")
         return self._records
 
     @property
@@ -199,7 +199,7 @@ class Streamdump:
         from .settings import ONLY, field_name, settings_for
 
         if only is not None and only not in ONLY:
-            raise ValueError(f"only={only!r} is none of {', '.join(ONLY)}")
+            raise ValueError(f"only={only!r} must be one of {', '.join(ONLY)}")
         path = self._folder / (golden if golden.name.endswith(SUFFIX) else golden.with_name(golden.name + SUFFIX))
         settings = settings_for(path).with_more(only, unordered, heartbeats, map(field_name, ignore))
         self._session.used.add(str(path))
@@ -207,10 +207,10 @@ class Streamdump:
         if checked.outcome == "written":
             self._session.written.add(str(path))
         if checked.empty:
-            self._session.reported.add(f"{path} holds no conversation, for nothing could be compared")
+            self._session.reported.add(f"{path} contains no conversation, because nothing could be compared")
         if checked.unread:
             self._session.reported.add(
-                f"conversations were not read, and not compared with {path} ({', '.join(sorted(set(checked.unread)))})"
+                f"some conversations were not decoded, and were not compared with {path} ({', '.join(sorted(set(checked.unread)))})"
             )
         if checked.outcome == "no golden":
             return [f"there is no golden file {path}; pytest --streamdump-update writes it"]

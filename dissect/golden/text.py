@@ -285,7 +285,7 @@ class _Reader:
                 words.append(word)
         word = words[0] if words else ""
         if len(words) > 1:
-            raise self.wrong(f"{words[1]} behind {word}")
+            raise self.wrong(f"{words[1]} after {word}")
         kind = (GAP, word) if name == GAP and word in REASONS else KINDS.get(word)
         if kind is None:
             raise self.wrong(f"{word} is nothing that a message can be")

@@ -116,7 +116,7 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
         trouble = ", ".join(trouble_of(row))
         rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _facts(row, LAYERS))
         if evidence and rests and row.confidence:
-            rests = f"{row.confidence:.0%} sure: {rests}"
+            rests = f"confidence {row.confidence:.0%}: {rests}"
         for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (rests, palette.dim)):
             lines += [f"{indent}{colour}{line}{palette.reset if colour else ''}" for line in wrapped(visible(text), columns - len(indent))]
     return "\n".join([*lines, ""])

@@ -33,14 +33,14 @@ _MESSAGE = {
     "packets": "First and last packet, counted from 1 in that input, that first brought bytes of the frame; first is null if it lies in an "
     "earlier file.",
     "position": "Byte position of the frame in its sender's byte stream.",
-    "size": "Bytes of the whole frame on the wire, length prefix included.",
+    "size": "Bytes of the complete frame on the wire, including the length prefix.",
     "fields": "Every field of the frame in wire order. Bytes are lower-case hex (see --bytes), integers wider than 64 bits and floats "
     "that are not finite are strings, secrets are '<redacted N bytes>'.",
     "request": "On a response: the number of its request, the oldest if it answers several; null if unpaired.",
     "outcome": "On a response: how it answers its request; null if unpaired.",
     "latency_ns": "On a response: from the last byte of the request to the first byte of the response; null if unpaired, or if the end "
-    "of the request was not captured (a note says at most how long).",
-    "notes": "What is odd about a message that could be read.",
+    "of the request was not captured (a note gives an upper bound).",
+    "notes": "Anomalies of a message that was still decoded.",
     "fault": "Why bytes could not be read as their layout; values before the damage are in fields.",
 }
 
@@ -48,14 +48,14 @@ _GAP = {
     "time": "Time of the packet that brought the first byte after the gap, else of the conversation's last: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
     "position": "Byte position of the gap in its sender's byte stream.",
-    "size": "Bytes; null where nobody knows how many, inside TLS.",
-    "reason": "lost: never captured; cut: by the snap length; skipped: captured, but no frame could be told there.",
-    "in_frame": "Whether the bytes lie in a frame that is a message all the same; the sizes of messages and of other gaps add up to the "
+    "size": "Bytes; null if unknown, inside TLS.",
+    "reason": "lost: never captured; cut: by the snap length; skipped: captured, but not recognised as frames.",
+    "in_frame": "Whether the bytes lie in a frame that is nevertheless a message; the sizes of messages and of other gaps add up to the "
     "byte stream.",
 }
 
 _EXCHANGE = {
-    "time": "Time of the packet that made it certain how the request ended: RFC 3339, UTC, 9 decimals.",
+    "time": "Time of the packet that determined the outcome: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
     "src": "Endpoint that asked.",
     "dst": "Endpoint that was asked.",
@@ -66,35 +66,35 @@ _EXCHANGE = {
     "reason": "Why there is no response: closed, capture ended, bytes lost or skipped, limit, timeout, internal error, deadline passed.",
     "latency_ns": "From the last byte of the request to the first byte of the response; null if there is none, or if the end of the "
     "request was not captured.",
-    "waited_ns": "From the last byte of the request to time; null where there is a response, or packets have no times.",
+    "waited_ns": "From the last byte of the request to time; null if there is a response, or packets have no times.",
 }
 
 _ENDING = {
     "time": "Time of the first FIN or RST in capture order, else of the last packet: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
-    "src": "Endpoint that ended it; the client where there was no answer.",
+    "src": "Endpoint that ended it; the client if there was no answer.",
     "dst": "The other endpoint.",
-    "sender": "Which side ended it; null when the capture cannot tell.",
+    "sender": "Which side ended it; null if unknown.",
     "protocol": "As in messages; null for a connection to a known port, or one of -d, that never carried a byte.",
     "how": "FIN; RST; refused: RST to a SYN; no answer: neither SYN-ACK nor RST by the end of the capture; forgotten: a limit "
     "of live capture.",
-    "quiet_ns": "From the last message of either side up to then; null if there was none, or packets have no times.",
+    "quiet_ns": "From the last message of either side until then; null if there was none, or packets have no times.",
     "open": "Requests without a response when both sides had ended, or the capture.",
     "refused": "Requests that were refused.",
 }
 
 _FINDING = {
     "number": "1, 2, 3... over the findings of this run; all other records are numbered as without findings.",
-    "time": "When it was certain: time of the message that shows it, or of the end of the connection if only that does: RFC 3339, UTC, "
-    "9 decimals. messages name what it is about, which may be earlier.",
+    "time": "Time of the message that shows it, or of the end of the connection if only that does: RFC 3339, UTC, "
+    "9 decimals. The messages named as evidence may be earlier.",
     "time_ns": "The same in nanoseconds since 1970.",
-    "conversation": "0, 1, 2... by first packet; null for what several conversations tell together.",
-    "src": "Endpoint that sent what shows it; the client where it is no single message.",
-    "dst": "Endpoint that it was sent to; the server where it is no single message.",
-    "sender": "Which side sent what shows it; null where it is no single message.",
-    "protocol": "One of the protocols that streamdump reads; null if it is a matter of TCP or TLS alone.",
-    "rule": "Stable name of what is wrong: a protocol, tcp or tls, a dot, and the rule.",
-    "severity": "error: it does not work; warning: something is wrong; note: worth to know.",
+    "conversation": "0, 1, 2... by first packet; null if the evidence is from several conversations.",
+    "src": "Sender of the message that shows it; the client if there is no single message.",
+    "dst": "Receiver of that message; the server if there is no single message.",
+    "sender": "Which side sent that message; null if there is no single message.",
+    "protocol": "A protocol that streamdump decodes; null if the finding concerns only TCP or TLS.",
+    "rule": "Stable name of the rule: a protocol, tcp or tls, a dot, and a name.",
+    "severity": "error: it does not work; warning: something is wrong; note: for information.",
     "cause": "What is wrong: one sentence.",
     "advice": "What to do: one sentence.",
     "messages": "Numbers of the messages that show it, as in a run without findings.",
@@ -107,14 +107,14 @@ _CONVERSATION = {
     "time_ns": "The same in nanoseconds since 1970.",
     "duration_ns": "From its first to its last packet.",
     "endpoints": "Both sides; pairs below are in this order.",
-    "client": "The endpoint that is the client; null when the capture cannot tell.",
-    "server": "The endpoint that is the server; null when the capture cannot tell.",
-    "protocol": "One of the protocols that streamdump reads; null if none.",
-    "name": "What else it speaks, where that is known.",
+    "client": "The client's endpoint; null if unknown.",
+    "server": "The server's endpoint; null if unknown.",
+    "protocol": "A protocol that streamdump decodes; null if none.",
+    "name": "Name of another protocol, if recognised.",
     "confidence": "From 0 to 1.",
-    "evidence": "What the verdict rests on.",
-    "layout": "Layout of the protocol, where it has several.",
-    "candidates": "Layouts that could not be told apart.",
+    "evidence": "Evidence for the protocol.",
+    "layout": "Layout of the protocol, if it has several.",
+    "candidates": "Layouts that could not be distinguished.",
     "packets": "Packets from each side.",
     "bytes": "Length of each side's byte stream, seen or only acknowledged.",
     "messages": "Messages of both sides.",
@@ -123,42 +123,42 @@ _CONVERSATION = {
     "gap_bytes": "Bytes in them.",
     "refused": "Requests that were refused.",
     "unanswered": "Requests without a response.",
-    "retransmissions": "Segments whose bytes had come before.",
-    "out_of_order": "Segments that came later than bytes behind theirs.",
-    "conflicts": "Segments that brought other bytes where some had come before.",
-    "ended": "How it ended, and who did that first.",
-    "limit_hits": "How often a limit on what is held was reached.",
-    "internal_error": "A bug of streamdump ended its dissection: where in the code, and at which packet; null if there was none.",
-    "facts": "What the protocol's state adds.",
+    "retransmissions": "Segments whose bytes had already arrived.",
+    "out_of_order": "Segments that arrived after later bytes of the same side.",
+    "conflicts": "Segments whose bytes differ from those that had already arrived.",
+    "ended": "How it ended, and which side ended it first.",
+    "limit_hits": "How often a limit on buffered data was reached.",
+    "internal_error": "A bug in streamdump ended its dissection: where in the code, and at which packet; null if there was none.",
+    "facts": "Further facts from the state of the protocol.",
 }
 
 _GROUP = {
-    "command": "Name of the requests; null unless grouped by it, as with what follows.",
+    "command": "Name of the requests; null unless grouped by it; the same applies to the following keys.",
     "conversation": "Its number.",
-    "server": "Endpoint of the server; null, too, where nobody knows which side that is.",
+    "server": "Endpoint of the server; also null if unknown.",
     "client": "Endpoint of the client.",
-    "stream": "Stream, channel or stream and topic that the requests speak of; null where they do not.",
-    "verb": "What they ask for where the name does not say so (Seastar RPC).",
-    "others": "Whether this counts together what is beyond the limit on groups.",
+    "stream": "Stream, channel, or stream and topic that the requests name; null if none.",
+    "verb": "The verb that they call (Seastar RPC).",
+    "others": "Whether this is the total of all groups beyond the limit.",
     "count": "Requests.",
     "answered": "Those that were answered.",
     "refused": "Those that were refused.",
     "unanswered": "Those without a response.",
-    "reasons": "Why these have none, and how often; superseded: the same id was used again.",
+    "reasons": "Why these have none, with counts; superseded: the same id was used again.",
     "latency": "From the last byte of each request to the first byte of its response; null if there was none.",
-    "handler": "How long the server worked on them, as its responses say (Seastar RPC); null where these do not.",
-    "network": "What remains of the latency of these.",
-    "network_at_most": "From the last byte of each request to its acknowledgement by the other side's TCP, at most the latency: no more "
-    "of the latency is the network's, as far as the capture shows.",
+    "handler": "How long the server worked on them, as reported in its responses (Seastar RPC); null if not reported.",
+    "network": "The rest of their latency.",
+    "network_at_most": "From the last byte of each request to its acknowledgement by the other side's TCP, at most the latency: an upper "
+    "bound of the network's part, as far as the capture shows.",
 }
 
 _LATENCY = {**_GROUP, "histogram": "How many latencies lie between bounds of 1, 2, 5, 10... nanoseconds, within 1 %."}
 
 _INTERVAL = {
     **_GROUP,
-    "time": "Beginning of the interval: RFC 3339, UTC, 9 decimals. An exchange belongs to that in which its response came.",
+    "time": "Beginning of the interval: RFC 3339, UTC, 9 decimals. An exchange belongs to the interval of its response.",
     "time_ns": "The same in nanoseconds since 1970.",
-    "interval_ns": "Its length: what --interval says or, where that would be too many intervals, twice, four times... that.",
+    "interval_ns": "Its length: that of --interval, doubled until there are not too many intervals.",
 }
 
 _SLOW = {
@@ -167,9 +167,9 @@ _SLOW = {
     "src": "Endpoint that asked.",
     "dst": "Endpoint that was asked.",
     "name": "The request's name.",
-    "verb": "What it asks for where the name does not say so (Seastar RPC); else null.",
-    "request": "Number of the request in the plain run.",
-    "response": "Number of the response in it.",
+    "verb": "The verb that it calls (Seastar RPC), else null.",
+    "request": "Number of the request in the view of messages.",
+    "response": "Number of the response in that view.",
     "outcome": "answered or refused.",
     "file": "Index of the input, 0 for the first.",
     "request_packets": "First and last packet of the request.",
@@ -181,7 +181,7 @@ _TIMES = {
     "count": "How many.",
     "mean_ns": "Their mean, exactly.",
     "min_ns": "The least, exactly.",
-    "p50_ns": "The median: the least that is not below half of them; this and what follows within 1 % of its value.",
+    "p50_ns": "The median (nearest rank); this and the following quantiles are exact to 1 %.",
     "p90_ns": "The same for 90 %.",
     "p95_ns": "For 95 %.",
     "p99_ns": "For 99 %.",
@@ -199,7 +199,7 @@ _FAULT = {
     "field": "Path of the field.",
     "offset": "Byte in the buffer, from 0.",
     "reason": "Why.",
-    "buffer": "frame, or unpacked for what a compressed frame holds.",
+    "buffer": "frame, or unpacked for the content of a compressed frame.",
 }
 
 _EXACT: dict[str, dict[str, Any]] = {
@@ -216,7 +216,7 @@ _SPAN = {
     "time": "Time of the first packet: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
     "duration_ns": "From the first packet to the last.",
-    "packets": "Packets, whatever is in them.",
+    "packets": "Packets of any kind.",
     "bytes": "Their bytes as sent.",
 }
 
@@ -225,43 +225,43 @@ _FILE = {**_SPAN, "file": "Index of the input, 0 for the first.", "name": "Its n
 _TOTAL = {
     **_SPAN,
     "conversations": "Conversations.",
-    "messages": "Messages, of those that -Y asks for where there is one; what follows counts these, too.",
+    "messages": "Messages; with -Y, only matching ones, also in the following keys.",
     "message_bytes": "Their bytes.",
     "refused": "Responses that refuse.",
     "faults": "Messages that could not be read in full.",
     "gaps": "Gaps.",
     "gap_bytes": "Bytes in them.",
-    "unread": "By what they are, bytes of conversations of no protocol that is read.",
+    "unread": "Bytes of conversations that are not decoded, by kind.",
 }
 
 _COMMAND = {
-    "name": "The protocol's own name of the command; (others): what is beyond the limit on groups.",
+    "name": "The protocol's own name of the command; (others): all groups beyond the limit.",
     "kind": "Whether it asks for a response, is one, or neither.",
     "count": "Messages.",
     "bytes": "Their bytes.",
-    "per_second": "Messages a second of the time that was captured; null where that is nothing.",
+    "per_second": "Messages per second of captured time; null if that is 0.",
 }
 
 _STREAM = {
-    "stream": "The stream or topic; - where the capture does not tell, (others): what is beyond the limit on groups.",
-    "partition": "The partition; null where the protocol has none.",
-    "published": "Messages of users that were published.",
+    "stream": "The stream or topic; -: unknown; (others): all groups beyond the limit.",
+    "partition": "The partition; null if the protocol has none.",
+    "published": "User messages that were published.",
     "published_bytes": "Bytes of the frames that publish them.",
-    "delivered": "Messages of users that were delivered or polled.",
-    "delivered_bytes": "Bytes of the frames that hold them.",
+    "delivered": "User messages that were delivered or polled.",
+    "delivered_bytes": "Bytes of the frames that contain them.",
     "offset": "The highest offset that was delivered.",
-    "committed": "The highest one that the server says is committed: in RabbitMQ Streams where the last committed chunk begins.",
-    "behind": "How far the first is below the second.",
+    "committed": "The highest committed offset that the server reports: in RabbitMQ Streams, the start of the last committed chunk.",
+    "behind": "Difference between committed and offset.",
 }
 
 _COUNT = {
     "time": "Beginning of the interval: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
-    "interval_ns": "Its length: what --interval says or, where that would be too many intervals, twice, four times... that.",
+    "interval_ns": "Its length: that of --interval, doubled until there are not too many intervals.",
     "messages": "Messages.",
     "bytes": "Their bytes.",
-    "published": "Messages of users that were published.",
-    "delivered": "Messages of users that were delivered or polled.",
+    "published": "User messages that were published.",
+    "delivered": "User messages that were delivered or polled.",
     "credit": "Chunks that servers may still send, at its end.",
     "commands": "Messages by name.",
 }

@@ -82,7 +82,7 @@ def _totals(total: TotalRow) -> list[tuple[str, Any]]:
     """What was counted, without what there was none of."""
     names = ("packets", "bytes", "conversations", "messages", "message_bytes", "refused", "faults", "gaps", "gap_bytes")
     counts = [(name.replace("_", " "), getattr(total, name)) for name in names]
-    unread = [(f"bytes not read: {name}", size) for name, size in total.unread.items()]
+    unread = [(f"bytes not decoded: {name}", size) for name, size in total.unread.items()]
     return [("seconds", f"{total.duration_ns / 1e9:.3f}"), *[one for one in counts if one[1]], *unread]
 
 

@@ -44,7 +44,7 @@ SILENCE_NS = 1_000_000_000
 _REASONS = {
     "lost": "not captured",
     "cut": "cut off by the snap length of the capture",
-    "skipped": "skipped, no frame could be told there",
+    "skipped": "skipped: no frame recognised",
 }
 
 
@@ -114,9 +114,7 @@ class Lines:
 
     def header(self) -> str:
         """The heading over the columns of a terminal."""
-        line = (
-            f"{'#':>{self.number_width}} {'time':>{self.time_width}}        {'message':<{self.name_width}} {'latency':>8}    what it says"
-        )
+        line = f"{'#':>{self.number_width}} {'time':>{self.time_width}}        {'message':<{self.name_width}} {'latency':>8}    details"
         assert self.columns is not None
         return f"{self.palette.dim}{cut(line, self.columns)}{self.palette.reset}\n"
 

@@ -7,6 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import category, east_asian_width
 
+from ..units import count as count
+
 
 class Palette(NamedTuple):
     """Codes put around text; all of them empty where there is no colour."""
@@ -92,11 +94,6 @@ def folded(text: str, cells: int) -> list[str]:
             start, used = index, 0
         used += size
     return [*pieces, text[start:]]
-
-
-def count(number: int, what: str) -> str:
-    """ "1 packet", "1,448 packets"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def those(*cases: tuple[object, str]) -> list[str]:

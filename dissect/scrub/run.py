@@ -115,7 +115,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, 
             if packets.unread and not wanted.anything and not wanted.foreign:
                 kinds = ", ".join(f"{number:,} packet{'s' * (number > 1)} {what}" for what, number in packets.unread.most_common())
                 raise SecretLeft(
-                    f"{name}: nothing was written, for what is not read may hold secrets: {kinds}; "
+                    f"{name}: nothing was written, because packets that are not decoded may contain secrets: {kinds}; "
                     "--payloads empties them, --leave-foreign leaves them as they are"
                 )
             search = plan.search()
@@ -172,7 +172,7 @@ def _secret_left(ranges: Sequence[Range], copy: CaptureCopy, wanted: ScrubOption
     options = (("--overwrite-echoes", wanted.echoes), ("--payloads", wanted.payloads), ("--names", wanted.names))
     left = [option for option, given in options if not given]
     advice = f"; {', '.join(left)} overwrite{'s' if len(left) == 1 else ''} more" if left else ""
-    return f"{name}: nothing was written, for {LEAST} bytes or more of a secret stand in {where}{others} as well{advice}"
+    return f"{name}: nothing was written, because {LEAST} bytes or more of a secret also occur in {where}{others}{advice}"
 
 
 class _Plan:

@@ -120,7 +120,7 @@ class Delta:
             apps = {app: version}
             if name == DECIDES:
                 if table.transaction_version(CLAIM) != self.claim:
-                    raise CommitLost(f"{self._out}: another streamdump has begun to write to it since; nothing was added")
+                    raise CommitLost(f"{self._out}: another streamdump has started writing to it; nothing was added")
                 apps[CLAIM] = self.claim
             try:
                 self._add(name, files.get(name, ()), apps)

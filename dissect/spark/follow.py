@@ -350,7 +350,7 @@ class Follow(Job):
         state.options = replace(state.options, keylog=fresh.options.keylog)
         for name, says in _SAYS.items():
             if msgspec.to_builtins(getattr(state, name)) != msgspec.to_builtins(getattr(fresh, name)):
-                raise UsageError(f"{self.out}: was begun with other options (another {says}); choose another --out")
+                raise UsageError(f"{self.out}: was started with other options (another {says}); choose another --out")
         return state
 
     def _check_empty(self, place: Folder) -> None:
@@ -362,7 +362,7 @@ class Follow(Job):
                 self.out.at(table).make()
             rows = [name for table in TABLES for name in self.out.at(table).names()]
         if rows:
-            raise UsageError(f"{place}: is missing, so nobody knows what the tables hold; choose another --out")
+            raise UsageError(f"{place}: is missing, so the contents of the tables are unknown; choose another --out")
 
     def _commit(self, state: FollowState) -> None:
         """Make the micro-batch count, and its tables be seen."""

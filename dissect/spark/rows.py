@@ -48,7 +48,7 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
         pa.int16(),
         "FIN 1, SYN 2, RST 4, PSH 8, ACK 16; 256 `wire` is more than the frame had; 512 the packet has no time",
     ),
-    "window": ("int", pa.int32(), "window, as the segment says it"),
+    "window": ("int", pa.int32(), "window field of the segment"),
     "length": ("int", pa.int32(), "bytes of payload captured"),
     "wire": ("int", pa.int32(), "bytes of payload sent"),
     "ttl": ("smallint", pa.int16(), "TTL of IPv4, hop limit of IPv6"),

@@ -260,7 +260,7 @@ MESSAGES: tuple[Column, ...] = (
     *_other("request", "its request"),
     OUTCOME,
     LATENCY,
-    Column("notes", TEXTS, "what is odd about it", lambda rows: [one.notes for one in rows.records]),
+    Column("notes", TEXTS, "anomalies in it", lambda rows: [one.notes for one in rows.records]),
     Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: [one.fault for one in rows.records], _faults),
     msgspec.structs.replace(POINT, get=lambda rows: rows.points([one.file for one in rows.records])),
     CLIENT,
@@ -328,12 +328,12 @@ CONVERSATIONS: tuple[Column, ...] = (
     Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: [one.endpoints for one in rows.records]),
     _plain("client", TEXT, "the endpoint that is the client, null when the capture cannot tell"),
     _plain("server", TEXT, "the endpoint that is the server"),
-    _plain("protocol", TEXT, "null if none of those that streamdump reads"),
+    _plain("protocol", TEXT, "null if streamdump does not decode it"),
     _plain("name", TEXT, "what else it speaks, where that is known"),
     _plain("confidence", pa.float64(), "0 to 1"),
     Column("evidence", TEXTS, "what the verdict rests on", lambda rows: [one.evidence for one in rows.records]),
     _plain("layout", TEXT, "layout of the protocol, where it has several"),
-    Column("candidates", TEXTS, "layouts that could not be told apart", lambda rows: [one.candidates for one in rows.records]),
+    Column("candidates", TEXTS, "layouts that could not be distinguished", lambda rows: [one.candidates for one in rows.records]),
     Column("packets", pa.list_(LONG), "packets of each side", lambda rows: [list(one.packets) for one in rows.records]),
     Column("bytes", pa.list_(LONG), "length of each side's byte stream", lambda rows: [list(one.bytes) for one in rows.records]),
     _plain("messages", LONG, "messages of both sides"),
@@ -343,17 +343,15 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("refused", LONG, "requests that were refused"),
     _plain("unanswered", LONG, "requests without a response"),
     _plain("retransmissions", LONG, "segments whose bytes had come before"),
-    _plain("out_of_order", LONG, "segments that came later than bytes behind theirs"),
+    _plain("out_of_order", LONG, "segments that arrived after later bytes of the same side"),
     _plain("conflicts", LONG, "segments that brought other bytes where some had come before"),
     _plain("ended", TEXT, "how it ended, and who did that first"),
     _plain("limit_hits", LONG, "how often a limit was reached"),
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
     Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records]), _joined),
     POINT,
-    Column("client_product", TEXT, "what the client says it is", lambda rows: [one.facts.get("client_product") for one in rows.records]),
-    Column(
-        "client_version", TEXT, "the version that it says it has", lambda rows: [one.facts.get("client_version") for one in rows.records]
-    ),
+    Column("client_product", TEXT, "product stated by the client", lambda rows: [one.facts.get("client_product") for one in rows.records]),
+    Column("client_version", TEXT, "version stated by the client", lambda rows: [one.facts.get("client_version") for one in rows.records]),
 )
 
 FINDINGS: tuple[Column, ...] = (
@@ -409,9 +407,9 @@ ERRORS: tuple[Column, ...] = (
     _plain("file", INT, "index of the input"),
     _plain("path", TEXT, "the file"),
     _plain("offset", LONG, "byte position in the unpacked file, where that is known"),
-    _plain("packet", LONG, "the last whole packet"),
+    _plain("packet", LONG, "the last complete packet"),
     _plain("reason", TEXT, "what is wrong"),
-    _plain("lost", LONG, "bytes that were not read, null where nobody knows"),
+    _plain("lost", LONG, "bytes that were not decoded, null if unknown"),
     _plain("fatal", pa.bool_(), "false: everything was read all the same"),
 )
 

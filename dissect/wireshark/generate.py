@@ -72,7 +72,7 @@ class ProtocolWriter:
             if path in RESERVED:
                 raise ValueError(f"{protocol.name} has a field {path}, which the runtime adds")
             yield self.field(path, found)
-        yield 'P:field("trailing", "string", nil, "what is left over behind the fields")'
+        yield 'P:field("trailing", "string", nil, "bytes left over after the fields")'
         yield from said
         yield "register(P)\nend\n"
 

@@ -572,7 +572,7 @@ local function register(P)
   field("response_time", "Response time", ftypes.RELATIVE_TIME)
   expert_field("fault", "The frame cannot be read", "MALFORMED", "ERROR")
   expert_field("refused", "The request was refused", "RESPONSE_CODE", "WARN")
-  expert_field("note", "Something is odd", "PROTOCOL", "NOTE")
+  expert_field("note", "Anomaly", "PROTOCOL", "NOTE")
   proto.fields, proto.experts = P.protos, experts
   proto.prefs.secrets = Pref.bool("Show passwords and tokens", false, "in the tree and in columns")
   for rank, layout in ipairs(P.layouts or {}) do P.rank[layout], values[rank + 1] = rank, { rank + 1, layout, rank } end

@@ -154,9 +154,7 @@ def test_what_no_barrier_catches_is_a_line_too(capsys: pytest.CaptureFixture[str
     plant(monkeypatch, LinkParser, "segment", lambda *_: True)
     code, out, err = shown(capsys, SOME)
     assert (code, out) == (5, "")
-    assert re.fullmatch(
-        r"streamdump: internal error: Planted in \S+ \(_parts\) of \S+: nothing was read behind packet 0; please .*", err[0]
-    )
+    assert re.fullmatch(r"streamdump: internal error: Planted in \S+ \(_parts\) of \S+: nothing was read after packet 0; please .*", err[0])
     plant(monkeypatch, LinkParser, "__init__", lambda *_: True)
     code, out, err = shown(capsys, SOME)
     assert (code, out, len(err)) == (5, "", 1)

@@ -279,7 +279,7 @@ def test_wrong_calls_say_what_to_write(capsys: pytest.CaptureFixture[str]) -> No
         (["--by", "comand"], "did you mean command?"),
         (["--json", "--csv"], "choose one"),
         (["--interval", "0"], "must be more than 0"),
-        (["--slowest", "-1"], "--slowest -1: must be a whole number, 0 or more"),
+        (["--slowest", "-1"], "--slowest -1: must be an integer, 0 or greater"),
         (["-w", "x"], "-i"),
     ):
         assert said in shown(capsys, "latency", *argv, AMQP, code=ExitCode.USAGE)[1]

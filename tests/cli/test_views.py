@@ -433,7 +433,7 @@ def test_nothing_is_wider_than_the_terminal(columns: int) -> None:
 def test_a_terminal_gets_a_heading_and_introductions() -> None:
     _, text = on_terminal([str(STREAM)], 120)
     lines = CODES.sub("", text).splitlines()
-    assert lines[0].split() == ["#", "time", "message", "latency", "what", "it", "says"]
+    assert lines[0].split() == ["#", "time", "message", "latency", "details"]
     assert re.fullmatch(r" +0  \S+ > \S+  rabbitmq-stream", lines[1])
     assert lines[-1].startswith("streamdump: ")
 

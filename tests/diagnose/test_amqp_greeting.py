@@ -42,20 +42,20 @@ def close(*items: bytes) -> bytes:
     [
         (
             "amqp091_on_port_310.pcap",
-            "the port is that of rabbitmq-stream, but the bytes are AMQP 0-9-1; the client says protocol header 0-9-1, Open; "
-            'the server says Start, Close 530 "NOT_ALLOWED - vhost nowhere not found"',
+            "the port is that of rabbitmq-stream, but the bytes are AMQP 0-9-1; the client sends protocol header 0-9-1, Open; "
+            'the server sends Start, Close 530 "NOT_ALLOWED - vhost nowhere not found"',
         ),
         (
             "amqp10_on_port_310.pcap",
             "the port is that of rabbitmq-stream, but the bytes are AMQP 1.0 (SASL); "
-            "the client says protocol header 1-0-0 for SASL, protocol header 1-0-0, Open; "
-            "the server says protocol header 1-0-0 for SASL, protocol header 1-0-0, Open, "
+            "the client sends protocol header 1-0-0 for SASL, protocol header 1-0-0, Open; "
+            "the server sends protocol header 1-0-0 for SASL, protocol header 1-0-0, Open, "
             "Close amqp:unauthorized-access \"Access for user 'guest' was refused: insufficient permissions\"",
         ),
         (
             "amqp091_answers_310.pcap",
             "the client speaks rabbitmq-stream, and the 8 bytes that the server answers are AMQP 0-9-1; "
-            "the server says protocol header 0-9-1",
+            "the server sends protocol header 0-9-1",
         ),
     ],
 )
@@ -70,8 +70,8 @@ def test_what_is_asked_for_on_a_port() -> None:
     one = Connection(dport=9999).open().ask(HEADER).tell(START).ask(OPEN).tell(CLOSE).fin(1)
     (found,) = (each for each in diagnosed(capture(one), decode_as=((9999, "rabbitmq-stream", None),))[0] if each.severity == "error")
     assert found.cause == (
-        "the client speaks AMQP 0-9-1, where rabbitmq-stream is expected; the client says protocol header 0-9-1, Open; "
-        'the server says Start, Close 320 "bye."'
+        "the client speaks AMQP 0-9-1, where rabbitmq-stream is expected; the client sends protocol header 0-9-1, Open; "
+        'the server sends Start, Close 320 "bye."'
     )
 
 
@@ -92,7 +92,7 @@ def test_a_long_conversation_is_read_up_to_a_limit() -> None:
     for _ in range(40):
         one.ask(method(bytes(100), 3)).tell(method(bytes(100), 3))
     (found,) = (each for each in diagnosed(capture(one.tell(CLOSE).fin(1)))[0] if each.rule == "tcp.other-protocol")
-    assert found.cause.endswith("; the client says protocol header 0-9-1; the server says Start")
+    assert found.cause.endswith("; the client sends protocol header 0-9-1; the server sends Start")
 
 
 @pytest.mark.parametrize(

@@ -496,7 +496,7 @@ def test_the_first_packets_that_come_twice_are_named() -> None:
     one.packets += [packet._replace(time_ns=one.now + at * MS) for at, packet in enumerate(again * 3)]
     one.now += 30 * MS
     (twice,) = [found for found in diagnosed(capture(one.goodbye()))[0] if found.rule == "tcp.retransmitted"]
-    assert twice.cause.startswith(f"{3 * len(again)} segments bring")
+    assert twice.cause.startswith(f"{3 * len(again)} segments repeat")
     assert twice.packets == list(range(14, 22))
 
 

@@ -545,7 +545,7 @@ def test_what_is_confirmed_and_lost_is_counted() -> None:
     (found,) = (one for one in diagnosed(GOLDEN / "js_reused_id_405.pcap")[0] if one.severity != "note")
     assert (found.rule, found.severity) == (NAME + "confirmed-and-lost", "warning")
     assert found.cause == (
-        '2 of 7 messages of publisher 0 (reference "pub-1", stream "dup1") are confirmed and not stored, from id 5 on: '
+        '2 of 7 messages of publisher 0 (reference "pub-1", stream "dup1") are confirmed but not stored, from id 5 on: '
         "the server has ids up to 5 of this reference"
     )
     assert (found.messages, found.packets) == ([37, 38], [55, 56])
@@ -772,7 +772,7 @@ def test_each_starved_subscription_is_told() -> None:
 def test_starved_when_the_consumer_gives_up() -> None:
     (found,) = (one for one in diagnosed(GOLDEN / "rstream_slow_consumer.pcap")[0] if one.severity != "note")
     assert (found.rule, found.severity, found.messages) == (NAME + "out-of-credit", "warning", [32, 33])
-    assert found.cause == 'subscription 0 ("orders") has had no credit for 3.003 s, when it is ended: 3 chunks were granted and 3 delivered'
+    assert found.cause == 'subscription 0 ("orders") has had no credit for 3.003 s when it ends: 3 chunks were granted and 3 delivered'
 
 
 @pytest.mark.parametrize(("one", "told"), [(subscribed(2, *HUNGRY), 1), (subscribed(3, *HUNGRY), 0), (committed(9), 1), (committed(1), 0)])
@@ -1293,7 +1293,7 @@ def test_a_server_that_answers_nobody_any_more() -> None:
         return [(one.severity, one.cause, one.messages) for one in found if one.rule == NAME + "server-stalled"]
 
     cause = (
-        "192.0.2.2:5552 no longer answers anyone: requests of 4 connections of 4 clients have no answer, "
+        "192.0.2.2:5552 no longer answers any client: requests of 4 connections of 4 clients have no answer, "
         "the first was sent 9.3 s before the capture ends"
     )
     ((severity, said, messages),) = told(stalling(2))
@@ -1357,8 +1357,8 @@ def test_a_frame_that_is_too_large_has_the_size_that_it_states() -> None:
     one.server(rabbit.CLOSE, correlation_id=1, closing_code=14, closing_reason="frame too large").fin(1)
     found = [each.cause for each in worst_first(diagnosed(capture(one))[0]) if each.severity != "note"]
     assert found == [
-        'the server closes with frame too large: "frame too large"; 65,536 bytes are agreed, and the frame that exceeds them was not '
-        "complete by then",
+        'the server closes with frame too large: "frame too large"; the agreed maximum is 65,536 bytes, and the frame that exceeds it was '
+        "not complete by then",
         "the server closes the connection in the middle of Publish from the client: 1,013 of 20,000,004 bytes sent",
         "Publish from the client has 20,000,000 bytes, more than the agreed 65,536",
     ]

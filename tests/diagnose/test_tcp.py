@@ -104,7 +104,7 @@ def test_rst_within_the_window_behind_which_both_sides_go_on(side: int, ahead: i
     for _ in range(3):
         one.segment(1 - side, b"\0\0\0\4\0\x17\0\1").segment(side).wait(2 * SECOND)
     name, other = ("client", "server")[side], ("server", "client")[side]
-    cause = f"a RST with the address of the {name} had no effect: the {other} goes on behind it, and it did not come from the {name}: "
+    cause = f"a RST with the address of the {name} had no effect: the {other} continues after it, and it did not come from the {name}: "
     data = capture(one)
     assert told(data) == {"tcp.reset-ignored": ("warning", f"{cause}the TTL is 33, that of the {name}'s other packets 64")}
     _, (outcome,), records = diagnosed(data)
@@ -351,7 +351,7 @@ def test_copies_that_differ_are_of_concern() -> None:
     one.packets.append(packet._replace(data=packet.data[:-1] + b"?", time_ns=one.now))
     (again,) = [each for each in diagnosed(capture(one.wait(2 * MS).server(rabbit.CREATE_RESPONSE)))[0] if each.rule == "tcp.retransmitted"]
     assert again.cause == (
-        "1 segment brings bytes that had arrived already: the network loses some, or the capture has them twice; 1 brings other bytes than "
-        "those that came first"
+        "1 segment repeats bytes that had already arrived: the network loses packets, or the capture contains some twice; 1 differs from "
+        "the bytes that arrived first"
     )
     assert again.advice is not None and again.advice.startswith("One of the copies is damaged, and the first one was used")

@@ -105,11 +105,11 @@ def test_the_bound_is_far_from_what_people_have() -> None:
 @pytest.mark.parametrize(
     ("bound", "most", "error"),
     [
-        ("FIELDS", 100, "says more than the 100 fields, or 32 MiB of their names, that are compared; --only handshake takes less"),
+        ("FIELDS", 100, "has more than the 100 fields, or 32 MiB of their names, that can be compared; --only handshake compares less"),
         ("FIELDS", 3, "has a PeerProperties of more than 3 fields"),
-        ("LINES", 12, "says more than the 12 lines that are compared; --only handshake takes less"),
-        ("MESSAGES", 12, "says more than the 12 messages that are compared; --only handshake takes less"),
-        ("NAMES", 1_500, "says more than the 500,000 fields, or 0 MiB of their names, that are compared; --only handshake takes less"),
+        ("LINES", 12, "has more than the 12 lines that can be compared; --only handshake compares less"),
+        ("MESSAGES", 12, "has more than the 12 messages that can be compared; --only handshake compares less"),
+        ("NAMES", 1_500, "has more than the 500,000 fields, or 0 MiB of their names, that can be compared; --only handshake compares less"),
     ],
 )
 def test_a_capture_that_says_too_much_is_not_compared(

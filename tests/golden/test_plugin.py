@@ -66,7 +66,7 @@ def test_nothing_is_written_where_ci_is_set(login: pytest.Pytester, monkeypatch:
     monkeypatch.setenv("CI", "true")
     result = login.runpytest_inprocess("--streamdump-update")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*golden files are not written where CI is set*"])
+    result.stderr.fnmatch_lines(["*golden files are not written if CI is set*"])
     assert not (login.path / "golden").exists()
 
 
@@ -151,8 +151,8 @@ def test_keys_of_tls(login: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) ->
     result = login.runpytest_inprocess("--streamdump-update")
     result.stdout.fnmatch_lines(
         [
-            "streamdump: */golden/login.golden holds no conversation, for nothing could be compared",
-            "streamdump: conversations were not read, and not compared with */golden/login.golden (TLS)",
+            "streamdump: */golden/login.golden contains no conversation, because nothing could be compared",
+            "streamdump: some conversations were not decoded, and were not compared with */golden/login.golden (TLS)",
         ]
     )
 
@@ -166,7 +166,7 @@ from tests.support.peers import Pair, said
 
 def test_live(streamdump):
     with Pair() as pair, streamdump.capture(port=pair.port) as seen:
-        with pytest.raises(RuntimeError, match="behind the `with`"):
+        with pytest.raises(RuntimeError, match="after the `with` block"):
             seen.messages
         pair.replay(said(Path({capture!r})))
     assert len(seen) == 12

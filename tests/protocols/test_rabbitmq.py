@@ -366,7 +366,7 @@ def test_more_data_than_entries() -> None:
     data = plain(b"a") + plain(b"b")
     said = decode(deliver(data), SERVER)
     assert said["fields"]["chunk"]["trailing"] == "0000000162"
-    assert said["notes"] == ["5 bytes left over behind the entries"]
+    assert said["notes"] == ["5 bytes left over after the entries"]
 
 
 def test_fewer_data_than_entries() -> None:
@@ -421,7 +421,7 @@ def test_one_byte_of_a_property_that_is_not_utf8_leaves_the_sections(detail: boo
     assert (said["fault"], said["notes"]) == (None, ["string in application-properties is not UTF-8 (2 times)"])
     # What reads as none behind that is none, of which no text is told
     said = decode(publish(struct.pack(">Q", 5) + plain(body + b"\1")))
-    assert said["notes"] == ["body begins as an AMQP message but is none: a section begins with another byte than 0"]
+    assert said["notes"] == ["body begins like an AMQP message but is not one: a section begins with another byte than 0"]
 
 
 def test_a_sub_batch_with_filter_values_is_noted() -> None:

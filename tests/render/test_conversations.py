@@ -38,12 +38,12 @@ def test_nothing_is_wider_than_the_terminal_or_left_out(columns: int) -> None:
     for row in rows():
         assert all(evidence in words for evidence in row.evidence)
         assert row.ended in words
-        assert not row.confidence or f" {row.confidence:.0%} sure: {row.evidence[0]}" in words
+        assert not row.confidence or f" confidence {row.confidence:.0%}: {row.evidence[0]}" in words
     assert "! 2 gaps (67 bytes), 2 refused, 2 unanswered" in words
     without = table(rows(), columns, PLAIN)
     # What is known of TLS stands behind the evidence, if that is shown, and lines end elsewhere then
     assert set(without.split()) <= set(made.split())
-    assert "sure" not in without
+    assert "confidence" not in without
 
 
 def test_sides_stand_below_each_other_where_there_is_little_room() -> None:

@@ -428,7 +428,7 @@ def test_where_a_secret_is_left_nothing_is_written(body: bytes, tmp_path: Path) 
     with pytest.raises(SecretLeft) as error:
         scrubbed(data, tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}/in.pcap: nothing was written, for 8 bytes or more of a secret stand in packet 14 as well; "
+        f"{tmp_path}/in.pcap: nothing was written, because 8 bytes or more of a secret also occur in packet 14; "
         "--overwrite-echoes, --payloads, --names overwrite more"
     )
     assert PASSWORD.decode() not in str(error.value)
@@ -453,7 +453,7 @@ def test_a_secret_in_what_nobody_reads_is_found(tmp_path: Path) -> None:
     talk = Talk().greet().say(HANDSHAKE)
     other = ethernet(ip4(struct.pack(">HHHH", 53, 53, 40, 0) + PASSWORD, protocol=17))
     talk.packets.append(other)
-    with pytest.raises(SecretLeft, match="stand in packet 13 as well"):
+    with pytest.raises(SecretLeft, match="also occur in packet 13;"):
         scrubbed(talk.pcap(), tmp_path)
     out, _ = scrubbed(talk.pcap(), tmp_path, ScrubOptions(payloads=True))
     assert PASSWORD not in out
@@ -517,7 +517,7 @@ def test_a_segment_whose_header_is_not_true_is_overwritten(offset: int, tmp_path
     talk.packets.append(bytes(again))
     if offset == 15:
         # as if the login were options, and then the end of the password data
-        with pytest.raises(SecretLeft, match="in packet 13 as well"):
+        with pytest.raises(SecretLeft, match="in packet 13;"):
             scrubbed(talk.pcap(), tmp_path)
     out, done = scrubbed(talk.pcap(), tmp_path, ScrubOptions(echoes=offset == 15))
     assert left(out, PASSWORD, 4) == set()
@@ -567,7 +567,7 @@ def test_in_another_protocol_over_segments(size: int, where: int, tmp_path: Path
         talk.packets = [*other.packets, *talk.packets]
         return talk.pcap()
 
-    with pytest.raises(SecretLeft, match="8 bytes or more of a secret stand in packet"):
+    with pytest.raises(SecretLeft, match="8 bytes or more of a secret also occur in packet"):
         scrubbed(made(PASSWORD), tmp_path)
     assert not (tmp_path / "out").exists()
     out, done = scrubbed(made(PASSWORD), tmp_path, ScrubOptions(echoes=True))
@@ -612,7 +612,8 @@ def vxlan(frame: bytes) -> bytes:
 def test_what_may_hold_connections_that_are_not_read_is_not_published(wrap: Any, what: str, tmp_path: Path) -> None:
     inside = Talk().greet().say(HANDSHAKE).packets
     data = pcap([Packet(one if wrap is None else wrap(one)) for one in inside], link=147 if wrap is None else 1)
-    with pytest.raises(SecretLeft, match=f"nothing was written, for what is not read may hold secrets: {what}; --payloads empties them"):
+    reason = f"because packets that are not decoded may contain secrets: {what}; --payloads empties them"
+    with pytest.raises(SecretLeft, match=f"nothing was written, {reason}"):
         scrubbed(data, tmp_path)
     assert not (tmp_path / "out").exists()
     out, done = scrubbed(data, tmp_path, ScrubOptions(foreign=True))
@@ -882,7 +883,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     short[4] = 0, framed(struct.pack(">HHI", 0x13, 1, 3) + text(b"PLAIN") + struct.pack(">i", len(sasl)) + sasl)
     Path("in.pcap").write_bytes(Talk().greet().say(short).pcap())
     assert main(["scrub", "in.pcap", "out.pcap"]) == ExitCode.DONE
-    assert "copies not searched for: secrets of 5 bytes are too short\n" in capsys.readouterr().err
+    assert "secrets of 5 bytes are too short to search for copies of them\n" in capsys.readouterr().err
     Path("in.pcap").write_bytes(pcap([Packet(vxlan(one)) for one in Talk().greet().say(HANDSHAKE).packets]))
     assert main(["scrub", "in.pcap", "gone.pcap"]) == ExitCode.USAGE
     assert main(["scrub", "in.pcap", "out.pcap", "--leave-foreign"]) == ExitCode.DONE

@@ -162,7 +162,7 @@ def test_whoever_began_first_loses_as_a_whole(files: list[Path], tmp_path: Path)
             return super().each(*arguments)
 
     before = tables_of(out, "delta")
-    with pytest.raises(UsageError, match="another streamdump has begun to write to it since; nothing was added"):
+    with pytest.raises(UsageError, match="another streamdump has started writing to it; nothing was added"):
         add(files[1:2], out, cluster=Slow())
     assert tables_of(out, "delta") == before
 

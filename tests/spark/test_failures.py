@@ -195,7 +195,7 @@ def test_many_troubles_are_ten_lines_and_a_count() -> None:
     troubles = [Trouble(at, f"{at}.pcap", None, None, "is not a capture", 0, at == 30) for at in range(33)]
     lines = following.trouble_texts(troubles)
     assert lines == ["30.pcap: is not a capture", *(f"{at}.pcap: is not a capture" for at in range(9)), lines[-1]]
-    assert lines[-1] == "and 23 more troubles of files, which table errors has"
+    assert lines[-1] == "23 more file errors; the table errors lists them all"
     assert len(following.trouble_texts(troubles[:10])) == 10
 
 

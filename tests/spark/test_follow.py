@@ -398,7 +398,7 @@ def test_tables_without_their_state_are_left_alone(begin: Begin, packets: list[P
     all_of_it(work)
     state = tmp_path / "out" / ".follow" / "state.json"
     state.rename(state.with_name("other.json"))
-    with pytest.raises(UsageError, match="is missing, so nobody knows what the tables hold"):
+    with pytest.raises(UsageError, match="is missing, so the contents of the tables are unknown"):
         begin()
     state.write_text('{"v": 1')
     with pytest.raises(UsageError, match="cannot be read"):
@@ -411,5 +411,5 @@ def test_an_output_is_followed_into_by_one_process_with_the_same_options(begin: 
     all_of_it(work)
     with pytest.raises(UsageError, match="another streamdump follows into it"):
         Follow(work.settings, str(tmp_path / "out"), work.rotation)
-    with pytest.raises(UsageError, match="was begun with other options \\(another --format\\)"):
+    with pytest.raises(UsageError, match="was started with other options \\(another --format\\)"):
         begin(form="csv")

@@ -67,7 +67,7 @@ def manual() -> str:
     return "\n".join(lines) + "\n"
 
 
-GROUPS = ["What is read", "What is shown", "Live capture", "What is written", "Limits", "Other"]
+GROUPS = ["Input", "Output", "Live capture", "Files written", "Limits", "Other"]
 
 
 def files() -> dict[str, str]:

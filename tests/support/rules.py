@@ -29,7 +29,7 @@ TOLD = {
     "tls.unknown-authority": "the client does not know who issued the server's certificate",
     "tls.certificate-expired": "the server's certificate had expired (2026-01-31T00:00:00Z)",
     "tls.client-certificate-missing": "the server asks for a client certificate, and the client sends none",
-    "server-stalled": "192.0.2.2:5552 no longer answers anyone: requests of 4 connections of 4 clients have no answer, "
+    "server-stalled": "192.0.2.2:5552 no longer answers any client: requests of 4 connections of 4 clients have no answer, "
     "the first was sent 9.3 s before the capture ends",
     "tcp.proxy-header-damaged": "the PROXY header (version 2) from the client is damaged: the checksum is wrong",
     "tcp.icmp": "for segments from the client, 192.0.2.254 reports by ICMP: host unreachable (2 times)",

@@ -20,7 +20,7 @@ PORT = 7443
 SEALED_ALERT = bytes.fromhex("1703030013") + bytes(range(19))
 CHANGE = bytes.fromhex("140303000101")
 UNTRUSTED = "the client does not know who issued the server's certificate"
-NOT_ACCEPTED = "once it has the server's certificate: it does not accept it"
+NOT_ACCEPTED = "after it receives the server's certificate: it does not accept the certificate"
 PLAIN_PORT = "the client begins with TLS, and the server {} the connection without an answer: this is probably a plain port"
 REFUSED = "the server ends TLS with an encrypted alert once the client has finished: perhaps it requires a client certificate"
 

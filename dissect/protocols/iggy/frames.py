@@ -81,13 +81,13 @@ Read = Callable[[bytes, int, int], dict[str, Any]]
 """`read(data, start, end)`: fields, or one of UNREADABLE, also where bytes are left over."""
 
 _ASK_CODE = Field("code", u32le)
-_ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), _ASK_CODE)
-_ANSWER: Body = (Field("status", u32le, labels=OK), Field("length", u32le, "of the bytes behind it", default=following))
+_ASK: Body = (Field("length", u32le, "of the bytes after it, including the code", default=following), _ASK_CODE)
+_ANSWER: Body = (Field("status", u32le, labels=OK), Field("length", u32le, "of the bytes after it", default=following))
 _COMMON: Body = (
     Field("checksum", u128le, "0 from clients"),
     Field("checksum_body", u128le, "0 from clients"),
     Field("cluster", u128le, "0 from clients"),
-    Field("size", u32le, "of the whole frame", default=lambda count: count + 52),
+    Field("size", u32le, "of the complete frame", default=lambda count: count + 52),
     Field("view", u32le),
     Field("release", u32le),
     Field("command", u8, labels=FRAME_KINDS),
@@ -376,7 +376,7 @@ def refusal(layout: str) -> CommandTable:
     return CommandTable(None, "error", (status, *_ANSWER[1:]), (_MESSAGE,), kind="response")
 
 
-EMPTY_REFUSAL = CommandTable(None, "bare error", _ANSWER, (), kind="response", note="in the layouts whose errors have no text")
+EMPTY_REFUSAL = CommandTable(None, "error without text", _ANSWER, (), kind="response", note="in the layouts whose errors have no text")
 
 
 # The 256-byte framing
@@ -541,7 +541,7 @@ def documented() -> tuple[Layout, ...]:
                 if first in CLASSIC:
                     found += _short(code, first, asks).layouts
                     continue
-                note = f"from {first}, behind the header of 256 bytes"
+                note = f"from {first}, after the header of 256 bytes"
                 found += [Layout(command.name, *body, kind=kind, key=str(command.code), note=note) for body in bodies if body]
     found += refusal("L6").layouts
     for header, fields in LONG_REQUESTS.items():
@@ -550,5 +550,5 @@ def documented() -> tuple[Layout, ...]:
         )
     for header in ("V1", "V2"):
         found.append(Layout("reply header", *_reply(header), kind="response", note=f"the header of 256 bytes, from {header}"))
-    results = Layout("results", _RESULTS, kind="response", note="behind the header of a reply, in front of its body, where it may fail")
+    results = Layout("results", _RESULTS, kind="response", note="between the header and the body of a reply that can fail")
     return (*found, results, *EVICTED.layouts)

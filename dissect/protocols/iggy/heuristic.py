@@ -194,7 +194,7 @@ def _classic(view: DetectionView, client: int) -> Verdict | None:
         confidence = min(confidence, 0.85)
     evidence = [f"{requests.good} of {len(requests.codes)} requests with a known code decode {requests.told}"]
     if answers:
-        evidence.append(f"{answers} responses chain behind them")
+        evidence.append(f"{answers} responses follow without a gap")
     return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)
 
 

@@ -141,7 +141,7 @@ def _middle(view: DetectionView, side: int) -> Evidence | None:
             elif following == end:
                 confidence, rest = (0.92, "a segment of its own") if at_start else (0.85, "ends with the data")
             else:
-                confidence, rest = (0.8, "begins a segment") if at_start else (0.4, "not yet whole")
+                confidence, rest = (0.8, "begins a segment") if at_start else (0.4, "not yet complete")
             if best is None or confidence > best[0]:
                 best = confidence, f"{name} at byte {at}, {size} bytes, both lengths agree, {rest}", name
             if confidence >= 0.9:

@@ -262,7 +262,7 @@ FRAMES: Final = (
         "QUERYRESPONSE",
         SERVER,
         "response",
-        (QUERY_ID, FrameField("numResults", INT32, MUST, "so many QUERYRESULT follow"), FrameField("ok", BOOLEAN, MAY), *FAILURE),
+        (QUERY_ID, FrameField("numResults", INT32, MUST, "number of QUERYRESULT that follow"), FrameField("ok", BOOLEAN, MAY), *FAILURE),
         until="2016-11-17",
     ),
     FrameTable(

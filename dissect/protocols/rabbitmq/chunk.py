@@ -169,7 +169,7 @@ class EntryReader(SpanRecorder):
         if section > left:
             raise self.fail("entries", at, f"data length says {section} bytes, {left} left")
         if at < stop:
-            self.note(f"{stop - at} bytes left over behind the entries")
+            self.note(f"{stop - at} bytes left over after the entries")
             chunk["trailing"] = self.render(data[at:stop])
             self.span("trailing", at, stop - at, chunk["trailing"], depth)
         if crc32(data[begin:stop]) != chunk["chunk_crc"]:
@@ -251,7 +251,7 @@ class EntryReader(SpanRecorder):
             except amqp.NotAmqp as why:
                 if spans is not None:
                     self.undo(mark)
-                notes = [f"body begins as an AMQP message but is none: {why}"]
+                notes = [f"body begins like an AMQP message but is not one: {why}"]
             except amqp.Stopped as over:
                 entry["sections"] = over.sections
                 raise self.over(f"sections[{max(0, len(over.sections) - 1)}]", over.at, over.reason) from over

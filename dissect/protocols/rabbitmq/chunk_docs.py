@@ -48,7 +48,7 @@ def _sub_batch(form: ChunkForm, offset: str, *published: Row) -> PartTable:
         ("messages[].body", "bytes", "a message that is not AMQP 1.0"),
         *((f"messages[].{path}", kind, note) for path, kind, note in _SECTIONS),
         ("body", "bytes", "instead of messages, where it does not unpack"),
-        ("trailing", "bytes", "what is left over behind the messages"),
+        ("trailing", "bytes", "bytes left over after the messages"),
     ]
     return PartTable("Sub-batch", "in chunks and in Publish", (*first, *_rows(form.sub_batch), *last), {"compression": COMPRESSIONS})
 

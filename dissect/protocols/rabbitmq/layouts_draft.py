@@ -109,9 +109,9 @@ CLOSE = request(
     13,
     Field("closing_code", u16, labels=RESPONSE_CODES),
     Field("closing_reason", STRING),
-    note="at least 12 bytes behind the size",
+    note="at least 12 bytes after the size",
 )
-CLOSE_RESPONSE = reply(13, note="exactly 10 bytes behind the size")
+CLOSE_RESPONSE = reply(13, note="exactly 10 bytes after the size")
 HEARTBEAT = message(14, "one_way")
 CREATE = request(998, STREAM, Field("arguments", PROPERTIES))
 CREATE_RESPONSE = reply(998)

@@ -24,7 +24,7 @@ Meaning = Callable[["StreamDissector", int, int, Fields], Meant]
 Follow = Callable[[Any, str, int, Fields], Iterable[str]]
 """Updates state from a message, given the dissector, name, side and fields; returns notes."""
 
-NULL_REFERENCE = "the publisher reference is null: servers answer that with Close (unknown frame), an empty one is none"
+NULL_REFERENCE = "the publisher reference is null: servers answer that with Close (unknown frame); an empty string means none"
 
 UNLIMITED = 1 << 62
 

@@ -59,7 +59,7 @@ NEGOTIATION = Layout(
     Field("magic", FixedText(len(MAGIC)), "SSTARRPC"),
     Field("len", u32le, "bytes of the records that follow", default=following),
     Field("features", Sized("len", Repeat(RECORD)), "a number that occurs twice: the first one counts"),
-    note="First frame of each side. The server's says what is in force; it closes without an answer if it refuses.",
+    note="First frame of each side. The server's states what is in force; a server that refuses closes without an answer.",
 )
 
 _TIMEOUT = Field("timeout", u64le, "milliseconds left when the frame was written, 0 none; negative as int64: over already")

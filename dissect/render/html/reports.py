@@ -9,7 +9,7 @@ from ...diagnose.engine import Outcome
 from ...latency.groups import Latencies
 from ...latency.records import IntervalRow, LatencyRow
 from ...latency.rows import interval_rows, rows
-from ...units import duration_text
+from ...units import count, duration_text
 from ..clock import utc
 from ..findings import NO_FILES, Files, Findings, place_of
 from ..latency import QUANTILES, quantiles_of, reasons_of
@@ -141,7 +141,7 @@ def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
     ]
     begin = utc(cells[0].time_ns) if cells else ""
     lacks = [f"{value:,} {name.replace('_', ' ')}" for name in LACKS if (value := getattr(counted.total, name))]
-    lacks += [f"{size:,} bytes not read ({name})" for name, size in counted.total.unread.items()]
+    lacks += [f"{count(size, 'byte')} not decoded ({name})" for name, size in counted.total.unread.items()]
     values = {"files": counted.files, "tables": tables, "charts": [one for one in charts if one], "begin": begin, "lacks": lacks}
     return render("stats.html", {"title": title, "about": about, "interval": duration_text(interval_ns), **values})
 
