@@ -413,7 +413,7 @@ def suspicion(row: ConversationRow) -> str:
     """What is wrong with a `-d` that makes secrets of another protocol look like any bytes."""
     return (
         f"conversation {row.conversation} ({row.endpoints[0]} - {row.endpoints[1]}) is decoded as {row.protocol} because of -d, "
-        f"but contains {row.facts['looks_like']}: its secrets are not recognized and may be shown; check -d"
+        f"but contains {row.facts['looks_like']}: its secrets are not recognised and may be shown; check -d"
     )
 
 

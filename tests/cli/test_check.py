@@ -418,7 +418,7 @@ def test_what_is_said_inside_of_tls_while_a_command_runs(sealed: Path) -> None:
         env={"PATH": "/usr/bin:/bin"},
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "--keylog live.log: is not there yet" in done.stderr
+    assert "--keylog live.log: does not exist yet" in done.stderr
 
 
 # --run

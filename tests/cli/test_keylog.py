@@ -207,7 +207,7 @@ def test_a_key_log_that_grows_while_packets_wait(version: str, tmp_path: Path) -
         code, out, err = capture.finish()
     assert code == ExitCode.DONE, err
     assert len(records(out)) == 26
-    assert f"--keylog {log}: is not there yet" in err
+    assert f"--keylog {log}: does not exist yet" in err
 
 
 @needs_capture

@@ -176,13 +176,13 @@ def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(tmp_path: Path
 
 
 def test_what_nobody_can_ask_java_for_is_told_too() -> None:
-    from streamdump.cli.commands.pipeline import _said
+    from streamdump.cli.commands.pipeline import _message_of
 
     class Gone(Exception):
         def __str__(self) -> str:
             raise ConnectionRefusedError
 
-    assert _said(Gone()) == "its Java process does not answer"
+    assert _message_of(Gone()) == "its Java process does not answer"
 
 
 @pytest.mark.parametrize("one", ["executor.memory=4g", "spark.executor.memory", "spark.master=yarn", "spark.driver.memory=1g"])

@@ -375,7 +375,7 @@ def test_a_protocol_that_hides_a_login_of_another_is_warned_of_once(
         (tmp_path / "captures" / f"{at}.pcap").write_bytes(capture_of(some).getvalue())
     following.follow(Here(), work, lambda: None, every_s=0, finish=True, quiet=False)  # type: ignore[arg-type]
     lines = capsys.readouterr().err.splitlines()
-    warned = [at for at, line in enumerate(lines) if "is read as iggy because of -d, but holds a login of rabbitmq-stream: " in line]
+    warned = [at for at, line in enumerate(lines) if "is decoded as iggy because of -d, but contains a login of rabbitmq-stream: " in line]
     # As soon as it is known, not when the conversation ends
     assert warned == [0]
     assert [" micro-batch " in line for line in lines] == [False, True, True, False]

@@ -124,7 +124,7 @@ def test_a_commit_of_divided_files_goes_on(tmp_path: Path, monkeypatch: pytest.M
     [
         (["--fields", "none"], "--fields"),
         (["--partition-by", "server"], "--partition-by"),
-        (["--partition-by", "date", "--format", "delta"], "--partition-by divides the files of Parquet"),
+        (["--partition-by", "date", "--format", "delta"], "--partition-by needs --format parquet"),
     ],
 )
 def test_what_cannot_be_is_refused(more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
