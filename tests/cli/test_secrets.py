@@ -49,7 +49,7 @@ def test_a_wrong_protocol_is_warned_of(view: list[str], tmp_path: Path, capsys: 
     (line,) = warnings([*command, str(path), *options, "-d", "tcp.port==5552,seastar-rpc"], capsys)
     assert line == (
         "streamdump: conversation 0 (192.0.2.1:40000 - 192.0.2.2:5552) is decoded as seastar-rpc because of -d, but contains a login of "
-        "rabbitmq-stream: its secrets are not recognized and may be shown; check -d"
+        "rabbitmq-stream: its secrets are not recognised and may be shown; check -d"
     )
     assert warnings([*command, str(path), *options, "-d", "tcp.port==5552,rabbitmq-stream"], capsys) == []
     assert warnings([*command, str(path), *options], capsys) == []
