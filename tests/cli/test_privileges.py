@@ -80,7 +80,7 @@ def test_root_stays_where_nobody_else_could_go_on(tmp_path: Path) -> None:
     ring = ["-w", str(tmp_path / "ring.pcapng"), "-b", "filesize:1"]
     told = {
         (): "still running as root: neither sudo nor the folder of -w belongs to another user",
-        (NOBODY, NOBODY): f"still running as root: nobody may not use {tmp_path}",
+        (NOBODY, NOBODY): f"still running as root: nobody has no access to {tmp_path}",
     }
     for sudo, said in told.items():
         with capturing(*pings(port), *ring, env=environment(*sudo)) as capture:
@@ -92,7 +92,7 @@ def test_root_stays_where_nobody_else_could_go_on(tmp_path: Path) -> None:
     assert {one.stat().st_uid for one in tmp_path.iterdir()} == {0}
     page = tmp_path / "page.html"
     with capturing("diagnose", *pings(port), "--html", str(page), env=environment(NOBODY, NOBODY)) as capture:
-        capture.tells(f"still running as root: nobody may not use {tmp_path}")
+        capture.tells(f"still running as root: nobody has no access to {tmp_path}")
         ping(port)
         code, _, err = capture.finish()
     assert code == 0, err
