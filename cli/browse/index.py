@@ -81,7 +81,7 @@ class Spool:
             self._file = None
 
 
-class Packets(LinkParser):
+class PacketIndex(LinkParser):
     """Reads link headers as the parser does that it has, and remembers of each packet where it lies and which conversation it is of."""
 
     def __init__(self, link: LinkParser, readers: Sequence[CaptureReader] = ()) -> None:
@@ -237,7 +237,7 @@ FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False)
 """In the place of what is oldest of a capture without an end."""
 
 
-class Records:
+class RecordIndex:
     """The records of a run in their order, each without its fields."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from ..live import LiveRun
 from ..run import Bugs, FileRun, about
 from ..showing import Shown as Looks
 from ..showing import text_settings
-from .index import Packets, Records, Row, Shown
+from .index import PacketIndex, RecordIndex, Row, Shown
 
 if TYPE_CHECKING:
     from streamdump.filter import Filter
@@ -68,8 +68,8 @@ class Reader:
         inspector = run.inspector
         self.run, self.options, self.clock = run, options, clock
         self.live = isinstance(run, LiveRun)
-        self.packets = Packets(inspector.link, run.readers if isinstance(run, FileRun) else ())
-        self.records = Records()
+        self.packets = PacketIndex(inspector.link, run.readers if isinstance(run, FileRun) else ())
+        self.records = RecordIndex()
         self.findings: list[Finding] = []
         self.rows: list[ConversationRow] = []
         self.more_rows = 0

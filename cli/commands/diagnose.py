@@ -102,14 +102,14 @@ class _View:
 
     def __init__(self, run: FileRun | LiveRun, json: bool, paged: bool, clock: Any, left: int | None) -> None:
         from streamdump.render.clock import Clock
-        from streamdump.render.findings import Findings
+        from streamdump.render.findings import FindingGroups
 
         assert run.inspector.diagnoser is not None
         self.run, self.asked = run, run.asked
         self.diagnoser = run.inspector.diagnoser
         self.json = json
         self.palette = palette(run.colour)
-        self.findings = Findings()
+        self.findings = FindingGroups()
         self.diagrams = _diagrams() if paged else None
         """What a page shows besides."""
         self.clock = Clock(clock)
@@ -175,10 +175,10 @@ class _View:
                 for block in blocks(encode, mine, self.run.failed):
                     write(block)
         else:
-            from streamdump.render.findings import Findings, page
+            from streamdump.render.findings import FindingGroups, page
 
             # Those of an interface were shown
-            findings = Findings() if isinstance(self.run, LiveRun) else self.findings
+            findings = FindingGroups() if isinstance(self.run, LiveRun) else self.findings
             write_text(page(findings, summaries, columns(self.run.colour), self.palette, self.clock, self.run.files()))
         found = [count(number, name) for name, number in self.shown.items() if number]
         nothing = "nothing wrong" if self.asked is None else "nothing that matches -Y"

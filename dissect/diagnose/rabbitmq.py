@@ -236,7 +236,7 @@ class RabbitmqSubscription(msgspec.Struct):
         self.first, self.granted = self.first if self.stalls > 1 else evidence, None
 
 
-class Silence(NamedTuple):
+class SilentPeriod(NamedTuple):
     """A time in which one side said nothing, and the messages before and behind it with their packets."""
 
     since_ns: int
@@ -294,7 +294,7 @@ class RabbitmqState(msgspec.Struct):
     """The response to Metadata that names a stream that does not exist, after which the client has asked nothing else."""
     gone: Message | None = None
     """The MetadataUpdate after which the client has asked nothing."""
-    silent: list[Silence | None] = msgspec.field(default_factory=lambda: [None, None])
+    silent: list[SilentPeriod | None] = msgspec.field(default_factory=lambda: [None, None])
     """The last silence of the client and of the server that was too long."""
 
 
@@ -507,7 +507,7 @@ def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     for side, who in enumerate(("client", "server")):
         silent, last = context.state.silent[side], context.last[side]
         if last is not None and last.time_ns <= ended_ns and _too_long(context, last, ended_ns):
-            silent = Silence(last.time_ns, ended_ns, numbers(last), packets(last))
+            silent = SilentPeriod(last.time_ns, ended_ns, numbers(last), packets(last))
         if silent is None or min(silent.until_ns, ended_ns) - silent.since_ns <= 2 * agreed:
             continue
         until_ns, when, severity = min(silent.until_ns, ended_ns), "", WARNING
@@ -985,7 +985,7 @@ def follow(context: ConversationContext, message: Message) -> None:
     side = 1 if message.sender == "server" else 0
     before = context.last[side]
     if before is not None and _too_long(context, before, message.time_ns):
-        state.silent[side] = Silence(before.time_ns, message.time_ns, numbers(before, message), packets(before, message))
+        state.silent[side] = SilentPeriod(before.time_ns, message.time_ns, numbers(before, message), packets(before, message))
     null = _null(message) if state.null is None else None
     if null is not None:
         state.null = FindingDraft(f"{null}: they close", numbers(message), packets(message), key=null)

@@ -20,7 +20,7 @@ Stopped = tuple[int, int, int]
 """The first packet with a zero window, its time, and the longest duration."""
 
 
-class _Run(msgspec.Struct):
+class _ZeroPeriod(msgspec.Struct):
     """A zero-window period: the ends of its segments, its first packet as order and number, begin and end."""
 
     key: bytes
@@ -34,9 +34,9 @@ class Windows:
     """Finds zero windows in segments."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[str, str], list[_Run]] = {}
+        self._runs: dict[tuple[str, str], list[_ZeroPeriod]] = {}
         """By sender and receiver."""
-        self._shut: dict[bytes, _Run] = {}
+        self._shut: dict[bytes, _ZeroPeriod] = {}
         """By the ends of its segments, the current period of each side whose window is 0."""
 
     def feed(self, segment: Segment) -> None:
@@ -49,9 +49,9 @@ class Windows:
             if segment.window or segment.flags & SYN:
                 del self._shut[segment.ends]
         elif not segment.window and not segment.flags & SYN:
-            self._begin(_Run(segment.ends, segment.order, segment.number, now, now))
+            self._begin(_ZeroPeriod(segment.ends, segment.order, segment.number, now, now))
 
-    def _begin(self, run: _Run) -> None:
+    def _begin(self, run: _ZeroPeriod) -> None:
         (source, _), (target, _) = endpoints(run.key)
         ends = source, target
         if ends not in self._runs and len(self._runs) >= SIDES_KEPT:
@@ -62,7 +62,7 @@ class Windows:
         del runs[:-RUNS_KEPT]
         self._shut[run.key] = run
 
-    def _forget(self, runs: list[_Run]) -> None:
+    def _forget(self, runs: list[_ZeroPeriod]) -> None:
         for run in runs:
             if self._shut.get(run.key) is run:
                 del self._shut[run.key]

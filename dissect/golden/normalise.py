@@ -134,7 +134,7 @@ class Normaliser:
 
     def finish(self, rows: Sequence[ConversationRow]) -> Transcript:
         """All of it; `rows` are the conversations of the capture."""
-        places: dict[int, _Place] = {}
+        places: dict[int, _OpenConversation] = {}
         unread: list[str] = []
         for row in rows:
             first, second = row.endpoints
@@ -149,7 +149,7 @@ class Normaliser:
             self._names.endpoints.setdefault(client, one)
             self._names.endpoints.setdefault(server, other)
             conversation = GoldenConversation(row.protocol, row.layout, roles, (one, other))
-            places[row.conversation] = _Place(conversation, client, server)
+            places[row.conversation] = _OpenConversation(conversation, client, server)
         lines: dict[int, Line] = {}
         asked: dict[int, Message] = {}
         for record in self._records:
@@ -211,7 +211,7 @@ class Normaliser:
 
     # One record
 
-    def _add(self, place: _Place, record: Message | Gap, lines: dict[int, Line], asked: dict[int, Message]) -> None:
+    def _add(self, place: _OpenConversation, record: Message | Gap, lines: dict[int, Line], asked: dict[int, Message]) -> None:
         conversation = place.conversation
         side = 0 if record.src == place.client else 1
         if isinstance(record, Gap):
@@ -254,7 +254,9 @@ class Normaliser:
     def _said(self, text: str) -> str:
         return str(self._masked(_NUMERALS.sub("...", text)))
 
-    def _flow(self, place: _Place, side: int, record: Message, table: TotalRule, rules: FieldRules, request: Message | None) -> None:
+    def _flow(
+        self, place: _OpenConversation, side: int, record: Message, table: TotalRule, rules: FieldRules, request: Message | None
+    ) -> None:
         by = table.by(record.fields, {} if request is None else request.fields)
         by = self._masked(_ENDPOINT.sub("<address>", by))
         flow = place.flow(side, record.name, by, table, record.packets[1])
@@ -343,7 +345,7 @@ class Normaliser:
             for index, one in enumerate(value):
                 self._put(into, one, f"{path}[{index}]", pattern, rule)
 
-    def _leaf(self, place: _Place, rule: FieldRule | None, value: Any) -> Any:
+    def _leaf(self, place: _OpenConversation, rule: FieldRule | None, value: Any) -> Any:
         if rule is not None:
             if rule.what in ("alias", "host", "port"):
                 if value in _NONE:
@@ -361,7 +363,7 @@ class Normaliser:
                 value = self._masked(value)
         return value if type(value) in _PLAIN else shortened(value)
 
-    def _named(self, place: _Place, text: str) -> Any:
+    def _named(self, place: _OpenConversation, text: str) -> Any:
         """Text with the endpoints in it called by their roles."""
         known = self._names.endpoints
         if text in known:
@@ -389,7 +391,7 @@ class Normaliser:
 class _Into(NamedTuple):
     """Where the fields of a message go."""
 
-    place: _Place
+    place: _OpenConversation
     rules: FieldRules
     name: str
     fields: dict[str, Any]
@@ -398,7 +400,7 @@ class _Into(NamedTuple):
     left_out: tuple[str, ...] = ()
 
 
-class _Place:
+class _OpenConversation:
     """A conversation while it is put together."""
 
     def __init__(self, conversation: GoldenConversation, client: str, server: str) -> None:

@@ -33,7 +33,7 @@ class FieldRule(NamedTuple):
     with_: Any = None
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """From an object to a member of it."""
 
     labelled: str | None
@@ -97,17 +97,17 @@ class FieldRules:
         return FieldRule("drop") if not self.known and _SPEAKING.search(last(path)) else None
 
 
-class _Steps(dict[str, Step]):
+class _Steps(dict[str, PathStep]):
     """The steps from an object to its members; `keyed`: it is a list of keys and values."""
 
     def __init__(self, rules: FieldRules, name: str, pattern: str, keyed: bool) -> None:
         self._rules, self._name, self._pattern, self._keyed = rules, name, pattern, keyed
 
-    def __missing__(self, member: str) -> Step:
+    def __missing__(self, member: str) -> PathStep:
         labelled = member[:-6] if member.endswith("_label") and not self._keyed else None
         part = f"[{shown(member)}]" if self._keyed else key(member, False)
         path = self._pattern + part if self._pattern else part.removeprefix(".")
-        step = Step(labelled, part, path, self._rules.of(self._name, path))
+        step = PathStep(labelled, part, path, self._rules.of(self._name, path))
         if len(self) < OBJECTS and len(path) <= LONGEST:
             self[member] = step
         return step

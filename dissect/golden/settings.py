@@ -141,7 +141,7 @@ def read_settings(path: Path) -> CheckSettings | None:
         if path.name != "pyproject.toml" and content:
             raise UsageError(f"{path}: no table [check] in it, but {cut(', '.join(content), QUOTED)}")
         return None
-    reader = _Reader(path, ".".join(names))
+    reader = _SettingsReader(path, ".".join(names))
     return reader.settings(table)
 
 
@@ -149,7 +149,7 @@ Read = Callable[[str, Any], Any]
 """Reads a value, given the name of its key."""
 
 
-class _Reader:
+class _SettingsReader:
     """Reads a table and says what in it is wrong, where, and what was probably meant."""
 
     def __init__(self, path: Path, name: str) -> None:

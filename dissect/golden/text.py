@@ -182,14 +182,14 @@ class _Asked:
 
 def parsed(text: str, file: str) -> Transcript:
     """What a golden file says."""
-    return _Reader(text, file).transcript()
+    return _GoldenReader(text, file).transcript()
 
 
 class _Repeated(list[Any]):
     """The values of a field that came more than once."""
 
 
-class _Reader:
+class _GoldenReader:
     """Reads a golden file line by line."""
 
     def __init__(self, text: str, file: str) -> None:

@@ -52,7 +52,7 @@ class RepeatedFinding(NamedTuple):
     conversations: list[int]
 
 
-class Findings:
+class FindingGroups:
     """The findings of a run, those that say the same together; so many different ones as are worth reading."""
 
     KEPT = 10_000
@@ -146,7 +146,7 @@ def conversation_lines(summaries: Sequence[Outcome], columns: int, palette: Pale
 
 
 def page(
-    findings: Findings,
+    findings: FindingGroups,
     summaries: Sequence[Outcome],
     columns: int | None,
     palette: Palette,

@@ -53,7 +53,7 @@ def bytes_text(size: int | None) -> str:
     return "some bytes" if size is None else count(size, "byte")
 
 
-class _Place(NamedTuple):
+class _Origin(NamedTuple):
     """Where a conversation's lines say they come from, ready made for both directions."""
 
     client: str
@@ -109,7 +109,7 @@ class Lines:
         self.pair_width = 0
         self.protocol_width = 0
         self.time_width = {"r": 10, "d": 10, "dd": 10, "e": 20}.get(times, 26)
-        self._places: dict[int | None, _Place] = {}
+        self._places: dict[int | None, _Origin] = {}
         self._names: dict[str, str] = {}
 
     def header(self) -> str:
@@ -254,7 +254,7 @@ class Lines:
         """The time, with a mark or a space behind it."""
         return f"{self.clock.text(record.time_ns, record.time):>10}{LATE if self._late and id(record) in self._late else ' '}"
 
-    def _place(self, record: Record) -> _Place:
+    def _place(self, record: Record) -> _Origin:
         """The conversation of `record`, its client first as far as that is known."""
         if len(self._places) >= REMEMBERED:
             self._places.clear()
@@ -275,10 +275,10 @@ class Lines:
         tail = f"{second}{' ' * (self.pair_width - size)}  {protocol:<{self.protocol_width}}"
         marks = self.palette.marks
         colour = marks[(record.conversation or 0) % len(marks)]
-        place = self._places[record.conversation] = _Place(first, client is not None, f"{head} > {tail}", f"{head} < {tail}", colour)
+        place = self._places[record.conversation] = _Origin(first, client is not None, f"{head} > {tail}", f"{head} < {tail}", colour)
         return place
 
-    def _introduction(self, record: Record, place: _Place) -> str:
+    def _introduction(self, record: Record, place: _Origin) -> str:
         client = place.client
         server = record.dst if record.src == client else record.src
         blank = " " * (self.number_width + self.time_width + 3)

@@ -139,7 +139,7 @@ class Datagram(msgspec.Struct):
         return start == 0 and end >= self.end
 
 
-class Packets:
+class CapturePackets:
     """The packets of a capture, which are overwritten one by one."""
 
     def __init__(
@@ -396,7 +396,7 @@ class Packets:
             after[at : at + 2] = ((stored - change) % 0xFFFF).to_bytes(2, "big")
 
 
-class Echoes(Packets):
+class Echoes(CapturePackets):
     """Pieces of secrets that stand elsewhere, overwritten in the same packets."""
 
     def __init__(self, file: mmap, ranges: Sequence[Range]) -> None:

@@ -27,7 +27,7 @@ from ..model import Gap, Message, Options, Span
 from ..protocols import PROTOCOLS
 from ..protocols.scrub_rules import ScrubRules, SensitivePart
 from .files import CaptureCopy, copied
-from .packets import ConversationEdits, Echoes, Edit, Edits, End, Packets, end_of
+from .packets import CapturePackets, ConversationEdits, Echoes, Edit, Edits, End, end_of
 from .proxy import ProxyReplacements
 from .replace import FILL, AddressReplacements, NameReplacements, prose
 from .sealed import TlsOverwriter, TlsSide
@@ -138,18 +138,20 @@ def _again(file: BinaryIO, name: str) -> CaptureReader:
     return open_capture(file, name=name)
 
 
-def _overwrite(memory: mmap, copy: CaptureCopy, reader: CaptureReader, plan: _Plan, conversations: Sequence[Conversation]) -> Packets:
+def _overwrite(
+    memory: mmap, copy: CaptureCopy, reader: CaptureReader, plan: _Plan, conversations: Sequence[Conversation]
+) -> CapturePackets:
     wanted = plan.wanted
     addresses = AddressReplacements() if wanted.addresses else None
     talks = plan.talks(conversations, addresses)
-    packets = Packets(memory, talks, wanted.anything, wanted.payloads, addresses)
+    packets = CapturePackets(memory, talks, wanted.anything, wanted.payloads, addresses)
     _pass(packets, copy, reader)
     if not wanted.anything:
         plan.done.foreign = packets.foreign
     return packets
 
 
-def _pass(packets: Packets, copy: CaptureCopy, reader: CaptureReader) -> None:
+def _pass(packets: CapturePackets, copy: CaptureCopy, reader: CaptureReader) -> None:
     """Overwrite what is to be, packet by packet."""
     for batch in reader.batches():
         for packet in batch:

@@ -677,9 +677,11 @@ def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) ->
     found = Reader.full
     monkeypatch.setattr(Reader, "full", lambda self, at: poison(found(self, at)))
     monkeypatch.setattr(
-        index.Records,
+        index.RecordIndex,
         "add",
-        lambda self, record, mark, name, text, *more, real=index.Records.add: real(self, record, mark, name + ACTIVE, ACTIVE + text, *more),
+        lambda self, record, mark, name, text, *more, real=index.RecordIndex.add: real(
+            self, record, mark, name + ACTIVE, ACTIVE + text, *more
+        ),
     )
 
     async def look(on: Browsing) -> None:
@@ -785,7 +787,7 @@ def test_packed_records_are_unpacked_as_they_were(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(index, "RECORDS", 4)
     kinds = set()
     for name in ("rabbitmq-stream/vhost_failure_405", "rabbitmq-stream/sasl_key_17_damaged", "seastar-rpc/basic", "iggy/seed-ids"):
-        records, added = index.Records(), []
+        records, added = index.RecordIndex(), []
         for record in streamdump.read(GOLDEN / f"{name}.pcap", exchanges=True):
             records.add(record, "*", "a name", "a text", record.number, True)  # type: ignore[arg-type]
             added.append(msgspec.structs.replace(record, fields={}) if type(record) is Message else record)

@@ -569,10 +569,10 @@ def test_captured_text_is_nothing_but_text() -> None:
     )
     found, _, _ = diagnosed(capture(one))
     assert "{0}%s" in found[0].cause
-    from streamdump.render.findings import Findings, page
+    from streamdump.render.findings import FindingGroups, page
     from streamdump.render.terminal import PLAIN
 
-    findings = Findings()
+    findings = FindingGroups()
     findings.add(found)
     shown = page(findings, (), 80, PLAIN, Clock())
     assert shown.replace("\n", "").isprintable()
@@ -580,13 +580,13 @@ def test_captured_text_is_nothing_but_text() -> None:
 
 
 def test_of_very_many_conversations_the_worst_are_listed() -> None:
-    from streamdump.render.findings import LISTED, Findings, page
+    from streamdump.render.findings import LISTED, FindingGroups, page
     from streamdump.render.terminal import PLAIN
 
     many = [Connection(turn * MS, 30000 + turn).open().fin(0) for turn in range(LISTED + 5)]
     many.append(refused(SECOND, 29000))
     _, summaries, _ = diagnosed(capture(*many))
-    lines = page(Findings(), summaries, 80, PLAIN, Clock()).splitlines()
+    lines = page(FindingGroups(), summaries, 80, PLAIN, Clock()).splitlines()
     assert len(lines) == LISTED + 1
     assert "192.0.2.1:29000" in lines[-2]
     assert lines[-1] == "  and 6 more; streamdump conversations has them all"

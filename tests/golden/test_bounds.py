@@ -17,7 +17,7 @@ from streamdump.errors import UsageError
 from streamdump.golden import align, normalise, report
 from streamdump.golden.compare import OLD_CAPTURE, DiffReporter, _Keys, _Pair, _Same, differences
 from streamdump.golden.model import GoldenConversation, Line, Total, Transcript
-from streamdump.golden.normalise import _ENDPOINT, PATH, IdNames, Normaliser, _Into, _Place
+from streamdump.golden.normalise import _ENDPOINT, PATH, IdNames, Normaliser, _Into, _OpenConversation
 from streamdump.golden.settings import INSTRUCTIONS, CheckSettings, read_settings
 from streamdump.golden.text import parsed, written
 from streamdump.golden.values import Alias, ValueSet
@@ -159,7 +159,7 @@ def test_where_the_bound_is_reached_it_is_said(monkeypatch: pytest.MonkeyPatch, 
 
 def test_values_of_a_flow_are_found_at_once() -> None:
     def take(count: int) -> None:
-        place, flow = _Place(said([]), "", ""), Total(0, "Credit", "", "list")
+        place, flow = _OpenConversation(said([]), "", ""), Total(0, "Credit", "", "list")
         for credit in range(count):
             place.several(flow, {"credit": credit, "ids": [credit, True], "other": {}})
 
@@ -176,7 +176,7 @@ def test_digits_are_no_address_however_many() -> None:
 def filled(value: Any) -> dict[str, Any]:
     """The fields of a message with these, by path."""
     normaliser, fields = Normaliser(CheckSettings()), dict[str, Any]()
-    normaliser._fill(_Into(_Place(said([]), "", ""), normaliser.rules("mewbase"), "PUB", fields, {}), value)
+    normaliser._fill(_Into(_OpenConversation(said([]), "", ""), normaliser.rules("mewbase"), "PUB", fields, {}), value)
     return fields
 
 

@@ -19,7 +19,7 @@ from streamdump.inspector import Inspector
 from streamdump.latency.records import IntervalRow, Times
 from streamdump.model import Ending, Finding, Options
 from streamdump.protocols import PROTOCOLS
-from streamdump.render.findings import Findings
+from streamdump.render.findings import FindingGroups
 from streamdump.render.html.charts import series
 from streamdump.render.html.page import check_page
 from streamdump.render.html.reports import diagnosis
@@ -160,7 +160,7 @@ def test_of_what_cannot_be_read_there_is_neither_page_nor_praise(command: str, t
 
 
 def test_captured_text_is_text_only() -> None:
-    found, summaries = Findings(), [Outcome(3, 0, HOSTILE, HOSTILE, True, None, HOSTILE, HOSTILE, HOSTILE, 1, "error", HOSTILE)]
+    found, summaries = FindingGroups(), [Outcome(3, 0, HOSTILE, HOSTILE, True, None, HOSTILE, HOSTILE, HOSTILE, 1, "error", HOSTILE)]
     found.add([Finding(1, 1, "", 0, 3, HOSTILE, "b", None, None, HOSTILE, "error", HOSTILE, HOSTILE, [1], [2])])
     ladders = SequenceDiagrams({"iggy": lambda message: HOSTILE})
     ladders.add([Ending(1, 1, "", 0, 3, HOSTILE, "b", "client", "iggy", HOSTILE, None, 0, 0)])  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def test_what_cannot_be_written_is_told_before_a_packet_is_read(tmp_path: Path, 
 @pytest.mark.witness
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
 def test_a_browser_runs_its_script_and_no_other(tmp_path: Path) -> None:
-    found = Findings()
+    found = FindingGroups()
     leak = "<img src=http://leak.invalid/a><script src=http://leak.invalid/b></script>"
     found.add([Finding(1, 1, "", 0, 3, leak, "b", None, None, leak, "error", leak, leak, [1], [2])])
     page, net = tmp_path / "report.html", tmp_path / "net.json"

@@ -26,7 +26,7 @@ NOTHING = redacted(0)
 """A secret of no bytes."""
 
 
-class Plan(NamedTuple):
+class DecodePlan(NamedTuple):
     """How the frames of a table are decoded in a layout: what reads them where they are plain, None where they have to be walked; what is
     checked, and whether a checksum in the header is, too; and whether what a frame says decides its name, its id or its outcome, or lets
     the client in."""
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 
 
 @cache
-def _plans(style: Style, detail: bool) -> dict[tuple[CommandTable, str, bool], Plan]:
+def _plans(style: Style, detail: bool) -> dict[tuple[CommandTable, str, bool], DecodePlan]:
     """By table, layout and whether the client sends it; filled by those who need one."""
     return {}
 
@@ -62,13 +62,13 @@ class FrameDecoder:
         self.detail = options.detail
         self.plans = _plans(self.style, self.detail)
 
-    def _plan(self, table: CommandTable, layout: str, asks: bool) -> Plan:
+    def _plan(self, table: CommandTable, layout: str, asks: bool) -> DecodePlan:
         """Made once for all conversations."""
         # of an error, or the answer to a request that was not seen, nothing is hidden where it is whole
         walked = self.detail or (table.code is None and (asks or table.long))
         return self.plans.setdefault(
             (table, layout, asks),
-            Plan(
+            DecodePlan(
                 None if walked else table.reader(self.style),
                 checks(table.code, layout, asks),
                 asks and table.long and layout != "V1",

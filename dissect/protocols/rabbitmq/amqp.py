@@ -133,7 +133,7 @@ def read(
     `notes` collects anomalies; without it, text that is not UTF-8 raises `NotAmqp`.
     """
     sections: list[dict[str, Any]] = []
-    reader = _Reader(data, render, values, spans, notes)
+    reader = _ValueReader(data, render, values, spans, notes)
     try:
         while at < end:
             if not values.spend():
@@ -149,7 +149,7 @@ def read(
     return sections
 
 
-def _section(reader: _Reader, at: int, end: int, index: int, depth: int) -> tuple[dict[str, Any], int]:
+def _section(reader: _ValueReader, at: int, end: int, index: int, depth: int) -> tuple[dict[str, Any], int]:
     data, spans = reader.data, reader.spans
     if data[at]:
         raise NotAmqp("a section begins with another byte than 0")
@@ -189,7 +189,7 @@ def _section(reader: _Reader, at: int, end: int, index: int, depth: int) -> tupl
     return {"section": name, "value": value}, at
 
 
-class _Reader:
+class _ValueReader:
     """Reads the values of a message, one `section` at a time; `symbol_keys`: the keys of its outermost map are declared as symbols.
 
     Once `stopped` holds a reason, every method returns the values decoded so far, which end where the next one would begin.

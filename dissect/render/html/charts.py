@@ -23,7 +23,7 @@ class Tick(NamedTuple):
     text: str
 
 
-class Bar(NamedTuple):
+class HistogramBar(NamedTuple):
     """How many durations there were of about one size."""
 
     x: float
@@ -36,7 +36,7 @@ class Bar(NamedTuple):
 class Distribution(NamedTuple):
     """Bars over a logarithmic axis of time."""
 
-    bars: list[Bar]
+    bars: list[HistogramBar]
     ticks: list[Tick]
     most: int
     """Of the highest bar."""
@@ -66,7 +66,7 @@ def distribution(buckets: Sequence[Bucket]) -> Distribution | None:
     for left, right, one in places:
         tall = max(2.0, HEIGHT * one.count / most)
         title = f"{duration_text(one.low or 0)} to {duration_text(one.high or 0)}: {one.count:,}"
-        bars.append(Bar((left - low) * scale, max(1.5, (right - left) * scale - 1), HEIGHT - tall, tall, title))
+        bars.append(HistogramBar((left - low) * scale, max(1.5, (right - left) * scale - 1), HEIGHT - tall, tall, title))
     return Distribution(bars, _powers(low, max(high, low + 1), scale), most)
 
 

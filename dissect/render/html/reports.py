@@ -11,7 +11,7 @@ from ...latency.records import IntervalRow, LatencyRow
 from ...latency.rows import interval_rows, rows
 from ...units import count, duration_text
 from ..clock import utc
-from ..findings import NO_FILES, Files, Findings, place_of
+from ..findings import NO_FILES, Files, FindingGroups, place_of
 from ..latency import QUANTILES, quantiles_of, reasons_of
 from ..stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
 from .charts import chart, distribution, series
@@ -32,7 +32,7 @@ LACKS = ("refused", "faults", "gaps", "gap_bytes")
 def diagnosis(
     title: str,
     about: Sequence[str],
-    findings: Findings,
+    findings: FindingGroups,
     summaries: Sequence[Outcome],
     diagrams: SequenceDiagrams,
     files: Files = NO_FILES,
