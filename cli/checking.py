@@ -21,7 +21,8 @@ from streamdump.golden.check import SUFFIX, Checked, Source, Tasks, capture_sour
 from streamdump.golden.settings import ONLY, CheckSettings, field_name, read_settings, settings_for
 from streamdump.options import Options
 from streamdump.render.jsonl import encode
-from streamdump.render.terminal import Palette, count, visible
+from streamdump.render.terminal import Palette, visible
+from streamdump.units import count
 
 from .exits import ExitCode
 from .options import one_of

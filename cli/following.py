@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from streamdump.errors import UsageError
-from streamdump.render.terminal import count
+from streamdump.units import count
 
 from .exits import ExitCode
 from .output import say

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
-from streamdump.render.terminal import count, those
-from streamdump.units import duration_text
+from streamdump.render.terminal import those
+from streamdump.units import count, duration_text
 
 from .exits import ExitCode
 from .options import JOINS, OPERATORS, WHEN, one_of

@@ -14,7 +14,7 @@ from streamdump.capture.selection import PacketSelection, Spot, copy
 from streamdump.capture.write import PcapngWriter, check, is_input
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import END, Exchange, Finding, Message
-from streamdump.render.terminal import count
+from streamdump.units import count
 
 from .output import say
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .capture.files import CaptureReader
 from .capture.link import LinkParser, SeparateFiles
-from .capture.merge import merge
+from .capture.merge import PacketSource, merge
 from .capture.selection import ConversationSpan
 from .conversation.endings import patience_ns
 from .conversation.run_state import EVERY, AcknowledgedPairs
@@ -38,12 +38,10 @@ AGE_NS = 500_000_000
 """How often `age` works, in capture time."""
 
 
-class PacketSource(Protocol):
-    """A source of packets: a file, a pipe or an interface."""
+class NamedSource(PacketSource, Protocol):
+    """A file, a pipe or an interface."""
 
     name: str
-
-    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]: ...
 
 
 class Inspector:
@@ -51,7 +49,7 @@ class Inspector:
 
     def __init__(
         self,
-        inputs: Sequence[PacketSource],
+        inputs: Sequence[NamedSource],
         options: Options | None = None,
         rows: int | None = None,
         *,

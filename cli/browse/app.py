@@ -8,7 +8,8 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from streamdump.render.clock import Clock
-from streamdump.render.terminal import count, visible
+from streamdump.render.terminal import visible
+from streamdump.units import count
 
 from . import saving
 from .asking import Asking

@@ -13,7 +13,8 @@ from streamdump.capture.blocks import explain
 from streamdump.capture.write import PcapngWriter, check, is_input
 from streamdump.errors import UsageError
 from streamdump.model import Exchange, Message, Pair
-from streamdump.render.terminal import PLAIN, count, visible
+from streamdump.render.terminal import PLAIN, visible
+from streamdump.units import count
 
 from .places import Messages, Place
 from .reading import Reader, View

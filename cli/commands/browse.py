@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 from streamdump.errors import Report, UsageError, describe_exception
 from streamdump.options import Options
-from streamdump.render.terminal import count
+from streamdump.units import count
 
 from ..live import LiveOptions, run_of
 from ..options import Colour, Files, ReadFiles, TimeForm, Where, check_clock, inputs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamdump.options import Options
-from streamdump.render.terminal import count
+from streamdump.units import count
 
 from ..exits import ExitCode
 from ..live import LiveOptions, LiveRun, run_of

@@ -9,7 +9,7 @@ import typer
 
 from streamdump.errors import UsageError
 from streamdump.options import Options
-from streamdump.render.terminal import count
+from streamdump.units import count
 
 from ..keys import key_logs
 from ..options import Colour, Json

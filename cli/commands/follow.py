@@ -11,8 +11,8 @@ import typer
 
 from streamdump.errors import UsageError, refuse
 from streamdump.options import SETTINGS, Options
-from streamdump.render.terminal import PLAIN, count, those
-from streamdump.units import duration_text
+from streamdump.render.terminal import PLAIN, those
+from streamdump.units import count, duration_text
 
 from ..exits import ExitCode
 from ..live import LiveOptions, LiveRun, run_of

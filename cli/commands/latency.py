@@ -11,8 +11,7 @@ import typer
 
 from streamdump.errors import Report, describe_exception, refuse
 from streamdump.options import Options
-from streamdump.render.terminal import count
-from streamdump.units import duration_text
+from streamdump.units import count, duration_text
 
 from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import LIMITS as LIMITS_PANEL

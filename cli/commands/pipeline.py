@@ -19,8 +19,7 @@ import typer
 
 from streamdump.errors import UsageError, refuse
 from streamdump.options import Options, members
-from streamdump.render.terminal import count
-from streamdump.units import duration_text
+from streamdump.units import count, duration_text
 
 from .. import following
 from ..exits import ExitCode

@@ -9,7 +9,8 @@ import typer
 
 from streamdump.errors import UsageError
 from streamdump.options import Options
-from streamdump.render.terminal import count, those
+from streamdump.render.terminal import those
+from streamdump.units import count
 
 from ..exits import ExitCode
 from ..output import say

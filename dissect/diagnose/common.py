@@ -10,6 +10,7 @@ from . import tcp, tls
 from .rules import (
     ANY,
     CLOSED,
+    CLOSED_ADVICE,
     CLOSED_BEFORE,
     ENDED,
     ERROR,
@@ -419,7 +420,7 @@ COMMON: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         _closed_by_server,
-        "Check the server's log: an operator closed the connection, or the server was stopped.",
+        CLOSED_ADVICE,
         SPOKEN | ENDED,
     ),
     Rule(

@@ -18,6 +18,7 @@ from ..units import duration_text
 from .rules import (
     ANY,
     CLOSED,
+    CLOSED_ADVICE,
     ENDED,
     ERROR,
     LEFT_NS,
@@ -608,7 +609,7 @@ RULES: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         _ended,
-        "Check the server's log: an operator closed the connection, or the server was stopped.",
+        CLOSED_ADVICE,
         ENDED,
     ),
     Rule(

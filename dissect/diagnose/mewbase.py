@@ -18,6 +18,7 @@ from ..units import count, duration_text
 from .rules import (
     ANY,
     CLOSED,
+    CLOSED_ADVICE,
     ENDED,
     ERROR,
     GAP,
@@ -529,7 +530,7 @@ RULES: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         _ended,
-        "Check the server's log: an operator closed the connection, or the server was stopped.",
+        CLOSED_ADVICE,
         ENDED | SPOKEN,
     ),
 )

@@ -64,6 +64,9 @@ LEFT_NS = 60_000_000_000
 REFUSED_ADVICE = "Check the request named as evidence."
 """What to do about a refusal of which nothing more is known."""
 
+CLOSED_ADVICE = "Check the server's log: an operator closed the connection, or the server was stopped."
+"""What to do if the server closed the connection without a reason that the capture shows."""
+
 SILENT_ADVICE = "Check the log of the silent side at the time of the last packet named."
 
 

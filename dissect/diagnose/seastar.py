@@ -20,6 +20,7 @@ from ..units import count, duration_text
 from .rules import (
     ANY,
     CLOSED,
+    CLOSED_ADVICE,
     ENDED,
     ERROR,
     EXCHANGE,
@@ -381,7 +382,7 @@ RULES: tuple[Rule, ...] = (
         NOTE,
         CLOSED,
         _closed_by_server,
-        "Check the server's log: an operator closed the connection, or the server was stopped.",
+        CLOSED_ADVICE,
         ENDED | SPOKEN,
     ),
 )

@@ -52,10 +52,9 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise UsageError(f"{name} is True or False, not {value!r}")
         if isinstance(DEFAULTS[name], int) and (not isinstance(value, int) or value < 0):
             raise UsageError(f"{name} is a number, 0 or more, not {value!r}")
-    known = {protocol.name for protocol in PROTOCOLS}
     for _, protocol, _ in options.get("decode_as", ()):
-        if protocol not in known:
-            raise UsageError(f"decode_as: there is no protocol {protocol}; there are {', '.join(sorted(known))}")
+        if protocol not in BY_NAME:
+            raise UsageError(f"decode_as: there is no protocol {protocol}; there are {', '.join(sorted(BY_NAME))}")
 
 
 def server_ports(ports: tuple[int, int], client: int | None) -> tuple[int, int]:

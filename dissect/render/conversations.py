@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..model import ConversationRow
+from ..units import count
 from .summary import bytes_text
-from .terminal import Palette, count, cut, pad, those, visible, width, wrapped
+from .terminal import Palette, cut, pad, those, visible, width, wrapped
 
 _HEADINGS = (
     "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order conflicts limits ended"

@@ -12,8 +12,8 @@ import msgspec
 from ..conversation.conversation import Conversation, how
 from ..inspector import Inspector
 from ..model import Message, Record
-from ..units import duration_text
-from .terminal import count, cut, visible
+from ..units import count, duration_text
+from .terminal import cut, visible
 
 if TYPE_CHECKING:
     from rich.table import Table

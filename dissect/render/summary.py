@@ -13,9 +13,9 @@ from typing import NamedTuple
 from ..model import Ending, Exchange, Finding, Gap, Message, Record
 from ..protocols import ByProtocol
 from ..tcp.signs import SentAgain
-from ..units import duration_text
+from ..units import count, duration_text
 from .clock import LATE, Clock, ReleaseOrder, Times
-from .terminal import PLAIN, Palette, count, cut, visible, width, wrapped
+from .terminal import PLAIN, Palette, cut, visible, width, wrapped
 
 Info = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]

@@ -7,8 +7,6 @@ from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import category, east_asian_width
 
-from ..units import count as count
-
 
 class Palette(NamedTuple):
     """Codes put around text; all of them empty where there is no colour."""

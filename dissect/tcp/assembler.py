@@ -416,6 +416,11 @@ class ByteStream:
         self.sent = max(self.sent, position)
         self.count.first = (self.base + position) & MASK
 
+    def count_wrong(self) -> None:
+        """Count a wrong checksum; several that outnumber the right ones show that the sender offloads them."""
+        self.wrong += 1
+        self.unchecked = self.wrong >= OFFLOADED and self.wrong > self.right
+
     def emit(self, data: bytes, order: int, number: int, file: int, time_ns: int) -> None:
         """Release the next bytes."""
         if self.known < FIXED:
@@ -753,8 +758,7 @@ class TcpStream(ConversationCounts):
             if right:
                 own.right += 1
             else:
-                own.wrong += 1
-                own.unchecked = own.wrong >= OFFLOADED
+                own.count_wrong()
         count.bytes += wire
         count.stream += wire
         at = own.next
@@ -1320,8 +1324,7 @@ def _is_damaged(own: ByteStream, other: ByteStream, segment: Segment) -> bool:
     if is_right(segment):
         own.right += 1
         return False
-    own.wrong += 1
-    own.unchecked = own.wrong >= OFFLOADED and own.wrong > own.right
+    own.count_wrong()
     return not syn and own.right > 2 * own.wrong - 2 and other.count.packets > 0 and len(own.held) < MAX_DAMAGED
 
 
