@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -82,8 +82,18 @@ class _Results(msgspec.Struct):
     """The same for the bytes behind a loss in the first frames."""
 
 
-_cached_looks: dict[tuple[Any, ...], tuple[Verdict | None, int, _Results, tuple[Protocol, ...]]] = {}
-"""By the checked bytes: the verdict, its cost, the results after it, and the protocols."""
+class _CachedLook(NamedTuple):
+    verdict: Verdict | None
+    effort: int
+    """Its cost."""
+    results: _Results | None
+    """What it left for later ones; None if there is a verdict, after which none follows."""
+    protocols: tuple[Protocol, ...]
+    """The protocols it asked."""
+
+
+_cached_looks: dict[tuple[Any, ...], _CachedLook] = {}
+"""By the checked bytes."""
 
 
 class Suspicion(msgspec.Struct):
@@ -271,17 +281,17 @@ class Detector:
         parts = tuple([(item.side, item.position, item.data if isinstance(item, SideData) else item.size) for item in self.items])
         one, two = self.ports
         key = (final, self.from_start, self.packets, one if one in PORTS else 0, two if two in PORTS else 0, parts)
-        remembered = _cached_looks.get(key)
-        if remembered is not None and remembered[3] is PROTOCOLS:
-            verdict, effort, results, _ = remembered
+        cached = _cached_looks.get(key)
+        if cached is not None and cached.protocols is PROTOCOLS:
             if self._seen is None:
-                self.effort += effort
-                self._results = results
+                self.effort += cached.effort
+                self._results = cached.results
             else:
-                self._seen.work_budget.spend(effort)
-                self._seen.results = deepcopy(results)
-            return verdict
-        work_budget = self._begin().work_budget
+                self._seen.work_budget.spend(cached.effort)
+                self._seen.results = deepcopy(cached.results) or _Results()
+            return cached.verdict
+        seen = self._begin()
+        work_budget = seen.work_budget
         before = work_budget.left
         verdict = self._look_now(final)
         effort = before - work_budget.left
@@ -289,7 +299,7 @@ class Detector:
         if work_budget.left > effort:
             if len(_cached_looks) >= MAX_CACHED:
                 _cached_looks.clear()
-            _cached_looks[key] = verdict, effort, deepcopy(self._begin().results), PROTOCOLS
+            _cached_looks[key] = _CachedLook(verdict, effort, deepcopy(seen.results) if verdict is None else None, PROTOCOLS)
         return verdict
 
     def _begin(self) -> _Seen:
