@@ -421,13 +421,13 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     """Return the parts of the closing line, and the command that shows more; `lost`: further counts of packets."""
     from streamdump.protocols import BY_NAME
 
-    counters, told = inspector.counters, deepcopy(inspector.forgotten)
+    counters, ended = inspector.counters, deepcopy(inspector.forgotten)
     # Connections without data matter only on ports named by `-d`
     for rows in inspector.each_rows(related=False):
         for row in rows:
-            told.add(row)
-    names, hints = told.unread, dict[str, str | None]()
-    for row in told.examples.values():
+            ended.add(row)
+    names, hints = ended.unread, dict[str, str | None]()
+    for row in ended.examples.values():
         hint = None if row.protocol is None else BY_NAME[row.protocol].loaded.hint
         if row.protocol is not None and hint is not None and hints.get(row.protocol) is None:
             hints[row.protocol] = _hint(inspector, hint, row)
@@ -439,7 +439,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         said[0] += f" ({inspector.forgotten.conversations:,} forgotten)"
     if stopped:
         said[0] += f", {stopped}"
-    trouble = _trouble(inspector, told.limit_hits)
+    trouble = _trouble(inspector, ended.limit_hits)
     if counters.by_server:
         said[0] += f", {counters.by_server:,} ended by the server"
     if trouble:
@@ -447,7 +447,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     unread = _unread(names)
     if unread:
         said.append(unread)
-        said += _by_hand(told.ports)
+        said += _by_hand(ended.ports)
     said += _refused(inspector.run.refused)
     said += _about_keys(inspector, names)
     said += _skipped_packets(inspector.link.counters)
@@ -561,13 +561,13 @@ def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
         return ["--keylog FILE decrypts TLS"] if "TLS" in names else []
     missing = "TLS, keys missing" in names
     empty = keys.named and missing and not (keys or keys.errors or keys.damaged)
-    told = those(
+    notices = those(
         (keys.damaged, f"{count(keys.damaged, 'line')} of the key log not understood"),
         (empty, "the key log contains no secrets"),
         (keys.rsa and missing, f"{count(keys.rsa, 'line')} with RSA premaster secrets ignored: log CLIENT_RANDOM lines instead"),
         (keys.dropped, f"{count(keys.dropped, 'session')} of the key log dropped in favour of newer ones"),
     )
-    return [*keys.errors, *told]
+    return [*keys.errors, *notices]
 
 
 def _skipped_packets(counters: PacketCounters) -> list[str]:

@@ -87,9 +87,9 @@ class Browser(Asking):
         if isinstance(place, Findings):
             found = place.rows[at]
             inside = Messages(self.reader, found.conversation)
-            there, told = inside.place_of(found)
+            there, notice = inside.place_of(found)
             self.go(inside, there)
-            self.say(*told)
+            self.say(*notice)
         elif isinstance(place, Conversations):
             self.go(Messages(self.reader, place.rows[at].conversation))
         elif isinstance(place, Messages):

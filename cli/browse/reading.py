@@ -120,8 +120,8 @@ class Reader:
     def trouble(self) -> str:
         """What could not be read, as far as that is known."""
         errors = [*self.run.errors, *self.run.inspector.errors] if isinstance(self.run, FileRun) else [self.run.error]
-        told = [*self.warned, *[str(one).removeprefix(f"{(one.file or '').rpartition('/')[0]}/") for one in errors if one is not None]]
-        return f"! {told[0]}{f' (and {len(told) - 1} more, listed at the end)' if len(told) > 1 else ''}" if told else ""
+        lines = [*self.warned, *[str(one).removeprefix(f"{(one.file or '').rpartition('/')[0]}/") for one in errors if one is not None]]
+        return f"! {lines[0]}{f' (and {len(lines) - 1} more, listed at the end)' if len(lines) > 1 else ''}" if lines else ""
 
     def answer(self, index: int) -> int | None:
         """The index of the request of a response, or of the response to a request, if it is near."""

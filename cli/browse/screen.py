@@ -208,8 +208,8 @@ class Screen(App[None]):
         try:
             then = work()
         except Exception as error:
-            told = str(error) if isinstance(error, StreamdumpError) else f"internal error: {describe_exception(error)}"
-            then = partial(self.say, told)
+            text = str(error) if isinstance(error, StreamdumpError) else f"internal error: {describe_exception(error)}"
+            then = partial(self.say, text)
         # Whoever waited for that might wait for ever, as all may have ended meanwhile
         self.call_later(then)
 

@@ -228,7 +228,7 @@ def proxy_unexpected(context: ConversationContext, closed: Closed) -> FindingDra
         return None
     answered = closed.bytes[1 - client]
     if (answered and not closed.ours) or (closed.by == client and closed.bytes[client] == len(proxy.raw)):
-        # Of other protocols an answer cannot be told; a balancer that only looks whether the server is there says nothing else
+        # Answers of other protocols are not recognised; a health check of a load balancer sends nothing else
         return None
     what = f"an answer in {closed.verdict.protocol or closed.expected}" if answered else "an answer"
     if closed.by == 1 - client:

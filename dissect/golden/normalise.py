@@ -26,7 +26,7 @@ _NUMERALS = re.compile(r"0x[0-9a-f]{5,}|[0-9]{9,}")
 _BORDER = re.compile(r'"[^"]*(?:"|$)|([.\[])')
 _INDEX = re.compile(r"\[[0-9]+\]")
 
-PATH, BARE = 320, 1_000
+MAX_PATH, MAX_PATTERN = 320, 1_000
 """Characters that the path to an object has in the paths of what is in it, and without numbers in what rules are looked up by; names
 in documents of users may be long, and each stands before all that it holds."""
 
@@ -297,8 +297,8 @@ class Normaliser:
         fields, left_out = into.fields, into.left_out
         if not members and path:
             fields[path] = {}
-        if len(path) > PATH or len(pattern) > BARE:
-            path, pattern = _abridged(path, PATH), _abridged(pattern, BARE)
+        if len(path) > MAX_PATH or len(pattern) > MAX_PATTERN:
+            path, pattern = _abridged(path, MAX_PATH), _abridged(pattern, MAX_PATTERN)
         if len(fields) + len(members) > FIELDS or len(path) * len(members) > NAMES:
             raise self._excess(into.name)
         steps = into.rules.steps(into.name, pattern, keyed)
@@ -339,7 +339,7 @@ class Normaliser:
         elif (entries := _entries(value)) is not None:
             self._fill(into, entries, path, pattern, True)
         else:
-            path = _abridged(path, PATH)
+            path = _abridged(path, MAX_PATH)
             if len(into.fields) + len(value) > FIELDS or len(path) * len(value) > NAMES:
                 raise self._excess(into.name)
             for index, one in enumerate(value):

@@ -21,7 +21,7 @@ SAID = 120
 """Characters of what a message says in a diagram for a report."""
 
 DRAWN = 50_000
-"""Characters of a diagram from which on Mermaid refuses it, unless it is told otherwise."""
+"""Characters of a diagram from which on Mermaid refuses it, unless it is configured otherwise."""
 
 
 class FollowLines(Lines):
@@ -48,7 +48,7 @@ class FollowLines(Lines):
                 self._client = record.src if sender == "client" else record.dst
             passed = None if self._before is None or not record.time_ns else record.time_ns - self._before
             if type(record) is Ending and passed is not None and passed < 0:
-                # What became of requests is told before it, with the time at which that was certain
+                # What became of requests is shown before it, with the time at which that was certain
                 passed = record.quiet_ns
             if passed is not None and (passed >= 0 or type(record) is not Ending):
                 self._since[id(record)] = passed

@@ -143,7 +143,7 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
 
 
 class _Line(NamedTuple):
-    """What is told of one group, as text."""
+    """The values of one group, as text."""
 
     label: Sequence[str]
     counts: Sequence[str]

@@ -140,7 +140,7 @@ def _type(found: RegisteredField) -> str:
 
 
 def _match(layout: Layout) -> tuple[dict[str, int], Sequence[Entry]]:
-    """The numbers by which a frame is told to have this layout, and the fields up to the last of them."""
+    """The numbers that identify a frame of this layout, and the fields up to the last of them."""
     found: dict[str, int] = {}
     depth = 0
     for index, entry in enumerate(layout.fields):

@@ -15,7 +15,7 @@ from .lua import TypeWriter, quoted, table
 COMPUTED: Mapping[int, str] = {id(VERSIONS): "packed_version", id(frames.OK): "status_name"} | {
     id(statuses(layout)): "status_name" for layout in LAYOUTS
 }
-"""Labels that the runtime finds: a version is told by its number, a status by the layout of the conversation."""
+"""Labels that the runtime finds: a version is identified by its number, a status by the layout of the conversation."""
 
 
 def iggy_tables(types: TypeWriter) -> Iterator[str]:

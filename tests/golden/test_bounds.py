@@ -17,7 +17,7 @@ from streamdump.errors import UsageError
 from streamdump.golden import align, normalise, report
 from streamdump.golden.compare import OLD_CAPTURE, DiffReporter, _Keys, _Pair, _Same, differences
 from streamdump.golden.model import GoldenConversation, Line, Total, Transcript
-from streamdump.golden.normalise import _ENDPOINT, PATH, IdNames, Normaliser, _Into, _OpenConversation
+from streamdump.golden.normalise import _ENDPOINT, MAX_PATH, IdNames, Normaliser, _Into, _OpenConversation
 from streamdump.golden.settings import INSTRUCTIONS, CheckSettings, read_settings
 from streamdump.golden.text import parsed, written
 from streamdump.golden.values import Alias, ValueSet
@@ -186,7 +186,7 @@ def test_a_long_path_is_not_written_before_each_field() -> None:
         inner = {f"{level}" * 400: inner}
     fields = filled({"event": inner})
     assert len(fields) == 1_000
-    assert sum(map(len, fields)) < 1_000 * (PATH + 10)
+    assert sum(map(len, fields)) < 1_000 * (MAX_PATH + 10)
     # Which object it is still counts, and the file reads back
     assert not fields.keys() & filled({"other": inner}).keys()
     text = written(Transcript([said([Line(0, "PUB", "request", None, fields)])]))

@@ -207,7 +207,7 @@ class Candidates:
         return any(may_be_token(data, start + at, end) for at in ((HEADER, HEADER + 4) if self.long[side] else (8,)))
 
     def hiding(self, frame: Frame, table: CommandTable, walked: Walked, login: bool) -> CommandTable | None:
-        """The table that hides the whole body of a frame which is not as its own says, where that may be a secret altogether;
+        """The table that hides the complete body of a frame which is not as its own says, where that may be a secret altogether;
         `login`: the client may not have been let in yet."""
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         long, layout = self.long[side], self.layout
@@ -219,7 +219,7 @@ class Candidates:
         )
         complete = body <= end and (damage is None or table.code is None or over)
         if table in frames.OTHERS or not (shifted or complete):
-            # It is hidden as a whole, or what there is of it is as it should be
+            # It is hidden completely, or what there is of it is as it should be
             return None
         flawed = walked.fault is not None or over
         if side == self.client:

@@ -208,7 +208,7 @@ class CommandTable:
         def read(data: bytes, start: int, end: int) -> dict[str, Any]:
             at = start + size
             if at > end:
-                raise ValueError("no whole header")
+                raise ValueError("no complete header")
             for body in bodies:
                 try:
                     fields = body(data, at, end)

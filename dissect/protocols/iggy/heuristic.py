@@ -58,7 +58,7 @@ class _Requests(NamedTuple):
     weight: int
     codes: tuple[int, ...]
     layouts: tuple[str, ...]
-    told: str = "to the last byte"
+    extent: str = "to the last byte"
     bad: int = 0
     ends: bool = False
     alone: bool = False
@@ -105,8 +105,8 @@ def _long(view: DetectionView, client: int) -> Verdict | None:
         # A snap length cuts each header; where the sizes lead from one to the next, and both sides agree, it takes no more of them
         cut = [_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides]
         if min(cut) and max(cut) >= LED:
-            told = f"{cut[0]} headers of 256 bytes of the client and {cut[1]} of the server, of which not all was captured"
-            return _says(0.95, client, told)
+            evidence = f"{cut[0]} headers of 256 bytes of the client and {cut[1]} of the server, of which not all was captured"
+            return _says(0.95, client, evidence)
     for side, kinds, who in sides:
         one = view.sides[side]
         if one.begins:
@@ -192,7 +192,7 @@ def _classic(view: DetectionView, client: int) -> Verdict | None:
     if requests.good < 2 and not begins and not view.ends():
         # What follows may be something else
         confidence = min(confidence, 0.85)
-    evidence = [f"{requests.good} of {len(requests.codes)} requests with a known code decode {requests.told}"]
+    evidence = [f"{requests.good} of {len(requests.codes)} requests with a known code decode {requests.extent}"]
     if answers:
         evidence.append(f"{answers} responses follow without a gap")
     return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)

@@ -13,7 +13,7 @@ from .layout_versions import RELEASES
 
 TEXT = """\
 No frame states its layout. streamdump keeps the layouts in which every frame of a conversation decodes with nothing left over;
-`conversations` lists those that could not be told apart. A message that they read differently waits for its layout (256 frames or
+`conversations` lists those that could not be distinguished. A message that they read differently waits for its layout (256 frames or
 1 MiB, then it is read as the one that a stated
 version speaks for, else the newest, and says so). Status codes were given out again, so they have names by layout. `-d
 tcp.port==N,iggy:L9` forces a layout.
@@ -112,9 +112,9 @@ def info(message: Message) -> str:
         failure = _failure(fields)
         if failure:
             return failure
-        told = _RESPONSES.get(message.name)
-        if told is not None and told[0] in fields:
-            return told[1](fields)
+        shown = _RESPONSES.get(message.name)
+        if shown is not None and shown[0] in fields:
+            return shown[1](fields)
     elif message.name in _REQUESTS and "stream_id" in fields:
         text = _REQUESTS[message.name](fields)
         if message.fault is not None and message.name == "send_messages" and _declared(fields) is None:
@@ -366,11 +366,11 @@ def _stats(fields: dict[str, Any]) -> str:
 
 def _nodes(fields: dict[str, Any]) -> str:
     nodes = fields["nodes"]
-    told = [
+    roles = [
         f"{_labelled(one, 'role')} {_plain(one.get('ip'))}:{_plain(one.get('tcp_port'))} {_labelled(one, 'status')}"
         for one in nodes[:SHOWN]
     ]
-    return "  ".join([f"cluster {fields.get('name')}", _count(len(nodes), "nodes"), *told])
+    return "  ".join([f"cluster {fields.get('name')}", _count(len(nodes), "nodes"), *roles])
 
 
 def _labelled(fields: dict[str, Any], name: str) -> str:

@@ -64,7 +64,7 @@ class FrameDecoder:
 
     def _plan(self, table: CommandTable, layout: str, asks: bool) -> DecodePlan:
         """Made once for all conversations."""
-        # of an error, or the answer to a request that was not seen, nothing is hidden where it is whole
+        # of an error, or the answer to a request that was not seen, nothing is hidden where it is complete
         walked = self.detail or (table.code is None and (asks or table.long))
         return self.plans.setdefault(
             (table, layout, asks),

@@ -160,7 +160,7 @@ class RequestQueue:
         """The latest packet with a response that nothing had asked for when it was handed on."""
 
     def lose_answers(self, size: int | None, order: int, long: bool | None) -> bool:
-        """So many bytes of the server (None: nobody knows) were lost before this packet; whether trust is regained when that is told."""
+        """Register lost bytes of the server (None: unknown) before this packet; return whether trust is regained when that is reported."""
         trust = self.trust
         certain = size is not None and not trust.unsure and self._skip_answers(size)
         trust.last_answer_loss = max(trust.last_answer_loss, order)

@@ -134,7 +134,7 @@ def sends(layouts: Iterable[str], data: bytes, start: int, end: int, work_budget
 
 
 def polled(data: bytes, at: int, end: int) -> bool:
-    """Whether a response with messages begins here that is never looked at as a whole: partition, offset and their count lead them."""
+    """Whether a response with messages begins here that is never read completely: partition, offset and their count lead them."""
     if end - at < 24:
         return False
     status, length, partition, _, count = _POLLED(data, at)

@@ -1,4 +1,4 @@
-"""mewbase: BSON frames over TCP, told apart by their `type`, paired by rID or queryID, in the oldest programs by order."""
+"""mewbase: BSON frames over TCP, distinguished by their `type`, paired by rID or queryID, in the oldest programs by order."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class MewbaseDissector(Dissector):
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
         self.shifts: list[Shift | None] = [None, None]
-        """How each side counts its lengths, once a frame told."""
+        """How each side counts its lengths, once a frame showed it."""
         self.read = [(-1, False), (-1, False)]
         """By side: where the document lies that was read last to see whether it is a frame, and whether it is."""
         self.dates = Dates(self.facts)
         self.order = RequestOrder(context.from_start, self.options.open_limit, self.dates)
         """The requests without rID."""
         self.results: dict[tuple[Any, ...], int] = {}
-        """Open queries whose number of results the server told (until November 2016): results still to come."""
+        """Open queries whose number of results the server stated (until November 2016): results still to come."""
         self.subscriptions: set[Any] | None = set() if context.from_start else None
         """What the server has given out; None when not all of it was seen."""
         self.streams = DeclaredStreams()

@@ -128,11 +128,11 @@ class EntryReader(SpanRecorder):
 
     def header(self, header: FixedHeader, data: bytes, at: int, end: int, into: dict[str, Any], depth: int) -> int:
         """Add the fields of a header to `into` and return where it ends. A fault names the first field that is cut off."""
-        whole = end - at >= header.size
-        values = header.unpack(data, at) if whole else header.unpack(data[at:end] + bytes(header.size), 0)
+        complete = end - at >= header.size
+        values = header.unpack(data, at) if complete else header.unpack(data[at:end] + bytes(header.size), 0)
         spans = self.spans
         for (name, size, code, labels), value in zip(header.fields, values, strict=True):
-            if not whole and end - at < size:
+            if not complete and end - at < size:
                 raise self.fail(name, at, f"needs {size} bytes, {max(0, end - at)} left")
             if code == "3s":
                 value = self.render(value)

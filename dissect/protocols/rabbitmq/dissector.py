@@ -505,7 +505,7 @@ of published messages is what the frame holds; a count that says otherwise is no
 
 From the client's SaslHandshake, or the beginning of what was captured, until the server accepts the client or either side sends Tune
 or Open, a frame of the client may hold a password, whatever it says it is. It shows its header, a mechanism and, where the data is
-whole, the user's name (`sasl_username`); properties and heartbeats are shown as they are. `--show-secrets` shows all."""
+complete, the user's name (`sasl_username`); properties and heartbeats are shown as they are. `--show-secrets` shows all."""
 
 PROTOCOL = LoadedProtocol(
     RabbitmqStreamDissector,
@@ -527,8 +527,8 @@ DRAFT = LoadedProtocol(
     probe_draft,
     info,
     (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
-    "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
-    "of Subscribe. Told from later versions by the version 0 in every frame.",
+    "Requests and responses have the same key and are distinguished by their sender; a successful Unsubscribe is answered with the key\n"
+    "of Subscribe. Distinguished from later versions by the version 0 in every frame.",
     ADDED,
     code=("response_code",),
     login=DRAFT_LANGUAGE.login_inside,

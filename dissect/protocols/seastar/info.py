@@ -10,8 +10,8 @@ from .layouts import NOT_MEASURED, OVER
 
 TEXT = """\
 The client sends one negotiation frame, the server answers with one or closes. What the server's holds is in force; that a connection is a
-stream is told by the client's alone. `negotiated` on the server's frame sums it up. Where the negotiation was not captured, the framing is
-inferred from frames that chain over segments, and each message says so; a stream is never guessed.
+stream is known from the client's alone. `negotiated` on the server's frame sums it up. Where the negotiation was not captured, the framing
+is inferred from frames that chain over segments, and each message says so; a stream is never guessed.
 
 Nothing on the wire tells a call that expects no answer from one whose answer is late or was dropped, and a server sends nothing when the
 timeout had passed: both end as unanswered, the latter with the reason that the deadline passed.
@@ -26,7 +26,7 @@ MAX_REQUESTS = 65_536
 
 
 class InfoWithVerb:
-    """Says messages as `info`, and of responses what was asked for, as far as it was told that before."""
+    """Describes messages as `info` does, and responses with what was asked for, if it got the request."""
 
     def __init__(self) -> None:
         self.verbs: dict[int, str] = {}

@@ -86,7 +86,7 @@ def more_behind(buffer: ReceiveBuffer) -> bool:
 
 
 def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) -> bool | None:
-    """Whether a side sends requests or responses behind its negotiation frame of `size` bytes, where that can be told."""
+    """Whether a side sends requests or responses behind its negotiation frame of `size` bytes, where that can be decided."""
     if buffer.have + buffer.queued - size < SHORTEST:
         return None
     buffer.work_budget.begin(buffer.have + buffer.queued, len(buffer.starts) + len(buffer.queue))

@@ -117,7 +117,7 @@ class Chart(NamedTuple):
 
 
 LINES = 6
-"""Courses that can be told apart."""
+"""Courses that can be distinguished."""
 
 
 def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], duration_ns: int) -> Chart | None:
