@@ -91,14 +91,16 @@ def tcp(path: str) -> int:
 
 def parse(path: str) -> int:
     """The engine up to pairing, which is switched off."""
-    from streamdump.pair.pairer import Pairer
+    # The module that has it in every checkout, and the names that its method had
+    from streamdump.conversation.conversation import Pairer
 
-    run: Any = Pairer.run
-    Pairer.run = lambda self, emitted: emitted  # type: ignore[method-assign]
+    name = "process" if hasattr(Pairer, "process") else "run"
+    process = getattr(Pairer, name)
+    setattr(Pairer, name, lambda self, emitted: emitted)
     try:
         return pair(path)
     finally:
-        Pairer.run = run  # type: ignore[method-assign]
+        setattr(Pairer, name, process)
 
 
 def pair(path: str) -> int:
