@@ -519,7 +519,8 @@ def _trouble(inspector: Inspector, limits: int) -> list[str]:
     return those(
         (counters.failures, count(counters.failures, "internal error")),
         (counters.gaps, f"{count(counters.gaps, 'gap')} ({missing} missing or skipped)"),
-        (counters.faults, f"{counters.faults:,} damaged"),
+        (counters.faults - counters.unreadable, f"{counters.faults - counters.unreadable:,} damaged"),
+        (counters.unreadable, f"{counters.unreadable:,} not readable (newer version)"),
         (counters.unanswered, f"{counters.unanswered:,} unanswered"),
         (counters.refused, f"{counters.refused:,} refused"),
         (counters.unconnected, f"{count(counters.unconnected, 'connection')} refused or never answered"),

@@ -62,6 +62,10 @@ class Limited(Fault, gc=False):
     """A fault that is not due to the bytes: a limit of streamdump was reached. Counted in `limit_hits`."""
 
 
+class Unreadable(Fault, gc=False):
+    """A fault that blames neither side: one of them states a version of the protocol that is newer than the known ones."""
+
+
 class Span(msgspec.Struct, gc=False):
     """One field and the byte range it came from.
 
@@ -260,6 +264,11 @@ class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
     limit_hits: int
     internal_error: str | None
     facts: dict[str, Any]
+
+    @property
+    def damaged(self) -> int:
+        """The messages with a fault that a newer version of the protocol does not explain."""
+        return self.faults - int(self.facts.get("not_readable", 0))
 
 
 class Verdict(msgspec.Struct, gc=False):

@@ -17,7 +17,7 @@ from ..protocols.buffer import Range
 from ..protocols.compare_rules import HandshakeProgress
 from ..protocols.parser import Parser, unread
 from ..protocols.protocol import Context, Tally
-from ..protocols.records import GAP, HANDED_ON, ORDER_KEY, SENDERS, Event, count_gap, rfc3339
+from ..protocols.records import GAP, HANDED_ON, ORDER_KEY, SENDERS, Event, count_fault, count_gap, rfc3339
 from ..tcp.assembler import LengthOnly, TcpStream
 from ..tls.manager import TlsState
 from . import endings
@@ -317,7 +317,7 @@ class Conversation:
                     if type(record) is Gap:
                         count_gap(tally, record, -1)
                     elif record.fault is not None:
-                        tally.faults -= 1
+                        count_fault(tally, record.fault, -1)
             ended = self.pairer.fail(made)
             self._settle(len(ended))
         if not self.tls.not_tls:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ..model import Exchange, Gap, Limited, Message
+from ..model import Exchange, Gap, Limited, Message, Unreadable
+from ..protocols.parser import UNKNOWN_LAYOUT
 from ..units import count, duration_text
 from . import tcp, tls
 from .rules import (
@@ -82,7 +83,7 @@ def _damaged(context: ConversationContext, message: Message) -> FindingDraft | N
     fault = message.fault
     if (
         fault is None
-        or isinstance(fault, Limited)
+        or isinstance(fault, Limited | Unreadable)
         or any(word in fault.reason for word in MISSING)
         or not context.opening_seen
         or context.orphans is None
@@ -98,6 +99,19 @@ def _damaged(context: ConversationContext, message: Message) -> FindingDraft | N
     return FindingDraft(cause, key=(message.name, fault.field))
 
 
+def _unreadable(context: ConversationContext, message: Message) -> FindingDraft | None:
+    """Once for each conversation: the first of these messages says which side states a newer version."""
+    fault = message.fault
+    if type(fault) is not Unreadable or not fault.reason.startswith(UNKNOWN_LAYOUT):
+        return None
+    context.newer = fault.reason.removeprefix(f"{UNKNOWN_LAYOUT} (").partition("): ")[0]
+    return _newer_layout(context, f"{message.name} from the {message.sender or 'sender'} is")
+
+
+def _newer_layout(context: ConversationContext, what: str) -> FindingDraft:
+    return FindingDraft(f"{what} {UNKNOWN_LAYOUT} ({context.newer})", None, None, NOTE, _NEWER, "not readable", rule="not-readable")
+
+
 def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
     known, context.orphans = context.orphans is not None, None
     context.lossy = context.lossy or gap.reason != "cut"
@@ -107,12 +121,15 @@ def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
     if gap.size is not None and gap.size < context.family.least_header:
         context.tail = gap
         return None
-    return _no_frame(gap)
+    return _no_frame(context, gap)
 
 
-def _no_frame(gap: Gap) -> FindingDraft:
+def _no_frame(context: ConversationContext, gap: Gap) -> FindingDraft:
     size, be = ("some bytes", "are") if gap.size is None else (count(gap.size, "byte"), "is" if gap.size == 1 else "are")
-    return FindingDraft(f"{size} from the {gap.sender or 'sender'} {be} not a frame of {gap.protocol}", (), key="skipped")
+    what = f"{size} from the {gap.sender or 'sender'} {be}"
+    if context.newer is not None:
+        return _newer_layout(context, what)._replace(messages=())
+    return FindingDraft(f"{what} not a frame of {gap.protocol}", (), None, WARNING, _MIXED, "skipped", rule="skipped")
 
 
 def _missed_before(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -121,7 +138,7 @@ def _missed_before(context: ConversationContext, message: Message) -> FindingDra
     if gap is None or message.src != gap.src or message.position <= gap.position:
         return None
     context.tail = None
-    return _no_frame(gap)._replace(packets=())
+    return _no_frame(context, gap)._replace(packets=())
 
 
 def _aborted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -149,7 +166,7 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     side = closed.endpoints.index(gap.src)
     stripped = len(closed.proxy.raw) if closed.proxy is not None and closed.proxy.side == side else 0
     if gap.position + gap.size < closed.bytes[side] - stripped:
-        return _no_frame(gap)._replace(rule="skipped", severity=WARNING, advice=_MIXED)
+        return _no_frame(context, gap)
     who = f"{closed.who(side)}: {count(gap.size, 'byte')} arrived"
     if closed.by is None or not closed.ended:
         return FindingDraft(f"the capture ends in the middle of a frame from {who}", (), severity=NOTE, key="tail")
@@ -289,6 +306,7 @@ def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | 
     return FindingDraft(cause, numbers(last), packets(last), severity, key=(reached, closed.by))
 
 
+_NEWER = "Check for a newer streamdump: nothing here shows that either side is wrong."
 _SPEAK_FIRST = "The client must send first: check what it waits for, or whether a proxy has no running server as its target."
 _ENDED = "Check why the connection or the capture ended here."
 _CUT_OFF = "Check why the connection ended: this frame is lost."
@@ -502,6 +520,14 @@ COMMON: tuple[Rule, ...] = (
         _orphans,
         "Check whether the server answers twice, or a proxy mixes up connections.",
         SPOKEN,
+    ),
+    Rule(
+        "not-readable",
+        NOTE,
+        ANY,
+        _unreadable,
+        _NEWER,
+        FAULTY,
     ),
     Rule("damaged", WARNING, ANY, _damaged, "Inspect the message with -V -x: it violates the protocol.", FAULTY),
     Rule("skipped", WARNING, GAP, _missed, _MIXED),

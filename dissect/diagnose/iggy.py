@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ..model import Message
+from ..model import Message, Unreadable
 from ..protocols.iggy.frames import HEADER
-from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, in_words
+from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, NEWEST, in_words, is_newer
 from ..units import duration_text
 from .rules import (
     ANY,
@@ -45,9 +45,6 @@ from .rules import (
 )
 
 LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
-
-NEWEST = (0, 11)
-"""The latest version of the protocol that the layouts were made from."""
 
 STORM, SECOND_NS = 100, 1_000_000_000
 """Empty responses to polls within a second that make a storm."""
@@ -372,9 +369,10 @@ def _never_answered(context: ConversationContext, closed: Closed) -> FindingDraf
 
 def _newer(context: ConversationContext, message: Message) -> FindingDraft | None:
     label = message.fields.get("protocol_version_label")
-    if label is None or tuple(int(part) for part in str(label).split(".")[:2]) <= NEWEST:
+    if not is_newer(label, NEWEST):
         return None
     who = message.sender or "sender"
+    context.newer = f"the {who} says {label}"
     shown = ".".join(map(str, NEWEST))
     return FindingDraft(f"the {who} states version {label} of the protocol, newer than any known here ({shown}.x)", key=who)
 
@@ -386,7 +384,7 @@ def _malformed(context: ConversationContext, closed: Closed) -> FindingDraft | N
     cut = context.aborted.number if context.aborted is not None else None
     for asked in context.owed():
         fault = asked.fault
-        if fault is not None and asked.number != cut:
+        if fault is not None and type(fault) is not Unreadable and asked.number != cut:
             cause = f"the server ends the connection instead of answering {asked.name}, which cannot be read: {fault.field} at byte "
             return FindingDraft(f"{cause}{fault.offset}: {fault.reason}", numbers(asked), packets(asked))
     return None

@@ -438,6 +438,9 @@ class ConversationContext(msgspec.Struct, gc=False):
     """By requester and id the responses whose request has not come yet; None where bytes are missing and this is unknown."""
     lossy: bool = False
     """Messages are missing: bytes were lost, or skipped, and not only cut off by the snap length."""
+    newer: str | None = None
+    """Which side states a version of the protocol that is newer than the known ones, and the version: bytes that do not fit show no fault
+    of either side."""
     pending: list[tuple[Message, Message | None, Refusal]] = []
     """Refusals whose severity depends on the next message."""
     found: dict[tuple[str, Hashable], list[Any]] = {}

@@ -112,5 +112,10 @@ class Dissector:
     def on_wait_timeout(self, side: int) -> None:
         """Called when `frame_length` returned WAIT in vain: it must not return WAIT again for this side."""
 
+    def newer_peer(self, side: int, name: str) -> str | None:
+        """Return which side states a version of the protocol that is newer than the known ones, and the version ("the server says 0.12.0"),
+        if that may be why a message does not fit its layout."""
+        return None
+
     def close(self) -> None:
         """Decode the frames that `decode_in_order` holds back: no other follows."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..model import END, Close, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Verdict
+from ..model import END, Close, Fault, Gap, Limited, Mark, Message, Options, SideData, StreamGap, Unreadable, Verdict
 from .buffer import PartialFrame, Range, ReceiveBuffer
 from .dissector import SEARCH, SEARCH_WINDOW, WAIT
 from .protocol import Context, Protocol, Tally
@@ -25,6 +25,7 @@ from .records import (
     Event,
     Frame,
     FrameGap,
+    count_fault,
     count_gap,
     in_order,
     rfc3339,
@@ -42,6 +43,9 @@ _MISSING = {
     "skipped": "skipped",
 }
 """Why bytes of a damaged frame are missing, by the reason of the gap."""
+
+UNKNOWN_LAYOUT = "not readable with the layouts known here"
+"""Why bytes do not fit where a side states a newer version of the protocol."""
 
 MAX_OVERSIZE_PREFIX = 65_536
 """Bytes kept of a frame longer than `Options.frame_limit`."""
@@ -253,6 +257,8 @@ class Parser:
                 one = frame or Frame(side, position, data, at, end, None, order, order, number, number, file, time_ns, time_ns)
                 found, size = dissector.decode(one), one.size
             name, kind, ident, fields, outcome, notes, fault, role, key, spans, stream = found
+            if fault is not None and damage is None:
+                fault = _without_blame(fault, dissector, dissector.newer_peer(side, name))
             if buffer.notes:
                 notes = _segment_notes(buffer, position, size, notes)
             message = Message(
@@ -289,7 +295,7 @@ class Parser:
             if fault is not None:
                 self.limit_hits += type(fault) is Limited
                 for tally in self.tallies:
-                    tally.faults += 1
+                    count_fault(tally, fault)
             self.made.append(Event(order, rank, position, message, role, key, first_time, damage is None or damage.end_captured))
             at = end
         if order <= self.last and (self.latest_ns is None or time_ns > self.latest_ns):
@@ -617,6 +623,16 @@ def bytes_of(frame: Frame | FrameGap) -> Range:
     """Return the bytes of a frame or gap; an empty range for a gap in a frame."""
     size = 0 if isinstance(frame, FrameGap) and frame.in_frame else frame.size or 0
     return frame.side, frame.position, frame.position + size
+
+
+def _without_blame(fault: Fault, dissector: Dissector, newer: str | None) -> Fault:
+    """Return the fault of a message; `newer`: who states a newer version of the protocol. The first of a conversation says so."""
+    if newer is None or type(fault) is Limited:
+        return fault
+    before = dissector.facts.setdefault("not_readable", 0)
+    dissector.facts["not_readable"] = before + 1
+    why = f"{UNKNOWN_LAYOUT} ({newer})" if not before else "not readable here either"
+    return Unreadable(fault.field, fault.offset, f"{why}: {fault.reason}", fault.buffer)
 
 
 def _segment_notes(buffer: ReceiveBuffer, position: int, size: int, notes: Any) -> list[str]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Tally(msgspec.Struct, gc=False):
-    """Counts of records (messages and gaps), gaps, bytes in gaps, messages with a fault, and unanswered and refused requests."""
+    """Counts of records (messages and gaps), gaps, bytes in gaps, messages with a fault, and unanswered and refused requests; and of those
+    messages whose fault is that of a newer version of the protocol (`Unreadable`)."""
 
     records: int = 0
     gaps: int = 0
@@ -27,6 +28,7 @@ class Tally(msgspec.Struct, gc=False):
     faults: int = 0
     unanswered: int = 0
     refused: int = 0
+    unreadable: int = 0
 
     @property
     def messages(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..model import Fault, Gap, SideData, Span, StreamGap
+from ..model import Fault, Gap, SideData, Span, StreamGap, Unreadable
 from .protocol import Tally
 
 
@@ -158,6 +158,12 @@ def count_gap(tally: Tally, gap: Gap, count: int = 1) -> None:
     tally.gaps += count
     if gap.size is not None and (not gap.in_frame or gap.reason != "skipped"):
         tally.gap_bytes += count * gap.size
+
+
+def count_fault(tally: Tally, fault: Fault, count: int = 1) -> None:
+    """Count a message with a fault; `count` -1 takes it back."""
+    tally.faults += count
+    tally.unreadable += count * (type(fault) is Unreadable)
 
 
 def in_order(items: list[SideData | StreamGap]) -> list[SideData | StreamGap]:

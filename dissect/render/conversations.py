@@ -36,7 +36,7 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
                 f"{row.bytes[way]}+{row.bytes[1 - way]}",
                 str(row.messages),
                 f"{row.gaps}" if not row.gap_bytes else f"{row.gaps}:{row.gap_bytes}B",
-                str(row.faults),
+                str(row.damaged),
                 str(row.refused),
                 str(row.unanswered),
                 str(row.retransmissions),
@@ -72,7 +72,7 @@ def page_rows(rows: Iterable[ConversationRow]) -> list[list[str | int]]:
     for row in rows:
         first, arrow, second, _ = sides(row)
         ended = "; ".join([row.ended, *_error(row)])
-        amounts = (row.messages, sum(row.packets), sum(row.bytes), row.gaps, row.faults, row.refused, row.unanswered, row.retransmissions)
+        amounts = (row.messages, sum(row.packets), sum(row.bytes), row.gaps, row.damaged, row.refused, row.unanswered, row.retransmissions)
         lines.append([str(row.conversation), first, f"{arrow} {second}", protocol_of(row), ended, *amounts])
     return lines
 
@@ -173,7 +173,8 @@ def _error(row: ConversationRow) -> list[str]:
 def trouble_of(row: ConversationRow) -> list[str]:
     notes = those(
         (row.gaps, f"{count(row.gaps, 'gap')} ({bytes_text(row.gap_bytes)})"),
-        (row.faults, f"{row.faults:,} damaged"),
+        (row.damaged, f"{row.damaged:,} damaged"),
+        (row.faults - row.damaged, f"{row.faults - row.damaged:,} not readable"),
         (row.refused, f"{row.refused:,} refused"),
         (row.unanswered, f"{row.unanswered:,} unanswered"),
         (row.limit_hits, f"{row.limit_hits:,} limits reached"),

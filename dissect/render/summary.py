@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..model import Ending, Exchange, Finding, Gap, Message, Record
+from ..model import Ending, Exchange, Finding, Gap, Message, Record, Unreadable
 from ..protocols import ByProtocol
 from ..tcp.signs import SentAgain
 from ..units import count, duration_text
@@ -218,9 +218,10 @@ class Lines:
             if notes:
                 text = f"{text}  ({'; '.join(notes)})" if text else f"({'; '.join(notes)})"
             if fault is not None:
-                mark = "!"
+                damaged = type(fault) is not Unreadable
+                mark = "!" if damaged or mark == "!" else "*"
                 buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
-                detail = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
+                detail = f"{'damaged: ' if damaged else ''}{fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
                 text = f"{detail}  {text}" if text else detail
             return mark, record.name, record.latency_ns, text
         content = self._said(record)

@@ -33,6 +33,7 @@ TOLD = {
     "the first was sent 9.3 s before the capture ends",
     "tcp.proxy-header-damaged": "the PROXY header (version 2) from the client is damaged: the checksum is wrong",
     "tcp.icmp": "for segments from the client, 192.0.2.254 reports by ICMP: host unreachable (2 times)",
+    "not-readable": "poll_messages from the server is not readable with the layouts known here (the server says 0.13.0)",
     "late": "poll_messages was not answered in time",
     "advertised-unreachable": "clients are sent to 192.0.2.9:5552, where connections fail: the SYN has no answer",
     "tcp.turns-everybody-away": "192.0.2.2:5552 refuses every connection: 3 connections of 3 clients",

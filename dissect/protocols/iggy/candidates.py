@@ -16,7 +16,7 @@ from . import frames
 from .commands import LISTED, REGISTER
 from .frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
 from .frames import DEFAULT_STYLE, EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
-from .layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
+from .layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, NEWEST, NEWEST_SERVER, hinted, is_newer
 from .resync import long_header
 from .statuses import statuses
 
@@ -26,7 +26,7 @@ MAX_DECIDING = 8
 MAX_TABLES = 4_096
 """Choices of tables that are kept for all conversations."""
 
-STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "get_stats"))
+STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "get_stats", "eviction"))
 """Messages in which a side may state its version."""
 
 INSPECTED = frozenset(("login_with_personal_access_token", "get_snapshot"))
@@ -97,6 +97,8 @@ class Candidates:
         self.blind = not self.candidates
         self.framing_known: list[bool | None] = [None, None] if self.blind else self.long
         self.hint: str | None = None
+        self.newer: str | None = None
+        """Which side states a version newer than the known ones, and the version."""
         self.deciding: list[str] = []
         self.mismatch = False
         """Whether the two sides speak different framings."""
@@ -122,8 +124,12 @@ class Candidates:
                 self.candidates = LONG if self.long[side] else CLASSIC
             self.update_facts()
 
-    def keep_version(self, fields: dict[str, Any]) -> None:
-        """Keep the version that a side states of itself."""
+    def keep_version(self, fields: dict[str, Any], asks: bool = False) -> None:
+        """Keep the version that a side states of itself, and whether it is newer than the known ones."""
+        who = "client" if asks else "server"
+        for key, newest in (("server_version", NEWEST_SERVER), ("highest_version_label", NEWEST), ("protocol_version_label", NEWEST)):
+            if is_newer(fields.get(key), newest):
+                self.newer = f"the {who} says {fields[key]}"
         for key, server in (("version", False), ("sdk_version", False), ("server_version", True)):
             version = fields.get(key)
             if isinstance(version, str) and version and not version.startswith("<redacted "):

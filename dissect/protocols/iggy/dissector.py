@@ -83,6 +83,9 @@ class IggyDissector(Dissector):
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         return self.framing.search(side, data, at, end, final)
 
+    def newer_peer(self, side: int, name: str) -> str | None:
+        return self.layouts.newer
+
     def on_wait_timeout(self, side: int) -> None:
         self.framing.stubborn = True
 

@@ -6,7 +6,9 @@ header of 256 bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 LAYOUTS = ("L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "V1", "V2", "V3", "V4")
 """From the oldest to the newest."""
@@ -65,6 +67,16 @@ def hinted(version: str, server: bool) -> str | None:
         return EDGES[version]
     known = SERVER_VERSIONS if server else CLIENT_VERSIONS
     return known.get(".".join(version.split(".")[:2]))
+
+
+NEWEST, NEWEST_SERVER = (0, 11), (0, 9)
+"""The latest version of the protocol, and of the server, whose layouts were checked with a real server."""
+
+
+def is_newer(version: Any, newest: tuple[int, int]) -> bool:
+    """Return whether a stated version is newer than all whose layouts are known."""
+    found = re.match(r"(\d{1,9})\.(\d{1,9})", version) if isinstance(version, str) else None
+    return found is not None and (int(found[1]), int(found[2])) > newest
 
 
 FRAMINGS: Mapping[bool, str] = {False: "classic", True: "256-byte"}

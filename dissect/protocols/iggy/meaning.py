@@ -123,7 +123,7 @@ class FrameDecoder:
         """Return name, id, and whether it is refused, of a message whose content decides one of these; keep what it says of its side."""
         asked, table, layout = placed.asked, placed.table, placed.layout
         if name == "get_stats" or (complete and name in STATING):
-            self.layouts.keep_version(fields)
+            self.layouts.keep_version(fields, table.kind == "request")
         # text where it is hidden
         ident = fields.get("request") if table.long and type(fields.get("request")) is int else None
         if table in frames.OTHERS:
@@ -163,5 +163,5 @@ class FrameDecoder:
         name = form.name if table.code is not None else table.name
         if damage is not None and name in STATING and walked.fault is not None and "trailing" not in walked.fields:
             # what there is of it is as it should be
-            self.layouts.keep_version(walked.fields)
+            self.layouts.keep_version(walked.fields, table.kind == "request")
         return name, walked
