@@ -6,13 +6,14 @@ for record in streamdump.read("capture.pcap"):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from .model import Options, Record
+    from .filter import Filter
+    from .model import Entry, Options, Record
 
 __all__ = ["__version__", "read"]
 
@@ -26,8 +27,13 @@ def __getattr__(name: str) -> Any:
     return version("streamdump")
 
 
-def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: Any) -> Iterator[Record]:
-    """The records of a capture (of several, merged by time), in the order of the command line's output.
+@overload
+def read(*sources: str | Path | BinaryIO, where: str | None = ..., entries: Literal[True], **options: Any) -> Iterator[Entry]: ...
+@overload
+def read(*sources: str | Path | BinaryIO, where: str | None = ..., entries: Literal[False] = ..., **options: Any) -> Iterator[Record]: ...
+def read(*sources: str | Path | BinaryIO, where: str | None = None, entries: bool = False, **options: Any) -> Iterator[Any]:
+    """The records of a capture (of several, merged by time), in the order of the command line's output; or its `entries`, which are the
+    user messages that its messages carry.
 
     A source is a path or a binary file object; `where` is a filter as for `-Y` (`"name == Open and latency > 20ms"`); `options` are
     the members of `streamdump.model.Options` (`show_secrets=True`, `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...).
@@ -43,6 +49,8 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
 
     check_options(options)
     check(options.get("keylog", ()))
+    if entries:
+        return _entries(sources, Options(**{**options, "entries": True, "bytes_as": "raw"}), options.get("bytes_as", "hex"), where)
     chosen = Options(**options)
     if where is None:
         return _records(sources, chosen, None)
@@ -60,4 +68,30 @@ def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options, begin
     inspector = Inspector([open_capture(source) for source in sources], options, finite=True, keeps_rows=False)
     inspector.begins += [] if begin is None else [begin]
     yield from inspector.records()
+    inspector.raise_errors()
+
+
+def _entries(sources: tuple[str | Path | BinaryIO, ...], options: Options, bytes_as: Any, where: str | None) -> Iterator[Entry]:
+    from .filter import compile_filter
+
+    return _kept(sources, options, bytes_as, None if where is None else compile_filter(where, options, entries=True))
+
+
+def _kept(sources: tuple[str | Path | BinaryIO, ...], options: Options, bytes_as: Any, asked: Filter | None) -> Iterator[Entry]:
+    from .capture.files import open_capture
+    from .entries import Entries, rendered
+    from .inspector import Inspector
+
+    inspector = Inspector([open_capture(source) for source in sources], options, finite=True, keeps_rows=False)
+    inspector.begins += [] if asked is None else [asked.begin]
+    found = Entries(inspector.run)
+
+    def each() -> Iterator[Entry]:
+        for batch in inspector.batches():
+            yield from found.add(batch)
+        yield from found.finish()
+
+    for entry in each():
+        if asked is None or asked.keeps(entry):
+            yield rendered(entry, bytes_as)
     inspector.raise_errors()

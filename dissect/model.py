@@ -20,6 +20,7 @@ from .options import Options as Options
 __all__ = [
     "ConversationRow",
     "Ending",
+    "Entry",
     "Exchange",
     "Fault",
     "Finding",
@@ -38,6 +39,9 @@ __all__ = [
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
 Severity = Literal["error", "warning", "note"]
+
+BodyType = Literal["bytes", "amqp", "bson"]
+EntryOutcome = Literal["confirmed", "refused", "deduplicated", "superseded", "unanswered", "pending", "delivered", "redelivered"]
 
 Mark = tuple[int, int, int, int]
 """A packet: (order, number, file, time_ns)."""
@@ -198,6 +202,45 @@ class Finding(msgspec.Struct, tag_field="record", tag="finding", omit_defaults=T
     advice: str
     messages: list[int]
     packets: list[int]
+
+
+class Entry(msgspec.Struct, tag_field="record", tag="entry", gc=False):
+    """A user message: what an application published, or was delivered. `message` is the number of the message that carries it, whose times
+    and ends it has.
+
+    `number` counts entries. `stream` is that of the message, without the partition. `size` counts the bytes of the user message as
+    carried, with its sections or headers. `body` is what `body_type` says: bytes in the form of `Options.bytes_as`, or a value of AMQP 1.0
+    or BSON. `outcome` is what became of it, None if that cannot be known; `response` and `latency_ns` belong to the response that says so.
+    """
+
+    v: int
+    number: int
+    time: str
+    time_ns: int
+    conversation: int
+    src: str
+    dst: str
+    sender: Sender | None
+    protocol: str
+    name: str
+    message: int
+    stream: str | None
+    partition: int | None
+    offset: int | None
+    publishing_id: int | None
+    id: Any
+    key: Any
+    properties: Sequence[dict[str, Any]]
+    compression: str | None
+    size: int | None
+    body_type: BodyType
+    body: Any
+    consumer: str | None
+    outcome: EntryOutcome | None
+    reason: str | None
+    response: int | None
+    latency_ns: int | None
+    notes: Sequence[str]
 
 
 Record = Message | Gap | Exchange | Ending | Finding

@@ -53,6 +53,8 @@ class Options:
     findings: bool = _setting(False, "--findings", "flag", "shown", "also findings, after the messages that show them (see diagnose)")
     pairs: bool = False
     """The inspector keeps each request with its response for `Inspector.pairs`."""
+    entries: bool = False
+    """The inspector keeps which response answers which published entry, and messages whose entries exceed a limit have their bytes."""
     detail: bool = False
     """Messages have spans and their bytes."""
     bodies: bool = True

@@ -41,7 +41,7 @@ def test_the_library_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
         for example in examples:
             exec(compile(example, "dissect/README.md", "exec"), {})
     lines = said.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["client", "server", "ping"]
+    assert [line.split()[0] for line in lines] == ["client", "server", "pe", "ping"]
 
 
 def test_what_is_public_is_there() -> None:

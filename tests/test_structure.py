@@ -23,7 +23,7 @@ ROWS = (
     {"conversation"},
     {"snapshot"},
     {"session"},
-    {"inspector", "latency", "stats"},
+    {"inspector", "latency", "stats", "entries"},
     {"render", "spark", "golden", "scrub", "wireshark"},
     {"cli"},
     {"__main__"},

@@ -403,7 +403,7 @@ class Conversation:
         parser = Parser(protocol, options, context, (self.tally, run.counters))
         self.pairer = Pairer(
             PairRules(parser.dissector.reuse, options.open_limit, options.exchanges, self.from_start, loaded.paired, loaded.unanswered),
-            PairOutputs(run.links, run.large, parser.tallies, run.pairs),
+            PairOutputs(run.links, run.large, parser.tallies, run.pairs, run.answers),
             HandshakeProgress(loaded.compare_rules, self.from_start),
         )
         self.pairer.untimed = tcp.untimed

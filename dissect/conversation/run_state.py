@@ -12,7 +12,7 @@ import msgspec
 from ..capture.ends import back
 from ..errors import Report
 from ..model import ConversationRow, Ending, Options, Pair, Segment
-from ..pair.exchanges import Link
+from ..pair.exchanges import KeyAnswer, Link
 from ..pair.pairer import KEYS_COUNTED, Pairer
 from ..protocols.protocol import Tally
 from ..protocols.records import Event
@@ -127,6 +127,8 @@ class SharedState(msgspec.Struct):
     """Filled by pairing: messages to compact when they have been released."""
     pairs: AcknowledgedPairs | None = None
     """Filled by pairing, if not None."""
+    answers: list[KeyAnswer] | None = None
+    """Filled by pairing, if not None; the consumer clears it."""
     early_endings: dict[int, Ending] = {}
     """Endings that were released early, by conversation."""
     keys: int = 0

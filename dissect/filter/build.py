@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import FilterError
-from ..model import Head, Message, Options, Record
+from ..model import Entry, Head, Options, Record
 from ..options import SETTINGS
 from ..protocols.field_registry import INT, OBJECT, OTHER, WORDS
 from ..protocols.records import rfc3339
@@ -23,22 +23,24 @@ from .names import (
     DELTA,
     DURATION,
     ENDPOINT,
+    ENTRIES,
     FIELDS,
     PROTOCOL,
     RAW,
-    RECORDS,
     RELATIVE,
     TIME,
     Key,
     NameTable,
     Path,
     ResolvedName,
-    names_of,
     nearest,
+    table_of,
 )
-from .values import Earlier, Test, present, some, texts
+from .values import Earlier, Test, open_values, present, some, texts
 
 TRUE, FALSE = "True", "False"
+
+R = TypeVar("R", bound=Record | Entry)
 
 
 class May:
@@ -102,13 +104,13 @@ class Filter:
         self._tests = tests
         self._earlier = earlier
 
-    def keeps(self, record: Record) -> bool:
+    def keeps(self, record: Record | Entry) -> bool:
         """Return whether a record matches. Call it for all records of a run, in order."""
         if self._earlier is not None:
             self._earlier.learn((record,))
         return bool(self._tests[type(record)](record))
 
-    def select(self, records: Iterable[Record]) -> list[Record]:
+    def select(self, records: Iterable[R]) -> list[R]:
         """Return the records that match."""
         if self._earlier is not None:
             return [record for record in records if self.keeps(record)]
@@ -120,7 +122,7 @@ class Filter:
         if self._earlier is not None:
             self._earlier.begin(time_ns)
 
-    def learn(self, records: Iterable[Record]) -> None:
+    def learn(self, records: Iterable[Record | Entry]) -> None:
         """Learn from records not passed to `keeps` or `select`, which learn from theirs."""
         if self._earlier is not None:
             self._earlier.learn(records)
@@ -129,10 +131,10 @@ class Filter:
         return f"<Filter {self.text!r}>"
 
 
-def compile_filter(text: str, options: Options | None = None) -> Filter:
-    """Compile a filter; raise `FilterError` with the place of the error."""
+def compile_filter(text: str, options: Options | None = None, entries: bool = False) -> Filter:
+    """Compile a filter of records, or of `entries`; raise `FilterError` with the place of the error."""
     options = options or Options()
-    builder = _Builder(text, names_of() if options.verbs is None else NameTable(options), options.show_secrets)
+    builder = _Builder(text, table_of(options, entries), options.show_secrets)
     node = parse(text)
     return builder.filter(node)
 
@@ -156,6 +158,7 @@ class _Builder:
             "present": present,
             RAW: partial(texts, show_secrets=show_secrets),
             "some": some,
+            "open_values": open_values,
             "rfc3339": rfc3339,
             "map": map,
             "any": any,
@@ -163,12 +166,13 @@ class _Builder:
 
     def filter(self, node: Node) -> Filter:
         pieces = self.pieces(node)
-        tests: dict[type, Callable[[Any], Any]] = {record: self._function(record.__name__, pieces[record].text) for record in RECORDS}
+        records = self.names.records
+        tests: dict[type, Callable[[Any], Any]] = {record: self._function(record.__name__, pieces[record].text) for record in records}
         asks = any(f"{name}(r)" in piece.text for piece in pieces.values() for name in OF_EARLIER)
         may = pieces[May].text
         wanted = None if may == TRUE else self._function(Head.__name__, may)
-        kinds = frozenset(record for record in RECORDS if pieces[record].text != FALSE)
-        raw = "raw(r)" in pieces[Message].text
+        kinds = frozenset(record for record in records if pieces[record].text != FALSE)
+        raw = any("raw(r)" in pieces[record].text for record in records)
         return Filter(self.text, tests, wanted, self.earlier if asks else None, self.reads_fields, raw, kinds, self.hints)
 
     def _function(self, name: str, body: str) -> Callable[[Any], Any]:
@@ -226,18 +230,21 @@ class _Builder:
         of_path: Callable[[Path], list[tuple[tuple[str, ...], Test]]],
     ) -> dict[type, _Piece]:
         """Return a term for each kind of record that has a key or a path of this name."""
-        pieces: dict[type, _Piece] = dict.fromkeys(RECORDS, _Piece(FALSE, CHEAP))
+        # That with fields comes first
+        deep, *_ = self.names.records
+        pieces: dict[type, _Piece] = dict.fromkeys(self.names.records, _Piece(FALSE, CHEAP))
         pieces |= {record: of_key(key) for record, key in meaning.keys.items()}
         if meaning.paths:
             pairs = {protocol: [pair for path in paths for pair in of_path(path)] for protocol, paths in meaning.paths.items()}
-            pieces[Message] = self._deep({protocol: some for protocol, some in pairs.items() if some})
-        return pieces | _of_heads(name, pieces[Message])
+            pieces[deep] = self._deep({protocol: some for protocol, some in pairs.items() if some})
+        return pieces | _of_heads(name, pieces[deep])
 
     def _deep(self, pairs: dict[str, list[tuple[tuple[str, ...], Test]]]) -> _Piece:
         """Return a term over fields: the paths of each protocol, each with its test."""
         self.reads_fields = True
         table = self.constant({protocol: tuple(some) for protocol, some in pairs.items()}.get)
-        return _Piece(f"some(r.fields, {table}(r.protocol, ()))", DEEP)
+        fields = "open_values(r)" if self.names.records is ENTRIES else "r.fields"
+        return _Piece(f"some({fields}, {table}(r.protocol, ()))", DEEP)
 
     def _compare(self, term: Compare) -> dict[type, _Piece]:
         meaning = self.meaning(term.name)

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from ..errors import UsageError
-from ..model import Message, Options, Record
+from ..model import Options, Record
 from .grammar import Exists, parse, parts_of, shortened
-from .names import AS_IN_TSHARK, ENDPOINT, FRAME, RAW, Key, NameTable, Path, names_of
-from .values import Earlier, collect, split
+from .names import AS_IN_TSHARK, ENDPOINT, FRAME, RAW, Key, NameTable, Path, table_of
+from .values import SHOWN, Earlier, collect, fields_of, split
 
 Get = Callable[[Any], Any]
 
@@ -38,9 +38,9 @@ class Columns:
         self._earlier.learn(records)
 
 
-def compile_columns(names: Sequence[str], options: Options | None = None) -> Columns:
-    """Return the columns for these names; raise `UsageError`, with the nearest name, for an unknown one."""
-    known = names_of() if options is None or options.verbs is None else NameTable(options)
+def compile_columns(names: Sequence[str], options: Options | None = None, entries: bool = False) -> Columns:
+    """Return the columns of records, or of `entries`, for these names; raise `UsageError`, with the nearest name, for an unknown one."""
+    known = table_of(options, entries)
     earlier = Earlier()
     return Columns(names, [_getters(name, known, earlier) for name in names], earlier)
 
@@ -57,7 +57,7 @@ def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
         raise UsageError(f"-e {shortened(name)}: no field has that name; {known.advice(known.nearest(name))}")
     getters = {record: _key(name, key, earlier) for record, key in meaning.keys.items()}
     if meaning.paths:
-        getters[Message] = _fields(meaning.paths)
+        getters[known.records[0]] = _fields(meaning.paths)
     return getters
 
 
@@ -67,6 +67,8 @@ def _key(name: str, key: Key, earlier: Earlier) -> Get:
     if name in AS_IN_TSHARK and key.kinds == {ENDPOINT}:
         # An address alone, as there
         return lambda record: split(getattr(record, AS_IN_TSHARK[name]))[0]
+    if key.source.startswith(SHOWN):
+        return lambda record: getattr(record, name)
     # A time has its text beside the number that is compared
     source = "r.time" if name == "time" else key.source
     get: Get = eval(f"lambda r: {source}", {"__builtins__": {}, **earlier.scope()})
@@ -80,7 +82,7 @@ def _fields(paths: Any) -> Get:
         present: list[Any] = []
         for path in every.get(record.protocol, ()):
             found: list[Any] = []
-            several = collect(record.fields, path.steps, 0, found)
+            several = collect(fields_of(record), path.steps, 0, found)
             if several and found:
                 present.append(found)
             elif found:

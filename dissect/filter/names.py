@@ -14,13 +14,19 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from ..model import Exchange, Gap, Message, Options, Record
+from ..model import Entry, Exchange, Gap, Message, Options, Record
 from ..protocols import PROTOCOLS
 from ..protocols.field_registry import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, RegisteredField, declared
 from ..protocols.protocol import Protocol
 from .grammar import BracketEntry, parts_of
 
 RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
+
+ENTRIES: tuple[type[Entry], ...] = (Entry,)
+"""The records of a filter of entries."""
+
+OPEN = ("properties", "body")
+"""Keys of entries whose values may have any path."""
 
 FIELDS, PROTOCOL, RAW = "fields", "protocol", "raw"
 
@@ -81,6 +87,7 @@ _OF_TYPE: dict[Any, tuple[str, ...]] = {
     dict: (OBJECT,),
     NoneType: (),
     Ellipsis: (),
+    Any: (),
 }
 _SPECIAL = {"src": {ENDPOINT}, "dst": {ENDPOINT}, "time": {TIME}, "time_ns": {TIME, INT}}
 """Types of keys that are more specific than their annotation."""
@@ -158,9 +165,9 @@ _OF_ENDS = {
 """Return the keys derived from `src` and `dst`."""
 
 
-def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
-    """The keys of one kind of record."""
-    found = {"record": Key(repr(tag_of(record)), frozenset((WORDS,)), False, tuple(map(tag_of, RECORDS)))}
+def _keys(record: type[msgspec.Struct], records: Iterable[type[msgspec.Struct]]) -> dict[str, Key]:
+    """The keys of one kind of record, of these."""
+    found = {"record": Key(repr(tag_of(record)), frozenset((WORDS,)), False, tuple(map(tag_of, records)))}
     for field in msgspec.structs.fields(record):
         # Keys with a default exist for detailed views and are not part of the contract
         if not field.required:
@@ -184,6 +191,8 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
         found[RAW] = Key("raw(r)", frozenset((WORDS,)), True)
     if "src" in found and "dst" in found:
         found.update(_OF_ENDS)
+    if record is Entry:
+        found |= {name: Key(f"shown(r.{name})", frozenset((WORDS,)), True) for name in ("id", "key", *OPEN)}
     if record is Message:
         found[FRAME] = Key("r.packets", frozenset((INT,)))
     found.update({theirs: found[ours] for theirs, ours in AS_IN_TSHARK.items() if ours in found})
@@ -193,8 +202,9 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
 class NameTable:
     """Every name there is, for one set of options (which bring labels of their own)."""
 
-    def __init__(self, options: Options | None = None) -> None:
-        self.keys: dict[type[msgspec.Struct], dict[str, Key]] = {record: _keys(record) for record in RECORDS}
+    def __init__(self, options: Options | None = None, records: tuple[type[msgspec.Struct], ...] = RECORDS) -> None:
+        self.records = records
+        self.keys: dict[type[msgspec.Struct], dict[str, Key]] = {record: _keys(record, records) for record in records}
         self._agree()
         self._options = options
 
@@ -211,11 +221,11 @@ class NameTable:
 
     def is_protocol(self, text: str) -> bool:
         """Return whether this is the name of a protocol, which may be used alone."""
-        return text in self.keys[Message][PROTOCOL].choices
+        return text in self.keys[self.records[0]][PROTOCOL].choices
 
     def key_with(self, text: str, named: bool = True) -> str | None:
         """The key that may have this value: a kind of record, a message (if `named`), or another one whose values are known."""
-        if text in self.keys[Message]["record"].choices:
+        if text in self.keys[self.records[0]]["record"].choices:
             return "record"
         if named and self.is_message(text):
             return "name"
@@ -224,6 +234,8 @@ class NameTable:
     @cached_property
     def trees(self) -> dict[str, RegisteredField]:
         """The declared fields of each protocol."""
+        if self.records is ENTRIES:
+            return {protocol.name: _open_tree() for protocol in PROTOCOLS}
         trees = {protocol.name: declared(protocol) for protocol in PROTOCOLS}
         for protocol in PROTOCOLS:
             tree = trees[protocol.name]
@@ -377,9 +389,24 @@ def nearest(text: str, known: Iterable[str]) -> str | None:
 
 
 @cache
-def names_of() -> NameTable:
+def names_of(records: tuple[type[msgspec.Struct], ...] = RECORDS) -> NameTable:
     """Return the names for default options, cached."""
-    return NameTable()
+    return NameTable(records=records)
+
+
+def table_of(options: Options | None, entries: bool = False) -> NameTable:
+    """Return the names of records, or of entries, which options give no labels."""
+    if entries:
+        return names_of(ENTRIES)
+    return names_of() if options is None or options.verbs is None else NameTable(options)
+
+
+def _open_tree() -> RegisteredField:
+    """Return what stands for the fields of an entry."""
+    tree = RegisteredField()
+    for name in OPEN:
+        tree.member(name).kinds.add(OTHER)
+    return tree
 
 
 def _words(kinds: Iterable[str], several: bool, values: tuple[str, ...]) -> str:

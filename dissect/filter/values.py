@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from ..layout.values import seen
 from ..model import Message
 from .grammar import BracketEntry
@@ -87,7 +89,7 @@ class Earlier:
 
     def scope(self) -> dict[str, Any]:
         """Return the functions that expressions of keys call."""
-        ends = {"ports": ports, "srcport": srcport, "dstport": dstport, "addresses": addresses}
+        ends: dict[str, Any] = {"ports": ports, "srcport": srcport, "dstport": dstport, "addresses": addresses, "shown": shown}
         return {"client": self.client, "server": self.server, RELATIVE: self.relative, DELTA: self.delta, **ends}
 
 
@@ -121,6 +123,29 @@ def addresses(record: Any) -> list[str]:
 def texts(record: Any, show_secrets: bool) -> list[str]:
     """Return the bytes of a message, unpacked ones too, as text, without hidden ones."""
     return [data.decode("utf-8", "surrogateescape") for data in seen(record.raw, record.spans, show_secrets).values()]
+
+
+SHOWN = "shown("
+"""How the source of a key begins whose values are shown as text."""
+
+
+def shown(value: Any) -> list[str]:
+    """Return the text of a value of an entry, if there is one: bytes that are not UTF-8 match as such in no text."""
+    if value is None:
+        return []
+    if isinstance(value, bytes):
+        return [value.decode("utf-8", "surrogateescape")]
+    return [value if isinstance(value, str) else msgspec.json.encode(value).decode()]
+
+
+def open_values(entry: Any) -> dict[str, Any]:
+    """Return the values of an entry below which there may be any path."""
+    return {"properties": entry.properties, "body": entry.body}
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = record.fields if type(record) is Message else open_values(record)
+    return fields
 
 
 def collect(value: Any, steps: tuple[str, ...], at: int, found: list[Any]) -> bool:

@@ -59,17 +59,29 @@ class PairRules(NamedTuple):
     unanswered: Callable[[Message, int], str | None] | None = None
 
 
+class KeyAnswer(NamedTuple):
+    """The response to one key of a request with several; `latency_ns` as in `Message`."""
+
+    request: Message
+    key: int
+    response: Message
+    refused: bool
+    latency_ns: int | None
+
+
 class PairOutputs(NamedTuple):
     """What pairing fills besides the records, shared by all conversations.
 
     `tallies` count refused requests and those that a limit ended. `large` gets large messages that may be remembered: once they are
     released, `compact` is called with them. `pairs`, if not None, gets every exchange with its messages; some may never be released.
+    `answers`, if not None, gets the response to each key of a request with several.
     """
 
     links: list[Link]
     large: list[tuple[Pairer, Event]]
     tallies: tuple[Tally, ...] = ()
     pairs: list[Pair] | None = None
+    answers: list[KeyAnswer] | None = None
 
 
 class Exchanges:
@@ -77,7 +89,7 @@ class Exchanges:
 
     def __init__(self, rules: PairRules, outputs: PairOutputs, handshake: HandshakeProgress | None = None) -> None:
         self.reuse, self.limit, self.every, self.from_start, self.paired, self.unanswered = rules
-        self.links, self.large, self.tallies, self.pairs = outputs
+        self.links, self.large, self.tallies, self.pairs, self.answers = outputs
         self.handshake = HandshakeProgress() if handshake is None else handshake
         self.untimed = False
         """Packets of the conversation have no time, so there are no durations."""

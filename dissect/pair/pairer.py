@@ -24,7 +24,7 @@ from ..protocols.records import (
     Event,
 )
 from .doubt import UNSURE, Doubt, add_note
-from .exchanges import FAILED, Exchanges, Moment, PairOutputs, PairRules, moment_of
+from .exchanges import FAILED, Exchanges, KeyAnswer, Moment, PairOutputs, PairRules, moment_of
 from .open_requests import RequestBatch, entries_of, oldest_of, open_in, request_of
 
 KEYS = "keys"
@@ -298,6 +298,12 @@ class Pairer(Exchanges):
             early = [self._early(key, one) for key in keys]
             keys = [key for key, found in zip(keys, early, strict=True) if found is None]
             answers = [found for found in early if found is not None]
+            if self.answers is not None:
+                for key, found in zip(one.key, early, strict=True):  # type: ignore[call-overload]
+                    if found is not None:
+                        response, outcome = found
+                        known = KeyAnswer(one.record, key, response.record, outcome == "refused", self._latency(one, response))
+                        self.answers.append(known)
             batch.left = len(keys)
             batch.refused = any(outcome == "refused" for _, outcome in answers)
             if batch.refused and keys:
@@ -345,6 +351,9 @@ class Pairer(Exchanges):
                 if refused and not entry.refused:
                     entry.refused = True
                     self._refuse(1)
+            if self.answers is not None:
+                asked = entry.asked
+                self.answers.append(KeyAnswer(asked.record, key, response, refused, self._latency(asked, one)))
             entry.left -= 1
             if entry.left > 0:
                 self._spare -= 1

@@ -16,6 +16,7 @@ from .work_budget import WorkBudget
 
 if TYPE_CHECKING:
     from .dissector import Dissector
+    from .entries import EntrySource
 
 
 class Tally(msgspec.Struct, gc=False):
@@ -157,7 +158,9 @@ class LoadedProtocol(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     """The names of its messages, if `tables` is a function."""
     traffic: Callable[[Message], Traffic | None] | None = None
-    """The user messages of a message."""
+    """How many user messages a message carries."""
+    entries: Callable[[], EntrySource] | None = None
+    """Makes what returns the user messages of the messages of a run."""
     verb: Callable[[Message], str | None] | None = None
     """The verb of a request, if its name does not contain it."""
     code: tuple[str, ...] = ()

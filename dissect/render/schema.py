@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from ..model import ConversationRow, Ending, Exchange, Fault, Finding, Gap, Message
+from ..model import ConversationRow, Ending, Entry, Exchange, Fault, Finding, Gap, Message
 from ..stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
 
 _COMMON = {
@@ -99,6 +99,33 @@ _FINDING = {
     "advice": "What to do: one sentence.",
     "messages": "Numbers of the messages that show it, as in a run without findings.",
     "packets": "Numbers of the packets that show it, counted from 1 in their input.",
+}
+
+_ENTRY = {
+    "number": "1, 2, 3... over the entries of this run.",
+    "time": "Time of the packet that completed the message which carries it: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "name": "The command of that message, in the protocol's own spelling.",
+    "message": "Number of that message in the view of messages.",
+    "stream": "Stream, channel, or stream/topic, as in messages.",
+    "partition": "The partition, where the protocol has them and it is known.",
+    "offset": "The offset in the stream or partition; of a published entry only if the response names it.",
+    "publishing_id": "The publishing id (RabbitMQ); the messages of a sub-batch share one.",
+    "id": "The id that the application or its client gave the message: Iggy's id, message_id of AMQP 1.0.",
+    "key": "What chooses its partition or its subscribers: Iggy's messages key, RabbitMQ's filter value.",
+    "properties": "Headers and properties: objects with section, key and value, in wire order.",
+    "compression": "Compression of the sub-batch that holds it, none without compression; null if it is in no sub-batch.",
+    "size": "Bytes of the user message as carried, with its sections or headers; of mewbase, of the frame.",
+    "body_type": "bytes: the body is bytes, as lower-case hex (see --bytes); amqp: a value of AMQP 1.0; bson: a document.",
+    "body": "What the application sent.",
+    "consumer": "Who got it: the name of a consumer or group if there is one, else the subscription; null for a published entry.",
+    "outcome": "Published: confirmed, refused, deduplicated (confirmed, but not stored again), superseded or unanswered; pending: written "
+    "before a response came. Delivered: delivered, or redelivered if this consumer had got this offset before. Null if the response cannot "
+    "be assigned.",
+    "reason": "Why it was refused, has no response, or is pending (limit, live or stopped).",
+    "response": "Number of the message that answers it.",
+    "latency_ns": "From the last byte of the message to the first byte of that response.",
+    "notes": "What is missing: further entries of a damaged message, or a sub-batch that could not be opened.",
 }
 
 _CONVERSATION = {
@@ -212,6 +239,9 @@ _EXACT: dict[str, dict[str, Any]] = {
 }
 """Where the struct's annotation is wider than the contract, or names a definition."""
 
+_OWN = ("outcome",)
+"""Keys of entries that have other values than those of the same name elsewhere."""
+
 _SPAN = {
     "time": "Time of the first packet: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
@@ -272,6 +302,7 @@ _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
     (Exchange, _EXCHANGE),
     (Ending, _ENDING),
     (Finding, _FINDING),
+    (Entry, _ENTRY),
     (ConversationRow, _CONVERSATION),
     (LatencyRow, _LATENCY),
     (IntervalRow, _INTERVAL),
@@ -310,7 +341,7 @@ def _object(struct: type[msgspec.Struct], said: dict[str, str]) -> dict[str, Any
         if struct is Message and not field.required:
             # made for the views of details, never part of the JSON
             continue
-        exact = _EXACT.get(field.name)
+        exact = _EXACT.get(field.name) if struct is not Entry or field.name not in _OWN else None
         kind = exact if exact is not None else msgspec.json.schema(field.type)
         properties[field.name] = {**kind, "description": said[field.name]}
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

@@ -457,9 +457,7 @@ class Finding(msgspec.Struct, tag_field="record", tag="finding"):
 
 def test_a_new_kind_of_record_is_known_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     records = (Message, Gap, Exchange, Ending, Finding)
-    monkeypatch.setattr("streamdump.filter.names.RECORDS", records)
-    monkeypatch.setattr("streamdump.filter.build.RECORDS", records)
-    monkeypatch.setattr("streamdump.filter.build.names_of", NameTable)
+    monkeypatch.setattr("streamdump.filter.build.table_of", lambda options, entries: NameTable(options, records))
     ending = Ending(1, 1, "", 5, 0, "192.0.2.1:5552", "192.0.2.2:1", "server", None, "RST", 3_000_000_000, 0, 0)
     finding = Finding(None, None, None, "tcp.silence", "error", [4, 5])
     for expression in (

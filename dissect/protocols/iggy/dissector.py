@@ -22,6 +22,7 @@ from .bodies import ADDED, PARTS
 from .candidates import Candidates, PendingRequest, Placement
 from .commands import COMMANDS
 from .compare_rules import COMPARE_RULES
+from .entries import IggyEntries
 from .frame_redaction import LOGIN
 from .frames import HEADER
 from .framing import IggyFraming
@@ -273,5 +274,6 @@ PROTOCOL = LoadedProtocol(
     scrub_rules=SCRUB_RULES,
     names=tuple(command.name for command in COMMANDS),
     traffic=traffic,
+    entries=IggyEntries,
     alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
 )

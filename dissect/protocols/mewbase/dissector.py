@@ -19,6 +19,7 @@ from ..protocol import Context, LoadedProtocol
 from ..records import NONE, PARTIAL_RESPONSE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
 from ..streams import DeclaredStreams
 from .compare_rules import COMPARE_RULES
+from .entries import MewbaseEntries
 from .framing import (
     COUNTED,
     FRAME,
@@ -535,5 +536,6 @@ PROTOCOL: Final = LoadedProtocol(
     scrub_rules=SCRUB_RULES,
     unanswered=unanswered,
     traffic=traffic,
+    entries=MewbaseEntries,
     alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), failed),
 )

@@ -21,6 +21,7 @@ from . import layouts, layouts_draft, sasl_redaction
 from .chunk import EntryReader
 from .chunk_docs import ADDED, DRAFT_PARTS, PARTS
 from .compare_rules import COMPARE_RULES
+from .entries import RabbitmqEntries
 from .fast_decode import FastLayouts, fast_layouts
 from .frame_redaction import GuardedFrame as Read
 from .frame_redaction import has_challenge, hide, hide_rest, is_chunk, read_login
@@ -520,6 +521,7 @@ PROTOCOL = LoadedProtocol(
     scrub_rules=SCRUB_RULES,
     alarms=alarms(layouts.LAYOUTS),
     traffic=traffic,
+    entries=RabbitmqEntries,
 )
 
 DRAFT = LoadedProtocol(
@@ -536,4 +538,5 @@ DRAFT = LoadedProtocol(
     scrub_rules=SCRUB_RULES,
     alarms=alarms(layouts_draft.LAYOUTS),
     traffic=traffic,
+    entries=RabbitmqEntries,
 )

@@ -1,0 +1,302 @@
+"""The user messages of a run, in capture order, each with what became of it. Bounded: what waits for responses has limits.
+
+A message that carries entries waits until the responses to it are known, and all that follow it wait, too; its entries are made one by one
+when it leaves. Beyond the limits, and live after some time, it leaves as it is, and that is counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from time import monotonic
+from typing import Any, NamedTuple
+
+from .conversation.run_state import SharedState
+from .layout.types import BytesAs
+from .layout.values import RENDER
+from .model import Entry, EntryOutcome, Exchange, Message, Record
+from .pair.exchanges import KeyAnswer
+from .protocols import ByProtocol
+from .protocols.entries import Carrier, EntrySource
+
+HELD_BYTES, HELD_MESSAGES = 8 << 20, 16_384
+"""Limits of what waits: bytes of the messages behind the first, and messages."""
+
+PATIENCE = 2.0
+"""Seconds that entries wait at most where the capture goes on."""
+
+LATE_ANSWERS = 4_096
+"""Responses to keys that wait for the release of their records."""
+
+GROUPS, RANGES = 4_096, 64
+"""Consumers whose offsets are remembered, and ranges of offsets for each."""
+
+PUBLISHING_ID = 0xFFFF_FFFF_FFFF_FFFF
+"""What of a key is the publishing id."""
+
+
+class Fate(NamedTuple):
+    """What became of a published entry."""
+
+    outcome: EntryOutcome | None
+    reason: str | None = None
+    response: int | None = None
+    latency_ns: int | None = None
+
+
+UNKNOWN = Fate(None)
+
+
+class Waiting:
+    """A message in the queue."""
+
+    __slots__ = ("carrier", "fate", "fates", "left", "since")
+
+    def __init__(self, carrier: Carrier, since: float) -> None:
+        self.carrier = carrier
+        self.left = (carrier.keys or 1) if carrier.waits else 0
+        """The number of keys without a response."""
+        self.fate = UNKNOWN
+        """Of the entries whose key is not in `fates`."""
+        self.fates: dict[int, Fate] = {}
+        self.since = since
+
+
+class Entries:
+    """The entries of a run, from its records."""
+
+    def __init__(self, run: SharedState, live: bool = False) -> None:
+        """`run` was made with `Options.entries`. `live`: what waits leaves after `PATIENCE`, see `expire`."""
+        self._run = run
+        self._live = live
+        self._sources: ByProtocol[EntrySource | None] = ByProtocol(lambda one: one.loaded.entries() if one.loaded.entries else None)
+        self._queue: deque[Waiting] = deque()
+        self._held = 0
+        """Bytes of the messages in the queue."""
+        self._open: dict[int, Waiting] = {}
+        """By number of the message, what waits for a response."""
+        self._late: list[KeyAnswer] = []
+        self._offsets: dict[Hashable, list[int]] = {}
+        """By consumer: the ranges of offsets that it got, as beginnings and ends in turn."""
+        self.number = 0
+        """The number of entries so far."""
+        self.given_up = 0
+        """Messages whose entries left before their fate was known, because of a limit."""
+        self.incomplete: list[int] = []
+        """Numbers of the first messages with entries that could not be read, and their count."""
+        self.incomplete_count = 0
+        self.without: set[str] = set()
+        """Protocols in the capture that have no user messages."""
+
+    def add(self, records: Iterable[Record]) -> Iterator[Entry]:
+        """Yield the entries whose fate is known with these records, all of them in order."""
+        ends: list[Exchange] = []
+        sources, opened = self._sources, self._open
+        for record in records:
+            if type(record) is Message:
+                source = sources[record.protocol]
+                if source is None:
+                    self.without.add(record.protocol)
+                    continue
+                carrier = source.carrier(record)
+                if carrier is not None:
+                    self._put(carrier)
+                elif record.request in opened:
+                    self._answer(source, opened[record.request], record)
+            elif type(record) is Exchange and record.request in opened:
+                ends.append(record)
+        if self._run.answers:
+            self._answer_keys()
+        for end in ends:
+            self._end(end)
+        yield from self._release()
+
+    def expire(self) -> Iterator[Entry]:
+        """Yield the entries that have waited long enough; for a capture that goes on."""
+        before = monotonic() - PATIENCE
+        while self._queue and self._queue[0].since < before:
+            self._give_up("live")
+            yield from self._release()
+
+    def finish(self, stopped: bool = False) -> Iterator[Entry]:
+        """Yield the last entries, when no more records come; `stopped`: though the capture goes on."""
+        while self._queue:
+            if self._queue[0].left:
+                self._settle(self._queue[0], Fate("pending", "stopped") if stopped else UNKNOWN)
+            yield from self._release()
+
+    # What waits
+
+    def _put(self, carrier: Carrier) -> None:
+        message = carrier.message
+        one = Waiting(carrier, monotonic() if self._live else 0.0)
+        self._queue.append(one)
+        self._held += message.size
+        if one.left:
+            self._open[message.number] = one
+        if message.fault is not None:
+            self.incomplete_count += 1
+            if len(self.incomplete) < 8:
+                self.incomplete.append(message.number)
+
+    def _answer(self, source: EntrySource, one: Waiting, response: Message) -> None:
+        """Learn from a response that names its request."""
+        if one.carrier.keys:
+            return
+        source.answered(one.carrier, response)
+        refused = response.outcome == "refused"
+        self._settle(
+            one, Fate("refused" if refused else "confirmed", _code(response) if refused else None, response.number, response.latency_ns)
+        )
+
+    def _answer_keys(self) -> None:
+        answers = self._run.answers or []
+        late: list[KeyAnswer] = []
+        codes: tuple[int, dict[int, str]] = 0, {}
+        for answer in (*self._late, *answers):
+            request, key, response, refused, latency_ns = answer
+            if not (request.number and response.number):
+                late.append(answer)
+                continue
+            one = self._open.get(request.number)
+            if one is None:
+                continue
+            ident, reason = key & PUBLISHING_ID, None
+            if refused:
+                if codes[0] != response.number:
+                    codes = response.number, _codes(response)
+                reason = codes[1].get(ident)
+            outcome: EntryOutcome = "refused" if refused else "deduplicated" if ident <= one.carrier.below else "confirmed"
+            one.fates[ident] = Fate(outcome, reason, response.number, latency_ns)
+            one.left -= 1
+            if not one.left:
+                del self._open[request.number]
+        answers.clear()
+        # Some belong to records that are never released
+        self._late = late[-LATE_ANSWERS:]
+
+    def _end(self, exchange: Exchange) -> None:
+        """Learn that a request got no response, or one that came before it."""
+        one = self._open.get(exchange.request)
+        if one is None:
+            return
+        outcome: EntryOutcome
+        match exchange.outcome:
+            case "answered":
+                outcome = "confirmed"
+            case "refused":
+                outcome = "refused"
+            case "superseded":
+                outcome = "superseded"
+            case _:
+                outcome = "unanswered"
+        self._settle(one, Fate(outcome, exchange.reason, exchange.response, exchange.latency_ns))
+
+    def _settle(self, one: Waiting, fate: Fate) -> None:
+        """Set the fate of all entries that have none."""
+        one.fate, one.left = fate, 0
+        self._open.pop(one.carrier.message.number, None)
+
+    def _give_up(self, reason: str) -> None:
+        first = self._queue[0]
+        if first.left:
+            self.given_up += 1
+            self._settle(first, Fate("pending", reason))
+
+    def _release(self) -> Iterator[Entry]:
+        queue = self._queue
+        while queue:
+            first = queue[0]
+            if first.left:
+                if self._held - first.carrier.message.size <= HELD_BYTES and len(queue) <= HELD_MESSAGES:
+                    break
+                self._give_up("limit")
+            queue.popleft()
+            self._held -= first.carrier.message.size
+            yield from self._entries(first)
+
+    # What leaves
+
+    def _entries(self, one: Waiting) -> Iterator[Entry]:
+        carrier = one.carrier
+        source = self._sources[carrier.message.protocol]
+        assert source is not None
+        fates, fate, group = one.fates, one.fate, carrier.group
+        for entry in source.entries(carrier):
+            self.number += 1
+            entry.number = self.number
+            if carrier.published:
+                known = fates.get(entry.publishing_id, fate) if fates and entry.publishing_id is not None else fate
+                entry.outcome, entry.reason, entry.response, entry.latency_ns = known
+            elif group is not None and entry.offset is not None and self._again(group, entry.offset):
+                entry.outcome = "redelivered"
+            else:
+                entry.outcome = "delivered"
+            yield entry
+
+    def _again(self, group: Hashable, offset: int) -> bool:
+        """Return whether the consumer got this offset before, and remember it."""
+        ends = self._offsets.get(group)
+        if ends is None:
+            self._offsets[group] = [offset, offset + 1]
+            if len(self._offsets) > GROUPS:
+                del self._offsets[next(iter(self._offsets))]
+            return False
+        if ends[-1] == offset:
+            ends[-1] += 1
+            return False
+        at = bisect_right(ends, offset)
+        if at % 2:
+            return True
+        ends[at:at] = offset, offset + 1
+        # Adjacent ranges become one
+        for edge in (at + 1, at - 1):
+            if 0 < edge < len(ends) - 1 and ends[edge] == ends[edge + 1]:
+                del ends[edge : edge + 2]
+        if len(ends) > 2 * RANGES:
+            del ends[:2]
+        return False
+
+
+def _code(response: Message) -> str | None:
+    """Return the label of the first code of a response that refuses, or its text."""
+    fields = response.fields
+    frame = fields.get("frame")
+    for some in (fields, frame if isinstance(frame, dict) else {}, *(fields.get("results") or ())):
+        for name in ("status", "result", "errCode", "response_code"):
+            if some.get(name):
+                return str(some.get(f"{name}_label") or some[name])
+    return None
+
+
+def _codes(response: Message) -> dict[int, str]:
+    errors = response.fields.get("publishing_errors") or ()
+    return {one["publishing_id"]: str(one.get("code_label") or one["code"]) for one in errors if "code" in one}
+
+
+# Values as they are shown
+
+
+def rendered(entry: Entry, bytes_as: BytesAs) -> Entry:
+    """Give the bytes in an entry this form."""
+    if bytes_as != "raw":
+        render = RENDER[bytes_as]
+        if entry.body_type != "bson":
+            # Documents have no bytes as such
+            entry.body = _rendered(entry.body, render)
+        if entry.properties:
+            entry.properties = _rendered(entry.properties, render)
+        if entry.key is not None or entry.id is not None:
+            entry.key, entry.id = _rendered(entry.key, render), _rendered(entry.id, render)
+    return entry
+
+
+def _rendered(value: Any, render: Callable[[bytes], Any]) -> Any:
+    if isinstance(value, bytes):
+        return render(value)
+    if isinstance(value, dict):
+        return {key: _rendered(one, render) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rendered(one, render) for one in value]
+    return value

@@ -1,0 +1,95 @@
+"""The user messages of Apache Iggy: those that send_messages sends and the responses to poll_messages hold, in all layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from ...model import Entry, Message
+from ..entries import NO_NOTES, NO_PROPERTIES, Carrier, EntrySource, keep, maker, missing
+
+Fields = dict[str, Any]
+
+PARTITION_ID, MESSAGES_KEY = 2, 3
+"""Kinds of partitioning."""
+
+_SHOWN = ("timestamp", "origin_timestamp", "state_label")
+"""What besides headers is told of a message as a property."""
+
+
+class IggyEntries(EntrySource):
+    """Knows who asked for messages, which the responses do not name."""
+
+    def __init__(self) -> None:
+        self._polls: dict[int, tuple[str, Hashable]] = {}
+        """By number of the request: the consumer."""
+
+    def carrier(self, message: Message) -> Carrier | None:
+        name, fields = message.name, message.fields
+        if name == "send_messages":
+            if message.kind == "request" and (fields.get("messages") or fields.get("batches") or message.fault is not None):
+                return Carrier(message, True, waits=True)
+        elif name == "poll_messages":
+            if message.kind == "request":
+                consumer = fields.get("consumer") or {}
+                ident = consumer.get("id")
+                ident = ident.get("value") if isinstance(ident, dict) else ident
+                if ident is not None:
+                    kind = consumer.get("kind_label") or f"kind {consumer.get('kind')}"
+                    keep(self._polls, message.number, (f"{kind} {ident}", (message.dst, message.stream, kind, ident)))
+            elif fields.get("messages") or fields.get("batches") or message.fault is not None:
+                known = self._polls.pop(message.request or 0, None)
+                if known is None:
+                    return Carrier(message, False)
+                return Carrier(message, False, consumer=known[0], group=(known[1], fields.get("partition_id")))
+        return None
+
+    def answered(self, carrier: Carrier, response: Message) -> None:
+        written: list[Fields] = response.fields.get("written") or []
+        if len(written) == 1 and "base_offset" in written[0] and len(carrier.message.fields.get("batches") or ()) < 2:
+            carrier.begin = written[0]["partition_id"], written[0]["base_offset"]
+
+    def entries(self, carrier: Carrier) -> Iterator[Entry]:
+        message = carrier.message
+        fields, make, consumer = message.fields, maker(message), carrier.consumer
+        key, partition, first = None, fields.get("partition_id"), None
+        if carrier.published:
+            target = fields.get("partitioning") or {}
+            partition = target.get("value") if target.get("kind") == PARTITION_ID else None
+            key = target.get("value") if target.get("kind") == MESSAGES_KEY else None
+            if carrier.begin is not None:
+                partition, first = carrier.begin
+        index = 0
+        before: Entry | None = None
+        for one, offset in _each(fields, carrier.published):
+            # The last one may be damaged; a note goes to the one before
+            if before is not None:
+                yield before
+            before = None
+            if "headers" not in one or "payload" not in one:
+                break
+            offset = offset if first is None else first + index
+            properties = _properties(one) if one["headers"] or "timestamp" in one else NO_PROPERTIES
+            size = one.get("payload_length", len(one["payload"])) + one.get("headers_length", 0)
+            before = make(partition, offset, None, one.get("id"), key, properties, None, size, "bytes", one["payload"], consumer, NO_NOTES)
+            index += 1
+        if before is not None:
+            text = missing(message, index, fields.get("count"))
+            before.notes = NO_NOTES if text is None else (text,)
+            yield before
+
+
+def _each(fields: Fields, published: bool) -> Iterator[tuple[Fields, int | None]]:
+    """Yield each message with its offset; what producers send has none yet."""
+    for one in fields.get("messages") or ():
+        yield one, None if published else one.get("offset")
+    for batch in fields.get("batches") or ():
+        base = None if published else batch.get("base_offset")
+        for one in batch.get("messages") or ():
+            delta = one.get("offset_delta")
+            yield one, None if base is None or delta is None else base + delta
+
+
+def _properties(one: Fields) -> list[dict[str, Any]]:
+    found = [{"section": "headers", "key": header.get("key"), "value": header.get("value")} for header in one["headers"]]
+    return found + [{"section": "message", "key": name, "value": one[name]} for name in _SHOWN if one.get(name)]
