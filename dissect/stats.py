@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,21 @@ OTHERS = "(others)"
 
 CREDITED = 65_536
 """Conversations whose credit is tracked."""
+
+ASKED = 4_096
+"""Grants of credit remembered until the server may have refused them."""
+
+
+class Grant(NamedTuple):
+    """Credit that a client grants in a conversation: to which subscription, and in what unit. `begins`: with a new subscription, which is
+    not `counted` before it is accepted if there is one with its id."""
+
+    conversation: int
+    subscription: int
+    unit: str
+    credit: int
+    begins: bool
+    counted: bool
 
 
 class FileRow(msgspec.Struct, tag_field="record", tag="file"):
@@ -98,6 +113,7 @@ class CountRow(msgspec.Struct, tag_field="record", tag="count"):
     published: int = 0
     delivered: int = 0
     credit: int = 0
+    credit_bytes: int = 0
     commands: dict[str, int] = {}
 
 
@@ -111,9 +127,12 @@ class Stats:
         self._commands: dict[tuple[Any, ...], CommandRow] = {}
         self._streams: dict[tuple[Any, ...], StreamRow] = {}
         self._cells: dict[int, CountRow] = {}
-        self._credit: dict[int, dict[int, int]] = {}
-        """Credit left by conversation and subscription."""
-        self._outstanding = 0
+        self._credit: dict[int, dict[int, tuple[str, int]]] = {}
+        """The unit of credit, and how much is left, by conversation and subscription."""
+        self._outstanding: dict[str, int] = {}
+        """The sum of what is left, by unit."""
+        self._asked: dict[int, Grant] = {}
+        """By message number the last grants of credit."""
         self._traffic = {one.name: one.loaded.traffic for one in PROTOCOLS if one.loaded.traffic is not None}
 
     def watch(self, packets: list[Packet]) -> None:
@@ -138,7 +157,7 @@ class Stats:
                     self._total.gaps += 1
                     self._total.gap_bytes += record.size or 0
                 case Ending():
-                    self._outstanding -= sum(self._credit.pop(record.conversation, {}).values())
+                    self._forget(record.conversation)
 
     def _message(self, message: Message) -> None:
         total, size = self._total, message.size
@@ -154,6 +173,8 @@ class Stats:
         row.bytes += size
         traffic_of = self._traffic.get(message.protocol)
         traffic = None if traffic_of is None else traffic_of(message)
+        if message.request in self._asked:
+            self._answered(self._asked.pop(message.request), message.outcome == "refused")
         if traffic is not None:
             self._take(message, traffic)
         if self.interval_ns is not None:
@@ -161,16 +182,14 @@ class Stats:
             cell.messages += 1
             cell.bytes += size
             _add(cell.commands, message.name, 1)
-            cell.credit = self._outstanding
+            cell.credit, cell.credit_bytes = self._outstanding.get("chunks", 0), self._outstanding.get("bytes", 0)
             if traffic is not None:
                 cell.published += traffic.published
                 cell.delivered += traffic.delivered
 
     def _take(self, message: Message, traffic: Traffic) -> None:
         if traffic.subscription is not None:
-            self._give(self._credit.setdefault(message.conversation, {}), traffic.subscription, traffic)
-            if len(self._credit) > CREDITED:
-                self._outstanding -= sum(self._credit.pop(next(iter(self._credit))).values())
+            self._give(message, traffic.subscription, traffic)
         if not (traffic.published or traffic.delivered or traffic.committed is not None):
             return
         key = (message.protocol, message.stream or "-", traffic.partition)
@@ -186,13 +205,52 @@ class Stats:
         if row.offset is not None and row.committed is not None:
             row.behind = max(0, row.committed - row.offset)
 
-    def _give(self, left: dict[int, int], subscription: int, traffic: Traffic) -> None:
+    def _give(self, message: Message, subscription: int, traffic: Traffic) -> None:
+        left = self._credit.setdefault(message.conversation, {})
+        known = left.get(subscription)
         if traffic.credit is None:
-            self._outstanding -= left.pop(subscription, 0)
-        elif traffic.begins or subscription in left:
-            before = left.get(subscription, 0)
-            left[subscription] = traffic.credit if traffic.begins else before + traffic.credit
-            self._outstanding += left[subscription] - before
+            self._set(left, subscription, None)
+        elif traffic.begins:
+            ((unit, credit),) = traffic.credit.items()
+            if known is None:
+                self._set(left, subscription, (unit, credit))
+            self._ask(message.number, Grant(message.conversation, subscription, unit, credit, True, known is None))
+        elif known is not None and known[0] in traffic.credit:
+            unit, before = known
+            credit = traffic.credit[unit]
+            self._set(left, subscription, (unit, before + credit))
+            if message.sender == "client":
+                self._ask(message.number, Grant(message.conversation, subscription, unit, credit, False, True))
+        if len(self._credit) > CREDITED:
+            self._forget(next(iter(self._credit)))
+
+    def _ask(self, number: int, grant: Grant) -> None:
+        self._asked[number] = grant
+        if len(self._asked) > ASKED:
+            del self._asked[next(iter(self._asked))]
+
+    def _answered(self, grant: Grant, refused: bool) -> None:
+        """Take back a grant that the server refused, or count that of a new subscription with the id of another one."""
+        left = self._credit.get(grant.conversation, {})
+        unit, before = left.get(grant.subscription, ("", 0))
+        if grant.begins and refused == grant.counted:
+            self._set(left, grant.subscription, None if refused else (grant.unit, grant.credit))
+        elif refused and not grant.begins and unit == grant.unit:
+            self._set(left, grant.subscription, (unit, before - grant.credit))
+
+    def _set(self, left: dict[int, tuple[str, int]], subscription: int, credit: tuple[str, int] | None) -> None:
+        """Set what is left to a subscription; None: it ends."""
+        for one, sign in ((left.pop(subscription, None), -1), (credit, 1)):
+            if one is not None:
+                unit, number = one
+                self._outstanding[unit] = self._outstanding.get(unit, 0) + sign * max(0, number)
+        if credit is not None:
+            left[subscription] = credit
+
+    def _forget(self, conversation: int) -> None:
+        left = self._credit.pop(conversation, {})
+        for subscription in list(left):
+            self._set(left, subscription, None)
 
     def _cell(self, time_ns: int) -> CountRow:
         assert self.interval_ns is not None
@@ -214,7 +272,7 @@ class Stats:
                 cell, old = self._cell(at), cells[at]
                 for name in ("messages", "bytes", "published", "delivered"):
                     setattr(cell, name, getattr(cell, name) + getattr(old, name))
-                cell.credit = old.credit
+                cell.credit, cell.credit_bytes = old.credit, old.credit_bytes
                 for name, count in old.commands.items():
                     _add(cell.commands, name, count)
 
@@ -257,7 +315,10 @@ class Stats:
         self.widen_to(INTERVALS)
         made: list[CountRow] = []
         for at in range(min(self._cells), max(self._cells) + 1, self.interval_ns):
-            made.append(self._cells.get(at) or CountRow(1, rfc3339(at), at, self.interval_ns, credit=made[-1].credit))
+            cell = self._cells.get(at)
+            if cell is None:
+                cell = CountRow(1, rfc3339(at), at, self.interval_ns, credit=made[-1].credit, credit_bytes=made[-1].credit_bytes)
+            made.append(cell)
         return made
 
 

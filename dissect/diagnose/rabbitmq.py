@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model import Exchange, Message
+from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, UNITS, chunk_size
 from ..protocols.records import LOST, SKIPPED
 from ..units import count, duration_text
 from .rules import (
@@ -56,6 +57,12 @@ BEFORE_TUNE = 8_192
 
 SUBSCRIPTIONS = PUBLISHERS = 256
 """Ids have one byte; those of the draft are kept to as many."""
+
+CREDITS = 64
+"""Credits remembered until the server may have refused them."""
+
+CREDIT_LIMIT = {CHUNKS: "stream.max_credit_chunks", BYTES: "stream.max_credit_bytes"}
+"""The settings of servers that limit one grant of credit."""
 
 STREAMS_KEPT = 1_024
 """Streams remembered with the last ids of their publishers, at most."""
@@ -191,9 +198,23 @@ class RabbitmqPeriod(msgspec.Struct):
     """When it got the last one."""
 
 
+class RabbitmqCredit(NamedTuple):
+    """A Credit, which the server may refuse."""
+
+    message: Message
+    credit: int
+    unit: str
+    active: bool
+    """Its consumer was the active one when it was sent."""
+
+
 class RabbitmqSubscription(msgspec.Struct):
     """One subscription: what the server may still send, and what came."""
 
+    number: int
+    """Of the Subscribe."""
+    unit: str
+    """What its credit counts: chunks, or their bytes."""
     stream: str | None
     asked: int
     credit: int
@@ -203,10 +224,12 @@ class RabbitmqSubscription(msgspec.Struct):
     wanted: tuple[str, ...] = ()
     """The values of its filters."""
     delivered: int = 0
+    used: int = 0
+    """Credit that was used for that."""
     following: int | None = None
     """The offset after the last chunk."""
-    lowest_credit: int = 0
-    """The least that a Credit granted, if that is less than nothing."""
+    taken: RabbitmqCredit | None = None
+    """The Credit that took most away."""
     empty: Message | None = None
     """The Deliver, without its fields, that used the last credit, or the Subscribe that granted none."""
     waits: bool = True
@@ -224,6 +247,10 @@ class RabbitmqSubscription(msgspec.Struct):
     """The messages around the first of them, and their packets."""
     group: str | None = None
     """Its name, where it is a single active consumer."""
+    is_active: bool = False
+    """It is the active one."""
+    ignored: bool = False
+    """There was a Credit in the other unit, which the server ignores."""
     active: list[RabbitmqPeriod] = msgspec.field(default_factory=list)
     granted: tuple[int, int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None
     """The Credit that ended the last of them: when, after how long, and the evidence. What comes next shows whether a chunk waited."""
@@ -269,6 +296,10 @@ class RabbitmqState(msgspec.Struct):
     versions: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     """By key, the versions that the server stated."""
     subscriptions: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
+    replacing: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
+    """Those that were asked for with the id of another one, and have no answer yet."""
+    credits: dict[int, RabbitmqCredit] = msgspec.field(default_factory=dict)
+    """By number the last Credits."""
     publishers: dict[int, RabbitmqPublisher] = msgspec.field(default_factory=dict)
     with_old_ids: list[RabbitmqPublisher] = msgspec.field(default_factory=list)
     """Those that sent ids that are not above the last."""
@@ -655,6 +686,73 @@ def _ignored(context: ConversationContext, message: Message) -> FindingDraft | N
     return FindingDraft(f"the server ignores {some(odd)} of Subscribe silently: it knows {names}", key=tuple(odd))
 
 
+def _amount(number: int, unit: str) -> str:
+    """An amount of credit in words."""
+    return count(number, unit.removesuffix("s"))
+
+
+def _credit_refused(context: ConversationContext, message: Message) -> FindingDraft | None:
+    """One code with three causes: what was asked shows which."""
+    if message.kind != "response" or _code(message) != "precondition failed" or "subscription_id" not in message.fields:
+        return None
+    ident = message.fields["subscription_id"]
+    one, sent = context.state.subscriptions.get(ident), context.state.credits.get(message.request or 0)
+    whose = f"subscription {ident}" + (f" ({quoted(one.stream)})" if one is not None else "")
+    what = f"{context.state.server} refuses {'a Credit' if sent is None else f'a Credit of {_amount(sent.credit, sent.unit)}'} for {whose}"
+    evidence = numbers(sent and sent.message, message), packets(sent and sent.message, message)
+    cause, limit = _why_refused(context, one, sent, message), "the server allows"
+    key = ident, cause
+    if sent is not None:
+        limit = f"{CREDIT_LIMITS[sent.unit]:,} {sent.unit} that servers allow by default"
+    match cause:
+        case "unit":
+            assert one is not None
+            return FindingDraft(f"{what}: the credit of this subscription is in {one.unit}", *evidence, None, _SAME_UNIT, key)
+        case "limit":
+            assert sent is not None
+            return FindingDraft(f"{what}: that is more than the {limit}", *evidence, None, _limit_advice(sent.unit), key)
+        case "lower limit":
+            unit = sent.unit if sent is not None else CHUNKS
+            return FindingDraft(
+                f"{what} (precondition failed): probably its limit for one Credit is lower than that",
+                *evidence,
+                None,
+                _limit_advice(unit),
+                key,
+            )
+        case "unknown":
+            cause = (
+                f"{what} (precondition failed): the consumer is not active, the Credit is not in the unit of the subscription, "
+                "or it is more than the server allows"
+            )
+            return FindingDraft(cause, *evidence, NOTE, _THREE_CAUSES, key)
+    return None
+
+
+def _why_refused(context: ConversationContext, one: RabbitmqSubscription | None, sent: RabbitmqCredit | None, message: Message) -> str:
+    """Return what of a Credit the server does not accept; "inactive" if that is normal, as its consumer is not the active one."""
+    if context.lossy:
+        # The id may be that of another subscription by now
+        one = None
+    if one is not None and sent is not None and sent.unit != one.unit:
+        return "unit"
+    if (
+        sent is not None
+        and sent.credit > CREDIT_LIMITS[sent.unit]
+        and (sent.unit == BYTES if one is None else one.group is None or (sent.active and one.is_active))
+    ):
+        return "limit"
+    if one is None:
+        return "unknown"
+    if one.group is None:
+        return "lower limit" if message.outcome == "refused" and sent is not None else "unknown"
+    return "unknown" if sent is not None and sent.active and one.is_active else "inactive"
+
+
+def _limit_advice(unit: str) -> str:
+    return f"Have the consumer grant less at once, or raise {CREDIT_LIMIT[unit]} at the server."
+
+
 def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, behind: Message | None = None) -> FindingDraft | None:
     """How often, and how long, a consumer left the server without credit."""
     if one.granted is not None and one.waits:
@@ -663,10 +761,16 @@ def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str,
     whose, key = f"subscription {ident} ({quoted(one.stream)})", (ident, one.since_ns)
     evidence = numbers(one.empty, behind), packets(one.empty, behind)
     if not one.stalls:
-        granted, advice = "1 chunk was" if one.asked == 1 else f"{one.asked:,} chunks were", None
-        why = f"{granted} granted and {one.delivered:,} delivered" if one.asked else "none was granted"
-        if one.lowest_credit < 0:
-            why, advice = f"a Credit of {one.lowest_credit:,} took it away, because servers read it as a signed number", _GRANT_LESS
+        advice = None if one.unit == CHUNKS else _GRANT_BYTES
+        why = f"{_amount(one.asked, one.unit)} {'was' if one.asked == 1 else 'were'} granted and {one.used:,} delivered"
+        if not one.asked:
+            why = "none was granted"
+        if one.ignored:
+            why, advice = f"{why}, and the server ignores Credit that is not in {one.unit}", _SAME_UNIT
+        if one.taken is not None:
+            evidence = numbers(one.empty, one.taken.message, behind), packets(one.empty, one.taken.message, behind)
+            sent = f"{one.taken.credit:,} ({one.taken.credit & 0xFFFF:,} without a sign)"
+            why, advice = f"a Credit of {sent} took it away, because servers read it as a signed number", _GRANT_LESS
         cause = f"{whose} has had no credit for {duration_text(passed)}{when}: {why}"
         severity = WARNING if passed >= STARVED_NS and one.waits else NOTE
         return FindingDraft(cause, *evidence, severity, advice, key) if passed else None
@@ -684,7 +788,7 @@ def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str,
     who = f"; the server delivers within {duration_text(one.slowest_ns)} of each Credit, so the consumer is slow"
     cause = f"{whose} was without credit {times}{who if one.slowest_ns else ''}"
     shown = [(*first, *last) for first, last in zip(one.first, evidence if lasts else ((), ()), strict=True)]
-    return FindingDraft(cause, shown[0], shown[1], WARNING, _SLOW_CONSUMER, key)
+    return FindingDraft(cause, shown[0], shown[1], WARNING, _SLOW_CONSUMER if one.unit == CHUNKS else _SLOW_BYTES, key)
 
 
 def _starved(context: ConversationContext, message: Message) -> list[FindingDraft]:
@@ -960,7 +1064,30 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     about = next(iter(named), "")
     needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
     lacks = LACKS.get(message.name, "") if request is not None and fields.get("publisher_id") not in context.state.publishers else ""
-    return Refusal(code, about, code in EXPECTED, _advice(context, code, message.name, about), needed=needed, lacks=lacks)
+    why, advice = code, _advice(context, code, message.name, about)
+    if message.name == "Subscribe" and code == "precondition failed" and request is not None:
+        why, advice = _not_met(context.state, request, why, advice)
+    return Refusal(why, about, code in EXPECTED, advice, needed=needed, lacks=lacks)
+
+
+def _not_met(state: RabbitmqState, request: Message, why: str, advice: str | None) -> tuple[str, str | None]:
+    """Return which precondition a Subscribe does not meet, as far as it shows that, and what to do."""
+    found = {one.get("key"): one.get("value") for one in request.fields.get("properties") or ()}
+    name, credit, unit = found.get("name"), request.fields.get("credit", 0), _unit_of(request.fields)
+    reasons = []
+    if found.get("single-active-consumer") == "true" and not name:
+        reasons.append(("a single active consumer needs a name", "Set the property name of Subscribe."))
+    if len(str(name).encode()) > 255:
+        reasons.append(("its name is longer than 255 bytes", "Shorten the property name of Subscribe."))
+    if credit > CREDIT_LIMITS[unit]:
+        most = f"its credit of {_amount(credit, unit)} is more than the {CREDIT_LIMITS[unit]:,} that newer servers allow by default"
+        reasons.append((most, _limit_advice(unit)))
+    if len(state.subscriptions) >= SUBSCRIPTIONS:
+        most = f"a connection has {SUBSCRIPTIONS} subscriptions at most"
+        reasons.append((most, "Spread the subscriptions over several connections."))
+    if not reasons:
+        return why, advice
+    return f"{why}, as {' or '.join(reason for reason, _ in reasons)}", reasons[0][1] if len(reasons) == 1 else advice
 
 
 def _advice(context: ConversationContext, code: str, name: str, about: str) -> str | None:
@@ -1143,17 +1270,22 @@ def _not_stored(context: ConversationContext, state: RabbitmqState, message: Mes
 
 def _subscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     ident, credit = fields.get("subscription_id"), fields.get("credit")
-    if ident is not None and credit is not None and ident not in state.subscriptions and len(state.subscriptions) < SUBSCRIPTIONS:
+    held = state.replacing if ident in state.subscriptions else state.subscriptions
+    if ident is not None and credit is not None and len(held) < SUBSCRIPTIONS:
         properties = fields.get("properties") or ()
         filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
         begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
-        one = RabbitmqSubscription(
-            _stream_name(fields), credit, credit, filtered, begin, wanted, since_ns=message.time_ns, group=_group_of(properties)
-        )
+        about = message.number, _unit_of(fields), _stream_name(fields)
+        one = RabbitmqSubscription(*about, credit, credit, filtered, begin, wanted, since_ns=message.time_ns, group=_group_of(properties))
         # A single active consumer that is not the active one needs none
         one.empty = msgspec.structs.replace(message, fields={}) if credit == 0 and one.group is None else None
-        state.subscriptions[ident] = one
+        held[ident] = one
+
+
+def _unit_of(fields: dict[str, Any]) -> str:
+    """Return what credit counts in a Subscribe or Credit."""
+    return UNITS.get(fields.get("version", 1), CHUNKS)
 
 
 def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
@@ -1164,8 +1296,16 @@ def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
 
 def _not_subscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request = context.request_of(message)
-    if message.outcome == "refused" and request is not None and "already exists" not in _code(message):
-        state.subscriptions.pop(request.fields.get("subscription_id", -1), None)
+    ident = -1 if request is None else request.fields.get("subscription_id", -1)
+    for held in (state.subscriptions, state.replacing):
+        one = held.get(ident)
+        if one is not None and request is not None and one.number == request.number:
+            if message.outcome == "refused":
+                del held[ident]
+            elif held is state.replacing:
+                # The server had ended the other one
+                state.subscriptions[ident] = held.pop(ident)
+            return
 
 
 def _asked_again(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1176,7 +1316,8 @@ def _asked_again(context: ConversationContext, state: RabbitmqState, message: Me
         return
     if fields.get("offset_type_label") != "none":
         one.begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
-    if request.fields.get("active") == 1:
+    one.is_active = request.fields.get("active") == 1
+    if one.is_active:
         # What it got when it was active before is no measure
         one.following = None
         if one.group is not None and len(one.active) < PERIODS:
@@ -1184,21 +1325,54 @@ def _asked_again(context: ConversationContext, state: RabbitmqState, message: Me
 
 
 def _unsubscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    state.subscriptions.pop(fields.get("subscription_id", -1), None)
+    ident = fields.get("subscription_id", -1)
+    state.subscriptions.pop(ident, None)
+    if ident in state.replacing:
+        state.subscriptions[ident] = state.replacing.pop(ident)
+
+
+def _stands_down(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = state.subscriptions.get(fields.get("subscription_id", -1))
+    if one is not None:
+        one.is_active = one.is_active and fields.get("active") == 1
 
 
 def _granted(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = state.subscriptions.get(fields.get("subscription_id", -1))
-    if one is not None:
-        more = fields.get("credit") or 0
-        one.credit += more
-        one.asked += more
-        one.lowest_credit = min(one.lowest_credit, more)
-        if one.credit > 0 and one.empty is not None:
-            passed = message.time_ns - one.empty.time_ns
-            if passed >= STALL_NS and one.delivered:
-                one.granted = message.time_ns, passed, (numbers(one.empty, message), packets(one.empty, message))
-            one.empty = None
+    ident, more, unit = fields.get("subscription_id", -1), fields.get("credit") or 0, _unit_of(fields)
+    one, other = state.subscriptions.get(ident), state.replacing.get(ident)
+    state.credits[message.number] = RabbitmqCredit(message, more, unit, one is not None and one.is_active)
+    if len(state.credits) > CREDITS:
+        del state.credits[next(iter(state.credits))]
+    if other is not None and other.unit == unit:
+        other.credit, other.asked = other.credit + more, other.asked + more
+    if one is None:
+        return
+    if one.unit != unit:
+        one.ignored = one.ignored or other is None
+        return
+    one.credit += more
+    one.asked += more
+    if more < (0 if one.taken is None else one.taken.credit):
+        one.taken = state.credits[message.number]
+    if one.credit > 0 and one.empty is not None:
+        passed = message.time_ns - one.empty.time_ns
+        if passed >= STALL_NS and one.delivered:
+            one.granted = message.time_ns, passed, (numbers(one.empty, message), packets(one.empty, message))
+        one.empty = None
+    elif one.credit <= 0 and more < 0 and one.empty is None:
+        one.empty, one.waits = message, True
+
+
+def _not_granted(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    """What the server refused does not count."""
+    one, sent = state.subscriptions.get(fields.get("subscription_id", -1)), state.credits.pop(message.request or 0, None)
+    if one is None or sent is None or _code(message) != "precondition failed":
+        return
+    if _why_refused(context, one, sent, message) in ("limit", "lower limit"):
+        one.credit -= sent.credit
+        one.asked -= sent.credit
+        if one.credit <= 0 and one.empty is None:
+            one.empty, one.granted = sent.message, None
 
 
 def _delivered(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1208,8 +1382,10 @@ def _delivered(context: ConversationContext, state: RabbitmqState, message: Mess
     if context.lossy:
         # Among missing messages there may be credit
         one.credit, one.empty, one.granted = CREDIT_UNKNOWN, None, None
+    cost = 1 if one.unit == CHUNKS else chunk_size(fields)
     one.delivered += 1
-    one.credit -= 1
+    one.used += cost
+    one.credit -= cost
     if one.granted is not None:
         took = message.time_ns - one.granted[0]
         # Otherwise no chunk waited for this Credit
@@ -1277,8 +1453,10 @@ _FOLLOW = {
     ("Subscribe", "request"): _subscribed,
     ("Subscribe", "response"): _not_subscribed,
     ("Unsubscribe", "request"): _unsubscribed,
+    ("ConsumerUpdate", "request"): _stands_down,
     ("ConsumerUpdate", "response"): _asked_again,
     ("Credit", "one_way"): _granted,
+    ("Credit", "response"): _not_granted,
     ("StoreOffset", "one_way"): _offset_stored,
     ("Deliver", "one_way"): _delivered,
     ("Publish", "request"): _published,
@@ -1315,6 +1493,13 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
 
 
 _SLOW_CONSUMER = "Speed up the consumer, or grant credit when chunks arrive, not when they have been processed; one credit is one chunk."
+_SLOW_BYTES = "Speed up the consumer, or grant the bytes of each chunk when it arrives, not when it has been processed."
+_GRANT_BYTES = "Have the consumer send Credit for the bytes of each chunk: without it the server delivers nothing."
+_SAME_UNIT = "Have the client use one version of Subscribe and Credit for a subscription: 1 counts chunks, 2 counts bytes."
+_THREE_CAUSES = (
+    "No action needed for a single active consumer that waits for its turn; otherwise use the version of Subscribe for Credit, "
+    "and grant less at once."
+)
 _GRANT_LESS = "Have the consumer grant at most 32,767 chunks at once."
 _GRANT = "Have the consumer send Credit for each chunk: without it the server delivers nothing."
 
@@ -1461,6 +1646,7 @@ RULES: tuple[Rule, ...] = (
         _ignored,
         "Write names and values as the server expects them, in lower case; match-unfiltered has an effect only with a filter.",
     ),
+    Rule("credit-refused", WARNING, "Credit", _credit_refused, _SAME_UNIT),
     Rule("out-of-credit", WARNING, ("Unsubscribe", "MetadataUpdate"), _starved, _SLOW_CONSUMER),
     Rule("out-of-credit", WARNING, LIVE, _starving, _GRANT),
     Rule("out-of-credit", WARNING, CLOSED, _out_of_credit, _GRANT),

@@ -95,7 +95,8 @@ class DetectionView(msgspec.Struct):
 
 class Traffic(NamedTuple):
     """The user messages of a protocol message: how many it publishes or delivers, up to which offset of a partition, the committed offset;
-    and the change of a subscription's credit (`begins`: a new subscription; None: it ends)."""
+    and the change of a subscription's credit, by its unit ("chunks", "bytes"), which is that of its first (`begins`: a new subscription;
+    None: it ends)."""
 
     published: int = 0
     delivered: int = 0
@@ -103,7 +104,7 @@ class Traffic(NamedTuple):
     offset: int | None = None
     committed: int | None = None
     subscription: int | None = None
-    credit: int | None = 0
+    credit: Mapping[str, int] | None = {}
     begins: bool = False
 
 

@@ -292,7 +292,8 @@ _COUNT = {
     "bytes": "Their bytes.",
     "published": "User messages that were published.",
     "delivered": "User messages that were delivered or polled.",
-    "credit": "Chunks that servers may still send, at its end.",
+    "credit": "Chunks that servers may still send, at its end, to subscriptions whose credit counts chunks.",
+    "credit_bytes": "Bytes of chunks that they may still send to those whose credit counts bytes.",
     "commands": "Messages by name.",
 }
 

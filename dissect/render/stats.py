@@ -49,14 +49,19 @@ def text(counted: Counted, columns: int | None, palette: Palette) -> str:
         _rows("all", ("what", "number"), [[name, _cell(value)] for name, value in _totals(total)], 1, columns, palette),
         _rows("commands", COMMAND_HEAD, commands(counted), 4, columns, palette),
         _rows("streams", STREAM_HEAD, streams(counted), 3, columns, palette),
-        _rows("course", SERIES_HEAD, series(counted), 1, columns, palette),
+        _rows("course", series_head(counted), series(counted), 1, columns, palette),
     ]
     return "\n".join(one for one in blocks if one)
 
 
 COMMAND_HEAD = ("protocol", "command", "kind", "sender", "count", "bytes", "per second")
 STREAM_HEAD = ("protocol", "stream", "partition", "published", "bytes in", "delivered", "bytes out", "offset", "committed", "behind")
-SERIES_HEAD = ("time", "messages", "bytes", "published", "delivered", "credit")
+
+
+def series_head(counted: Counted) -> tuple[str, ...]:
+    """The columns of the series: credit in bytes is rare, and has one only where there is any."""
+    head = ("time", "messages", "bytes", "published", "delivered", "credit")
+    return (*head, "credit in bytes") if any(one.credit_bytes for one in counted.series) else head
 
 
 def commands(counted: Counted) -> list[list[Any]]:
@@ -70,8 +75,10 @@ def streams(counted: Counted) -> list[list[Any]]:
 
 
 def series(counted: Counted) -> list[list[Any]]:
-    """Values below `SERIES_HEAD`."""
-    return [[utc(one.time_ns), one.messages, one.bytes, one.published, one.delivered, one.credit] for one in counted.series]
+    """Values below `series_head`."""
+    shown, width = counted.series, len(series_head(counted))
+    rows = [[utc(one.time_ns), one.messages, one.bytes, one.published, one.delivered, one.credit, one.credit_bytes] for one in shown]
+    return [row[:width] for row in rows]
 
 
 def _files(counted: Counted) -> list[list[Any]]:

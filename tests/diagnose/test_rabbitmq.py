@@ -136,7 +136,9 @@ def turned_away(frames: int, again: int = 16) -> Connection:
 
 
 def credited(code: int) -> Connection:
-    one = subscribed(9).client(rabbit.CREDIT, subscription_id=3, credit=1)
+    one = subscribed(9, properties=[{"key": "single-active-consumer", "value": "true"}, {"key": "name", "value": "app"}]).client(
+        rabbit.CREDIT, subscription_id=3, credit=1
+    )
     return one.server(rabbit.CREDIT_RESPONSE, subscription_id=3, response_code=code).goodbye()
 
 
@@ -967,7 +969,7 @@ def credit_of(first: int, *more: int) -> Connection:
         (credit_of(0), "none was granted", "Have the consumer send Credit for each chunk"),
         (
             credit_of(1, -32768),
-            "a Credit of -32,768 took it away, because servers read it as a signed number",
+            "a Credit of -32,768 (32,768 without a sign) took it away, because servers read it as a signed number",
             "Have the consumer grant at most 32,767 chunks at once.",
         ),
         (credit_of(0, 5), None, ""),

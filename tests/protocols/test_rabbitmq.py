@@ -196,7 +196,7 @@ def test_details_say_the_same_and_tile_the_frame(subtests: pytest.Subtests) -> N
 
 def test_every_layout_was_captured() -> None:
     """Those that no server of the captures sends are tested by hand below."""
-    by_hand = {layouts.SASL_AUTHENTICATE_RESPONSE_32, layouts.TUNE_RESPONSE_MARKED}
+    by_hand = {layouts.SASL_AUTHENTICATE_RESPONSE_32, layouts.TUNE_RESPONSE_MARKED, layouts.SUBSCRIBE_2, layouts.CREDIT_2}
     seen: set[Layout] = set()
     for one in FRAMES:
         language = DRAFT_LANGUAGE if one.draft else CURRENT_LANGUAGE
@@ -1428,9 +1428,8 @@ def test_the_tables_name_every_command() -> None:
     assert {layout.name for layout in layouts.LAYOUTS} == set(layouts.COMMANDS.values())
     assert {layout.name for layout in layouts_draft.LAYOUTS} == set(layouts_draft.COMMANDS.values())
     for layout in (*layouts.LAYOUTS, *layouts_draft.LAYOUTS):
-        assert word_of(layout) & 0xFFFF == (
-            0 if layout in layouts_draft.LAYOUTS else 2 if layout in (layouts.PUBLISH_2, layouts.DELIVER_2) else 1
-        )
+        second = (layouts.PUBLISH_2, layouts.DELIVER_2, layouts.SUBSCRIBE_2, layouts.CREDIT_2)
+        assert word_of(layout) & 0xFFFF == (0 if layout in layouts_draft.LAYOUTS else 2 if layout in second else 1)
 
 
 def test_every_field_of_an_entry_is_documented() -> None:

@@ -21,6 +21,7 @@ from . import layouts, layouts_draft, sasl_redaction
 from .chunk import EntryReader
 from .chunk_docs import ADDED, DRAFT_PARTS, PARTS
 from .compare_rules import COMPARE_RULES
+from .credits import Credits
 from .entries import RabbitmqEntries
 from .fast_decode import FastLayouts, fast_layouts
 from .frame_redaction import GuardedFrame as Read
@@ -126,6 +127,10 @@ class StreamDissector(Dissector):
         self.quota = UnpackQuota()
         self.values = ValueQuota(self.options.values_limit, self.options.bare_limit)
         self.streams = DeclaredStreams()
+        self.complete = context.from_start
+        """Everything so far was captured."""
+        self.credits: Credits | None = None
+        """Made for the first subscription: most of many conversations have none."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -184,9 +189,12 @@ class StreamDissector(Dissector):
 
     def on_gap(self, side: int, order: int = 0) -> None:
         self.guard.lose()
+        self.complete = False
         self.phase = _OPEN
         if side != self.client:
             self.streams.drop(order)
+        if self.credits is not None:
+            self.credits.lose()
 
     # Meaning
 
@@ -499,6 +507,9 @@ _TEXT = """\
 Frames are a size, a key and a version, back to back from the first byte. Requests and responses carry a correlation id chosen by
 whoever asks; Publish is answered by PublishConfirm and PublishError under its publishing ids, and Credit only in trouble, or with code
 0x11 while its consumer is not active.
+
+The credit of a subscription counts chunks (Subscribe and Credit of version 1) or, as proposed for servers and clients to come, bytes of
+chunks (version 2). A server answers a Credit in the other unit, or of more than it allows, with code 0x11 and drops it.
 
 In `published_messages` and `chunk.entries`, and in the `messages` of a sub-batch, a body that is an AMQP 1.0 message is shown as
 `sections`; any other is in `body` as bytes. `offset` of an entry is not on the wire but counted from the chunk's first. The number

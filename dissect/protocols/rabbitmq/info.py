@@ -8,7 +8,7 @@ from typing import Any
 from ...layout import Field, Layout
 from ...model import Message
 from ..protocol import Traffic
-from .layouts import CONSUMER_INACTIVE
+from .layouts import BYTES, CHUNKS, PRECONDITION_FAILED, UNITS, chunk_size
 
 RUNS = 3
 """Runs of numbers that a line shows before it gives up."""
@@ -67,6 +67,8 @@ def _says(message: Message) -> str:
         parts += _others(fields) if maker is None else maker(fields)
     except (KeyError, TypeError, IndexError):
         parts += _others(fields)
+    if message.name == "Credit":
+        parts.append(_credit_refused(message))
     return "  ".join(filter(None, parts))
 
 
@@ -176,7 +178,13 @@ def _delivered(fields: Fields) -> list[str]:
 def _subscribe(fields: Fields) -> list[str]:
     start = f"from {_offset(fields)}" if "offset_type" in fields else f"from offset {fields['offset']}"
     properties = [_pairs(fields["properties"])] if fields.get("properties") else []
-    return [f"subscription {fields['subscription_id']}", _text(fields["stream"]), start, f"credit {fields['credit']}", *properties]
+    return [
+        f"subscription {fields['subscription_id']}",
+        _text(fields["stream"]),
+        start,
+        f"credit {fields['credit']:,}{_unit(fields)}",
+        *properties,
+    ]
 
 
 def _metadata(fields: Fields) -> list[str]:
@@ -221,15 +229,31 @@ ALARMS: dict[str, Callable[[Message], bool]] = {
     "MetadataUpdate": lambda message: True,
     "Metadata": _lacks_a_stream,
     "PublishError": lambda message: True,
-    "Credit": lambda message: message.kind == "response" and message.fields.get("response_code") != CONSUMER_INACTIVE,
+    "Credit": lambda message: (
+        message.kind == "response" and (message.outcome == "refused" or message.fields.get("response_code") != PRECONDITION_FAILED)
+    ),
 }
 """What is a cause of trouble: a side that hangs up with an error, streams that are gone, messages that are."""
 
 
+def _unit(fields: Fields) -> str:
+    """The unit of credit, where it is not chunks."""
+    return f" {BYTES}" if UNITS.get(fields["version"]) == BYTES else ""
+
+
 def _credited(fields: Fields) -> list[str]:
-    more = [f"{fields['credit']:+}"] if "credit" in fields else []
-    kept = ["the consumer is not active"] if fields.get("response_code") == CONSUMER_INACTIVE else []
-    return [f"subscription {fields['subscription_id']}", *more, *kept]
+    more = [f"{fields['credit']:+,}{_unit(fields)}"] if "credit" in fields else []
+    taken = ["takes credit away"] if fields.get("credit", 0) < 0 else []
+    return [f"subscription {fields['subscription_id']}", *more, *taken]
+
+
+def _credit_refused(message: Message) -> str:
+    """What the code of a response to Credit means that has several causes."""
+    if message.outcome == "refused" or message.fields.get("response_code") != PRECONDITION_FAILED:
+        return ""
+    if message.stream is not None:
+        return "the consumer is not active"
+    return "the consumer is not active, or the Credit is in the wrong unit or too large"
 
 
 def _versions(fields: Fields) -> list[str]:
@@ -296,9 +320,11 @@ def traffic(message: Message) -> Traffic | None:
         chunk = fields.get("chunk", {})
         records, first = chunk.get("num_records", 0), chunk.get("chunk_first_offset")
         last = first + records - 1 if first is not None and records else None
-        return Traffic(0, records, None, last, fields.get("committed_chunk_id"), subscription, -1)
+        used = {CHUNKS: -1, BYTES: -chunk_size(fields)}
+        return Traffic(0, records, None, last, fields.get("committed_chunk_id"), subscription, used)
     if name in ("Subscribe", "Credit") and "credit" in fields:
-        return Traffic(subscription=subscription, credit=fields["credit"], begins=name == "Subscribe")
+        unit = UNITS.get(fields["version"], CHUNKS)
+        return Traffic(subscription=subscription, credit={unit: fields["credit"]}, begins=name == "Subscribe")
     if name == "Unsubscribe":
         return Traffic(subscription=subscription, credit=None)
     if name == "StreamStats" and message.kind == "response":

@@ -5,7 +5,7 @@ and, where servers differ from it, what 3.10.8, 4.0.5 and 4.3.6 were seen to sen
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...layout.types import (
     Array,
@@ -174,6 +174,8 @@ _head, request, reply, message = _CURRENT.head, _CURRENT.request, _CURRENT.reply
 DECLARE_PUBLISHER = request(0x0001, PUBLISHER_ID, PUBLISHER_REFERENCE, STREAM)
 DECLARE_PUBLISHER_RESPONSE = reply(0x0001)
 
+_PROPOSED = "proposed in 2026 for servers and clients to come; no traffic of either was seen"
+
 PUBLISH = message(
     0x0002, "request", PUBLISHER_ID, Field("published_messages", PUBLISHED), note="answered by PublishConfirm or PublishError"
 )
@@ -201,14 +203,20 @@ QUERY_PUBLISHER_SEQUENCE_RESPONSE = reply(0x0005, Field("sequence", u64, "0 on e
 DELETE_PUBLISHER = request(0x0006, PUBLISHER_ID)
 DELETE_PUBLISHER_RESPONSE = reply(0x0006)
 
-SUBSCRIBE = request(
+_SUBSCRIBE = (SUBSCRIPTION_ID, STREAM, OFFSET_TYPE, OFFSET_VALUE)
+_SUBSCRIBE_PROPERTIES = Optional(
+    Field("properties", PROPERTIES, "single-active-consumer, super-stream, name, filter.N, match-unfiltered, chunk_selector")
+)
+SUBSCRIBE = request(0x0007, *_SUBSCRIBE, Field("credit", u16, "chunks the server may send before more credit"), _SUBSCRIBE_PROPERTIES)
+SUBSCRIBE_2 = message(
     0x0007,
-    SUBSCRIPTION_ID,
-    STREAM,
-    OFFSET_TYPE,
-    OFFSET_VALUE,
-    Field("credit", u16, "chunks the server may send before more credit"),
-    Optional(Field("properties", PROPERTIES, "single-active-consumer, super-stream, name, filter.N, match-unfiltered, chunk_selector")),
+    "request",
+    CORRELATION_ID,
+    *_SUBSCRIBE,
+    Field("credit", u32, "bytes of chunks the server may send before more credit"),
+    _SUBSCRIBE_PROPERTIES,
+    version=2,
+    note=f"version 2, with credit in bytes: {_PROPOSED}",
 )
 SUBSCRIBE_RESPONSE = reply(0x0007)
 
@@ -223,16 +231,40 @@ DELIVER_2 = message(
     note="version 2, after the client announced it in ExchangeCommandVersions",
 )
 
-CREDIT = message(0x0009, "one_way", SUBSCRIPTION_ID, Field("credit", i16, "a uint16 in the document; servers read it as signed"))
+CREDIT = message(
+    0x0009,
+    "one_way",
+    SUBSCRIPTION_ID,
+    Field("credit", i16, "chunks; a uint16 in the document, but servers read it as signed: a negative number takes credit away"),
+)
+CREDIT_2 = message(
+    0x0009, "one_way", SUBSCRIPTION_ID, Field("credit", u32, "bytes"), version=2, note=f"version 2, with credit in bytes: {_PROPOSED}"
+)
 CREDIT_RESPONSE = message(
     0x0009 | RESPONSE,
     "response",
     CODE,
     SUBSCRIPTION_ID,
-    note="only for an unknown subscription, and with 0x11 for a consumer that is not active; without correlation id",
+    note="only for an unknown subscription, and with 0x11 for a consumer that is not active, for the wrong unit and for too much; "
+    "without correlation id",
 )
-CONSUMER_INACTIVE = 0x11
-"""The code of the answer to Credit for a single active consumer that is not active: nothing is wrong, and the credit counts."""
+PRECONDITION_FAILED = 0x11
+"""The code of the answer to Credit for a single active consumer that is not active, where nothing is wrong and the credit counts; and for
+credit that does not count, in the unit that is not the subscription's, or more than the server allows."""
+
+CHUNKS, BYTES = "chunks", "bytes"
+UNITS = {1: CHUNKS, 2: BYTES}
+"""What the credit of a subscription counts, by the version of Subscribe and Credit."""
+
+
+def chunk_size(fields: Mapping[str, Any]) -> int:
+    """Return the bytes of credit that a Deliver uses: what follows its fixed fields."""
+    return max(0, int(fields.get("size", 0)) - (13 if fields.get("version") == 2 else 5))
+
+
+CREDIT_LIMITS = {CHUNKS: 200, BYTES: 64 << 20}
+"""The most that servers with credit in bytes accept in one Subscribe or Credit by default (stream.max_credit_chunks,
+stream.max_credit_bytes)."""
 
 STORE_OFFSET = message(0x000A, "one_way", REFERENCE, STREAM, Field("offset", u64))
 
@@ -363,7 +395,9 @@ CLIENT_LAYOUTS = (
     QUERY_PUBLISHER_SEQUENCE,
     DELETE_PUBLISHER,
     SUBSCRIBE,
+    SUBSCRIBE_2,
     CREDIT,
+    CREDIT_2,
     STORE_OFFSET,
     QUERY_OFFSET,
     UNSUBSCRIBE,

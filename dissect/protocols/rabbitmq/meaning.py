@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ...layout import Layout
 from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
 from . import layouts, layouts_draft
-from .layouts import CONSUMER_INACTIVE
+from .credits import Credits
+from .layouts import CHUNKS, CREDIT_LIMITS, PRECONDITION_FAILED
 
 if TYPE_CHECKING:
     from .dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
@@ -84,14 +85,22 @@ def _credits(self: StreamDissector, side: int, number: int, fields: Fields) -> M
     """Mostly answered in trouble only, and then without a correlation id."""
     if "subscription_id" not in fields:
         return _answers(self, side, number, fields)
-    return None, None, OPTIONAL_RESPONSE, open_key(side, number, fields["subscription_id"])
+    ident, credit, credits = fields["subscription_id"], fields.get("credit", 0), self.credits
+    if credits is not None and side == self.client and (credits.tracked or credit > CREDIT_LIMITS[CHUNKS] or fields["version"] > 1):
+        ident |= credits.grant(ident, fields["version"], credit, self.completed) << 8
+    return None, None, OPTIONAL_RESPONSE, open_key(side, number, ident)
 
 
 def _refuses_credit(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
     if "subscription_id" not in fields:
         return _answers(self, side, number, fields)
-    outcome = "answered" if fields.get("response_code") == CONSUMER_INACTIVE else "refused"
-    return None, outcome, RESPONSE, open_key(1 - side, number, fields["subscription_id"])
+    ident, outcome, credits = fields["subscription_id"], "refused", self.credits
+    precondition = fields.get("response_code") == PRECONDITION_FAILED
+    refused = 0 if credits is None or side == self.client else credits.refuse(ident, precondition)
+    if precondition and not refused and (credits is None or credits.is_alone(ident, self.completed) is not False):
+        # The consumer is, or may be, just not active
+        outcome = "answered"
+    return None, outcome, RESPONSE, open_key(1 - side, number, ident | refused << 8)
 
 
 _OWN: dict[tuple[str, str], Meaning] = {
@@ -146,6 +155,27 @@ def _publisher_changed(self: RabbitmqStreamDissector, name: str, side: int, fiel
     return ()
 
 
+def _counts_credit(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if "subscription_id" in fields:
+        self.credits = self.credits or Credits(self.complete)
+        alone = any(one.get("key") == "single-active-consumer" and one.get("value") == "true" for one in fields.get("properties") or ())
+        self.credits.ask(name, fields["correlation_id"], fields["subscription_id"], fields["version"], alone, self.completed)
+    return ()
+
+
+def _credit_counted(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if "correlation_id" in fields and self.credits is not None:
+        self.credits.answer(name, fields["correlation_id"], fields.get("response_code") == 1, self.completed)
+    return ()
+
+
+def _credited(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if self.credits is None or not self.credits.mixed or "subscription_id" not in fields:
+        return ()
+    note = self.credits.note(fields["subscription_id"], fields["version"], self.completed)
+    return () if note is None else (note,)
+
+
 def _subscribes(self: RabbitmqStreamDraftDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
     if "correlation_id" in fields:
         waiting = self.subscribing if name == "Subscribe" else self.unsubscribing
@@ -187,6 +217,9 @@ FOLLOWS: dict[Layout, Follow] = {
     **dict.fromkeys((layouts.TUNE_RESPONSE, layouts.TUNE_RESPONSE_MARKED, layouts_draft.TUNE_RESPONSE), _agrees),
     **dict.fromkeys((layouts.DECLARE_PUBLISHER, layouts.DELETE_PUBLISHER), _changes_publisher),
     **dict.fromkeys((layouts.DECLARE_PUBLISHER_RESPONSE, layouts.DELETE_PUBLISHER_RESPONSE), _publisher_changed),
+    **dict.fromkeys((layouts.SUBSCRIBE, layouts.SUBSCRIBE_2, layouts.UNSUBSCRIBE), _counts_credit),
+    **dict.fromkeys((layouts.SUBSCRIBE_RESPONSE, layouts.UNSUBSCRIBE_RESPONSE), _credit_counted),
+    **dict.fromkeys((layouts.CREDIT, layouts.CREDIT_2), _credited),
     **dict.fromkeys((layouts_draft.SUBSCRIBE, layouts_draft.UNSUBSCRIBE), _subscribes),
     layouts_draft.SUBSCRIBE_RESPONSE: _has_subscribed,
     **dict.fromkeys((layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.UNSUBSCRIBE_SUCCESS), _has_unsubscribed),

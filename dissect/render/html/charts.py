@@ -121,11 +121,13 @@ LINES = 6
 
 
 def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], duration_ns: int) -> Chart | None:
-    """A picture of values at equal distances; None where there are too few."""
+    """A picture of values at equal distances; None where there are too few, or none above 0."""
     shown = sorted((one for one in courses if any(one[1])), key=lambda one: -sum(one[1]))[:LINES]
     if not shown or len(shown[0][1]) < 2:
         return None
     most = max(max(values) for _, values in shown)
+    if most <= 0:
+        return None
     step = WIDTH / (len(shown[0][1]) - 1)
     lines = []
     for name, values in shown:

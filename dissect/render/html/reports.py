@@ -134,6 +134,7 @@ def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
         chart("messages per second", [(name, [getattr(one, name) / width for one in cells]) for name in COURSES], whole_ns),
         chart("commands per second", [(name, [one.commands.get(name, 0) / width for one in cells]) for name in names], whole_ns),
         chart("outstanding credit, in chunks", [("credit", [one.credit for one in cells])], whole_ns),
+        chart("outstanding credit, in bytes", [("credit", [one.credit_bytes for one in cells])], whole_ns),
     ]
     tables = [
         ("Commands", COMMAND_HEAD, 4, commands(counted)),
