@@ -42,7 +42,7 @@ def iggy_tables(types: TypeWriter) -> Iterator[str]:
     yield f"P.permissions = {table([*(_rights(names, below) for names, below in levels), last])}"
     results = next(one for one in frames.documented() if one.name == "results")
     yield f"P.results = {types.entries(results.fields, '')}"
-    for code in (*BY_CODE, frames.OLD_LOGIN_CODE, frames.OLD_LOGOUT_CODE):
+    for code in (*BY_CODE, frames.OLD_LOGIN_CODE, frames.OLD_LOGOUT_CODE, frames.OFFSET_ROUTING_CODE):
         command = frames.command_of(code)
         assert command is not None
         ask, answer = (_forms(types, rows) for rows in (command.request, command.response))

@@ -21,6 +21,7 @@ from ...layout import (
     Group,
     PartTable,
     Repeat,
+    Rest,
     Since,
     Sized,
     Style,
@@ -329,6 +330,14 @@ POLL: Body = (
     Field("count", u32le),
     Field("auto_commit", boolean),
 )
+POLL_WAIT = Field("wait_timeout_us", u64le, "proposed in 2026: no release known here has it")
+
+UNSEEN = Field("body", Rest(), "its layout was not seen")
+SEEN_NOTES: Mapping[str, str] = {
+    UNSEEN.name: "the layout of its body was not seen",
+    POLL_WAIT.name: "wait_timeout_us was proposed only: no release known here has it",
+}
+"""Fields that make a note, and the note."""
 
 
 # Streams and topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from ...layout import Array, Blob, Choice, Entry, Field, Fixed, Optional, Repeat, Rest, Since, boolean, f32le, u8, u32le, u64le
+from ...layout import Array, Blob, Choice, Entry, Field, Fixed, Optional, Repeat, Rest, Since, boolean, f32le, u8, u32le, u64le, u128le
 from ...layout.versions import at
 from . import bodies as b
 from .bodies import Body, since, until
@@ -80,6 +80,9 @@ def created(*fields: Entry, first: str = "L6", certain: str = "L7") -> Rows:
     """Replies to creating an object: the object from some release of layout `first` on, surely from `certain` on."""
     return (since(first, *fields), until(certain))
 
+
+NOT_SEEN: Rows = ((b.UNSEEN,),)
+"""A body that is known to exist: nothing else is known of it."""
 
 STREAM_AND_TOPIC: Body = (b.STREAM_ID, b.TOPIC_ID)
 GROUP_U32 = Field("group_id", u32le)
@@ -171,6 +174,13 @@ COMMANDS: tuple[Command, ...] = (
         ),
         "V3",
     ),
+    Command(
+        14,
+        "consumer_session.attach",
+        ((Field("attached_client", u128le), Field("unknown_1", u64le), Field("unknown_2", u64le)), *NOT_SEEN),
+        NOT_SEEN,
+        "V4",
+    ),
     Command(20, "get_me", EMPTY, _GET_CLIENT),
     Command(21, "get_client", one(Field("client_id", u32le)), found(*_GET_CLIENT)),
     Command(22, "get_clients", EMPTY, ((Field("clients", Repeat(b.CLIENT)),), until("L1", Field("clients", Repeat(b.ANONYMOUS))))),
@@ -220,14 +230,18 @@ COMMANDS: tuple[Command, ...] = (
         maybe(*_REGISTERED),
         "V1",
     ),
-    Command(100, "poll_messages", one(*b.POLL), one(*b.POLLED)),
+    Command(
+        100, "poll_messages", (b.POLL, since("L9", *b.POLL, b.POLL_WAIT, until="V1"), since("V4", *b.POLL, b.POLL_WAIT)), one(*b.POLLED)
+    ),
     Command(101, "send_messages", one(*b.SEND), (since("V1", _SENT), ())),
     Command(102, "flush_unsaved_buffer", one(*STREAM_AND_TOPIC, b.PARTITION_ID, Field("fsync", boolean)), EMPTY, "L6"),
+    Command(103, "message.poll_routing", NOT_SEEN, ((*(Field(f"unknown_{n}", u64le) for n in range(1, 5)), b.UNSEEN), *NOT_SEEN), "V4"),
+    Command(104, "message.poll_primary", NOT_SEEN, NOT_SEEN, "V4"),
     Command(120, "get_consumer_offset", one(*_CONSUMER), found(_CONSUMED)),
     Command(121, "store_consumer_offset", one(*_CONSUMER, _OFFSET, since("V4", _ACK))),
     Command(122, "delete_consumer_offset", one(*_CONSUMER, since("V4", _ACK)), EMPTY, "L6"),
-    Command(123, "store_consumer_offset_2", one(*_CONSUMER, _OFFSET, _ACK), EMPTY, "V1"),
-    Command(124, "delete_consumer_offset_2", one(*_CONSUMER, _ACK), EMPTY, "V1"),
+    Command(123, "store_consumer_offset_2", (until("V4", *_CONSUMER, _OFFSET, _ACK),), EMPTY, "V1"),
+    Command(124, "delete_consumer_offset_2", (until("V4", *_CONSUMER, _ACK),), EMPTY, "V1"),
     Command(200, "get_stream", one(b.STREAM_ID), found(_GET_STREAM)),
     Command(201, "get_streams", EMPTY, one(Field("streams", Repeat(b.STREAM)))),
     Command(
@@ -290,6 +304,9 @@ BY_CODE: Mapping[int, Command] = {one.code: one for one in COMMANDS}
 OLD_LOGIN = Command(32, "login_user", one(b.USERNAME, b.PASSWORD), maybe(*_LOGGED_IN))
 OLD_LOGOUT = Command(33, "logout_user", EMPTY)
 """In 0.0.4 to 0.0.7 a request of code 32 with a payload, and one of code 33 without."""
+
+OFFSET_ROUTING = Command(123, "consumer_offset.routing", NOT_SEEN, NOT_SEEN, "V4")
+"""In V4 a request of code 123."""
 
 OPERATIONS: Mapping[int, int] = {
     3: 39,

@@ -25,6 +25,7 @@ from .commands import (
     EMPTY,
     LISTED,
     NON_REPLICATED,
+    OFFSET_ROUTING,
     OLD_LOGIN,
     OLD_LOGOUT,
     OPERATION_LABELS,
@@ -40,7 +41,10 @@ from .statuses import statuses
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
 """What distinguishes the old login (code 32) and logout (code 33) from the later commands with these codes."""
 
-_BY_CODE = {**BY_CODE, OLD_LOGIN_CODE: OLD_LOGIN, OLD_LOGOUT_CODE: OLD_LOGOUT}
+OFFSET_ROUTING_CODE = -OFFSET_ROUTING.code
+"""The same for what code 123 means in V4."""
+
+_BY_CODE = {**BY_CODE, OLD_LOGIN_CODE: OLD_LOGIN, OLD_LOGOUT_CODE: OLD_LOGOUT, OFFSET_ROUTING_CODE: OFFSET_ROUTING}
 
 REGISTERS = (40, 45)
 """The commands of the operation that registers a client."""
@@ -154,6 +158,10 @@ class Noted(dict[str, Any]):
     """Fields with notes."""
 
 
+def _names(bodies: Sequence[Body]) -> set[str]:
+    return {entry.name for body in bodies for entry in body if isinstance(entry, Field)}
+
+
 class CommandTable:
     """One command in one direction: a header, and what may stand behind it, the likeliest form first. `commands`: what each form is, where
     that tells which command it is (register)."""
@@ -178,6 +186,8 @@ class CommandTable:
         self.long = head is not _ASK and minimum(head) > minimum(_ASK)
         """Whether it is in the 256-byte framing."""
         self.mixed = len(set(commands)) > 1
+        self.notes = tuple((name, note) for name, note in b.SEEN_NOTES.items() if code is not None and name in _names(bodies))
+        """Fields that make a note, and the note."""
         self.secret = any(_alone(*fields).secret for fields in (head, *bodies))
         self.readers: dict[Style, Read] = {}
 
@@ -202,8 +212,10 @@ class CommandTable:
         return made
 
     def _reader(self, style: Style) -> Read:
-        head, size = decoder(_alone(*self.head), style), minimum(self.head)
-        bodies = [exact_decoder(_alone(*body), style) for body in self.bodies]
+        # the header of the classic framing is so small that each form reads it
+        parts = (self.head, ()) if self.long else ((), self.head)
+        head, size = decoder(_alone(*parts[0]), style), minimum(parts[0])
+        bodies = [exact_decoder(_alone(*parts[1], *body), style) for body in self.bodies]
 
         def read(data: bytes, start: int, end: int) -> dict[str, Any]:
             at = start + size
@@ -212,7 +224,7 @@ class CommandTable:
             for body in bodies:
                 try:
                     fields = body(data, at, end)
-                    return head(data, start, at) | fields
+                    return head(data, start, at) | fields if size else fields
                 except KeyError:
                     # An unknown label: the form may match nevertheless
                     raise
@@ -262,6 +274,13 @@ def meant(code: int, length: int) -> int:
     if code == 32 and length > 4:
         return OLD_LOGIN_CODE
     return OLD_LOGOUT_CODE if code == 33 and length == 4 else code
+
+
+def meant_later(code: int | None, layouts: Sequence[str], data: bytes, start: int, end: int) -> int | None:
+    """The same of a request of the 256-byte framing, in one of these layouts."""
+    if code == OFFSET_ROUTING.code and (not exists(code, layouts[0]) or not is_body(code, data, start + HEADER, end)):
+        return OFFSET_ROUTING_CODE
+    return code
 
 
 def name_of(code: int | None) -> str:
@@ -424,7 +443,7 @@ def request_header(layout: str, data: bytes, start: int, end: int) -> str:
 def _long_ask(code: int, operation: int, header: str, first: str) -> CommandTable:
     head = LONG_REQUESTS[header]
     if operation != REGISTER:
-        return _table(code, head, forms(BY_CODE[code].request, first)[1], "request", first)
+        return _table(code, head, forms(_BY_CODE[code].request, first)[1], "request", first)
     found = [(BY_CODE[one], body) for one in REGISTERS for body in forms(BY_CODE[one].request, first)[1]]
     commands, bodies = zip(*found, strict=True)
     return CommandTable(code, commands[0].name, head, *bodies, note=f"from {first}", commands=commands)
@@ -447,14 +466,12 @@ def long_ask(operation: int | None, code: int | None, layout: str, header: str) 
     """The table of a request in the 256-byte framing; None where the layout has no such command."""
     if code is None or operation is None or not exists(code, layout):
         return None
-    if operation in (164, 165) and layout == "V4":
-        return None
-    return _long_ask(code, operation, header, forms(BY_CODE[code].request, layout)[0])
+    return _long_ask(code, operation, header, forms(_BY_CODE[code].request, layout)[0])
 
 
 @cache
 def _long_answer(code: int, listed: bool, register: bool, header: str, first: str) -> CommandTable:
-    found = forms(BY_CODE[code].response, first)[1]
+    found = forms(_BY_CODE[code].response, first)[1]
     if register or listed:
         found = tuple((_RESULTS, *body) if body or listed else body for body in found)
     return _table(code, _reply(header), found, "response", first)
@@ -465,7 +482,7 @@ def long_answer(operation: int | None, code: int | None, layout: str) -> Command
     header = header_of(layout)
     if code is None or operation is None or not exists(code, layout):
         return long_unknown_answer(header, False)
-    first = forms(BY_CODE[code].response, layout)[0]
+    first = forms(_BY_CODE[code].response, layout)[0]
     return _long_answer(code, operation in LISTED, operation == REGISTER, header, first)
 
 

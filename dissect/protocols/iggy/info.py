@@ -270,6 +270,8 @@ def _poll(fields: dict[str, Any]) -> str:
         parts.append(f"up to {fields['count']}")
     if fields.get("auto_commit"):
         parts.append("auto commit")
+    if "wait_timeout_us" in fields:
+        parts.append(f"wait {_plain(fields['wait_timeout_us'])} us")
     return "  ".join(parts)
 
 

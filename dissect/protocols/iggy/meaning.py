@@ -100,6 +100,7 @@ class FrameDecoder:
             fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *notes]
             spans = walked.spans if self.detail else None
             complete = fault is None and "trailing" not in fields
+        notes += [note for name, note in table.notes if name in fields]
         if plan.check is not None and complete:
             notes += plan.check(data, start, start + (HEADER if table.long else 8), end)
         if plan.summed and fault is None and end - start >= HEADER:

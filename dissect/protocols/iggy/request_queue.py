@@ -199,6 +199,7 @@ class RequestQueue:
             operation, code = frames.operation_and_code(data, start, end)
             if operation == REGISTER:
                 code = frames.registered_by(data, start, end, None if damage is None else damage.reason)
+            code = frames.meant_later(code, self.layouts.candidates, data, start, end)
             if end - start <= 60 or data[start + 60] != REQUEST:
                 # a frame between replicas
                 return PendingRequest(number, code, operation)
