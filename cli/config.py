@@ -17,7 +17,7 @@ SIZE = 128 << 10
 EXACT = ("check", "pipeline", "scrub")
 """Commands whose results must not depend on who calls them."""
 
-LINELESS = ("browse", "diagnose", "latency")
+LINELESS = ("browse", "diagnose", "entries", "latency")
 """Commands that show no line a message, between which there would be a time."""
 
 PARAMETERS = {"color": ("colour", WHEN), "time": ("clock", (*CLOCKS, *BETWEEN))}

@@ -53,6 +53,15 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump diff --only handshake old.pcap new.pcap", "only the handshake"),
         ("streamdump diff --ignore fields.chunk.timestamp --json a.pcap b.pcap", "ignore one field; JSON for programs"),
     ),
+    "entries": (
+        ("streamdump entries capture.pcap", "what was published and delivered, one line per message"),
+        ("streamdump entries -Y 'body contains \"order 4711\"' capture.pcap", "was my message stored, and who got it"),
+        ("streamdump entries -Y 'stream == orders and offset >= 100' *.pcap", "part of a stream"),
+        ("streamdump entries -Y 'outcome in {refused, unanswered}' x.pcap", "what was not stored"),
+        ("streamdump entries -T fields -e offset -e body --bytes text x.pcap", "chosen keys, separated by tabs"),
+        ("streamdump entries --raw --separator '\\0' x.pcap | xargs -0 -n 1 echo", "the bodies only"),
+        ("streamdump entries -i any", "live"),
+    ),
     "follow": (
         ("streamdump follow 0 capture.pcap", "the first conversation, with the time since the previous message"),
         ("streamdump follow 0 --until ready capture.pcap", "its handshake, and how far it got"),

@@ -151,8 +151,6 @@ class LiveRun(RunReport):
         self.error: CaptureError | None = None
         self.leaving: Callable[[list[ConversationRow]], None] | None = None
         """Is given the rows of conversations that are forgotten."""
-        self.tick: Callable[[], None] | None = None
-        """Is called after every batch, about ten times a second or more."""
         ring = ring_of(wanted)
         known = sorted({SECURE_PORT, *known_ports(options)})
         snap = whole_number("-s", wanted.snap)

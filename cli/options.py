@@ -53,30 +53,48 @@ _LAST_WORD = re.compile(r"(.*?)([^\s()!]*)", re.S)
 
 def field_names(incomplete: str) -> list[str]:
     """What the name of a field can be completed to: short ones first, paths once one has been started."""
+    return _names(incomplete, entries=False)
+
+
+def entry_names(incomplete: str) -> list[str]:
+    """What the name of a key of entries can be completed to."""
+    return _names(incomplete, entries=True)
+
+
+def _names(incomplete: str, entries: bool) -> list[str]:
     from streamdump.filter import names_of
 
-    known = names_of().known()
+    known = names_of(entries).known()
     return [name for name in known if name.startswith(incomplete) and (name.startswith("fields.") <= incomplete.startswith("fields."))]
 
 
 def filter_words(incomplete: str) -> list[str]:
     """What a filter can be completed to: a protocol or the name of a field, behind a name an operator, behind `name ==` and the like
     a message or another value, behind all that `and` or `or`."""
+    return _words(incomplete, entries=False)
+
+
+def entry_words(incomplete: str) -> list[str]:
+    """What a filter of entries can be completed to."""
+    return _words(incomplete, entries=True)
+
+
+def _words(incomplete: str, entries: bool) -> list[str]:
     from streamdump.filter import names_of
 
+    names = names_of(entries)
     value = _BEHIND_A_NAME.fullmatch(incomplete)
     if value is not None:
         before, prefix = value.groups()
-        words = names_of().values_of(before)
-        return [f"{before}{word}" for word in words if word.startswith(prefix)]
+        return [f"{before}{word}" for word in names.values_of(before) if word.startswith(prefix)]
     last = _LAST_WORD.fullmatch(incomplete)
     before, prefix = last.groups() if last is not None else ("", incomplete)
     second, word = ["", "", *before.replace("(", " ( ").split()][-2:]
     if word in OPERATORS:
         return []
     if word in ("", "(", "!", *JOINS, "not"):
-        return [f"{before}{name}" for name in [*protocol_names(prefix), *field_names(prefix)]]
-    fits = OPERATORS if second not in OPERATORS and word in names_of().known() else JOINS
+        return [f"{before}{name}" for name in [*protocol_names(prefix), *_names(prefix, entries)]]
+    fits = OPERATORS if second not in OPERATORS and word in names.known() else JOINS
     return [f"{before}{one}" for one in fits if one.startswith(prefix)]
 
 
@@ -214,6 +232,17 @@ Where = Annotated[
         rich_help_panel=SHOWN,
         show_default=False,
         autocompletion=filter_words,
+    ),
+]
+WhereEntries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-Y",
+        metavar="EXPR",
+        help="show only matches, such as 'stream == orders and offset >= 100'; if repeated, all must match",
+        rich_help_panel=SHOWN,
+        show_default=False,
+        autocompletion=entry_words,
     ),
 ]
 TimeForm = Annotated[

@@ -15,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
 from streamdump.render.terminal import those
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from streamdump.capture.files import CaptureReader
     from streamdump.capture.link import PacketCounters
     from streamdump.inspector import Inspector
-    from streamdump.model import ConversationRow, Options, Record
+    from streamdump.model import ConversationRow, Entry, Options, Record
     from streamdump.render.summary import Lines
+
+    R = TypeVar("R", bound=Record | Entry)
 
 COMMANDS = (
     "browse",
@@ -40,6 +42,7 @@ COMMANDS = (
     "conversations",
     "diagnose",
     "diff",
+    "entries",
     "follow",
     "latency",
     "pipeline",
@@ -92,12 +95,12 @@ class Bugs:
 class FilterCount:
     """What -Y asks for, and how much of what was read it is."""
 
-    def __init__(self, text: str, options: Options) -> None:
-        """Says what looks like a slip."""
+    def __init__(self, text: str, options: Options, entries: bool = False) -> None:
+        """Says what looks like a slip; `entries`: the records are entries."""
         from streamdump.filter import compile_filter
         from streamdump.model import Finding
 
-        self._filter = compile_filter(text, options)
+        self._filter = compile_filter(text, options, entries)
         self._drops_raw = self._filter.reads_raw and not options.detail
         self._records = 0
         self._conversations: set[int] | None = None
@@ -113,7 +116,7 @@ class FilterCount:
         bodies, detail = options.bodies or reads.reads_fields, options.detail or reads.reads_raw
         return replace(options, bodies=bodies, times=True, detail=detail, wanted=reads.wanted)
 
-    def select(self, records: list[Record], failed: Callable[[Record, str], None]) -> list[Record]:
+    def select(self, records: list[R], failed: Callable[[Any, str], None]) -> list[R]:
         """Return and count the matching records; call `failed` for each that the filter cannot evaluate."""
         kept = [record for some in blocks(self._filter.select, records, failed) for record in some]
         self._records += len(kept)
@@ -160,7 +163,7 @@ class FilterCount:
         return f"{count(number, what)} match{'es' if number == 1 else ''} -Y"
 
 
-def joined(where: Sequence[str] | None, options: Options) -> str | None:
+def joined(where: Sequence[str] | None, options: Options, entries: bool = False) -> str | None:
     """Return the filter that holds where every `-Y` does; raises `FilterError` with a place in the one that is wrong."""
     if not where:
         return None
@@ -169,7 +172,7 @@ def joined(where: Sequence[str] | None, options: Options) -> str | None:
     from streamdump.filter import compile_filter
 
     for one in where:
-        compile_filter(one, options)
+        compile_filter(one, options, entries)
     return " and ".join(f"({one})" for one in where)
 
 
@@ -187,6 +190,8 @@ class RunReport:
 
     inspector: Inspector
     stopped: str | None = None
+    tick: Callable[[], None] | None = None
+    """Called live after every batch, about ten times a second or more; and while a pipe is silent."""
 
     def __init__(self, colour: str) -> None:
         self.colour = one_of("--color", colour, WHEN)
@@ -237,11 +242,13 @@ class Aborted(BaseException):
         self.reason = reason
 
 
-def _meanwhile(show: Callable[[list[Record]], bool], records: list[Record]) -> None:
+def _meanwhile(run: RunReport, show: Callable[[list[Record]], bool], records: list[Record]) -> None:
     """Show what becomes certain while a pipe is silent, in the middle of reading it."""
     try:
         if records:
             show(records)
+        if run.tick is not None:
+            run.tick()
     except Exception as error:
         raise Aborted(error) from error
 
@@ -307,7 +314,7 @@ class FileRun(RunReport):
         if not self.readers:
             return
         progress = _Progress(self.readers, self.colour, self.prints)
-        self.inspector.watch_pipes(partial(_meanwhile, show))
+        self.inspector.watch_pipes(partial(_meanwhile, self, show))
         try:
             for batch in self.inspector.batches(self.packets):
                 self.warn()

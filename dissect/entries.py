@@ -167,8 +167,7 @@ class Entries:
                 if codes[0] != response.number:
                     codes = response.number, _codes(response)
                 reason = codes[1].get(ident)
-            outcome: EntryOutcome = "refused" if refused else "deduplicated" if ident <= one.carrier.below else "confirmed"
-            one.fates[ident] = Fate(outcome, reason, response.number, latency_ns)
+            one.fates[ident] = Fate("refused" if refused else "confirmed", reason, response.number, latency_ns)
             one.left -= 1
             if not one.left:
                 del self._open[request.number]
@@ -228,7 +227,9 @@ class Entries:
             entry.number = self.number
             if carrier.published:
                 known = fates.get(entry.publishing_id, fate) if fates and entry.publishing_id is not None else fate
-                entry.outcome, entry.reason, entry.response, entry.latency_ns = known
+                outcome, entry.reason, entry.response, entry.latency_ns = known
+                if outcome != "confirmed" or entry.outcome is None:
+                    entry.outcome = outcome
             elif group is not None and entry.offset is not None and self._again(group, entry.offset):
                 entry.outcome = "redelivered"
             else:

@@ -181,6 +181,44 @@ def test_the_engine_pairs_ids_that_are_used_again() -> None:
     assert [(one.body, one.outcome) for one in found] == [(b"a", "confirmed"), (b"b", "refused")]
 
 
+def test_the_server_drops_ids_that_it_has_of_a_reference() -> None:
+    found = entries_of("rabbitmq-stream/publishers_310.pcap")
+    assert [(one.publishing_id, one.body, one.outcome) for one in found] == [
+        (10, b"m10", "confirmed"),
+        (20, b"m20", "confirmed"),
+        (30, b"m30", "confirmed"),
+        (20, b"dup", "deduplicated"),
+        (31, b"new", "confirmed"),
+    ]
+
+
+def test_without_a_reference_the_server_drops_nothing() -> None:
+    found = made([(CLIENT, publish(5, [b"a"])), (SERVER, confirm([5])), (CLIENT, publish(5, [b"b"])), (SERVER, confirm([5]))])
+    assert [one.outcome for one in found] == ["confirmed", "confirmed"]
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def declare(reference: str, number: int = 9) -> list[tuple[int, bytes]]:
+    asked = frame(1, struct.pack(">IB", number, 1) + text(reference) + text("orders"))
+    return [(CLIENT, asked), (SERVER, frame(0x8001, struct.pack(">IH", number, 1)))]
+
+
+def test_what_was_refused_or_belongs_to_a_new_stream_is_not_dropped() -> None:
+    again = [(CLIENT, publish(5, [b"x"])), (SERVER, confirm([5]))]
+    create = [(CLIENT, frame(0x0D, struct.pack(">I", 7) + text("orders") + bytes(4))), (SERVER, frame(0x800D, struct.pack(">IH", 7, 1)))]
+    refused = [(CLIENT, publish(5, [b"x"])), (SERVER, refuse([5], 0x12))]
+    outcomes = [one.outcome for one in made([*declare("one"), *again, *again, *create, *again])]
+    assert outcomes == ["confirmed", "deduplicated", "confirmed"]
+    assert [one.outcome for one in made([*declare("one"), *refused, *again])] == ["refused", "confirmed"]
+    # The sequence of a reference is known from the response to a query, and holds for a publisher declared later
+    query = [(CLIENT, frame(5, struct.pack(">I", 3) + text("one") + text("orders"))), (SERVER, frame(0x8005, struct.pack(">IHQ", 3, 1, 5)))]
+    assert [one.outcome for one in made([*query, *declare("one"), *again])] == ["deduplicated"]
+    assert [one.outcome for one in made([*query, *declare("two"), *again])] == ["confirmed"]
+
+
 def test_what_waits_is_bounded_and_the_order_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HELD_MESSAGES", 3)
     sent = [(CLIENT, publish(index, [b"%d" % index])) for index in range(8)]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..errors import UsageError
-from ..model import Options, Record
+from ..model import Entry, Options, Record
 from .grammar import Exists, parse, parts_of, shortened
 from .names import AS_IN_TSHARK, ENDPOINT, FRAME, RAW, Key, NameTable, Path, table_of
 from .values import SHOWN, Earlier, collect, fields_of, split
@@ -24,7 +24,7 @@ class Columns:
         self._getters = getters
         self._earlier = earlier
 
-    def values(self, record: Record) -> list[Any]:
+    def values(self, record: Record | Entry) -> list[Any]:
         """A value for each name."""
         kind = type(record)
         return [get[kind](record) if kind in get else None for get in self._getters]
@@ -33,7 +33,7 @@ class Columns:
         """Count relative times from the first packet of the capture."""
         self._earlier.begin(time_ns)
 
-    def learn(self, records: Iterable[Record]) -> None:
+    def learn(self, records: Iterable[Record | Entry]) -> None:
         """Learn from all records of a run in order, shown or not, before their values are requested."""
         self._earlier.learn(records)
 

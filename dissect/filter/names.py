@@ -389,16 +389,14 @@ def nearest(text: str, known: Iterable[str]) -> str | None:
 
 
 @cache
-def names_of(records: tuple[type[msgspec.Struct], ...] = RECORDS) -> NameTable:
-    """Return the names for default options, cached."""
-    return NameTable(records=records)
+def names_of(entries: bool = False) -> NameTable:
+    """Return the names of records for default options, or those of `entries`, cached."""
+    return NameTable(records=ENTRIES if entries else RECORDS)
 
 
 def table_of(options: Options | None, entries: bool = False) -> NameTable:
-    """Return the names of records, or of entries, which options give no labels."""
-    if entries:
-        return names_of(ENTRIES)
-    return names_of() if options is None or options.verbs is None else NameTable(options)
+    """Return the names of records, or of `entries`, to which options give no labels."""
+    return names_of(entries) if entries or options is None or options.verbs is None else NameTable(options)
 
 
 def _open_tree() -> RegisteredField:

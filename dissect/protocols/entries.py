@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ..model import BodyType, Entry, Limited, Message
+from ..model import BodyType, Entry, EntryOutcome, Limited, Message
 
 REMEMBERED = 65_536
 """Subscriptions, publishers or requests that are remembered, of each kind."""
 
 NO_PROPERTIES: tuple[dict[str, Any], ...] = ()
 NO_NOTES: tuple[str, ...] = ()
+NONE: frozenset[int] = frozenset()
 
 
 class Carrier(msgspec.Struct, gc=False):
@@ -31,8 +32,8 @@ class Carrier(msgspec.Struct, gc=False):
     """The same for whom an offset should be delivered once; None if unknown."""
     begin: tuple[int, int] | None = None
     """The partition and the offset of the first entry, according to the response."""
-    below: int = -1
-    """Publishing ids up to this one are duplicates, which the server confirms and drops."""
+    duplicates: frozenset[int] = NONE
+    """Indexes of the entries that the server confirms and drops, as it has them already."""
 
 
 class EntrySource:
@@ -52,7 +53,7 @@ class EntrySource:
 
 def maker(message: Message) -> Callable[..., Entry]:
     """Return a function that makes an entry of the message from what is its own: partition, offset, publishing id, id, key, properties,
-    compression, size, type of the body, body, consumer, notes."""
+    compression, size, type of the body, body, consumer, the outcome that a confirmation means, notes."""
     time, time_ns, conversation, src, dst = message.time, message.time_ns, message.conversation, message.src, message.dst
     sender, protocol, name, number, stream = message.sender, message.protocol, message.name, message.number, message.stream
     new = Entry
@@ -69,6 +70,7 @@ def maker(message: Message) -> Callable[..., Entry]:
         body_type: BodyType,
         body: Any,
         consumer: str | None,
+        outcome: EntryOutcome | None = None,
         notes: Any = NO_NOTES,
     ) -> Entry:
         return new(
@@ -95,7 +97,7 @@ def maker(message: Message) -> Callable[..., Entry]:
             body_type,
             body,
             consumer,
-            None,
+            outcome,
             None,
             None,
             None,

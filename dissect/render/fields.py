@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from ..filter import Columns
-from ..model import Record
+from ..model import Entry, Record
 from .jsonl import encode_value
 from .terminal import visible
 
@@ -29,7 +29,7 @@ class FieldLines:
         """A line of the names."""
         return f"{self.separator.join(map(self._cell, self.columns.names))}\n"
 
-    def lines(self, records: Iterable[Record]) -> str:
+    def lines(self, records: Iterable[Record | Entry]) -> str:
         """A line for each of these records, each ended."""
         values, cell, separator = self.columns.values, self._cell, self.separator
         return "".join([f"{separator.join(map(cell, values(record)))}\n" for record in records])

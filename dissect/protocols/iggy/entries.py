@@ -71,7 +71,7 @@ class IggyEntries(EntrySource):
             offset = offset if first is None else first + index
             properties = _properties(one) if one["headers"] or "timestamp" in one else NO_PROPERTIES
             size = one.get("payload_length", len(one["payload"])) + one.get("headers_length", 0)
-            before = make(partition, offset, None, one.get("id"), key, properties, None, size, "bytes", one["payload"], consumer, NO_NOTES)
+            before = make(partition, offset, None, one.get("id"), key, properties, None, size, "bytes", one["payload"], consumer)
             index += 1
         if before is not None:
             text = missing(message, index, fields.get("count"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...model import Entry, Message
-from ..entries import NO_NOTES, NO_PROPERTIES, Carrier, EntrySource, keep, maker
+from ..entries import NO_PROPERTIES, Carrier, EntrySource, keep, maker
 
 PUBLISHING = frozenset(("PUB", "EMIT"))
 
@@ -54,7 +54,7 @@ class MewbaseEntries(EntrySource):
         offset = position if type(position) is int and not carrier.published else None
         # The size of the event alone is not kept
         make = maker(message)
-        yield make(None, offset, None, None, None, properties, None, message.size, "bson", body["event"], carrier.consumer, NO_NOTES)
+        yield make(None, offset, None, None, None, properties, None, message.size, "bson", body["event"], carrier.consumer)
 
 
 def _plain(value: Any) -> Any:

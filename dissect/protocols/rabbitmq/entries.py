@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...model import BodyType, Entry, Message
-from ..entries import NO_NOTES, NO_PROPERTIES, Carrier, EntrySource, keep, maker, missing
+import msgspec
+
+from ...model import BodyType, Entry, EntryOutcome, Message
+from ..entries import NO_NOTES, NO_PROPERTIES, NONE, Carrier, EntrySource, keep, maker, missing
 
 Fields = dict[str, Any]
 
@@ -21,36 +23,117 @@ USER = 0
 """The type of chunks with user messages; others track publishers and consumers."""
 
 
+class Publisher(msgspec.Struct):
+    """A publisher with a reference: the server drops ids that are not above the last of this reference, and confirms them."""
+
+    place: tuple[str, str, str | None, str]
+    """Server, virtual host, stream and reference."""
+    sent: int = -1
+    """The highest id that it sent."""
+
+
 class RabbitmqEntries(EntrySource):
-    """Knows the names of consumers, to tell who got a message."""
+    """Knows the names of consumers, to tell who got a message, and the last ids of publishers, to tell what was stored."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[tuple[int, int], tuple[str | None, int]] = {}
         """By conversation and id: the consumer's name, and the number of the Subscribe."""
+        self._publishers: dict[tuple[int, int], Publisher] = {}
+        """By conversation and id."""
+        self._hosts: dict[int, str] = {}
+        """By conversation: the virtual host."""
+        self._asked: dict[int, tuple[str, str, str | None, str]] = {}
+        """By number of a QueryPublisherSequence: whose."""
+        self._stored: dict[tuple[str, str, str | None, str], int] = {}
+        """By server, virtual host, stream and reference: the highest id that the server has, as far as it said."""
 
     def carrier(self, message: Message) -> Carrier | None:
-        name = message.name
+        name, fields = message.name, message.fields
         if name == "Publish":
-            entries = message.fields.get("published_messages") or ()
+            entries = fields.get("published_messages") or ()
             if not entries and message.fault is None:
                 return None
             # What the server sends is not answered
             keys = 0 if message.sender == "server" else sum("publishing_id" in one for one in entries)
-            return Carrier(message, True, keys, keys > 0)
+            one = self._publishers.get((message.conversation, fields.get("publisher_id", -1))) if self._publishers else None
+            return Carrier(message, True, keys, keys > 0, duplicates=NONE if one is None else self._duplicates(one, entries))
         if name == "Deliver":
-            chunk = message.fields.get("chunk") or {}
+            chunk = fields.get("chunk") or {}
             if chunk.get("chunk_type", USER) != USER or (not chunk.get("entries") and message.fault is None):
                 return None
-            ident = message.fields.get("subscription_id", -1)
+            ident = fields.get("subscription_id", -1)
             consumer, number = self._subscriptions.get((message.conversation, ident), (None, 0))
             if consumer is None:
                 return Carrier(message, False, consumer=f"subscription {ident}", group=(message.conversation, ident, number))
             return Carrier(message, False, consumer=consumer, group=(message.src, message.stream, consumer))
-        if name == "Subscribe" and message.kind == "request" and "subscription_id" in message.fields:
-            given = {one.get("key"): one.get("value") for one in message.fields.get("properties") or ()}
-            place = message.conversation, message.fields["subscription_id"]
-            keep(self._subscriptions, place, (given.get("name") or None, message.number))
+        follow = _FOLLOWS.get((name, message.kind))
+        if follow is not None:
+            follow(self, message, fields)
         return None
+
+    # Who consumes, and what was stored
+
+    def _subscribe(self, message: Message, fields: Fields) -> None:
+        if "subscription_id" in fields:
+            given = {one.get("key"): one.get("value") for one in fields.get("properties") or ()}
+            keep(self._subscriptions, (message.conversation, fields["subscription_id"]), (given.get("name") or None, message.number))
+
+    def _open(self, message: Message, fields: Fields) -> None:
+        keep(self._hosts, message.conversation, str(fields.get("virtual_host")))
+
+    def _place(self, message: Message, fields: Fields) -> tuple[str, str, str | None, str]:
+        host = self._hosts.get(message.conversation, f"of conversation {message.conversation}")
+        return message.dst, host, fields.get("stream"), fields["publisher_reference"]
+
+    def _declare(self, message: Message, fields: Fields) -> None:
+        if "publisher_id" in fields:
+            key = message.conversation, fields["publisher_id"]
+            if fields.get("publisher_reference") and "stream" in fields:
+                keep(self._publishers, key, Publisher(self._place(message, fields)))
+            else:
+                self._publishers.pop(key, None)
+
+    def _query(self, message: Message, fields: Fields) -> None:
+        if fields.get("publisher_reference") and "stream" in fields:
+            keep(self._asked, message.number, self._place(message, fields))
+
+    def _sequence(self, message: Message, fields: Fields) -> None:
+        place = self._asked.pop(message.request or 0, None)
+        # 0 is the answer for an unknown reference, too
+        if place is not None and message.outcome == "answered" and fields.get("sequence"):
+            keep(self._stored, place, fields["sequence"])
+
+    def _confirm(self, message: Message, fields: Fields) -> None:
+        one = self._publishers.get((message.conversation, fields.get("publisher_id", -1))) if self._publishers else None
+        if one is not None and fields.get("publishing_ids"):
+            keep(self._stored, one.place, max(self._stored.get(one.place, -1), *fields["publishing_ids"]))
+
+    def _refuse(self, message: Message, fields: Fields) -> None:
+        one = self._publishers.get((message.conversation, fields.get("publisher_id", -1)))
+        if one is not None:
+            # What was refused may be published again
+            one.sent = -1
+
+    def _empty(self, message: Message, fields: Fields) -> None:
+        """Streams are new or gone, and so is what the server remembers of them."""
+        streams = {fields.get("stream"), *(fields.get("partitions") or ())}
+        for place in [place for place in self._stored if place[2] in streams]:
+            del self._stored[place]
+        for one in self._publishers.values():
+            one.sent = -1 if one.place[2] in streams else one.sent
+
+    def _duplicates(self, one: Publisher, entries: Sequence[Fields]) -> frozenset[int]:
+        """Return the indexes of entries that the server has already."""
+        found: list[int] = []
+        last = max(one.sent, self._stored.get(one.place, -1))
+        for index, entry in enumerate(entries):
+            ident = entry.get("publishing_id")
+            if ident is not None and ident <= last:
+                found.append(index)
+            elif ident is not None:
+                last = ident
+        one.sent = last
+        return frozenset(found) if found else NONE
 
     def entries(self, carrier: Carrier) -> Iterator[Entry]:
         message = carrier.message
@@ -66,16 +149,27 @@ class RabbitmqEntries(EntrySource):
         for index, one in enumerate(listed[:last] if said else listed, 1):
             publishing_id, offset, key = one.get("publishing_id"), one.get("offset"), one.get("filter_value")
             notes = said if index == last else NO_NOTES
+            outcome: EntryOutcome | None = "deduplicated" if index - 1 in carrier.duplicates else None
             body = one.get("body")
             if "compression" in one:
-                yield from self._sub_batch(make, one, publishing_id, offset, key, consumer, notes)
+                yield from self._sub_batch(make, one, publishing_id, offset, key, consumer, outcome, notes)
             elif body is not None:
-                yield make(None, offset, publishing_id, None, key, NO_PROPERTIES, None, one["size"], "bytes", body, consumer, notes)
+                yield make(
+                    None, offset, publishing_id, None, key, NO_PROPERTIES, None, one["size"], "bytes", body, consumer, outcome, notes
+                )
             else:
-                yield make(None, offset, publishing_id, *_amqp(key, one["sections"], None, one["size"]), consumer, notes)
+                yield make(None, offset, publishing_id, *_amqp(key, one["sections"], None, one["size"]), consumer, outcome, notes)
 
     def _sub_batch(
-        self, make: Any, one: Fields, publishing_id: int | None, offset: int | None, key: Any, consumer: str | None, notes: Any
+        self,
+        make: Any,
+        one: Fields,
+        publishing_id: int | None,
+        offset: int | None,
+        key: Any,
+        consumer: str | None,
+        outcome: EntryOutcome | None,
+        notes: Any,
     ) -> Iterator[Entry]:
         """Yield the messages of a sub-batch; one that could not be opened as one entry with its packed bytes."""
         compression = one["compression_label"] or str(one["compression"])
@@ -83,15 +177,34 @@ class RabbitmqEntries(EntrySource):
         if messages is None:
             notes = (f"sub-batch of {one['num_records']:,} messages not opened", *notes)
             size, body = one["size"], one.get("body")
-            yield make(None, offset, publishing_id, None, key, NO_PROPERTIES, compression, size, "bytes", body, consumer, notes)
+            yield make(None, offset, publishing_id, None, key, NO_PROPERTIES, compression, size, "bytes", body, consumer, outcome, notes)
             return
         for inner in messages:
             said = notes if inner is messages[-1] else NO_NOTES
             at, body = inner.get("offset"), inner.get("body")
             if body is not None:
-                yield make(None, at, publishing_id, None, key, NO_PROPERTIES, compression, inner["size"], "bytes", body, consumer, said)
+                yield make(
+                    None, at, publishing_id, None, key, NO_PROPERTIES, compression, inner["size"], "bytes", body, consumer, outcome, said
+                )
             elif "sections" in inner:
-                yield make(None, at, publishing_id, *_amqp(key, inner["sections"], compression, inner["size"]), consumer, said)
+                yield make(None, at, publishing_id, *_amqp(key, inner["sections"], compression, inner["size"]), consumer, outcome, said)
+
+
+_FOLLOWS: dict[tuple[str, str], Callable[[RabbitmqEntries, Message, Fields], None]] = {
+    ("Subscribe", "request"): RabbitmqEntries._subscribe,
+    ("Open", "request"): RabbitmqEntries._open,
+    ("DeclarePublisher", "request"): RabbitmqEntries._declare,
+    ("QueryPublisherSequence", "request"): RabbitmqEntries._query,
+    ("QueryPublisherSequence", "response"): RabbitmqEntries._sequence,
+    ("PublishConfirm", "response"): RabbitmqEntries._confirm,
+    ("PublishError", "response"): RabbitmqEntries._refuse,
+    ("MetadataUpdate", "one_way"): RabbitmqEntries._empty,
+    **dict.fromkeys(
+        ((name, "request") for name in ("Create", "Delete", "CreateSuperStream", "DeleteSuperStream")),
+        RabbitmqEntries._empty,
+    ),
+}
+"""What messages without entries tell."""
 
 
 def _amqp(key: Any, sections: list[Fields], compression: str | None, size: int) -> tuple[Any, ...]:
