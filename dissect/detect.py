@@ -318,7 +318,7 @@ class Detector:
         """Return the verdict of a check of all bytes."""
         seen = self._begin()
         runs = [[(position, bytes(run)) for position, run in side] for side in seen.runs]
-        sides = [SideView(runs[side], self.from_start, seen.segments[side]) for side in (0, 1)]
+        sides = [SideView(runs[side], self.from_start and (side, 0) not in seen.breaks, seen.segments[side]) for side in (0, 1)]
         return self._look(seen, sides, self.size, self.packets, final)
 
     def _look(self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool) -> Verdict | None:

@@ -9,6 +9,7 @@ from typing import Any
 from ..detect import TOO_FEW, Detector, Suspicion, forced
 from ..errors import Report, describe_exception
 from ..layers.proxy import ProxyHeader, ProxyLayer
+from ..layers.websocket import WebSocketLayer
 from ..model import END, Close, ConversationRow, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
 from ..pair.exchanges import PairOutputs, PairRules
 from ..pair.pairer import Pairer
@@ -67,6 +68,7 @@ class Conversation:
         "tls",
         "unread_ranges",
         "verdict",
+        "websocket",
     )
 
     def __init__(self, run: SharedState, tcp: TcpStream) -> None:
@@ -77,6 +79,8 @@ class Conversation:
         self.proxy_header: ProxyHeader | None = None
         self.tls = TlsState()
         """TLS, between reassembly and detection."""
+        self.websocket: WebSocketLayer | None = WebSocketLayer(False)
+        """Strips WebSocket, which may be inside of TLS; None once it is certain that there is none."""
         self.verdict: Verdict | None = None
         self.detector: Detector | None = None
         self.suspicion: Suspicion | None = None
@@ -145,7 +149,7 @@ class Conversation:
             emitted = self.go_on(items, segment.order)
             self._hand_on()
             known = self.parser is not None and self.detector is None
-            self.steady = known and tcp.end is None and self.tls.not_tls and self.proxy is None
+            self.steady = known and tcp.end is None and self.tls.not_tls and self.proxy is None and self.websocket is None
             return emitted
         except Exception as error:
             return self.fail(error, mark_of(segment), segment, side)
@@ -191,7 +195,8 @@ class Conversation:
         """Return the records that these bytes complete with the packet `current`; `final`: do not wait for keys."""
         tcp = self.tcp
         emitted: list[Event] = []
-        if items or self.tls.decryptor is not None or (self.proxy is not None and self.proxy.held):
+        held = (self.proxy is not None and self.proxy.held) or (self.websocket is not None and self.websocket.held)
+        if items or self.tls.decryptor is not None or held:
             emitted = self._read(items, current, final)
         if tcp.closed is not None and not self.done and not self.tls.waits:
             emitted += self._close(current)
@@ -223,6 +228,8 @@ class Conversation:
         if not self.tls.not_tls:
             items = self.run.tls_manager.feed(self.tls, self.tcp, items, current, final)
             self._learn()
+        if self.websocket is not None:
+            items = _unwrap(self, self.websocket, items)
         if self.detector is not None:
             found = self.detector.add(items) if items else None
             if found is None:
@@ -361,6 +368,9 @@ class Conversation:
     def decide(self, current: int) -> list[Event]:
         """End detection early; return the records of the buffered bytes."""
         assert self.detector is not None
+        if self.websocket is not None and self.websocket.held:
+            held, self.websocket = self.websocket.held, None
+            self.detector.add(held)
         self.detector.limited = True
         return self._parse(self._start(self.detector.finish()), current)
 
@@ -379,6 +389,11 @@ class Conversation:
         """Set the detected protocol; return the buffered bytes if they are to be parsed."""
         detector, self.detector = self.detector, None
         assert detector is not None
+        if self.websocket is not None:
+            if self.websocket.sides is None:
+                self.websocket = None
+            elif verdict.name is None and verdict.protocol is None:
+                verdict = self.websocket.verdict()
         self._set_protocol(verdict)
         self.run.detecting.pop(self.index, None)
         self.limit_hits += detector.limited
@@ -449,6 +464,34 @@ def _strip(one: Conversation, proxy: ProxyLayer, items: Items) -> Items:
     return items
 
 
+def _unwrap(one: Conversation, websocket: WebSocketLayer, items: Items) -> Items:
+    """Return these bytes without WebSocket, whose client is the side that asks for it or masks its frames."""
+    detector, known = one.detector, websocket.sides is not None
+    if not known and not websocket.held and websocket.middle is None:
+        websocket.from_start, websocket.traces = one.from_start, one.run.traces_of(one.index)
+    items, none = websocket.feed(items, one.tcp.closed is not None and not one.tls.waits)
+    if none:
+        one.websocket = None
+        return items
+    if websocket.middle is not None and (detector is None or websocket.searched(items)):
+        if detector is None:
+            one.websocket = None
+            return items
+        items = websocket.begin_inside(detector.buffered() + items)
+        one.detector = detector = Detector(detector.ports, False, one.run.options.undecided_limit)
+    if websocket.sides is None:
+        if detector is not None:
+            detector.cost = max(detector.cost, websocket.size * bool(websocket.held))
+    elif not known:
+        one.client = websocket.client
+        one.from_start = one.client == 0 and websocket.from_beginning
+        inside = one.run.tls_manager.inside
+        inside[one.index] = ", ".join([*filter(None, (inside.get(one.index),)), "WebSocket"])
+        if detector is not None:
+            detector.ports, detector.from_start = server_ports(one.tcp.ports, one.client), one.from_start
+    return items
+
+
 def report(conversation: Conversation, what: str, cost: str, number: int | None = None, file: int | None = None) -> Report:
     """Return the report of an exception in a conversation."""
     one, two = conversation.tcp.endpoints if conversation.client != 1 else conversation.tcp.endpoints[::-1]
@@ -462,7 +505,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
     unread_ranges: list[list[tuple[int, int]]] = [[], []]
-    reach = conversation.tls.decrypted_sizes() or stream_bytes(conversation)
+    reach = inner_bytes(conversation)
     for side, start, end in conversation.unread_ranges:
         unread_ranges[side].append((start, min(end, reach[side])))
     order, _, _, time_ns = tcp.last
@@ -489,6 +532,13 @@ def stream_bytes(conversation: Conversation) -> tuple[int, int]:
     return (one, two - stripped) if proxy is not None and proxy.side else (one - stripped, two)
 
 
+def inner_bytes(conversation: Conversation) -> tuple[int, int]:
+    """Return the size of each byte stream inside of all layers, in which positions count."""
+    websocket = conversation.websocket
+    found = None if websocket is None else websocket.plain_sizes()
+    return found or conversation.tls.decrypted_sizes() or stream_bytes(conversation)
+
+
 def how(conversation: Conversation) -> str:
     """Return how it ended and which side ended it: see `TcpStream.how`."""
     close = conversation.close if conversation.parser is None else conversation.parser.closing
@@ -508,6 +558,14 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
     if proxy is not None:
         facts |= proxy.row()
     facts |= conversation.tls.row()
+    evidence = verdict.evidence
+    websocket = conversation.websocket
+    if websocket is not None and websocket.sides is not None:
+        facts |= websocket.row()
+        if websocket.evidence() not in evidence:
+            evidence = *evidence, websocket.evidence()
+    if proxy is not None:
+        evidence = *evidence, f"behind a {proxy.name}"
     client = conversation.known_client
     return ConversationRow(
         1,
@@ -522,7 +580,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
         verdict.protocol,
         verdict.name,
         verdict.confidence,
-        verdict.evidence if proxy is None else (*verdict.evidence, f"behind a {proxy.name}"),
+        evidence,
         facts.pop("layout", verdict.layout),
         tuple(facts.pop("candidates", verdict.candidates)),
         (one.packets, two.packets),

@@ -11,6 +11,7 @@ import msgspec
 
 from ..capture.ends import back
 from ..errors import Report
+from ..layers.frames import FrameTrace
 from ..model import ConversationRow, Ending, Options, Pair, Segment
 from ..pair.exchanges import KeyAnswer, Link
 from ..pair.pairer import KEYS_COUNTED, Pairer
@@ -147,6 +148,13 @@ class SharedState(msgspec.Struct):
     """Time of the last packet so far, or the current time if live: by file with `--separate`, otherwise under EVERY."""
     suspected: ConversationRow | None = None
     """The first conversation whose forced protocol is wrong: it contains a login of another one (fact `looks_like`)."""
+
+    traces: dict[int, tuple[list[FrameTrace], list[FrameTrace]]] | None = None
+    """For `scrub`: by conversation in WebSocket, where the payloads of each side are."""
+
+    def traces_of(self, index: int) -> tuple[list[FrameTrace], list[FrameTrace]] | None:
+        """Return the lists that a conversation in WebSocket fills; None if they are not wanted."""
+        return None if self.traces is None else self.traces.setdefault(index, ([], []))
 
     @contextmanager
     def only(self, index: int) -> Iterator[None]:

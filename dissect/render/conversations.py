@@ -59,7 +59,7 @@ PAGE_HEAD = (
     "ended",
     *["messages", "packets", "bytes", "gaps", "damaged", "refused", "unanswered", "retransmitted"],
 )
-LAYERS = ("tls", "proxy")
+LAYERS = ("tls", "proxy", "websocket")
 """What the names of facts begin with that are of a layer."""
 
 PAGE_NAMES = 5

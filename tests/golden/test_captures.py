@@ -15,7 +15,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Gap, Message, Options, Record
-from tests.support.captures import ACCEPT, CAPTURES, GOLDEN, capture_name, every_family
+from tests.support.captures import ACCEPT, CAPTURES, GOLDEN, capture_name, every_family, plain_bytes
 
 MISSING = object()
 
@@ -104,13 +104,12 @@ def test_messages_and_gaps_are_the_byte_stream(paths: list[Path], subtests: pyte
                 if isinstance(record, Gap) and record.in_frame:
                     continue
                 assert record.position == reach[side], f"gap or overlap before {record.position} of {side}"
-                sizes[side] += record.size
-                reach[side] += record.size
+                sizes[side] += record.size or 0
+                reach[side] += record.size or 0
             for row in inspector.rows():
                 if row.protocol is None:
                     continue
-                # Inside of TLS, it is what was decrypted
-                said_in_all = row.facts.get("tls_plain_bytes", row.bytes)
+                said_in_all = plain_bytes(row)
                 for side in (0, 1):
                     assert sizes[row.conversation, row.endpoints[side]] == said_in_all[side]
 

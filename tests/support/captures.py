@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from streamdump.model import ConversationRow
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(GOLDEN.rglob("*.pcap*"))
@@ -21,3 +24,9 @@ def every_family(captures: list[Path]) -> pytest.MarkDecorator:
     for path in captures:
         families.setdefault(path.parent.name, []).append(path)
     return pytest.mark.parametrize("paths", families.values(), ids=families)
+
+
+def plain_bytes(row: ConversationRow) -> Sequence[int]:
+    """The bytes of each side that positions count: those inside of WebSocket, else those inside of TLS."""
+    sizes: Sequence[int] = row.facts.get("websocket_plain_bytes", row.facts.get("tls_plain_bytes", row.bytes))
+    return sizes

@@ -17,6 +17,7 @@ from streamdump.errors import Report
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Options, Record
 from streamdump.protocols import Protocol
+from tests.support.captures import plain_bytes
 from tests.support.rewrite import capture, packets
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -140,7 +141,7 @@ def adds_up(result: Result) -> None:
     """Fails unless every byte is in a message or a gap once, and the counts are those of the records."""
     found = sizes(result.records)
     for row in result.rows:
-        expected = tuple(row.facts.get("tls_plain_bytes", row.bytes)) if row.protocol is not None else (0, 0)
+        expected = tuple(plain_bytes(row)) if row.protocol is not None else (0, 0)
         assert tuple(found.get((row.conversation, endpoint), 0) for endpoint in row.endpoints) == expected
         messages, gaps = result.of(row.conversation, Message), result.of(row.conversation, Gap)
         unanswered = [one for one in result.of(row.conversation, Exchange) if one.outcome == "unanswered"]

@@ -6,7 +6,8 @@ from functools import cache
 
 from ..protocol import DetectionView, LoadedProtocol, Protocol
 
-PORTS = (8090,)
+PORTS = (8090, 8092)
+"""Of TCP, and of WebSocket, which 0.6.0 and later serve."""
 
 
 def _may_begin(view: DetectionView) -> bool:
