@@ -60,11 +60,17 @@ class Edits:
         self._edits = [(start + by, end + by, data) for start, end, data in self._edits]
         self._ends = None
 
-    def apply(self, data: bytearray, position: int) -> None:
-        """Overwrite what lies in `data`, whose first byte is at `position`."""
+    def apart(self) -> list[Edit]:
+        """Return the edits in order, without overlaps."""
         if self._ends is None:
             self._edits = _apart(self._edits)
             self._ends = [one[1] for one in self._edits]
+        return self._edits
+
+    def apply(self, data: bytearray, position: int) -> None:
+        """Overwrite what lies in `data`, whose first byte is at `position`."""
+        self.apart()
+        assert self._ends is not None
         end = position + len(data)
         for index in range(bisect_right(self._ends, position), len(self._edits)):
             start, stop, what = self._edits[index]

@@ -23,6 +23,7 @@ from ..capture.write import is_input
 from ..conversation.conversation import Conversation, united
 from ..errors import CaptureError, UsageError, refuse
 from ..inspector import Inspector
+from ..layers.frames import FrameTrace
 from ..model import Gap, Message, Options, Span
 from ..protocols import PROTOCOLS
 from ..protocols.scrub_rules import ScrubRules, SensitivePart
@@ -33,6 +34,7 @@ from .replace import FILL, AddressReplacements, NameReplacements, prose
 from .sealed import TlsOverwriter, TlsSide
 from .search import LEAST, Range, SecretSearch, pieces
 from .sensitive_parts import parts
+from .websocket import outside
 
 SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.loaded.scrub_rules for protocol in PROTOCOLS}
 
@@ -100,6 +102,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, 
     plan = _Plan(wanted)
     file.seek(0)
     inspector = Inspector([open_capture(file, name=name)], replace(options, **_ALL))
+    inspector.run.traces = {}
     if wanted.anything:
         inspector.run.tls_manager = plan.tls_manager = TlsOverwriter(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():
@@ -219,6 +222,10 @@ class _Plan:
                     known, edits = True, (one.edits, other.edits)
             elif not known and any(tcp.stream_bytes) and not self.wanted.payloads:
                 self.done.unread += 1
+            websocket = conversation.websocket
+            if websocket is not None and websocket.sides is not None and websocket.traces is not None:
+                edits = self._through(edits[0], websocket.traces[0], known), self._through(edits[1], websocket.traces[1], known)
+                known = known or not self.wanted.payloads
             header = conversation.proxy_header
             if header is not None:
                 known = known or not self.wanted.payloads
@@ -231,6 +238,24 @@ class _Plan:
         for talks in found.values():
             talks.sort(key=lambda one: one[0])
         return found
+
+    def _through(self, inside: Edits, trace: Sequence[FrameTrace], known: bool) -> Edits:
+        """What is overwritten of a side in WebSocket, by position outside of it."""
+        return outside(inside, sorted(trace, key=lambda one: one.outside), self._of_websocket, known)
+
+    def _of_websocket(self, what: str, data: bytes) -> bytes | int | None:
+        """What comes instead of a part that is not inside; None where it stays."""
+        if what == "other":
+            return FILL[0]
+        names = self.wanted.names or self.wanted.addresses
+        if what == "name":
+            if not names:
+                return None
+            self.done.parts["name"] += 1
+            return self._names.of(data)
+        if what == "secret":
+            self.done.parts["secret"] += 1
+        return self._instead(SensitivePart(0, len(data), "secret" if what == "secret" else "payload"), data)
 
     def search(self) -> SecretSearch:
         """What is searched for: pieces of secrets, but of those that are shown as a name, and of names that are shown beside them."""
