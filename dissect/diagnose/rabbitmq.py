@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model import Exchange, Message
-from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, UNITS, chunk_size
+from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, NEWEST, UNITS, chunk_size, newer_versions
 from ..protocols.records import LOST, SKIPPED
 from ..units import count, duration_text
 from .rules import (
@@ -519,16 +519,33 @@ def _command(message: Message) -> str:
 
 
 def _unknown(context: ConversationContext, message: Message) -> FindingDraft | None:
-    if message.sender == "server":
-        return None
     key, version = message.fields.get("key"), message.fields.get("version")
-    if message.name.startswith("unknown"):
-        return FindingDraft(f"the client sends a command that no version of the protocol has: {_command(message)}", key=key)
-    stated = context.state.versions.get(key)
-    if stated is None or version is None or stated[0] <= version <= stated[1]:
+    if version is None or key is None:
         return None
+    stated = context.state.versions.get(key) if message.sender == "client" else None
+    if stated is None or stated[0] <= version <= stated[1]:
+        return _not_known_here(context, message, key & 0x7FFF, version)
     cause = f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}"
     return FindingDraft(cause, key=(key, version), advice=_upgrade(context.state, message))
+
+
+def _not_known_here(context: ConversationContext, message: Message, key: int, version: int) -> FindingDraft | None:
+    """A command or version that has no layout: nobody is wrong, as far as this shows."""
+    if context.protocol != "rabbitmq-stream" or message.fault is not None or version <= NEWEST.get(key, 0):
+        return None
+    who = f"the {message.sender or 'sender'}"
+    cause = f"{who} sends {_command(message)}, which is not known here"
+    return FindingDraft(cause, severity=NOTE, advice=_NEWER, key=(key, version))
+
+
+def _newer(context: ConversationContext, message: Message) -> FindingDraft | None:
+    """Commands and versions that a side states, and that have no layouts."""
+    found = newer_versions(message.fields)
+    if not found:
+        return None
+    who = message.sender or "sender"
+    context.newer = context.newer or f"the {who} says {next(iter(found.values()))}"
+    return FindingDraft(f"the {who} states {some(found.values())}, newer than what is known here", key=who)
 
 
 def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -1492,6 +1509,7 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     return FindingDraft(cause, numbers(last), packets(last))
 
 
+_NEWER = "Check for a newer streamdump; its output for this connection may be wrong."
 _SLOW_CONSUMER = "Speed up the consumer, or grant credit when chunks arrive, not when they have been processed; one credit is one chunk."
 _SLOW_BYTES = "Speed up the consumer, or grant the bytes of each chunk when it arrives, not when it has been processed."
 _GRANT_BYTES = "Have the consumer send Credit for the bytes of each chunk: without it the server delivers nothing."
@@ -1592,6 +1610,7 @@ RULES: tuple[Rule, ...] = (
         _unknown,
         "Use a client for this version of the server, or upgrade the server.",
     ),
+    Rule("newer-version", NOTE, "ExchangeCommandVersions", _newer, _NEWER),
     Rule(
         "silence",
         WARNING,

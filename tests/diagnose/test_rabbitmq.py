@@ -158,9 +158,9 @@ def closed_twice(answered: bool) -> Connection:
     return one.client(rabbit.CLOSE, closing_code=0, closing_reason="").fin(1)
 
 
-def versions(version: int, ends: bool = True) -> Connection:
+def versions(version: int, ends: bool = True, newest: int = 1) -> Connection:
     one = Connection().ready().client(rabbit.EXCHANGE_COMMAND_VERSIONS, commands=[{"key": 2, "min_version": 1, "max_version": 2}])
-    one.server(rabbit.EXCHANGE_COMMAND_VERSIONS_RESPONSE, commands=[{"key": 2, "min_version": 1, "max_version": 1}])
+    one.server(rabbit.EXCHANGE_COMMAND_VERSIONS_RESPONSE, commands=[{"key": 2, "min_version": 1, "max_version": newest}])
     layout = rabbit.PUBLISH if version == 1 else rabbit.PUBLISH_2
     one.client(layout, publisher_id=1, published_messages=entries(0))
     return one.goodbye() if ends else one
@@ -298,6 +298,8 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "Close again behind its answer": (lambda: closed_twice(True), "open-requests", None),
     "Close again without an answer": (lambda: closed_twice(False), "open-requests", "error"),
     "version not stated": (lambda: versions(2), "unknown-command", "warning"),
+    "versions that are known": (lambda: versions(1), "newer-version", None),
+    "a newer version": (lambda: versions(1, newest=3), "newer-version", "note"),
     "version stated": (lambda: versions(1), "unknown-command", None),
     "silence": (lambda: silent(5), "silence", "warning"),
     "a silence that ends it": (lambda: Connection().ready((1 << 20, 2)).wait(5 * SECOND).fin(1), "silence", "error"),

@@ -29,7 +29,7 @@ from .frame_redaction import has_challenge, hide, hide_rest, is_chunk, read_logi
 from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from .heuristic import probe_current, probe_draft
 from .info import alarms, info, traffic
-from .meaning import FOLLOWS, NOTHING, UNLIMITED, meaning_of
+from .meaning import FOLLOWS, NOTHING, UNLIMITED, meaning_of, meaning_of_unknown
 from .publishers import Publishers
 from .sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
 from .scrub_rules import SCRUB_RULES
@@ -39,6 +39,9 @@ _WITH_BODIES = frozenset(("Publish", "Deliver"))
 
 _NONE: frozenset[str] = frozenset()
 """No messages: one object for very many conversations."""
+
+_NOTHING_NEWER: dict[str, str] = {}
+"""In the same way, never changed."""
 
 _PUBLISHER, _SUBSCRIPTION = "publisher_id", "subscription_id"
 
@@ -129,6 +132,8 @@ class StreamDissector(Dissector):
         self.streams = DeclaredStreams()
         self.complete = context.from_start
         """Everything so far was captured."""
+        self.newer: dict[str, str] = _NOTHING_NEWER
+        """By command which side states a version of it that is newer than the layouts."""
         self.credits: Credits | None = None
         """Made for the first subscription: most of many conversations have none."""
         self.prepare()
@@ -186,6 +191,9 @@ class StreamDissector(Dissector):
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         client = None if self.client is None else side == self.client
         return self.language.search(client, data, at, end, final, self.parser.buffers[side].work_budget)[:2]
+
+    def newer_peer(self, side: int, name: str) -> str | None:
+        return self.newer.get(name)
 
     def on_gap(self, side: int, order: int = 0) -> None:
         self.guard.lose()
@@ -263,6 +271,9 @@ class StreamDissector(Dissector):
                 read.notes.extend(FOLLOWS[layout](self, layout.name, side, read.fields))
             if self.phase is not _OPEN and (shown or read.sound):
                 read.notes.extend(self.advance(read.name, read.kind))
+        elif shown and read.by_number:
+            (number,) = _U32(data, start + 8)
+            ident, outcome, role, key = meaning_of_unknown(side, word >> 16 & ~self.language.mark, number, read.kind == "response")
         spans = read.spans if self.options.detail else None
         stream = self._stream_of(read.name, read.fields, outcome, role, key)
         return read.name, read.kind, ident, read.fields, outcome, read.notes, read.fault, role, key, spans, stream
@@ -288,20 +299,23 @@ class StreamDissector(Dissector):
 
     def _read_unknown(self, frame: Read) -> None:
         """Read a frame with an unknown key or version."""
-        word = frame.word
+        word, mark = frame.word, self.language.mark
         key, version = word >> 16, word & 0xFFFF
-        marked = bool(key & self.language.mark)
-        name = self.language.commands.get(key & ~self.language.mark)
+        marked = bool(key & mark)
+        name = self.language.commands.get(key & ~mark)
         if name is None:
-            name = f"unknown 0x{key:04x}"
-            note = f"command 0x{key:04x} is not known"
+            note = f"command 0x{key & ~mark:04x} is not known"
         elif marked and word & 0x7FFF_FFFF in self.language.words:
             note = f"the response bit is set on {name}, which is never sent with it"
         else:
             note = f"version {version} of {name} is not known"
-        frame.name, frame.kind = name, "response" if marked else "one_way"
+        frame.name, frame.kind = name or f"unknown 0x{key & ~mark:04x}", "response" if marked else "one_way"
         walked = walk(layouts.UNKNOWN, frame.data, frame.start, frame.end, self.style, frame.missing)
         frame.fields, frame.spans, frame.notes, frame.fault = walked
+        frame.by_number = bool(mark) and frame.fault is None and frame.end - frame.start >= 12
+        frame.by_number = frame.by_number and (name is None or name in layouts.ANSWERED_BY_ID)
+        if frame.by_number and marked:
+            note = f"{note}: the number behind it is read as that of its request"
         frame.notes.append(note)
 
     # Secrets

@@ -38,6 +38,8 @@ class GuardedFrame(msgspec.Struct):
     """It matches its layout."""
     sound: bool = False
     """It is well formed, and its side sends it."""
+    by_number: bool = False
+    """It has no layout, and the number behind its version may pair it."""
     name: str = ""
     kind: str = ""
     fields: dict[str, Any] = {}

@@ -460,3 +460,32 @@ BOTH_LAYOUTS = (CLOSE, CLOSE_RESPONSE, HEARTBEAT)
 """What either side sends."""
 
 LAYOUTS = (*CLIENT_LAYOUTS, *SERVER_LAYOUTS, *BOTH_LAYOUTS)
+
+NEWEST: dict[int, int] = {}
+"""By command the newest version that has a layout."""
+for _layout in LAYOUTS:
+    assert isinstance(_layout.key, int)
+    (_version,) = (int(entry.default) for entry in _layout.fields if isinstance(entry, Field) and entry.name == "version")
+    NEWEST[_layout.key & ~RESPONSE] = max(_version, NEWEST.get(_layout.key & ~RESPONSE, 0))
+
+ANSWERED_BY_ID = frozenset(layout.name for layout in LAYOUTS if CORRELATION_ID in layout.fields)
+"""Commands with a correlation id."""
+
+
+def command_name(key: int) -> str:
+    """Return the name of a command, the same for request and response."""
+    return COMMANDS.get(key & ~RESPONSE) or f"unknown 0x{key & ~RESPONSE:04x}"
+
+
+def newer_versions(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an ExchangeCommandVersions states that is newer than the layouts, by the name of the command: "Publish up to 3".
+    Of commands that are not known, as many as are known at most."""
+    found: dict[str, str] = {}
+    for one in fields.get("commands") or ():
+        newest = NEWEST.get(one.get("key", 0))
+        if newest is None and "key" in one:
+            if len(found) < len(NEWEST):
+                found[command_name(one["key"])] = f"command 0x{one['key']:04x}"
+        elif one.get("max_version", 0) > (newest or 0):
+            found[COMMANDS[one["key"]]] = f"{COMMANDS[one['key']]} up to {one['max_version']}"
+    return found

@@ -9,7 +9,7 @@ from ...layout import Layout
 from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
 from . import layouts, layouts_draft
 from .credits import Credits
-from .layouts import CHUNKS, CREDIT_LIMITS, PRECONDITION_FAILED
+from .layouts import CHUNKS, CREDIT_LIMITS, PRECONDITION_FAILED, newer_versions
 
 if TYPE_CHECKING:
     from .dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
@@ -114,6 +114,14 @@ _OWN: dict[tuple[str, str], Meaning] = {
 }
 
 
+def meaning_of_unknown(side: int, number: int, ident: int, answers: bool) -> Meant:
+    """Return the meaning of a command or version that is not known: in all that are known, and answered, the number behind the version is
+    the correlation id."""
+    if answers:
+        return None, "answered", RESPONSE, open_key(1 - side, number, ident)
+    return None, None, OPTIONAL_RESPONSE, open_key(side, number, ident)
+
+
 def meaning_of(layout: Layout) -> Meaning:
     """Return the meaning of messages of this layout: for most, a correlation id pairs them."""
     return _OWN.get((layout.name, layout.kind), _asks if layout.kind == "request" else _answers)
@@ -140,6 +148,14 @@ def _agrees(self: StreamDissector, name: str, side: int, fields: Fields) -> Iter
         self.frame_max = fields["frame_max"] or UNLIMITED
         self.facts["frame_max"] = fields["frame_max"]
         self.facts["heartbeat"] = fields["heartbeat"]
+    return ()
+
+
+def _states(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    who = "client" if side == self.client else "server"
+    found = {name: f"the {who} says {what}" for name, what in newer_versions(fields).items()}
+    if found:
+        self.newer = {**found, **self.newer} if who == "client" else {**self.newer, **found}
     return ()
 
 
@@ -215,6 +231,7 @@ FOLLOWS: dict[Layout, Follow] = {
     **dict.fromkeys((layouts.PUBLISH, layouts.PUBLISH_2, layouts_draft.PUBLISH), _fits),
     layouts.PEER_PROPERTIES: _greets,
     **dict.fromkeys((layouts.TUNE_RESPONSE, layouts.TUNE_RESPONSE_MARKED, layouts_draft.TUNE_RESPONSE), _agrees),
+    **dict.fromkeys((layouts.EXCHANGE_COMMAND_VERSIONS, layouts.EXCHANGE_COMMAND_VERSIONS_RESPONSE), _states),
     **dict.fromkeys((layouts.DECLARE_PUBLISHER, layouts.DELETE_PUBLISHER), _changes_publisher),
     **dict.fromkeys((layouts.DECLARE_PUBLISHER_RESPONSE, layouts.DELETE_PUBLISHER_RESPONSE), _publisher_changed),
     **dict.fromkeys((layouts.SUBSCRIBE, layouts.SUBSCRIBE_2, layouts.UNSUBSCRIBE), _counts_credit),
