@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = (
     {"errors", "options", "units"},
     {"model"},
-    {"lz4", "patterns", "quota"},
+    {"crc32c", "lz4", "patterns", "quota", "zstd"},
     {"layout", "bson", "tcp", "capture"},
     {"tls", "layers"},
     {"protocols"},

@@ -6,13 +6,13 @@ import bz2
 import contextlib
 import importlib
 import lzma
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import lz4
 from ..errors import CaptureError, MissingCodec
+from ..zstd import ZSTD_CODEC
 from .blocks import PIECE, Damaged, RawInput
 
 GZIP = bytes.fromhex("1f8b")
@@ -40,8 +40,6 @@ TOO_MUCH = ("Memory usage limit", "requires too much memory")
 """Error texts of xz and zstd for more memory."""
 UNLIMITED = {"xz": (XZ_MEMORY, "xz -dc"), "zstd": (1 << ZSTD_WINDOW, "zstd -dc --long=31")}
 """The limit in bytes, and a command without it."""
-
-ZSTD_CODEC = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 LZ4_BLOCKS = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 LZ4_MATCH = 9
