@@ -71,8 +71,8 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def _parameter(name: str, setting: Setting) -> inspect.Parameter:
     several = list[str] | None
-    kinds: dict[str, Any] = {"flag": bool, "rules": several, "files": several, "list": str | None}
-    default = None if setting.written in ("rules", "files", "list") else DEFAULTS[name]
+    kinds: dict[str, Any] = {"flag": bool, "rules": several, "files": several, "contents": several, "list": str | None}
+    default = None if setting.written in ("rules", "files", "contents", "list") else DEFAULTS[name]
     if default is not None and setting.written not in ("flag", "choice"):
         default = _text(setting.written, default)
     option = typer.Option(
@@ -107,6 +107,12 @@ def _verbs(name: str) -> Any:
     return load_verbs(name)
 
 
+def _dictionaries(paths: list[str]) -> tuple[bytes, ...]:
+    from streamdump.protocols.seastar.dictionaries import load_dictionaries
+
+    return load_dictionaries(paths)
+
+
 READ_AS: dict[str, Callable[[Setting, Any], Any]] = {
     "size": lambda setting, given: size(setting.option, given),
     "count": lambda setting, given: whole_number(setting.option, given),
@@ -114,6 +120,7 @@ READ_AS: dict[str, Callable[[Setting, Any], Any]] = {
     "choice": lambda setting, given: one_of(setting.option, given, setting.choices),
     "rules": lambda setting, given: decode_rules(given or ()),
     "files": lambda setting, given: tuple(given or ()),
+    "contents": lambda setting, given: _dictionaries(given) if given else (),
     "list": lambda setting, given: None if given is None else _verbs(given),
     "flag": lambda setting, given: given,
 }

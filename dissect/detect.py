@@ -159,6 +159,7 @@ class Detector:
         "_results",
         "_seen",
         "cost",
+        "dictionaries",
         "effort",
         "from_start",
         "items",
@@ -176,11 +177,12 @@ class Detector:
     SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
     """Memory of a segment besides its bytes, which are stored twice; of a detector, and more once the bytes are joined."""
 
-    def __init__(self, ports: tuple[int, int], from_start: bool, limit: int) -> None:
+    def __init__(self, ports: tuple[int, int], from_start: bool, limit: int, dictionaries: tuple[bytes, ...] = ()) -> None:
         """`ports` as from `server_ports`."""
         self.ports = ports
         self.from_start = from_start
         self.limit = limit
+        self.dictionaries = dictionaries
         self.items: list[SideData | StreamGap] = []
         self.packets = 0
         """Packets with bytes."""
@@ -280,7 +282,7 @@ class Detector:
             return self._look_now(final)
         parts = tuple([(item.side, item.position, item.data if isinstance(item, SideData) else item.size) for item in self.items])
         one, two = self.ports
-        key = (final, self.from_start, self.packets, one if one in PORTS else 0, two if two in PORTS else 0, parts)
+        key = (final, self.from_start, self.packets, one if one in PORTS else 0, two if two in PORTS else 0, parts, self.dictionaries)
         cached = _cached_looks.get(key)
         if cached is not None and cached.protocols is PROTOCOLS:
             if self._seen is None:
@@ -376,6 +378,7 @@ class Detector:
             results.verdicts = {}
         work_budget.spend(WEIGHING + (size >> 6))
         view = DetectionView((sides[0], sides[1]), self.ports, self.from_start, final, work_budget, results.known)
+        view.dictionaries = self.dictionaries
         found: list[tuple[float, Protocol, Verdict]] = []
         for protocol in PROTOCOLS:
             if self.passed and set(self.ports).isdisjoint(protocol.ports):

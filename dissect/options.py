@@ -18,9 +18,9 @@ conversation: elements of arrays whose type has no width."""
 Group = Literal["shown", "reading", "files", "limits", "totals", "keys", "live"]
 """The group of an option: output, reading, several files, limits per conversation and in total, TLS keys, live capture."""
 
-Written = Literal["size", "count", "seconds", "choice", "rules", "list", "files", "flag"]
+Written = Literal["size", "count", "seconds", "choice", "rules", "list", "files", "contents", "flag"]
 """The form of a value on the command line: `64M`; `1000`; `0.5`; one of some words; `tcp.port==N,PROTOCOL`; a file or the name of a list;
-files, one per use of the option; no value."""
+files, one per use of the option; the same, for their contents; no value."""
 
 
 class Setting(NamedTuple):
@@ -80,6 +80,15 @@ class Options:
         "scylla|FILE",
         ("scylla",),
     )
+    dictionaries: tuple[bytes, ...] = _setting(
+        (),
+        "--dict",
+        "contents",
+        "reading",
+        "dictionary of ScyllaDB's RPC compression, from its table system.dicts (may be repeated)",
+        "FILE",
+    )
+    """Their bytes. Control blocks name the one in force by its SHA-256."""
     separate: bool = _setting(
         False, "--separate", "flag", "files", "treat each file as a separate network: connections do not continue in another file"
     )

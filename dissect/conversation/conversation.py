@@ -348,7 +348,7 @@ class Conversation:
             if verdict.protocol is not None and not options.show_secrets:
                 self.suspicion = Suspicion(verdict.protocol, ports, self.from_start)
         else:
-            self.detector = Detector(ports, self.from_start, options.undecided_limit)
+            self.detector = Detector(ports, self.from_start, options.undecided_limit, options.dictionaries)
             self.run.detecting[self.index] = self
 
     def _learn(self) -> None:

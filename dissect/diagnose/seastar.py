@@ -164,6 +164,12 @@ def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if one is None or one["after"] <= PAYS * one["before"]:
         return None
     before, after = one["before"], one["after"]
+    if one.get("unread"):
+        return None
+    methods = one.get("methods")
+    if methods is not None and not any(number for name, number in methods.items() if name != "raw"):
+        cause = f"{one['taken']} was agreed on, and all frames are raw: {methods['raw']}"
+        return FindingDraft(cause, (), key="raw", advice=_RAW)
     offered = f" (the client offers {some(one['offered'])})" if one["offered"] else ""
     verdict = f"{1 - after / before:.0%} less" if after < before else f"{after - before:,} more than without"
     cause = (
@@ -282,7 +288,8 @@ def _not_positive(context: ConversationContext, message: Message) -> FindingDraf
 
 def _no_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     state = context.state
-    if not state.stream or not state.granted or all(state.ended) or closed.lacking or not closed.ended or not all(closed.packets):
+    lacking = closed.lacking or context.orphans is None
+    if not state.stream or not state.granted or all(state.ended) or lacking or not closed.ended or not all(closed.packets):
         return None
     missing = " and ".join(f"the {name}" for name, ended in zip(("client", "server"), state.ended, strict=True) if not ended)
     last = last_before(context, closed)
@@ -326,6 +333,9 @@ def follow(context: ConversationContext, message: Message) -> None:
         took, handler = message.latency_ns, worked(message)
         if took is not None and handler is not None and took >= max(LONG_NS, state.longest[0] if state.longest else 0):
             state.longest = (took, handler, call.verb, call.number, message.number, call.packet, message.packets[1])
+    elif name == "Compressed":
+        # It may be what a response answers, or the response itself
+        context.orphans = None
     elif name == "EndOfStream":
         state.ended[message.sender == "server"] = True
     elif name == "Negotiation" and message.kind == "response":
@@ -369,6 +379,22 @@ RULES: tuple[Rule, ...] = (
         NOTED,
     ),
     Rule(
+        "dictionary",
+        NOTE,
+        "Compressed",
+        noted("^needs (the|a) dictionary", "the content of a frame cannot be read: it {note}", "{note}"),
+        "Export it, SELECT data FROM system.dicts WHERE name = 'general', and give the file with --dict.",
+        NOTED,
+    ),
+    Rule(
+        "compression-checksum",
+        ERROR,
+        ANY,
+        noted("^the checksum is 0x", "{name} of the {who} is damaged: {note}", "{who}"),
+        "Check for damage between the two, or bytes that the capture lacks; both sides should have the same release.",
+        NOTED,
+    ),
+    Rule(
         "dropped-calls",
         WARNING,
         CLOSED,
@@ -389,6 +415,7 @@ RULES: tuple[Rule, ...] = (
 
 _RELEASES = "Check that all nodes have the same release: during an upgrade, older nodes do not know the verbs of newer ones."
 _LOG = "Check the server's log for this text."
+_RAW = "Nothing need be done: ScyllaDB compresses nothing until both sides agreed on an algorithm, or where the peer allows raw only."
 _NOT_ACCEPTED = "Check the server's log for this connection, and compare release, compression and verbs of both sides."
 _NO_WAIT = "--verbs names calls that expect no reply, if known."
 _HANGS = "Check the log of the called side for what blocks the reply."

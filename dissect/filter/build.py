@@ -253,7 +253,7 @@ class _Builder:
         below = self._below(term.name, meaning)
         more = "" if below is None else f"; in some messages its value is {below}"
         if term.name.parts[-1] in self.names.unlabelled:
-            more = f"; {' and '.join(LISTS)} can give it labels"
+            more = f"; {' and '.join(LISTS)} can give it other labels"
         fitting.end(more)
         if below is not None:
             self.hints.append(f"{term.name} is an object in some messages; there its value is {below}")

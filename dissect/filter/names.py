@@ -240,17 +240,19 @@ class NameTable:
         for protocol in PROTOCOLS:
             tree = trees[protocol.name]
             tree.sized = True
-            if protocol.loaded.labelled is not None and self._options is not None:
-                for name, labels in protocol.loaded.labelled(self._options).items():
+            if protocol.loaded.labelled is not None:
+                for name, labels in protocol.loaded.labelled(self._options or Options()).items():
                     tree.member(f"{name}_label").labels.update(dict.fromkeys(labels))
         return trees
 
     @cached_property
     def unlabelled(self) -> set[str]:
-        """Fields that would have labels with other options."""
+        """Fields that would have other labels with other options."""
         options = self._options or Options()
+        if options.verbs is not None:
+            return set()
         every = [protocol.loaded.labelled(options) for protocol in PROTOCOLS if protocol.loaded.labelled is not None]
-        return {name for fields in every for name, labels in fields.items() if not list(labels)}
+        return {name for fields in every for name in fields}
 
     @cached_property
     def _ends(self) -> dict[str, dict[str, list[tuple[tuple[str, ...], RegisteredField]]]]:

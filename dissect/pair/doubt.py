@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any
 
-from ..model import Message
+from ..model import Gap, Message
 from ..protocols.records import LOST, SKIPPED, Event
 from .open_requests import oldest_of, request_of
 
@@ -34,7 +34,7 @@ class Doubt:
         """Register a gap. If bytes of both sides were lost, requests that have been open since before get a queue of their own in `queues`,
         so that `note` sees them; `queues`: the open requests, if keys are used again."""
         self.gaps[one.rank] = one.order
-        if one.record.reason != "skipped":
+        if type(one.record) is Gap and one.record.reason != "skipped":
             self.lost[one.rank] = one.order
         since = min(self.gaps)
         if queues is None or since <= self.looked:

@@ -48,6 +48,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise UsageError(f"{name} is one of {', '.join(SETTINGS[name].choices)} or raw, not {value!r}")
         if name == "keylog" and isinstance(value, str):
             raise UsageError(f"{name} is a tuple of files: ({value!r},)")
+        if name == "dictionaries" and not (isinstance(value, tuple) and all(isinstance(one, bytes) for one in value)):
+            raise UsageError(f"{name} is a tuple of bytes, the contents of files")
         if isinstance(DEFAULTS[name], bool) and not isinstance(value, bool):
             raise UsageError(f"{name} is True or False, not {value!r}")
         if isinstance(DEFAULTS[name], int) and (not isinstance(value, int) or value < 0):

@@ -86,6 +86,8 @@ class DetectionView(msgspec.Struct):
     work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
     known: dict[Any, Any] = msgspec.field(default_factory=dict)
     hinges: bool = False
+    dictionaries: tuple[bytes, ...] = ()
+    """Those of the options."""
 
     def ends(self) -> bool:
         """Return `final`; call it only where that makes a difference."""

@@ -29,7 +29,7 @@ class Role(IntEnum):
     PARTIAL_RESPONSE = 5
     """Leaves the request open."""
     GAP = 6
-    """Missing bytes: not a message."""
+    """Missing bytes, or a message whose content cannot be read: it may hold any request or response."""
     OPTIONAL_RESPONSE = 7
     """A request that gets a response only on an error, so none is reported missing: the newest with its key replaces the older."""
 

@@ -133,6 +133,7 @@ FAILING: dict[str, dict[str, str]] = {
         "raw_refused.pcap": "error seastar-rpc.negotiation-failed",
         "raw_tail.pcap": "warning seastar-rpc.frame-cut-off",
         "raw_unknown_features.pcap": "warning seastar-rpc.declined",
+        "scylla_v3_lost.pcap": "warning tcp.lost-by-capture",
         "server_stops.pcap": "error seastar-rpc.dropped-calls",
         "timeout_expiry.pcap": "warning seastar-rpc.deadline-passed",
         "timeout_midstream.pcap": "warning seastar-rpc.deadline-passed",

@@ -15,6 +15,7 @@ from streamdump.model import Message, Options
 from streamdump.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.support.frames import ACK, PSH
+from tests.support.scylla import COMMIT, LZ4, frame, half, history
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 
@@ -114,6 +115,21 @@ def streaming(*ends: int) -> Connection:
     return one.fin(0)
 
 
+DICTIONARY = history()
+
+
+def asked() -> bytes:
+    return pack("<QqI", 3, 1, 400) + DICTIONARY[-600:-200]
+
+
+def scylla(*frames: bytes) -> Connection:
+    """What the client sends in SCYLLA_V3, and one answer."""
+    one = agreed((COMPRESS, b"SCYLLA_V3"))
+    for each in frames:
+        one.ask(each)
+    return one.tell(frame(reply(1))).fin(0)
+
+
 CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "the negotiation is not answered": (
         lambda: Connection(dport=7000).open().ask(greeting((TIMEOUT, b""))).fin(1),
@@ -132,6 +148,18 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "seastar-rpc.compression-unread",
         "warning",
     ),
+    "a dictionary that is not there": (
+        lambda: scylla(frame(b"", control=half(COMMIT, 4, 2, DICTIONARY) + half()), frame(asked(), LZ4, dictionary=DICTIONARY)),
+        "seastar-rpc.dictionary",
+        "note",
+    ),
+    "a response to what is in a packed frame": (
+        lambda: scylla(frame(b"", control=half(COMMIT, 4, 2, DICTIONARY) + half()), frame(asked(), LZ4, dictionary=DICTIONARY)),
+        "seastar-rpc.answer-without-request",
+        None,
+    ),
+    "a wrong checksum of a frame": (lambda: scylla(frame(asked(), checksum=7)), "seastar-rpc.compression-checksum", "error"),
+    "checksums that are right": (lambda: scylla(frame(asked(), LZ4)), "seastar-rpc.compression-checksum", None),
     "the server goes with a call open": (
         lambda: agreed().ask(ask(5, 1)).tell(reply(1)).ask(ask(5, 2)).fin(1),
         "seastar-rpc.dropped-calls",
@@ -219,9 +247,9 @@ def compress(frame: bytes) -> bytes:
 def squeezed(payload: bytes, algorithm: bytes = b"LZ4") -> Connection:
     """A call and its reply with this, packed."""
     one = agreed((COMPRESS, algorithm))
-    for side, frame in ((0, ask(5, 1, payload)), (1, reply(1, payload))):
-        packed = compress(frame)
-        one.segment(side, pack("<II", 4 + len(packed), len(frame)) + packed, ACK | PSH)
+    for side, inside in ((0, ask(5, 1, payload)), (1, reply(1, payload))):
+        packed = compress(inside)
+        one.segment(side, pack("<II", 4 + len(packed), len(inside)) + packed, ACK | PSH)
     return one.fin(0)
 
 

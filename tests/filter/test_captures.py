@@ -357,6 +357,18 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         8,
     ),
     (
+        "seastar-rpc/scylla_v3_zstd.pcap",
+        "compression.header.algorithm == zstd and verb == READ_DATA",
+        '(.fields.compression.header?.algorithm_label // "") == "zstd" and .fields.verb_label == "READ_DATA"',
+        3,
+    ),
+    (
+        "seastar-rpc/scylla_v3_dictionary.pcap",
+        "compression.control.sender.action == COMMIT and compression.dictionary contains a74055df",
+        '.fields.compression.control?.sender?.action == 2 and (.fields.compression.dictionary | startswith("a74055df"))',
+        2,
+    ),
+    (
         "seastar-rpc/exceptions.pcap",
         "exception_type == UNKNOWN_VERB",
         ".fields.exception_type == 1",

@@ -30,7 +30,17 @@ SEALED = GOLDEN / "rabbitmq-stream" / "tls_keys_310.pcapng"
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path != SEALED)
 EVERYTHING = ScrubOptions(True, True, True)
 
-PACKED = ("empty_frames_lz4", "five_connections", "lz4", "lz4_fragmented", "lz4_snap120", "multi_algo", "stream_lz4", "xor_then_frag")
+PACKED = (
+    "empty_frames_lz4",
+    "five_connections",
+    "lz4",
+    "lz4_fragmented",
+    "lz4_snap120",
+    "multi_algo",
+    "stream_lz4",
+    "xor_then_frag",
+    *(f"scylla_v3_{name}" for name in ("dictionary", "lost", "lz4", "midstream", "stream", "zstd")),
+)
 """Captures with compressed frames, which are overwritten as a whole: only where they are stays."""
 
 

@@ -1,4 +1,4 @@
-"""Unpacking of Seastar's two stock compressions.
+"""Unpacking of Seastar's two stock compressions; `scylla.py` has ScyllaDB's.
 
 Both carry raw LZ4 blocks (no LZ4 frame header). Nothing is carried over from one frame to the next. Sizes are compared before anything is
 allocated.
@@ -15,6 +15,7 @@ _u32 = Struct("<I").unpack_from
 
 LZ4 = "LZ4"
 LZ4_FRAGMENTED = "LZ4_FRAGMENTED"
+SCYLLA_V3 = "SCYLLA_V3"
 
 CHUNK = 32_768
 """What every chunk of LZ4_FRAGMENTED but the last unpacks to."""
@@ -128,11 +129,11 @@ def _block(block: CompressedBlock, data: bytes, start: int, before: bytes) -> by
     return unpacked
 
 
-def unpack_head(packed: bytes) -> bytes:
-    """The first unpacked bytes of a block of which only the beginning is there, or as many as that gives."""
-    out = bytearray()
-    at, size = 0, len(packed)
-    while at < size and len(out) < HEAD:
+def unpack_head(packed: bytes, before: bytes = b"") -> bytes:
+    """The first unpacked bytes of a block of which only the beginning is there, or as many as that gives; it may refer to `before`."""
+    out = bytearray(before)
+    at, size, skip = 0, len(packed), len(before)
+    while at < size and len(out) - skip < HEAD:
         token = packed[at]
         at += 1
         count, at, whole = _count(packed, at, token >> 4)
@@ -151,7 +152,7 @@ def unpack_head(packed: bytes) -> bytes:
             break
         for _ in range(min(count + 4, HEAD)):
             out.append(out[-distance])
-    return bytes(out[:HEAD])
+    return bytes(out[skip : skip + HEAD])
 
 
 def _count(packed: bytes, at: int, count: int) -> tuple[int, int, bool]:

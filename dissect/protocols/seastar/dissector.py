@@ -7,7 +7,7 @@ other in time.
 from __future__ import annotations
 
 from struct import Struct
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ...layout import Style
 from ...layout.values import lossy
@@ -18,19 +18,25 @@ from ..protocol import Context, LoadedProtocol
 from ..records import DecodedTuple, Frame
 from . import MAGIC, NAME, layouts
 from .compare_rules import COMPARE_RULES
+from .compression import SCYLLA_V3
+from .dictionaries import dictionaries
 from .frame_chains import LARGEST_ID
-from .frame_decoders import CompressedFrames, PlainFrames, frames_of
+from .frame_decoders import CompressedFrames, PlainFrames, ScyllaFrames, frames_of
 from .heuristic import heuristic
 from .info import TEXT, InfoWithVerb, hint, info, paired, relate, unanswered, verb, worked
-from .layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, STREAM_PARENT
+from .layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, METHODS, STREAM_PARENT
 from .negotiation_frames import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
 from .resync import FrameSearch
 from .scrub_rules import SCRUB_RULES
 from .terms import FORCED, GREETING, UNKNOWN, NegotiatedTerms, Offer, SeastarFraming, agree, read_offer
+from .verbs import SCYLLA
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
 _i64 = Struct("<q").unpack_from
+
+MAX_DICTIONARIES = 16
+"""Dictionaries of a connection that its row names."""
 
 
 class SeastarDissector(Dissector):
@@ -53,6 +59,8 @@ class SeastarDissector(Dissector):
         """What requests with a negative msg_id, which the library never sends, asked."""
         self.frames_of: list[PlainFrames | CompressedFrames | None] = [None, None]
         """What decodes the frames of each side behind its negotiation frame."""
+        self.names_verbs = False
+        """Whether verbs are named as ScyllaDB's, unasked, which a note on the first message that shows it states."""
         if self.forced is not None:
             self._settle()
 
@@ -137,7 +145,8 @@ class SeastarDissector(Dissector):
             if one.framing is None:
                 self._settle()
         candidates = self._candidates(side, self._terms()) if one.framing is None else (one.framing,)
-        search = FrameSearch(one, self.sides[1 - side], self.parser.buffers[side], self.options.frame_limit)
+        known = dictionaries(self.options.dictionaries)
+        search = FrameSearch(one, self.sides[1 - side], self.parser.buffers[side], self.options.frame_limit, known)
         there, place, framing = search.find(data, at, end, final, candidates)
         if there:
             one.strict = True
@@ -146,6 +155,12 @@ class SeastarDissector(Dissector):
             self._describe()
             self._settle()
         return there, place
+
+    def on_gap(self, side: int, order: int = 0) -> None:
+        self.sides[side].unbroken = False
+        frames = self.frames_of[side]
+        if isinstance(frames, ScyllaFrames):
+            frames.on_gap()
 
     # What is in force, and who is the client
 
@@ -312,24 +327,57 @@ class SeastarDissector(Dissector):
         side = frame.side
         one = self.sides[side]
         if one.greets:
-            one.greets = False
+            one.greets, one.unbroken = False, True
             self.frames_of[side] = None
             offer, other = one.offer, self.sides[1 - side].offer
-            return greeting(frame, side == self.client, offer, other, self._negotiated(), self.style, self.options.detail)
+            found = greeting(frame, side == self.client, offer, other, self._negotiated(), self.style, self.options.detail)
+            if offer is not None and SCYLLA_V3 in offer.algorithms:
+                self._name_verbs(found)
+            return found
         frames = self.frames_of[side]
+        new = frames is None
         if frames is None:
             # a frame of no framing is never cut
             assert one.framing is not None
-            frames = self.frames_of[side] = frames_of(self.options, one.framing, one.inferred, self.negative, self.quota)
+            is_scylla = self.names_verbs or one.framing.codec == SCYLLA_V3
+            verbs = SCYLLA if self.options.verbs is None and is_scylla else self.options.verbs
+            frames = frames_of(self.options, one.framing, one.inferred, self.negative, self.quota, verbs, one.unbroken)
+            self.frames_of[side] = frames
         found = frames.decode(frame.data, frame.start, frame.end, frame.damage)
         self.details = frames.buffers
+        if new and isinstance(frames, ScyllaFrames):
+            self._name_verbs(found)
         packed, counted = found[3].get("compression"), self.facts.get("compression")
         if packed is not None and counted is not None:
-            counted["frames"] += 1
-            if packed["unpacked_size"] is not None:
-                counted["before"] += packed["unpacked_size"]
-                counted["after"] += 4 + packed["packed_size"]
+            count(packed, counted)
         return found
+
+    def _name_verbs(self, found: DecodedTuple) -> None:
+        """State on a message, once, that verbs are named as ScyllaDB's, which no option asks for."""
+        if self.options.verbs is None and not self.names_verbs:
+            self.names_verbs = True
+            self.facts["verbs"] = "scylla"
+            found[5].append("SCYLLA_V3 is ScyllaDB's compression: verbs are named as by --verbs scylla")
+
+
+def count(packed: dict[str, Any], counted: dict[str, Any]) -> None:
+    """Count a compressed frame in the facts of a conversation."""
+    counted["frames"] += 1
+    method = packed.get("header", {}).get("algorithm_label")
+    unpacked = packed["unpacked_size"]
+    # Control blocks are no message that compression made larger
+    if unpacked or (unpacked == 0 and method is None):
+        counted["before"] += unpacked
+        counted["after"] += 4 + packed["packed_size"]
+    if method is not None:
+        counted.setdefault("methods", dict.fromkeys(METHODS.values(), 0))[method] += 1
+        if unpacked is None:
+            counted["unread"] = counted.get("unread", 0) + 1
+    named = packed.get("dictionary")
+    if named is not None:
+        known = counted.setdefault("dictionaries", [])
+        if named not in known and len(known) < MAX_DICTIONARIES:
+            known.append(named)
 
 
 PROTOCOL = LoadedProtocol(
@@ -339,7 +387,7 @@ PROTOCOL = LoadedProtocol(
     layouts.LAYOUTS,
     text=TEXT,
     added=layouts.ADDED,
-    labelled=lambda options: {"verb": (options.verbs or {}).values()},
+    labelled=lambda options: {"verb": (SCYLLA if options.verbs is None else options.verbs).values()},
     code=("exception_type",),
     paired=paired,
     unanswered=unanswered,

@@ -7,16 +7,19 @@ the library could have written. Streams are no part of a guess, unless the negot
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
 
 from ...model import Options
+from ...quota import UnpackQuota
 from ..dissector import SEARCH_WINDOW
 from ..work_budget import STEP, WorkBudget
-from .compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
-from .layouts import END_OF_STREAM
+from .compression import LAST_CHUNK, LZ4, RATIO, SCYLLA_V3, Unpackable, chunks, unpack, unpack_head
+from .dictionaries import Dictionary
+from .layouts import ALGORITHM, CHECKSUM, CONTROL, CONTROL_SIZE, END_OF_STREAM, METHODS, RAW
+from .scylla import beginning, head_of, messages
 from .terms import PLACES, SeastarFraming
 
 _u32 = Struct("<I").unpack_from
@@ -149,6 +152,7 @@ def fit(
     limit: int = 1 << 20,
     large: int = 0,
     longest: int = LONGEST,
+    dictionaries: Sequence[Dictionary] = (),
 ) -> Fit | None:
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
@@ -173,14 +177,14 @@ def fit(
         far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= longest
         if after > bound and after != bound + missing and not far:
             return None
-        if kind == "sealed" or (codec is not None and after - at < 8):
-            frames += after - at >= 8
+        if kind == "sealed" or (codec is not None and (after - at < 8 or (codec == SCYLLA_V3 and _is_empty(data, at, after, bound)))):
+            frames += after - at >= 8 and (known or kind == "sealed")
             at = after
             if frames >= ends.get(at, NEVER):
                 return Fit(at, frames, proof, ids.first, ids.first)
             continue
         if codec is not None:
-            head = _packed_head(framing, data, at, after, bound, ids, limit, work_budget)
+            head = _packed_head(framing, data, at, after, bound, ids, limit, work_budget, dictionaries)
         if head is None or isinstance(head, Fit):
             return head
         size, ident, proved = head
@@ -206,12 +210,15 @@ def _packed_head(
     ids: MsgIds,
     limit: int,
     work_budget: WorkBudget,
+    dictionaries: Sequence[Dictionary],
 ) -> tuple[int, int, bool] | Fit | None:
     """Reads the head of the frame inside the compressed one data[at:after], of which the bytes before `bound` are there; the result is that
     of `_head`."""
     codec = framing.codec
     assert codec is not None
     whole = after <= bound
+    if codec == SCYLLA_V3:
+        return _scylla_head(framing, data, at, after, bound, ids, limit, work_budget, dictionaries)
     try:
         inner = unpack(chunks(codec, data, at, after, limit), data, at) if whole else unpack_head(data[at + 8 : bound])
     except Unpackable:
@@ -222,6 +229,47 @@ def _packed_head(
         if head is not None and (not whole or head[0] == len(inner)):
             return head[0], head[1], whole or head[2]
     return RULED_OUT if whole else None
+
+
+def _is_empty(data: bytes, at: int, after: int, bound: int) -> bool:
+    """Whether the frame of SCYLLA_V3 data[at:after] holds no message."""
+    head = head_of(data, at, min(after, bound))
+    return head is not None and at + head.packed == after
+
+
+def _scylla_head(
+    framing: SeastarFraming,
+    data: bytes,
+    at: int,
+    after: int,
+    bound: int,
+    ids: MsgIds,
+    limit: int,
+    work_budget: WorkBudget,
+    dictionaries: Sequence[Dictionary],
+) -> tuple[int, int, bool] | Fit | None:
+    """`_packed_head` of SCYLLA_V3. A frame that is sound, but packed with an unknown dictionary, is one where the framing is certain."""
+    if after > bound:
+        begun = head_of(data, at, bound)
+        inner = b"" if begun is None else beginning(begun, data, at, bound, None)
+        head = _head(framing, inner, 0, len(inner), ids) if inner else None
+        return None if head is None else (head[0], head[1], False)
+    found = head_of(data, at, after)
+    if found is None:
+        return RULED_OUT
+    quota = UnpackQuota()
+    before = quota.left
+    head = None
+    try:
+        for inner in messages(found, data, at, after, dictionaries, min(limit, after - at << 8 | 1 << 20), quota):
+            head = _head(framing, inner, 0, len(inner), ids)
+            if head is not None and head[0] == len(inner):
+                return head[0], head[1], found.checksum is not None or head[2]
+    except Unpackable:
+        return RULED_OUT
+    finally:
+        work_budget.spend((1 + len(dictionaries)) * (after - at) + (before - quota.left >> 2))
+    return (LONGEST_HEADER, 0, False) if ids.known and head is None and found.method != RAW else RULED_OUT
 
 
 def inside(framing: SeastarFraming, data: bytes, at: int, end: int, previous: int | None, work_budget: WorkBudget) -> int | None:
@@ -277,6 +325,12 @@ def _head(framing: SeastarFraming, data: bytes, at: int, bound: int, ids: MsgIds
     return (header + size, ident, True) if inside == size - 8 and (known or what < EXCEPTION_KINDS) else None
 
 
+def plausible(framing: SeastarFraming, message: bytes) -> bool:
+    """Whether these unpacked bytes are one frame with a header that the library could have written."""
+    head = _head(framing, message, 0, len(message), _NO_IDS)
+    return head is not None and head[0] == len(message)
+
+
 def likely(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int) -> list[SeastarFraming]:
     """Those of `framings` that the first header at `at` does not rule out; a cheap test before `fit`."""
     return [framing for framing in framings if _may_begin(framing, data, at, bound)]
@@ -317,6 +371,9 @@ _NO_IDS: Final = MsgIds(None)
 
 def _packed(codec: str, size: int, head: int) -> bool:
     """Whether a compressed frame of this size may begin with this header."""
+    if codec == SCYLLA_V3:
+        header = head & 0xFF
+        return header & ALGORITHM in METHODS and size >= 1 + 4 * bool(header & CHECKSUM) + CONTROL_SIZE * bool(header & CONTROL)
     if size < 8:
         return size < 4
     if codec == LZ4:

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import Any, ClassVar
 
+from ...crc32c import crc32c
 from ...layout import UNREADABLE, Layout, Style, decoder, fast_walk, read
 from ...layout.values import RENDER
 from ...model import Fault, Options, Span
-from ...quota import UnpackQuota
-from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, RESPONSE, Damage, DecodedTuple
-from . import compression, layouts
-from .compression import Unpackable
-from .layouts import END_OF_STREAM, OVER
+from ...quota import Spans, UnpackQuota
+from ..records import GAP, NONE, OPTIONAL_RESPONSE, REQUEST, RESPONSE, Damage, DecodedTuple
+from . import compression, layouts, scylla
+from .compression import SCYLLA_V3, Unpackable
+from .dictionaries import Dictionary, dictionaries
+from .frame_chains import plausible
+from .layouts import ALGORITHM, CHECKSUM, COMMIT, CONTROL, END_OF_STREAM, HALF, LZ4_METHOD, METHODS, OVER, RAW, SHA256_AT
+from .scylla import Head, Unreadable
 from .terms import OPENED, SeastarFraming
 
 _u32 = Struct("<I").unpack_from
 _i64 = Struct("<q").unpack_from
 
+UNREAD = GAP
+"""The role of a frame that stays packed: it may hold any request or response, as missing bytes may."""
+
+TRIES = 256
+"""Dictionaries tried at once where it is unknown which one is in force; each frame adds a few."""
+
 
 class PlainFrames:
-    """The frames of one side whose framing is known. `negative`: what requests with a negative msg_id asked, for both sides."""
+    """The frames of one side whose framing is known. `negative`: what requests with a negative msg_id asked, for both sides; `verbs`: their
+    names, if known."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("style", "tables")
 
-    def __init__(self, options: Options, framing: SeastarFraming, notes: tuple[str, ...], negative: set[int]) -> None:
+    def __init__(
+        self, options: Options, framing: SeastarFraming, notes: tuple[str, ...], negative: set[int], verbs: Mapping[int, str] | None
+    ) -> None:
         self.options = options
         self.framing = framing
         self.notes = notes
         self.negative = negative
+        self.verbs = verbs
         self.prepare()
         self.ended = False
         """Whether this side of a stream said that it sends no more."""
@@ -38,7 +53,7 @@ class PlainFrames:
     def prepare(self) -> None:
         options = self.options
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
-        self.tables = layouts.tables(options.verbs)
+        self.tables = layouts.tables(self.verbs)
 
     def decode_fast(self, data: bytes, start: int, end: int) -> DecodedTuple | None:
         """Return the meaning of the complete frame data[start:end]; None if it has a flaw, or details are asked for."""
@@ -92,7 +107,7 @@ class RequestFrames(PlainFrames):
                 self.negative.add(ident)
         elif self.negative:
             self.negative.discard(ident)
-        verbs = self.options.verbs
+        verbs = self.verbs
         kind, role = (
             ("one_way", OPTIONAL_RESPONSE) if verbs and fields.get("verb") in getattr(verbs, "one_way", ()) else ("request", REQUEST)
         )
@@ -175,7 +190,7 @@ class CompressedFrames:
         elif spans is None:
             spans = [Span("len", 0, 4, about["packed_size"]), Span("packed", 4, end - start - 4, packed)]
         fields = {"compression": about, "packed": packed}
-        return "Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans, None
+        return "Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, UNREAD, None, spans, None
 
     def _opened(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int) -> DecodedTuple:
         spans: list[Span] | None = None
@@ -235,17 +250,233 @@ class CompressedFrames:
         return spans
 
 
+class ScyllaFrames(CompressedFrames):
+    """The frames of one side in SCYLLA_V3. `from_start`: none of this side is missing, so that no dictionary is in force yet."""
+
+    DERIVED = (*CompressedFrames.DERIVED, "style", "known")
+
+    inside: PlainFrames
+
+    def __init__(self, options: Options, inside: PlainFrames, notes: tuple[str, ...], quota: UnpackQuota, from_start: bool) -> None:
+        super().__init__(options, SCYLLA_V3, inside, notes, quota)
+        self.agreed: bytes | None = b"" if from_start else None
+        """SHA-256 of the dictionary that this side committed to, empty for none; None if that is not known."""
+        self.found: bytes | None = None
+        """SHA-256 of the dictionary that unpacked a frame when it was not known which one is in force."""
+        self.tries = TRIES
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
+        self.known = {one.sha256: one for one in dictionaries(self.options.dictionaries)}
+
+    def on_gap(self) -> None:
+        """Handle missing frames: one of them may have changed the dictionary."""
+        self.agreed = None
+
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> DecodedTuple:
+        self.buffers = {}
+        head = scylla.head_of(data, start, end)
+        about: dict[str, Any] = {"algorithm": SCYLLA_V3, "packed_size": _u32(data, start)[0], "unpacked_size": None}
+        about["dictionary"] = None
+        header = data[start + 4] if end - start > 4 else 0
+        layout = layouts.SCYLLA_HEADS[header & (CHECKSUM | CONTROL) if header & ALGORITHM in METHODS else 0]
+        missing = damage and damage.reason
+        stop = end if head is None else start + head.packed
+        spans: list[Span] | None = None
+        if missing is None and not self.options.detail:
+            fields, notes, fault = read(layout, data, start, stop, self.style)
+        else:
+            # Bytes are missing only where the head is incomplete
+            fields, spans, notes, fault = fast_walk(layout, data, start, stop, self.style, None if head else missing)
+        fields.pop("len", None)
+        fields.pop("trailing", None)
+        about |= fields
+        if head is None:
+            if end - start < 5 or header & CONTROL:
+                # It may have held a COMMIT
+                self.agreed = None
+            if fault is None:
+                fault = Fault("header", 4, f"algorithm {header & ALGORITHM} is unknown: the receiver closes the connection")
+                notes = []
+            at = 5 if layout is layouts.SCYLLA_HEADS[0] else end - start
+            return self._unread(about, data[start + at : end], at, fault, notes, spans)
+        half = start + head.control
+        if head.control and data[half] == COMMIT:
+            named = data[half + SHA256_AT : half + HALF]
+            self.agreed = named if any(named) else b""
+        if self.agreed:
+            about["dictionary"] = self.agreed.hex()
+        if damage is not None:
+            return self._beginning(head, about, data, start, end, damage, notes, spans)
+        if stop == end:
+            about["unpacked_size"] = 0
+            if not head.fits(b""):
+                notes.append(_checksum(head, b""))
+            return "Empty", "one_way", None, {"compression": about}, None, [*self.notes, *notes], None, NONE, None, spans, None
+        return self._message(head, about, data, start, end, notes, spans)
+
+    def _message(
+        self, head: Head, about: dict[str, Any], data: bytes, start: int, end: int, notes: list[str], spans: list[Span] | None
+    ) -> DecodedTuple:
+        """A complete frame that is not empty."""
+        limit = min(self.options.frame_limit, self.quota.grow(end - start))
+        self.tries = min(TRIES, self.tries + 2 + (end - start >> 5))
+        packed = data[start + head.packed : end]
+        sure = head.method == RAW or self.agreed == b"" or self.agreed in self.known
+        wrong: Unpackable | None = None
+        for dictionary in self._candidates(head):
+            try:
+                message = scylla.unpack(head, data, start, end, dictionary, limit, self.quota)
+            except Unpackable as error:
+                wrong = error
+                if isinstance(error, Unreadable):
+                    break
+                continue
+            fits = head.fits(message)
+            # An LZ4 block that unpacks without history gives the same with any
+            if not (sure or (head.method == LZ4_METHOD and dictionary is None)):
+                if not fits or (head.checksum is None and not plausible(self.inside.framing, message)):
+                    continue
+                if self.agreed is None and dictionary is not None:
+                    self.found = dictionary.sha256
+                    about["dictionary"] = self.found.hex()
+                    if head.checksum is None:
+                        notes.append("dictionary inferred: which one is in force was not captured, and the frame has no checksum")
+            if not fits:
+                notes.append(_checksum(head, message))
+            about["unpacked_size"] = len(message)
+            if spans is not None:
+                spans += self._packed_spans(head, data, start, end)
+            return self._inner(head, about, message, data, start, end, None, notes, spans)
+        if wrong is not None and (sure or isinstance(wrong, Unreadable)):
+            return self._unread(about, packed, head.packed, Fault("compression", wrong.offset, wrong.reason), notes, spans)
+        return self._unread(about, packed, head.packed, None, [*notes, self._lacking()], spans)
+
+    def _candidates(self, head: Head) -> Iterator[Dictionary | None]:
+        """The dictionaries that a frame may need; None is to try without one."""
+        if head.method == RAW or self.agreed is not None:
+            yield self.known.get(self.agreed or b"")
+            return
+        yield None
+        last = self.known.get(self.found or b"")
+        if last is not None:
+            yield last
+        for one in self.known.values():
+            if one is not last and self.tries > 0:
+                self.tries -= 1
+                yield one
+
+    def _lacking(self) -> str:
+        """Why a frame cannot be unpacked."""
+        if self.agreed:
+            return f"needs the dictionary with SHA-256 {self.agreed.hex()}: --dict FILE"
+        given = f", none of the {len(self.known)} given fits" if self.known else ""
+        return f"needs a dictionary, or is damaged: which one is in force was not captured{given}: --dict FILE"
+
+    def _inner(
+        self,
+        head: Head,
+        about: dict[str, Any],
+        message: bytes,
+        data: bytes,
+        start: int,
+        end: int,
+        missing: str | None,
+        notes: list[str],
+        outer: list[Span] | None,
+    ) -> DecodedTuple:
+        """The frame inside; that of a raw one has its offsets in the frame itself."""
+        if head.method == RAW:
+            layout, fields, more, fault, spans = self.inside.fields(data, start + head.packed, end, missing)
+            for span in spans or ():
+                span.offset += head.packed
+            if fault is not None:
+                fault.offset += head.packed
+        else:
+            layout, fields, more, fault, spans = self.inside.fields(message, 0, len(message), missing, "unpacked")
+            if spans is not None:
+                self.buffers = {"unpacked": message}
+        return self.inside.means(
+            layout,
+            {"compression": about, **fields},
+            [*more, *notes],
+            fault,
+            None if spans is None or outer is None else [*outer, *spans],
+        )
+
+    def _beginning(
+        self,
+        head: Head,
+        about: dict[str, Any],
+        data: bytes,
+        start: int,
+        end: int,
+        damage: Damage,
+        notes: list[str],
+        spans: list[Span] | None,
+    ) -> DecodedTuple:
+        """A frame of which bytes behind its head are missing."""
+        message = scylla.beginning(head, data, start, end, self.known.get(self.agreed or b""))
+        if len(message) < self.inside.framing._replace(codec=None).header:
+            fault = Fault("compression", end - start, damage.reason)
+            return self._unread(about, data[start + head.packed : end], head.packed, fault, notes, spans)
+        if spans is not None and head.method != RAW:
+            spans.append(Span("packed", head.packed, end - start - head.packed, self.render(data[start + head.packed : end])))
+        return self._inner(head, about, message, data, start, end, damage.reason, notes, spans)
+
+    def _unread(
+        self, about: dict[str, Any], packed: bytes, offset: int, fault: Fault | None, notes: list[str], spans: list[Span] | None
+    ) -> DecodedTuple:
+        """A frame that stays packed."""
+        shown = self.render(packed)
+        if spans is not None:
+            spans = [span for span in spans if span.name != "trailing"]
+            if packed:
+                spans.append(Span("packed", offset, len(packed), shown))
+            if not self.options.detail:
+                spans = None
+        fields = {"compression": about, "packed": shown}
+        return "Compressed", "one_way", None, fields, None, [*self.notes, *notes], fault, UNREAD, None, spans, None
+
+    def _packed_spans(self, head: Head, data: bytes, start: int, end: int) -> list[Span]:
+        """The spans of packed bytes; of raw ones these are the message's own."""
+        at = start + head.packed
+        if head.method == RAW:
+            return []
+        if head.method != LZ4_METHOD:
+            return [Span("packed", head.packed, end - at, self.render(data[at:end]))]
+        spans = Spans(start)
+        for place, begin, stop in scylla.blocks(data, start, at, end):
+            spans.put("block_size", place, begin - place, stop - begin, 0)
+            spans.put("block", begin, stop - begin, self.render(data[begin:stop]), 0)
+        spans.close()
+        return spans
+
+
+def _checksum(head: Head, message: bytes) -> str:
+    return f"the checksum is {head.checksum:#010x}, computed {crc32c(message):#010x}: the receiver closes the connection"
+
+
 _KINDS = {"request": RequestFrames, "response": ResponseFrames, "stream": StreamFrames}
 
 
 def frames_of(
-    options: Options, framing: SeastarFraming, inferred: str | None, negative: set[int], quota: UnpackQuota
+    options: Options,
+    framing: SeastarFraming,
+    inferred: str | None,
+    negative: set[int],
+    quota: UnpackQuota,
+    verbs: Mapping[int, str] | None,
+    from_start: bool,
 ) -> PlainFrames | CompressedFrames:
-    """What decodes the frames of a side."""
+    """What decodes the frames of a side; `from_start`: all of them."""
     notes = () if inferred is None else (f"framing inferred: {inferred}",)
     kind = _KINDS.get(framing.kind)
-    inside = None if kind is None else kind(options, framing, notes, negative)
+    inside = None if kind is None else kind(options, framing, notes, negative, verbs)
     if framing.codec is None:
         assert inside is not None
         return inside
+    if framing.codec == SCYLLA_V3 and inside is not None:
+        return ScyllaFrames(options, inside, notes, quota, from_start)
     return CompressedFrames(options, framing.codec, inside if framing.codec in OPENED else None, notes, quota)

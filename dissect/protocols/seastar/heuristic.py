@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...model import Verdict
 from ..protocol import DetectionView
 from . import MAGIC, NAME
+from .dictionaries import dictionaries
 from .frame_chains import (
     FAR,
     LEAP,
@@ -135,7 +136,8 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
             ends = Ends(starts, segment, end, frames)
             bound = ends.last
             left = within(framings, data, start, bound)
-            tried = [(one, fit(one, data, start, bound, ends, work_budget, large=frames or NEEDED)) for one in left]
+            known = dictionaries(view.dictionaries)
+            tried = [(one, fit(one, data, start, bound, ends, work_budget, large=frames or NEEDED, dictionaries=known)) for one in left]
             found = [
                 (framing, one)
                 for framing, one in tried

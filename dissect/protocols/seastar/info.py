@@ -17,7 +17,13 @@ Nothing on the wire tells a call that expects no answer from one whose answer is
 timeout had passed: both end as unanswered, the latter with the reason that the deadline passed.
 
 `--verbs scylla` names ScyllaDB's verbs, `--verbs FILE` those of a file of lines `number = name`; behind the name `[no-wait]` marks verbs
-that are not answered.
+that are not answered. Where a negotiation offers SCYLLA_V3, or frames are in it, both sides are ScyllaDB: its verbs have names unasked,
+which a note states once.
+
+Frames of SCYLLA_V3 are raw, LZ4 or zstd. Each direction agrees on a dictionary with control blocks; the frame with the sender's COMMIT
+uses it already. `--dict FILE` gives dictionaries, each known by its SHA-256: the column `data` of ScyllaDB's table system.dicts, as bytes
+or as hex digits. Where it is not known which one is in force, as in a capture that begins later or behind missing bytes, none and each of
+those given are tried, and the checksum decides. A frame that needs another one stays packed, and a note names it.
 """
 
 
@@ -72,8 +78,23 @@ def info(message: Message, verb: str = "") -> str:
     if packed is not None:
         unpacked = packed["unpacked_size"]
         size = f"{packed['packed_size']:,} bytes" if unpacked is None else f"{unpacked:,} bytes in {packed['packed_size']:,}"
-        parts.append(f"({packed['algorithm']}: {size})")
+        method = packed.get("header", {}).get("algorithm_label")
+        parts.append(f"({packed['algorithm']}{f' {method}' if method else ''}: {size})")
+        parts += _control(packed.get("control", {}))
     return "  ".join(parts)
+
+
+def _control(control: dict[str, Any]) -> list[str]:
+    """What a control block of SCYLLA_V3 agrees on."""
+    found = []
+    for half in ("sender", "receiver"):
+        one = control.get(half, {})
+        if one.get("action") and one.get("action_label"):
+            named = one.get("dictionary") or ""
+            named = named.hex() if isinstance(named, bytes) else named
+            dictionary = f", dictionary {named[:8]}" if named.strip("0") else ""
+            found.append(f"as {half} {one['action_label']} {one.get('epoch')}: {one.get('algorithms_label')}{dictionary}")
+    return found
 
 
 def _verb(fields: dict[str, Any]) -> str:
@@ -173,7 +194,9 @@ def relate(rows: list[ConversationRow]) -> None:
 
 
 def hint(row: ConversationRow, options: Options) -> str | None:
-    """A port that ScyllaDB listens on is too little to name its verbs unasked, and enough to say how to ask."""
-    if options.verbs is None and any(one.rpartition(":")[2] in ("7000", "7001") for one in row.endpoints):
+    """That a dictionary is missing; or how to name ScyllaDB's verbs, for which its port alone is too little."""
+    if row.facts.get("compression", {}).get("unread"):
+        return "--dict FILE reads frames that were packed with a dictionary"
+    if options.verbs is None and "verbs" not in row.facts and any(one.rpartition(":")[2] in ("7000", "7001") for one in row.endpoints):
         return "if that is ScyllaDB, --verbs scylla names its verbs"
     return None

@@ -7,8 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from uuid import UUID
 
-from ...layout import Blob, Choice, Field, FixedText, Layout, Repeat, Rest, Sized, Text, following, i64le, u32le, u64le
+from ...layout import (
+    Bits,
+    Blob,
+    Choice,
+    Custom,
+    Field,
+    Fixed,
+    FixedText,
+    Group,
+    Layout,
+    Repeat,
+    Rest,
+    Sized,
+    Style,
+    Text,
+    Walker,
+    following,
+    i64le,
+    u8,
+    u32le,
+    u64le,
+)
 from . import MAGIC
 
 COMPRESS, TIMEOUT, CONNECTION_ID, STREAM_PARENT, ISOLATION, HANDLER_DURATION = range(6)
@@ -99,6 +121,76 @@ LZ4_CHUNK = Layout(
     note="A frame is its length and one or more of these.",
 )
 
+RAW, LZ4_METHOD, ZSTD = range(3)
+METHODS: Mapping[int, str] = {RAW: "raw", LZ4_METHOD: "lz4", ZSTD: "zstd"}
+"""The algorithms of SCYLLA_V3."""
+CHECKSUM, CONTROL, ALGORITHM = 0x40, 0x80, 0x3F
+"""The bits of a header of SCYLLA_V3: what follows, and the algorithm."""
+
+NOTHING, UPDATE, COMMIT = range(3)
+ACTIONS: Mapping[int, str] = {NOTHING: "nothing", UPDATE: "UPDATE", COMMIT: "COMMIT"}
+ALLOWED: Mapping[int, str] = {
+    allowed: "+".join(name for method, name in METHODS.items() if allowed >> method & 1) or "none" for allowed in range(8)
+}
+
+HALF = 66
+CONTROL_SIZE = 2 * HALF
+SHA256_AT = 34
+"""Bytes of a half of a control block, and of both; where in a half the dictionary stands."""
+
+
+def _read_origin(buf: bytes, at: int, end: int, style: Style) -> tuple[str, int]:
+    # fewer than 16 bytes are a ValueError
+    return str(UUID(bytes=buf[at : min(at + 16, end)][::-1])), at + 16
+
+
+def _walk_origin(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[str, int]:
+    value, after = _read_origin(buf, at, end, walker.style)
+    walker.span(name, at, after, value, depth)
+    return value, after
+
+
+_ORIGIN = Custom(_read_origin, _walk_origin, "text", 16, write=lambda text: UUID(text).bytes[::-1], samples=(bytes(range(16)),))
+
+HALF_FIELDS = (
+    Field("action", u8, "nothing: the rest of this half does not count", labels=ACTIONS, closed=True),
+    Field("epoch", u64le),
+    Field("algorithms", u8, "a bit each: as sender the one to use, as receiver all that are allowed", labels=ALLOWED),
+    Field("origin", _ORIGIN, "UUID of the node that made the dictionary, its bytes in reverse order"),
+    Field("timestamp", u64le, "of the dictionary, milliseconds since 1970"),
+    Field("dictionary", Fixed(32), "its SHA-256; zeros: none"),
+)
+_SIZE = Field("len", u32le, "bytes that follow")
+_HEADER = Field(
+    "header", Bits(u8, ("control_block", 1), ("checksum", 1), ("algorithm", 6, METHODS)), "what follows, and how the rest is packed"
+)
+_CHECKSUM = Field("checksum", u32le, "if its bit is set: CRC-32C of the message, from 0 and not inverted")
+_CONTROL = Field(
+    "control",
+    Group(Field("sender", Group(*HALF_FIELDS), "of this direction"), Field("receiver", Group(*HALF_FIELDS), "of the other direction")),
+    "if its bit is set",
+)
+SCYLLA_HEADS = {
+    flags: Layout(
+        "SCYLLA_V3 head",
+        _SIZE,
+        _HEADER,
+        *([_CHECKSUM] if flags & CHECKSUM else []),
+        *([_CONTROL] if flags & CONTROL else []),
+        kind="one_way",
+    )
+    for flags in (0, CHECKSUM, CONTROL, CHECKSUM | CONTROL)
+}
+"""What is in front of packed bytes, by the bits of the header."""
+SCYLLA_FRAME = Layout(
+    "SCYLLA_V3 frame",
+    _SIZE,
+    Field("compression", Group(_HEADER, _CHECKSUM, _CONTROL)),
+    Field("packed", Rest(), "raw, or LZ4 blocks, each behind its size, or a zstd frame without its magic; of an empty message nothing"),
+    kind="one_way",
+    note="ScyllaDB's. Shown as the frame inside it, with `compression`. Control blocks agree on algorithm and dictionary.",
+)
+
 
 class VerbLayouts:
     """The layouts that name verbs, with the names of one run."""
@@ -143,6 +235,7 @@ LAYOUTS = (
     END,
     LZ4_FRAME,
     LZ4_CHUNK,
+    SCYLLA_FRAME,
     SEALED,
 )
 
@@ -157,4 +250,6 @@ ADDED = (
     ("compression.algorithm", "text", ""),
     ("compression.packed_size", "uint32", ""),
     ("compression.unpacked_size", "uint32", ""),
+    ("compression.dictionary", "text", "SCYLLA_V3: SHA-256 of the dictionary in force, or found to fit; null: none, or unknown"),
+    ("verb_label", "text", "with --verbs, and where SCYLLA_V3 shows that it is ScyllaDB"),
 )

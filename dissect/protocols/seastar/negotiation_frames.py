@@ -48,6 +48,7 @@ class SideTerms:
         "offer",
         "possible",
         "strict",
+        "unbroken",
     )
 
     def __init__(self, from_start: bool) -> None:
@@ -73,6 +74,8 @@ class SideTerms:
         """Where a frame certainly begins."""
         self.greets = False
         """Whether the next frame to be decoded is its negotiation frame."""
+        self.unbroken = False
+        """Whether its negotiation frame was decoded, and no frame is missing since."""
 
 
 def more_behind(buffer: ReceiveBuffer) -> bool:

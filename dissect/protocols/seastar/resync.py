@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..buffer import ReceiveBuffer
 from ..work_budget import STEP
+from .dictionaries import Dictionary
 from .frame_chains import (
     FAR,
     LARGE_SEGMENT,
@@ -44,12 +46,15 @@ class FrameSearch:
     """Where frames of `one` side begin, and in which framing if that is not known. Of frames longer than `limit` nothing is unpacked,
     and none is believed without its end."""
 
-    def __init__(self, one: SideTerms, other: SideTerms, buffer: ReceiveBuffer, limit: int) -> None:
+    def __init__(
+        self, one: SideTerms, other: SideTerms, buffer: ReceiveBuffer, limit: int, dictionaries: Sequence[Dictionary] = ()
+    ) -> None:
         self.one = one
         self.other = other
         self.buffer = buffer
         self.work_budget = buffer.work_budget
         self.limit = limit
+        self.dictionaries = dictionaries
 
     def find(self, data: bytes, at: int, end: int, final: bool, candidates: tuple[SeastarFraming, ...]) -> FrameStart:
         """Looks for the next frame as `Dissector.resync` must; `candidates`: the framings that the side may have."""
@@ -134,6 +139,7 @@ class FrameSearch:
             limit=self.limit,
             large=1,
             longest=self.limit,
+            dictionaries=self.dictionaries,
         )
         if found is None or found is RULED_OUT:
             return False
@@ -174,6 +180,7 @@ class FrameSearch:
                     limit=self.limit,
                     large=int(other is not None),
                     longest=self.limit,
+                    dictionaries=self.dictionaries,
                 )
                 if found is RULED_OUT:
                     gone.append(candidate)

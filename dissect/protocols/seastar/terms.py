@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from ...layout.values import lossy
 from . import MAGIC
-from .compression import LZ4, LZ4_FRAGMENTED
+from .compression import LZ4, LZ4_FRAGMENTED, SCYLLA_V3
 from .layouts import (
     COMPRESS,
     CONNECTION_ID,
@@ -27,7 +27,7 @@ Connection = Literal["rpc", "stream"]
 _u32 = Struct("<I").unpack_from
 _record = Struct("<II").unpack_from
 
-OPENED = (LZ4, LZ4_FRAGMENTED)
+OPENED = (LZ4, LZ4_FRAGMENTED, SCYLLA_V3)
 """Compressions that are opened; frames in any other are "sealed"."""
 
 GREETING = len(MAGIC) + 4
@@ -167,7 +167,7 @@ def _framings(terms: NegotiatedTerms, client: bool | None) -> tuple[SeastarFrami
     return tuple(found)
 
 
-UNKNOWN = NegotiatedTerms(("rpc",), (False, True), (False, True), (LZ4, LZ4_FRAGMENTED, None))
+UNKNOWN = NegotiatedTerms(("rpc",), (False, True), (False, True), (*OPENED, None))
 """Without any negotiation. That it is a stream is never guessed."""
 
 FORCED: dict[str, NegotiatedTerms] = {

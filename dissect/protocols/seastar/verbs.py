@@ -24,10 +24,13 @@ class Verbs(dict[int, str]):
         self.one_way = one_way
 
 
+SCYLLA = Verbs(verbs_scylla.NAMES, verbs_scylla.ONE_WAY)
+
+
 def load_verbs(name_or_path: str) -> Verbs:
     """The verbs that an application or a file of lines `number = name` names; a name may end in `[no-wait]`, `#` starts a comment."""
     if name_or_path in BUILT_IN:
-        return Verbs(verbs_scylla.NAMES, verbs_scylla.ONE_WAY)
+        return SCYLLA
     try:
         text = Path(name_or_path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
