@@ -142,7 +142,7 @@ class Selection:
             lines.append(
                 f"-w {self.path}: without the packets of {count(self._forgotten, 'message')}, which came too long before their records"
             )
-        if inspector.run.tls_manager.inside and not self._keys:
+        if any("TLS" in one for one in inspector.run.tls_manager.inside.values()) and not self._keys:
             lines.append(f"-w {self.path}: TLS keys are not included; --embed-keys adds them")
         return lines
 

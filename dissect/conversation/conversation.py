@@ -541,8 +541,14 @@ def inner_bytes(conversation: Conversation) -> tuple[int, int]:
 
 def how(conversation: Conversation) -> str:
     """Return how it ended and which side ended it: see `TcpStream.how`."""
+    return conversation.tcp.how(conversation.known_client, announced(conversation))
+
+
+def announced(conversation: Conversation) -> Close | None:
+    """Return the message that announced the end: the protocol's, otherwise the Close frame of WebSocket."""
     close = conversation.close if conversation.parser is None else conversation.parser.closing
-    return conversation.tcp.how(conversation.known_client, close)
+    websocket = conversation.websocket
+    return close or (None if websocket is None else websocket.closing())
 
 
 def row_of(conversation: Conversation, number: int) -> ConversationRow:

@@ -97,10 +97,11 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
     """Return the end of a conversation for the diagnosis; `before`: if reported early, requests that get no response, and why."""
     from ..diagnose.ends import closed_of
     from ..tls.diagnostics import failures
+    from .conversation import inner_bytes
 
     run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
     assert run.windows is not None
-    first_bytes, from_start = conversation.first_bytes, conversation.from_start
+    first_bytes, from_start, websocket = conversation.first_bytes, conversation.from_start, conversation.websocket
     end = end_of(conversation)
     conversation.first_bytes = b"", b""
     closed = closed_of(
@@ -117,6 +118,8 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         first_bytes,
         (neighbour(first_bytes[0], from_start), neighbour(first_bytes[1], from_start)),
         conversation.proxy_header,
+        None if websocket is None else websocket.outcome(),
+        inner_bytes(conversation),
         () if run.diagnoser is None else run.diagnoser.overview.network.of(tcp, run.options.separate),
         before,
     )
@@ -142,7 +145,8 @@ def _ending(conversation: Conversation) -> list[Event]:
     time_ns = moment.time_ns if end is None else end.time_ns
     source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
     sender = SENDERS[client][side]
-    close = tcp.announced(conversation.close)
+    websocket = conversation.websocket
+    close = tcp.announced(conversation.close or (None if websocket is None else websocket.closing()))
     injected = close is None and end is not None and end.injected
     by_server = not injected and SENDERS[client][side if close is None else close[1]] == "server"
     if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:

@@ -33,6 +33,7 @@ from .rules import (
     SYN,
     TLS,
     WARNING,
+    WEBSOCKET,
     Closed,
     ConversationContext,
     Family,
@@ -164,8 +165,7 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if gap is None or gap.size is None:
         return None
     side = closed.endpoints.index(gap.src)
-    stripped = len(closed.proxy.raw) if closed.proxy is not None and closed.proxy.side == side else 0
-    if gap.position + gap.size < closed.bytes[side] - stripped:
+    if gap.position + gap.size < closed.inside[side]:
         return _no_frame(context, gap)
     who = f"{closed.who(side)}: {count(gap.size, 'byte')} arrived"
     if closed.by is None or not closed.ended:
@@ -351,6 +351,14 @@ FIRST: tuple[Rule, ...] = (
         PROXY,
     ),
     Rule("tcp.proxy-header-damaged", WARNING, CLOSED, tcp.proxy_damaged, "Check the load balancer that sends it.", PROXY),
+    Rule(
+        "tcp.websocket-failed",
+        ERROR,
+        CLOSED,
+        tcp.websocket_failed,
+        "Check the address, path and credentials of the client, and that the server, or the proxy in front of it, serves WebSocket there.",
+        OURS | WEBSOCKET,
+    ),
 )
 """Asked before those of the family: what TCP shows explains what comes of it."""
 

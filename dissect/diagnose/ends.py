@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..layers.proxy import ProxyHeader
+from ..layers.websocket import WebSocketOutcome
 from ..model import Message, Verdict
 from ..tcp.assembler import TcpStream, never_acknowledged
 from ..tcp.signs import Signs
@@ -30,6 +31,8 @@ def closed_of(
     first_bytes: tuple[bytes, bytes],
     other_protocols: tuple[str | None, str | None],
     proxy: ProxyHeader | None,
+    websocket: WebSocketOutcome | None,
+    inside: tuple[int, int],
     icmp: tuple[Reported, ...],
     ahead: tuple[tuple[Message, str], ...] | None,
 ) -> Closed:
@@ -40,6 +43,9 @@ def closed_of(
     if how == "FIN" and notify is not None:
         # Whoever says so in TLS ends it, and the other may be faster to end the connection below
         by, ended_ns = notify.side, notify.packet[3]
+    close = None if websocket is None else websocket.close
+    if how == "FIN" and close is not None:
+        by, ended_ns = close.side, close.time_ns
     return Closed(
         tcp.index,
         tcp.endpoints,
@@ -70,6 +76,8 @@ def closed_of(
         first_bytes,
         other_protocols,
         proxy,
+        websocket,
+        inside,
         icmp,
         ahead,
         _signs(tcp, client),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..layers.proxy import ProxyHeader
+from ..layers.websocket import WebSocketOutcome
 from ..model import Exchange, Finding, Gap, Message, Severity, Verdict
 from ..tcp.signs import Signs
 from ..units import duration_text
@@ -28,10 +29,10 @@ interface the time (`Now`)."""
 CLOSED_BEFORE = "closed before"
 """The end (`Closed`) of a conversation whose end was reported while one side went on."""
 
-OURS, SPOKEN, ENDED, SYN, SILENT, OPEN, TLS, SIGNS, LACKING, PROXY = (1 << bit for bit in range(10))
+OURS, SPOKEN, ENDED, SYN, SILENT, OPEN, TLS, SIGNS, LACKING, PROXY, WEBSOCKET = (1 << bit for bit in range(11))
 """What a rule about the end of a conversation may need: that it is one of our protocols', or on its port; that there are messages; that one
 side ended it; its SYN; that it carried no byte; requests without a response; TLS; what reassembly or ICMP saw of the network; that bytes
-are missing; a PROXY header."""
+are missing; a PROXY header; WebSocket."""
 
 REFUSED, FAULTY, NOTED, SLOW, REQUEST = (1 << bit for bit in range(5))
 """What a rule about messages may need: a refused response, a fault, notes, a late response, a request."""
@@ -265,6 +266,9 @@ class Closed(msgspec.Struct):
     """By side the protocol of others that it begins with."""
     proxy: ProxyHeader | None = None
     """The PROXY header that the client began with."""
+    websocket: WebSocketOutcome | None = None
+    inside: tuple[int, int] = (0, 0)
+    """The bytes of each side inside of all layers, in which positions count."""
     icmp: tuple[Reported, ...] = ()
     """The errors that ICMP reports of its segments."""
     ahead: tuple[tuple[Message, str], ...] | None = None
@@ -372,6 +376,7 @@ class Closed(msgspec.Struct):
             | SIGNS * bool(self.signs != NO_SIGNS or self.icmp or self.retransmitted or any(self.stopped))
             | LACKING * self.lacking
             | PROXY * (self.proxy is not None)
+            | WEBSOCKET * (self.websocket is not None)
         )
 
     def who(self, side: int | None) -> str:

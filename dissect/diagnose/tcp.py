@@ -24,6 +24,9 @@ from .rules import (
     since,
 )
 
+NORMAL = (1000, 1001)
+"""Codes of a WebSocket Close that report no error: normal closure, going away."""
+
 STALLED_NS = 1_000_000_000
 """Duration of a zero window that stalls the other side."""
 
@@ -250,10 +253,29 @@ def proxy_damaged(context: ConversationContext, closed: Closed) -> FindingDraft 
     return FindingDraft(f"the {proxy.name} from the client is damaged: {proxy.damaged}", (), (closed.first[1],), key="damaged")
 
 
+def websocket_failed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """A refused upgrade, an answer that clients do not accept, or a Close with the code of an error."""
+    end = closed.websocket
+    assert end is not None
+    if end.refused is not None:
+        return FindingDraft(
+            f"the server answers the upgrade to WebSocket (GET {end.target}) with {end.refused}", (), (end.packet,), key="refused"
+        )
+    if end.damaged is not None:
+        return FindingDraft(f"clients do not accept the server's answer to the upgrade: {end.damaged}", (), (end.packet,), key="damaged")
+    close = end.close
+    if close is None or close.code in (None, *NORMAL):
+        return None
+    advice = "Check the log of the side that closed at the time of the last packet named."
+    return FindingDraft(
+        f"{closed.who(close.side)} closes WebSocket with {close.text}", (), (close.number,), WARNING, advice, str(close.code)
+    )
+
+
 def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     verdict, expected = closed.verdict, closed.expected
     if verdict.protocol is None:
-        if verdict.name is None or verdict.name.startswith("TLS"):
+        if verdict.name is None or verdict.name.startswith("TLS") or (closed.websocket is not None and closed.websocket.refused):
             return None
         return FindingDraft(
             f"{closed.port}, but the bytes are {verdict.name}{_in_amqp(closed)}",

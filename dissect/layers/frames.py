@@ -42,6 +42,17 @@ Items = list[SideData | StreamGap]
 Reason = Literal["lost", "cut", "skipped"]
 
 
+class WebSocketClose(NamedTuple):
+    """A Close frame: its packet, the side that sent it, its code, and this with its meaning and reason."""
+
+    order: int
+    side: int
+    number: int
+    time_ns: int
+    code: int | None
+    text: str
+
+
 class FrameHeader(msgspec.Struct, gc=False):
     """The header of a frame: its size, its first byte, and the length of the payload."""
 
@@ -131,8 +142,8 @@ class FrameReader(msgspec.Struct, gc=False):
     """The capture begins here, within the conversation, and no gap was reported."""
     notes: list[str] = []
     """For the next bytes inside."""
-    close: tuple[int, int, str] | None = None
-    """The first Close frame: its packet, the side, and its code and reason."""
+    close: WebSocketClose | None = None
+    """The first one."""
     pings: int = 0
     compressed: int = 0
     """Messages that cannot be read."""
@@ -264,7 +275,7 @@ class FrameReader(msgspec.Struct, gc=False):
         """Note a complete control frame."""
         self.pings += self.opcode == PING
         if self.opcode == CLOSE and self.close is None:
-            self.close = item.order, item.side, close_text(self.control)
+            self.close = close_of(item, self.control)
         self.control = b""
 
     # Missing bytes
@@ -292,7 +303,7 @@ class FrameReader(msgspec.Struct, gc=False):
             self.controls += size
             self.control = None
             if not self.left and self.opcode == CLOSE and self.close is None:
-                self.close = gap.order, gap.side, close_text(None)
+                self.close = close_of(gap, None)
             return
         if self.packed:
             self.unread += size
@@ -458,15 +469,13 @@ class FrameSearch(msgspec.Struct, gc=False):
             chain.end = at
 
 
-def close_text(payload: bytes | None) -> str:
-    """Return the code and reason of a Close frame: `1000 normal closure`."""
-    if payload is None:
-        return "a code that was not captured"
-    if len(payload) < 2:
-        return "no code"
-    code, reason = int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "backslashreplace")
-    name = CODES.get(code)
-    return f"{code}{f' {name}' if name else ''}{f': {reason}' if reason else ''}"
+def close_of(item: SideData | StreamGap, payload: bytes | None) -> WebSocketClose:
+    """Return the Close frame that ends here; `payload` is None if bytes of it are missing."""
+    code, text = None, "no code" if payload is not None else "a code that was not captured"
+    if payload is not None and len(payload) >= 2:
+        code, reason = int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "backslashreplace")
+        text = f"{code}{f' {CODES[code]}' if code in CODES else ''}{f': {reason}' if reason else ''}"
+    return WebSocketClose(item.order, item.side, item.number, item.time_ns, code, text)
 
 
 CODES = {

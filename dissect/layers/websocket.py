@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from ..model import SideData, StreamGap, Verdict
-from .frames import FrameReader, FrameSearch, FrameTrace
+from ..model import Close, SideData, StreamGap, Verdict
+from .frames import FrameReader, FrameSearch, FrameTrace, WebSocketClose
 from .http import LONGEST, REQUEST, RESPONSE, SWITCHING, HttpHead, fits, read_head
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -31,13 +31,15 @@ class Upgrade(msgspec.Struct, gc=False):
     request: HttpHead | None = None
     response: HttpHead | None = None
     accepted: bool = False
+    packet: int = 0
+    """The number of the packet with the response."""
 
-    def add(self, head: HttpHead) -> None:
-        """Note the next head of a side."""
+    def add(self, head: HttpHead, packet: int) -> None:
+        """Note the next head of a side, and the packet that completed it."""
         if head.target is not None:
             self.request = head
         elif head.status >= 200 or head.status == SWITCHING:
-            self.response = head
+            self.response, self.packet = head, packet
             self.accepted = head.upgrades
 
     def damaged(self) -> str | None:
@@ -49,6 +51,17 @@ class Upgrade(msgspec.Struct, gc=False):
         if key is None or accept == accept_of(key):
             return None
         return "Sec-WebSocket-Accept is missing" if accept is None else "Sec-WebSocket-Accept does not belong to the key of the request"
+
+
+class WebSocketOutcome(msgspec.Struct, gc=False):
+    """How an upgrade, and the conversation after it, ended. `packet`: the number of the packet with the answer; `refused`, `damaged`: what
+    is wrong with it, if anything."""
+
+    target: str | None
+    packet: int
+    refused: str | None
+    damaged: str | None
+    close: WebSocketClose | None
 
 
 class WebSocketSide(msgspec.Struct, gc=False):
@@ -150,6 +163,27 @@ class WebSocketLayer(msgspec.Struct, gc=False):
         """The response of a server that did not agree."""
         return self.upgrade.response if self.upgrade is not None and not self.upgrade.accepted else None
 
+    @property
+    def close(self) -> WebSocketClose | None:
+        """The first Close frame of either side."""
+        closes = () if self.sides is None else [side.frames.close for side in self.sides if side.frames.close is not None]
+        return min(closes, default=None)
+
+    def closing(self) -> Close | None:
+        """Return what announced the end."""
+        close = self.close
+        return None if close is None else (f"WebSocket Close{f' {close.code}' if close.code else ''}", close.side, close.order)
+
+    def outcome(self) -> WebSocketOutcome | None:
+        """Return what the diagnosis needs; None if this is not WebSocket."""
+        upgrade, refused = self.upgrade, self.refused
+        if self.sides is None:
+            return None
+        target = None if upgrade is None or upgrade.request is None else shown_target(upgrade.request.target or "")
+        packet = 0 if upgrade is None else upgrade.packet
+        damaged = None if upgrade is None else upgrade.damaged()
+        return WebSocketOutcome(target, packet, None if refused is None else refused.outcome(), damaged, self.close)
+
     def verdict(self) -> Verdict:
         """Return the verdict if the protocol inside is not known."""
         if self.refused is not None:
@@ -170,15 +204,14 @@ class WebSocketLayer(msgspec.Struct, gc=False):
         if self.sides is None:
             return {}
         upgrade, (one, two) = self.upgrade, self.sides
-        closes = [side.frames.close for side in self.sides if side.frames.close is not None]
-        first = min(closes, default=None)
+        close = self.close
         facts: dict[str, Any] = {
             "websocket": "upgrade not captured" if upgrade is None else _upgraded(upgrade),
             "websocket_target": None if upgrade is None or upgrade.request is None else shown_target(upgrade.request.target or ""),
             "websocket_protocol": None if upgrade is None else _field(upgrade.response, "sec-websocket-protocol"),
             "websocket_extensions": None if upgrade is None else _field(upgrade.response, "sec-websocket-extensions"),
             "websocket_damaged": None if upgrade is None else upgrade.damaged(),
-            "websocket_close": None if first is None else f"{first[2]} by the {'client' if first[1] == self.client else 'server'}",
+            "websocket_close": None if close is None else f"{close.text} by the {'client' if close.side == self.client else 'server'}",
             "websocket_compressed": sum(side.frames.compressed for side in self.sides) or None,
         }
         for name, *pair in zip(("handshake", "header", "control", "plain", "unread"), one.sizes(), two.sizes(), strict=True):
@@ -294,7 +327,7 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             if self.traces is not None:
                 at = item.position + len(item.data) - len(data) - head.size
                 self.traces[item.side].append(FrameTrace("http", 0, at, head.size, raw))
-            upgrade.add(head)
+            upgrade.add(head, item.number)
             if head.target is not None:
                 upgrade.heads[0] += 1
                 side.waits = True

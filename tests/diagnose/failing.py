@@ -30,6 +30,10 @@ FAILING: dict[str, dict[str, str]] = {
         "seed-failures.pcap": "error iggy.not-found",
         "seed-lossy.pcap": "warning tcp.lost-by-capture",
         "stale-client.pcap": "error iggy.stale-client",
+        "ws-lossy.pcap": "warning tcp.lost-by-capture",
+        "ws-policy.pcap": "warning tcp.websocket-failed",
+        "ws-py090d5-errors.pcap": "error iggy.not-found",
+        "ws-refused.pcap": "error tcp.websocket-failed",
         "v0220-failures.pcap": "error iggy.no-partition",
     },
     "mewbase": {

@@ -15,6 +15,7 @@ from streamdump.layers.websocket import WebSocketLayer, accept_of
 from streamdump.model import ConversationRow, Gap, Message, Options, Record, SideData
 from streamdump.session import Session
 from streamdump.tls.keys import KeyLog
+from tests.diagnose.talks import diagnosed
 from tests.layers.test_proxy import FAMILIES, PORTS, ROOT, V1, messages, read, segments_of
 from tests.support.peers import said
 from tests.support.websocket import ANSWER, CLIENT, KEY, SERVER, Frames, Said, frame, refusal, request, response, upgraded
@@ -371,3 +372,37 @@ def test_a_layer_holds_little() -> None:
         if none:
             break
     assert none and at <= LARGEST + 100
+
+
+# The end
+
+
+def told(pieces: Iterable[Said], port: int = 8092) -> list[tuple[str, str, str]]:
+    return [(one.severity, one.rule, one.cause) for one in diagnosed(capture_of(pieces, port))[0] if one.rule == "tcp.websocket-failed"]
+
+
+def test_what_the_diagnosis_says_of_the_end() -> None:
+    refused = [(CLIENT, request("/ws?a=b")), (SERVER, refusal("404 Not Found"))]
+    cause = "the server answers the upgrade to WebSocket (GET /ws?<redacted 3 bytes>) with 404 Not Found"
+    assert told(refused) == [("error", "tcp.websocket-failed", cause)]
+    assert told(refused, 80) == []
+    frames, (asked, answer, *rest) = Frames(), upgraded(LOCKSTEP)
+    assert told([asked, answer, *rest]) == []
+    for code, text in ((1001, None), (1009, "the server closes WebSocket with 1009 message too big")):
+        found = told([asked, answer, *rest[:-2], (SERVER, frames.close(SERVER, code)), (CLIENT, frames.close(CLIENT, code))])
+        assert found == ([] if text is None else [("warning", "tcp.websocket-failed", text)])
+    cause = "clients do not accept the server's answer to the upgrade: Sec-WebSocket-Accept does not belong to the key of the request"
+    assert told([asked, (SERVER, response(accept="x")), *rest]) == [("error", "tcp.websocket-failed", cause)]
+
+
+def test_who_closes_is_who_says_so() -> None:
+    _, (row,) = read(capture_of([*upgraded(LOCKSTEP)[:-2], (SERVER, Frames().close(SERVER, 1001))]))
+    assert row.ended == "WebSocket Close 1001 by server"
+
+
+def test_a_message_that_is_cut_off_at_the_end() -> None:
+    """Positions inside are smaller than those of the connection: the end is the same as without WebSocket."""
+    cut = [*LOCKSTEP, (CLIENT, LOCKSTEP[-2][1][:3])]
+    plain, inside = [diagnosed(capture_of(pieces))[0] for pieces in (cut, upgraded(cut)[:-2])]
+    assert [(one.rule, one.cause) for one in inside] == [(one.rule, one.cause) for one in plain]
+    assert any("in the middle of" in one.cause for one in plain)
