@@ -15,15 +15,16 @@ from types import FrameType
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, crowded, describe_exception
 
 from .config import preferences
 from .exits import ENDING, ExitCode
-from .help import page
+from .help import page, short
 from .live import ways_out
-from .output import PipeClosed, fill_in, say, write_text
+from .output import PipeClosed, fill_in, say, write_page, write_text
+from .pager import LEAVE_OUT, PAGER
 from .run import COMMANDS
 
 READ = "read"
@@ -76,7 +77,7 @@ def _as_written(parameters: list[Any]) -> list[Any]:
 def _show_help(ctx: Any, _: Any, wanted: bool) -> None:
     """Print the help as all output is printed: a closed pipe and a full disk end it as they end everything else."""
     if wanted and not ctx.resilient_parsing:
-        write_text(f"{ctx.get_help()}\n")
+        write_page(f"{ctx.get_help()}\n")
         ctx.exit()
 
 
@@ -89,8 +90,19 @@ class _Command(TyperCommand):
             option.callback = _show_help
         return option
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._short = TyperOption(
+            param_decls=["-h"], is_flag=True, is_eager=True, expose_value=False, callback=self._show_short, help=SHORT_HELP
+        )
+
     def get_params(self, ctx: Any) -> list[Any]:
-        return _as_written(super().get_params(ctx))
+        return _as_written([*super().get_params(ctx), self._short])
+
+    def _show_short(self, ctx: Any, _: Any, wanted: bool) -> None:
+        if wanted and not ctx.resilient_parsing:
+            write_text(f"{short(self, '' if self.name == READ else self.name or '')}\n")
+            ctx.exit()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raise `UsageError` where several values were given for an option that has one."""
@@ -128,7 +140,7 @@ class _Group(TyperGroup):
         return [*super().shell_complete(ctx, incomplete), *reading.shell_complete(ctx, incomplete)]
 
 
-HELP = {"help_option_names": ["--help", "-h"]}
+SHORT_HELP = "show the options people use most"
 
 
 @cache
@@ -137,13 +149,14 @@ def command_of(names: tuple[str, ...]) -> Any:
     app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     for name in names:
         function = getattr(import_module(f"streamdump.cli.commands.{name}"), name)
-        app.command(name, cls=_Command, hidden=name == READ, context_settings=HELP)(function)
+        app.command(name, cls=_Command, hidden=name == READ)(function)
     return typer.main.get_command(app)
 
 
 def _needed(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the commands that a call needs: all for help and completion, else the one it names."""
-    telling = not {"-h", "--help", *_OF_THE_GROUP}.isdisjoint(arguments) or any(one.endswith("_COMPLETE") for one in os.environ)
+    telling = not {"-h", "--help", *_OF_THE_GROUP}.isdisjoint(arguments) or arguments[:1] == ["help"]
+    telling = telling or any(one.endswith("_COMPLETE") for one in os.environ)
     return (READ, *(COMMANDS if telling else [one for one in arguments[:1] if one in COMMANDS]))
 
 
@@ -178,7 +191,10 @@ def _orderly() -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
     with _orderly():
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            PAGER.end()
     return ExitCode.INTERRUPTED
 
 
@@ -187,9 +203,13 @@ def _run(arguments: list[str]) -> int:
         fill_in()
         # Nothing here multiplies matrices: numpy need not start a thread for each processor.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        PAGER.refused = LEAVE_OUT in arguments
+        arguments = [one for one in arguments if one != LEAVE_OUT]
         liked = preferences(arguments)
-        # Of each command, and of the one alone that needs no name
-        defaults = {**dict.fromkeys((READ, *COMMANDS), liked), **liked}
+        if arguments[:1] == ["help"] and (arguments[1:] == [] or arguments[1] in COMMANDS):
+            arguments = [*arguments[1:2], "--help"]
+        # Of each command, and of the one alone that needs no name; of a group, `help` would be the default of `--help`
+        defaults = {**dict.fromkeys({READ, *COMMANDS} - {"help"}, liked), **liked}
         command = command_of(_needed(arguments))
         return int(command.main(args=arguments, prog_name="streamdump", standalone_mode=False, default_map=defaults) or 0)
     except PipeClosed:

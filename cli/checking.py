@@ -21,12 +21,12 @@ from streamdump.golden.check import SUFFIX, Checked, Source, Tasks, capture_sour
 from streamdump.golden.settings import ONLY, CheckSettings, field_name, read_settings, settings_for
 from streamdump.options import Options
 from streamdump.render.jsonl import encode
-from streamdump.render.terminal import Palette, visible
+from streamdump.render.terminal import visible
 from streamdump.units import count
 
 from .exits import ExitCode
 from .options import one_of
-from .output import palette, say, write, write_text
+from .output import palette, say, write_json, write_text
 
 if TYPE_CHECKING:
     from .commands.check import Compared
@@ -80,7 +80,7 @@ class CheckRun:
         self.chosen = chosen
         self.json = json
         self.github = github
-        self.palette = palette(colour)
+        self.colour = colour
         self.found: list[tuple[Checked, float]] = []
 
     def files(self, work: Tasks, options: Options, update: bool) -> None:
@@ -144,7 +144,7 @@ class CheckRun:
         return ExitCode.DONE
 
     def _report(self, one: Checked) -> None:
-        report_one(one, self.palette, self.json, self.github)
+        report_one(one, self.colour, self.json, self.github)
         if self.github and not self.json:
             write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
@@ -200,13 +200,14 @@ def code_of(found: Sequence[Checked]) -> ExitCode:
     return next((code for outcome, code in CODES.items() if outcome in outcomes), ExitCode.DONE)
 
 
-def report_one(one: Checked, colours: Palette, json: bool, github: bool = False, then: str = "golden") -> None:
+def report_one(one: Checked, colour: str, json: bool, github: bool = False, then: str = "golden") -> None:
     """Report the result of one capture."""
     if json:
-        write(encode([one]))
+        write_json(encode([one]), colour)
     if one.outcome in report.ERRORS:
         say(one.error or "")
     elif not json:
+        colours = palette(colour)
         lines = report.text(one, colours.bad, colours.dim, colours.reset, then)
         lines = [visible(line) if not colours.reset else line for line in lines]
         write_text("".join(f"{report.defused(line) if github else line}\n" for line in lines))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from .options import LIMITS, OTHER
 from .output import coloured
 
 EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
@@ -69,6 +71,11 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump follow 0 --mermaid capture.pcap > login.mmd", "as a Mermaid diagram, for a report"),
         ("streamdump follow 0 --raw client capture.pcap | xxd", "the bytes sent by the client"),
     ),
+    "help": (
+        ("streamdump help filters", "the filter language of -Y"),
+        ("streamdump help limits", "the options that bound memory and effort"),
+        ("streamdump help diagnose", "the options of a command"),
+    ),
     "latency": (
         ("streamdump latency capture.pcap", "by command: count, latency, slowest requests"),
         ("streamdump latency --by server,command --interval 10 *.pcap", "as a time series by server and command"),
@@ -104,7 +111,17 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     ),
 }
 
-OTHER = "Other"
+DOCS = Path(__file__).parent / "docs"
+"""The pages, which are installed with the program."""
+
+LIMITS_TOPIC = "limits"
+"""What `streamdump help` shows the options of the group of limits for."""
+
+MOST_USED = ("-Y", "-V", "-x", "-c", "-T", "-e", "--json", "-i", "-w", "-d")
+"""Options that `-h` shows first, where a command has them."""
+
+SHOWN_BY_H = 10
+"""Options that `-h` shows."""
 
 EXAMPLE_ROOM = 38
 """Columns that what an example does has at least, the space before it included."""
@@ -117,7 +134,7 @@ def brief() -> str:
     """Return the short help shown without arguments."""
     (bold, _, reset), size = _style()
     usage = f"{bold}Usage{reset}  streamdump [OPTIONS] FILE...  |  streamdump COMMAND [OPTIONS]"
-    more = "streamdump --help lists all commands and options."
+    more = "streamdump -h shows the options people use most, streamdump --help all commands and options."
     return "\n".join([*wrap(ABOUT, size), "", *_examples(EXAMPLES[""]), "", usage, "", *wrap(more, size), ""])
 
 
@@ -134,19 +151,67 @@ def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterabl
     lines += ["", f"{bold}Usage{reset}  {_usage(command, name)}"]
     listed = [(one.name, one.help or "") for one in commands]
     groups: dict[str, list[tuple[str, str]]] = {"Commands": listed} if listed else {}
-    for parameter in [*command.params, *further]:
-        if parameter.param_type_name == "argument" or getattr(parameter, "hidden", False):
-            continue
-        groups.setdefault(getattr(parameter, "rich_help_panel", None) or OTHER, []).append(_entry(parameter))
-    groups[OTHER] = [*groups.pop(OTHER, []), ("--help, -h", "show this help")]
-    wide = max(len(left) for rows in groups.values() for left, _ in rows)
+    for parameter in [*_options(command), *further]:
+        groups.setdefault(_group(parameter), []).append(_entry(parameter))
+    limits = len(groups.pop(LIMITS, ()))
+    if limits:
+        groups[LIMITS] = [("streamdump help limits", f"shows the {limits} options that bound memory and effort")]
+    groups[OTHER] = [*groups.pop(OTHER, []), ("-h", "show the options people use most"), ("--help", "show this help")]
+    return "\n".join([*lines, *_groups(groups)])
+
+
+def short(command: Any, name: str) -> str:
+    """The help of `-h`: usage, the options of `command` that people use most, and where the rest is."""
+    (bold, _, reset), size = _style()
+    options = [one for one in _options(command) if _group(one) != LIMITS]
+    first = [one for option in MOST_USED for one in options if option in one.opts]
+    shown = [*first, *(one for one in options if one not in first)][:SHOWN_BY_H]
+    full = f"{f'streamdump {name}'.rstrip()} --help"
+    rest = f"{full} shows " + (f"all {len(_options(command)) + 2} options" if len(options) > len(shown) else "examples")
+    rest += ", examples and the other commands" if not name else " and examples" if len(options) > len(shown) else ""
+    lines = [*wrap(command.help if name else ABOUT, size), "", f"{bold}Usage{reset}  {_usage(command, name)}"]
+    return "\n".join([*lines, *_groups({"Options": [_entry(one) for one in shown]} if shown else {}), "", *wrap(f"{rest}.", size)])
+
+
+def limits(commands: Iterable[Any]) -> str:
+    """The options that bound memory and effort: those of plain calls, which come first among `commands`, then what others have besides."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    known: set[str] = set()
+    for command in commands:
+        own = [one for one in _options(command) if _group(one) == LIMITS and not known.intersection(one.opts)]
+        known.update(name for one in own for name in one.opts)
+        if own:
+            groups[f"{LIMITS} of {command.name}" if groups else f"{LIMITS} of every command that reads captures"] = [
+                _entry(one) for one in own
+            ]
+    return "\n".join(_groups(groups)[1:])
+
+
+def topics() -> list[str]:
+    """What `streamdump help` has a page for."""
+    return sorted(path.stem for path in DOCS.glob("*.md"))
+
+
+def _options(command: Any) -> list[Any]:
+    return [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+
+
+def _group(parameter: Any) -> str:
+    return getattr(parameter, "rich_help_panel", None) or OTHER
+
+
+def _groups(groups: dict[str, list[tuple[str, str]]]) -> list[str]:
+    """The rows of each group below its heading, in two columns."""
+    (bold, _, reset), size = _style()
+    wide = max((len(left) for rows in groups.values() for left, _ in rows), default=0)
+    lines = []
     for heading, rows in groups.items():
         lines += ["", f"{bold}{heading}{reset}"]
         for left, text in rows:
             first, *more = wrap(text, max(30, size - wide - 4)) or [""]
             lines.append(f"  {bold}{left:<{wide}}{reset}  {first}".rstrip())
             lines += [" " * (wide + 4) + line for line in more]
-    return "\n".join(lines)
+    return lines
 
 
 def _examples(examples: Sequence[tuple[str, str]]) -> list[str]:
@@ -166,7 +231,7 @@ def _examples(examples: Sequence[tuple[str, str]]) -> list[str]:
 
 def _usage(command: Any, name: str) -> str:
     arguments = " ".join(parameter.metavar for parameter in command.params if parameter.param_type_name == "argument")
-    usage = f"{f'streamdump {name}'.rstrip()} [OPTIONS] {'[NAME]' if name == 'protocols' else arguments}".rstrip()
+    usage = f"{f'streamdump {name}'.rstrip()} [OPTIONS] {f'[{arguments}]' if name in ('help', 'protocols') else arguments}".rstrip()
     return usage if name else f"{usage}  |  streamdump COMMAND --help"
 
 

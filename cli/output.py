@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 from streamdump.errors import UsageError
 
 from .options import WHEN, one_of
+from .pager import PAGER
 
 if TYPE_CHECKING:
     from streamdump.render.terminal import Palette
@@ -25,6 +26,7 @@ class PipeClosed(Exception):
 
 def write(block: bytes) -> None:
     """Put `block` on standard output at once. A full disk is a `UsageError`, a closed pipe `PipeClosed`."""
+    PAGER.start()
     stream = sys.stdout.buffer
     left = memoryview(block)
     try:
@@ -46,6 +48,22 @@ def write_text(text: str) -> None:
 
     for at in range(0, len(text), AT_ONCE):
         write(encoded(text[at : at + AT_ONCE], sys.stdout.encoding or "utf-8"))
+
+
+def write_page(text: str) -> None:
+    """Write text that is complete, which a pager may show."""
+    PAGER.allowed = True
+    write_text(text)
+
+
+def write_json(block: bytes, colour: str) -> None:
+    """Write JSON Lines: coloured on a terminal, as they are everywhere else, even if asked for colour."""
+    if (sys.stdout.isatty() or PAGER.columns is not None) and coloured(colour, sys.stdout):
+        from streamdump.render.jsonl import painted
+        from streamdump.render.terminal import COLOURED
+
+        block = painted(block, COLOURED)
+    write(block)
 
 
 def say(text: str) -> None:
@@ -91,7 +109,8 @@ def coloured(when: str, stream: IO[str]) -> bool:
     if when == "always" or os.environ.get("FORCE_COLOR"):
         return True
     # The old console of Windows prints escape sequences as they are; its Terminal sets this variable.
-    return stream.isatty() and os.environ.get("TERM") != "dumb" and (sys.platform != "win32" or "WT_SESSION" in os.environ)
+    terminal = stream.isatty() or PAGER.columns is not None
+    return terminal and os.environ.get("TERM") != "dumb" and (sys.platform != "win32" or "WT_SESSION" in os.environ)
 
 
 def palette(when: str) -> Palette:
@@ -107,6 +126,8 @@ def columns(colour: str = "auto") -> int | None:
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdigit() and int(given):
         return int(given)
+    if PAGER.columns is not None:
+        return PAGER.columns
     if sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return os.get_terminal_size(sys.stderr.fileno()).columns if colour == "always" and sys.stderr.isatty() else None

@@ -24,6 +24,7 @@ from streamdump.units import count, duration_text
 from .exits import ExitCode
 from .options import JOINS, OPERATORS, WHEN, one_of
 from .output import coloured, say
+from .pager import PAGER
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -44,6 +45,7 @@ COMMANDS = (
     "diff",
     "entries",
     "follow",
+    "help",
     "latency",
     "pipeline",
     "protocols",
@@ -303,6 +305,7 @@ class FileRun(RunReport):
             except CaptureError as error:
                 self.errors.append(error)
         self.names += [reader.name for reader in self.readers]
+        PAGER.allowed = all(Path(name).is_file() for name in files)
         self.inspector = Inspector(self.readers, options, finite=True, keeps_rows=keeps_rows)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -29,7 +29,7 @@ from .options import (
     looks_of,
     one_of,
 )
-from .output import write, write_text
+from .output import write_json, write_text
 from .run import blocks
 
 if TYPE_CHECKING:
@@ -185,17 +185,17 @@ class Showing:
             self._view.show(batch, self._run.failed)
 
 
-def view_of_values(shown: Shown, form: ViewForm, options: Options) -> RecordView | None:
+def view_of_values(shown: Shown, form: ViewForm, options: Options, colour: str) -> RecordView | None:
     """The view that was asked for, if it is one of values: JSON Lines, or chosen fields."""
-    return _json_view() if form.json else _fields_view(shown, form, options) if form.fields else None
+    return _json_view(colour) if form.json else _fields_view(shown, form, options) if form.fields else None
 
 
-def _json_view() -> RecordView:
+def _json_view(colour: str) -> RecordView:
     from streamdump.render.jsonl import encode
 
     def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(encode, batch, failed):
-            write(block)
+            write_json(block, colour)
 
     return RecordView(show)
 

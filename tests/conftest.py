@@ -26,6 +26,9 @@ for name in ("CI", "GITHUB_WORKSPACE"):
     # Commands refuse more there; tests of that set them
     os.environ.pop(name, None)
 
+# Nobody is there to leave a pager; tests of pagers name one
+os.environ["PAGER"] = "cat"
+
 # Where containers set it, each of the very many processes that tests start would compile all modules anew, three times its own work
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

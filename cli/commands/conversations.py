@@ -15,7 +15,7 @@ from streamdump.options import Options
 
 from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
-from ..output import columns, palette, write, write_text
+from ..output import columns, palette, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from ..run import FileRun, asking, blocks, write_html
 
@@ -126,7 +126,7 @@ def _show(run: FileRun | LiveRun, rows: list[ConversationRow], json: bool, evide
         from streamdump.render.jsonl import encode
 
         for block in blocks(encode, rows, failed):
-            write(block)
+            write_json(block, run.colour)
     elif rows:
         from streamdump.render.conversations import plain, table
 

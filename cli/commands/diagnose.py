@@ -28,7 +28,7 @@ from ..options import (
     inputs,
     one_of,
 )
-from ..output import columns, palette, say, write, write_text
+from ..output import columns, palette, say, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from ..run import STOPPED, FileRun, FilterCount, blocks, joined, write_html
 from ..showing import first
@@ -146,7 +146,7 @@ class _View:
             from streamdump.render.jsonl import encode
 
             for block in blocks(encode, found, self.run.failed):
-                write(block)
+                write_json(block, self.run.colour)
         elif isinstance(self.run, LiveRun):
             from streamdump.render.findings import COLUMNS, finding_lines
 
@@ -173,7 +173,7 @@ class _View:
                     one = rows[row.conversation]
                     row.facts = {**row.facts, "reached": one.reached, "went": one.ended, "worst": one.worst}
                 for block in blocks(encode, mine, self.run.failed):
-                    write(block)
+                    write_json(block, self.run.colour)
         else:
             from streamdump.render.findings import FindingGroups, page
 

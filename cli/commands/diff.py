@@ -13,7 +13,7 @@ from streamdump.units import count
 
 from ..keys import key_logs
 from ..options import Colour, Json
-from ..output import palette, say
+from ..output import say
 from ..parameters import READING, Members, gathers
 from .check import Compared
 
@@ -45,7 +45,7 @@ def diff(
     chosen = Chosen(compared)
     sources = [capture_source(one, options) for one in (old, new)]
     found = check(new, Path(old), sources[1], chosen.of(Path(new)), used=chosen.used, old=sources[0])
-    report_one(found, palette(colour), json, then="old")
+    report_one(found, colour, json, then="old")
     if found.outcome in ("same", "different"):
         unread = f"; {count(len(found.unread), 'conversation')} of {new} not decoded and not compared" if found.unread else ""
         say(f"{old} and {new}: {count(len(found.differences), 'difference')}{unread}")

@@ -81,7 +81,7 @@ def follow(
     asked, options = asking(where, replace(options, detail=options.detail or raw is not None))
     options = replace(options, wanted=_only(wanted, options.wanted))
     bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
-    view = view_of_values(shown, form, options) if bytes_of is None else RecordView(bytes_of.show)
+    view = view_of_values(shown, form, options, colour) if bytes_of is None else RecordView(bytes_of.show)
     handshake = None if until is None else _Handshake()
     with run_of(live, names, options, colour, asked, form.left, page=html) as run:
         page = None if html is None else _Page(text_settings(shown, options, PLAIN, None, run.inspector))

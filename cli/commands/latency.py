@@ -33,7 +33,7 @@ from ..options import (
     one_of,
     whole_number,
 )
-from ..output import columns, palette, say, write, write_text
+from ..output import columns, palette, say, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from ..run import FileRun, FilterCount, asking, write_html
 from ..showing import first
@@ -184,7 +184,7 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) ->
         from streamdump.render.jsonl import encode
 
         for some in (rows(found), interval_rows(found), found.slowest()):
-            write(encode(some))
+            write_json(encode(some), colour)
         return
     from streamdump.render.latency import comma_separated, text
 

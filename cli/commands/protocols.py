@@ -8,7 +8,7 @@ import typer
 
 from ..exits import ExitCode
 from ..options import SHOWN, Colour, protocol_named, protocol_names
-from ..output import columns, palette, write_text
+from ..output import columns, palette, write_page
 
 
 def protocols(
@@ -29,9 +29,9 @@ def protocols(
         from streamdump.filter import names_of
 
         rows = names_of().listed(None if name is None else protocol_named(name).name)
-        write_text(listing(rows, palette(colour), columns(colour)))
+        write_page(listing(rows, palette(colour), columns(colour)))
     elif name is None:
-        write_text(overview(PROTOCOLS, palette(colour), columns(colour)))
+        write_page(overview(PROTOCOLS, palette(colour), columns(colour)))
     else:
-        write_text(tables(protocol_named(name), palette(colour), columns(colour)))
+        write_page(tables(protocol_named(name), palette(colour), columns(colour)))
     return ExitCode.DONE

@@ -63,6 +63,12 @@ def read(
     no_config: Annotated[
         bool, typer.Option("--no-config", help="ignore ~/.config/streamdump/config.toml; accepted by every command", rich_help_panel=OTHER)
     ] = False,
+    no_pager: Annotated[
+        bool,
+        typer.Option(
+            "--no-pager", help="print long text at once, without $PAGER or less; accepted by every command", rich_help_panel=OTHER
+        ),
+    ] = False,
     version: Annotated[bool, typer.Option("--version", help="print the version", rich_help_panel=OTHER)] = False,
     verbose: Annotated[bool, typer.Option("-v", help="with --version: also Python, libraries and system", rich_help_panel=OTHER)] = False,
 ) -> int:
@@ -82,7 +88,7 @@ def read(
         return ExitCode.DONE
     form = form_of(shown)
     asked, options = asking(where, options_for(shown, form, options, quiet))
-    view = view_of_values(shown, form, options)
+    view = view_of_values(shown, form, options, colour)
     quiet = quiet or (writes and not form.given)
     selection = None
     if writes and live.write == "-" and (form.given or sys.stdout.isatty()):

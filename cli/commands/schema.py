@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..exits import ExitCode
-from ..output import write_text
+from ..output import write_page
 
 
 def schema() -> int:
@@ -12,5 +12,5 @@ def schema() -> int:
 
     from streamdump.render import schema as contract
 
-    write_text(dumps(contract.schema(), indent=2) + "\n")
+    write_page(dumps(contract.schema(), indent=2) + "\n")
     return ExitCode.DONE

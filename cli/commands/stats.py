@@ -12,7 +12,7 @@ from streamdump.options import Options
 from streamdump.units import duration_text
 
 from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, interval_of
-from ..output import columns, palette, say, write, write_text
+from ..output import columns, palette, say, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, Members, gathers
 from ..run import FileRun, asking, check_html, write_html
 
@@ -79,7 +79,7 @@ def stats(
             for file in counted.files:
                 file.name = readable(file.name)
             for some in counted.in_order():
-                write(encode(some))
+                write_json(encode(some), colour)
         else:
             write_text(comma_separated(counted) if csv else text(counted, columns(colour), palette(colour)))
         if width_ns is not None and found.interval_ns not in (None, width_ns):

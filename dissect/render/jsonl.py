@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from .terminal import Palette
+
 _ENCODER = msgspec.json.Encoder()
 
 # What JSON allows raw and a terminal, an editor or a line splitter might act on, as UTF-8: DEL and C1, soft hyphen, the
@@ -35,3 +37,19 @@ def encode_value(value: Any) -> str:
     """One value as it is in a record's line."""
     block = _ENCODER.encode(value)
     return (block if block.isascii() and b"\x7f" not in block else _ACTIVE.sub(_escape, block)).decode()
+
+
+_TOKEN = re.compile(rb'("(?:[^"\\]|\\.)*")(:?)|(-?[0-9][0-9.eE+-]*)|(true|false|null)')
+
+
+def painted(block: bytes, colours: Palette) -> bytes:
+    """JSON Lines with keys, texts, numbers and the other values in the colours of a terminal."""
+    key, text, number, other, reset = (code.encode() for code in (colours.ask, colours.answer, colours.warn, colours.bold, colours.reset))
+
+    def token(match: re.Match[bytes]) -> bytes:
+        said, colon, digits, word = match.groups()
+        if said is None:
+            return b"%b%b%b" % ((number, digits, reset) if word is None else (other, word, reset))
+        return b"%b%b%b%b" % (key if colon else text, said, reset, colon)
+
+    return _TOKEN.sub(token, block)

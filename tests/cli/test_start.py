@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -17,8 +18,9 @@ import pytest
 import streamdump
 from streamdump.cli.app import command_of, main
 from streamdump.cli.exits import ExitCode
-from streamdump.cli.options import decode_rule, decode_rules, packet_limit, size
+from streamdump.cli.options import LIMITS, decode_rule, decode_rules, packet_limit, size
 from streamdump.errors import BARRIER, UsageError
+from tests.support.pages import page
 from tests.support.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -100,12 +102,51 @@ def test_help_is_not_wider_than_the_terminal(
     name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert main([*([name] if name else []), "-h"]) == ExitCode.DONE
+    for option in ("-h", "--help"):
+        assert main([*([name] if name else []), option]) == ExitCode.DONE
+        text = capsys.readouterr().out
+        # a call stands in one line, however long it is
+        assert all(len(line) <= columns for line in text.splitlines() if not line.startswith(("  streamdump ", "Usage ")))
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_the_short_help_has_at_most_ten_options_and_names_the_rest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([*([name] if name else []), "-h"])
     text = capsys.readouterr().out
-    # a call stands in one line, however long it is
-    assert all(len(line) <= columns for line in text.splitlines() if not line.startswith(("  streamdump ", "Usage ")))
-    main([*([name] if name else []), "--help"])
-    assert capsys.readouterr().out == text
+    known = [option for one in command_of(("read", *COMMANDS)).commands[name or "read"].params for option in one.opts if option[0] == "-"]
+    shown = re.findall(r"^  (-\S+)", text, re.M)
+    assert len(shown) == min(10, len(known)) and {one.rstrip(",") for one in shown} <= {*known}
+    assert f"{f'streamdump {name}'.rstrip()} --help shows " in " ".join(text.split())
+    assert name or shown[:4] == ["-Y", "-V", "-x", "-c"]
+
+
+def test_help_of_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, same in ((["help"], ["--help"]), (["help", "stats"], ["stats", "--help"])):
+        said = []
+        for one in (argv, same):
+            assert main(one) == ExitCode.DONE
+            said.append(capsys.readouterr().out)
+        assert said[0] == said[1]
+    assert main(["help", "filters"]) == ExitCode.DONE
+    assert capsys.readouterr().out == page("cli/docs/filters.md")
+    assert main(["help", "filter"]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "streamdump: no help on filter; did you mean filters?\n"
+    assert main(["help", "zzz"]) == ExitCode.USAGE
+    assert "the pages are browse, check, cookbook" in capsys.readouterr().err
+
+
+def test_limits_are_a_topic_that_the_help_of_reading_commands_names(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["help", "limits"])
+    text = capsys.readouterr().out
+    commands = command_of(("read", *COMMANDS)).commands
+    limits = {one.opts[0] for command in commands.values() for one in command.params if getattr(one, "rich_help_panel", "") == LIMITS}
+    assert len(limits) > 10 and {*re.findall(r"^  (-\S+)", text, re.M)} == limits
+    for name, command in commands.items():
+        main([*([] if name == "read" else [name]), "--help"])
+        text = capsys.readouterr().out
+        some = any(option in limits for one in command.params for option in one.opts)
+        assert some is ("streamdump help limits  " in text), name
+        assert not any(f"  {option} " in text for option in limits)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +172,8 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     reading = command_of(("read", "check")).commands["read"]
     for parameter in reading.params:
         if parameter.param_type_name == "option":
-            assert all(f"{option} " in text or f"{option}\n" in text for option in parameter.opts), parameter.opts
+            limit = parameter.rich_help_panel == LIMITS
+            assert limit or all(f"{option} " in text or f"{option}\n" in text for option in parameter.opts), parameter.opts
             assert parameter.help
 
 
@@ -292,7 +334,7 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
     assert "did you mean the command conversations?" in capsys.readouterr().err
     assert main(["-q", "schema"]) == ExitCode.UNREADABLE
     assert "put the command first" in capsys.readouterr().err
-    assert main(["help"]) == ExitCode.UNREADABLE
+    assert main(["nothing"]) == ExitCode.UNREADABLE
     assert "streamdump --help" in capsys.readouterr().err
 
 

@@ -440,12 +440,23 @@ def test_a_terminal_gets_a_heading_and_introductions() -> None:
 
 @pytest.mark.parametrize(
     ("argv", "environment"),
-    [(["--color", "always"], {"NO_COLOR": "1"}), (["--json", "--color", "always"], {"FORCE_COLOR": "1"})],
+    [(["--color", "always"], {"NO_COLOR": "1"}), (["--json"], {"NO_COLOR": "1"}), (["--json", "--color", "never"], {"FORCE_COLOR": "1"})],
     ids=str,
 )
 def test_no_colour_on_a_terminal(argv: list[str], environment: dict[str, str]) -> None:
     _, text = on_terminal([*argv, str(STREAM)], 100, environment)
     assert "\x1b[" not in text
+
+
+@pytest.mark.parametrize(
+    "argv", [["--json"], ["conversations", "--json"], ["stats", "--json"], ["latency", "--json"], ["diagnose", "--json"]]
+)
+def test_json_is_coloured_on_a_terminal_and_the_same_below_the_colours(argv: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    _, text = on_terminal([*argv, str(STREAM)], stderr=False)
+    main([*argv, "--color", "always", str(STREAM)])
+    plain = capfdbinary.readouterr().out.decode()
+    assert "\x1b[36m" in text and "\x1b[" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", text) == plain
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -479,7 +490,7 @@ def test_no_arguments_on_a_terminal_show_how_to_begin_instead_of_waiting() -> No
     code, text = on_terminal([])
     assert code == ExitCode.DONE
     assert "streamdump capture.pcap" in text
-    assert "streamdump --help lists" in text
+    assert "streamdump --help all commands and options" in text
     assert len(text.splitlines()) < 24
     code, text = on_terminal(["--json"])
     assert code == ExitCode.USAGE

@@ -44,6 +44,23 @@ def examples(name: str) -> list[str]:
     return [line for call, text in EXAMPLES.get(name, ()) for line in (".TP", f".B {escaped(call)}", escaped(text))]
 
 
+def filters() -> list[str]:
+    """The filter language, as its page has it: the names, then operators and values."""
+    text = page("cli/docs/filters.md")
+    lines = []
+    for heading in ("Names", "Operators and values"):
+        part = text.partition(f"## {heading}\n")[2].partition("\n## ")[0].partition("```")[0]
+        lines += [f".SS {heading}"]
+        for line in part.splitlines():
+            line = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", line)
+            if row := re.fullmatch(r"\| (.+?) \| (.+) \|", line):
+                if row[1] not in ("name", "---", "| "):
+                    lines += [".TP", f".B {escaped(row[1])}", escaped(row[2])]
+            elif line.strip() and line[0] != "|":
+                lines += [".PP", escaped(line.removeprefix("- "))]
+    return lines
+
+
 def manual() -> str:
     """The manual page: the options of plain calls, and of each command what these have not."""
     commands = command_of((READ, *COMMANDS)).commands
@@ -62,6 +79,7 @@ def manual() -> str:
                 lines += [".TP", f".B {escaped(title)}", escaped(text)]
         if shared:
             lines += [".PP", f"As above: {escaped(', '.join(shared))}"]
+    lines += [".SH FILTERS", *filters()]
     codes = re.findall(r"^\| (\d+) \| (.*) \|$", page("cli/README.md"), re.M)
     lines += [".SH EXIT STATUS", *(line for code, text in codes for line in (".TP", f".B {code}", escaped(text)))]
     return "\n".join(lines) + "\n"

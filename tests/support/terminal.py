@@ -35,7 +35,7 @@ def on_terminal(
         stdin=slave,
         stdout=slave,
         stderr=slave if stderr else subprocess.DEVNULL,
-        env={**kept, "TERM": "xterm", **(environment or {})},
+        env={**kept, "TERM": "xterm", "PAGER": "cat", **(environment or {})},
     )
     os.close(slave)
     os.write(master, said)
@@ -60,7 +60,7 @@ def typed(argv: Sequence[str], *steps: tuple[str, Callable[[str], bool]]) -> str
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
     call = [sys.executable, "-m", "streamdump", *argv]
-    process = subprocess.Popen(call, stdin=slave, stdout=slave, stderr=slave, env=environment | {"TERM": "xterm"})
+    process = subprocess.Popen(call, stdin=slave, stdout=slave, stderr=slave, env=environment | {"TERM": "xterm", "PAGER": "cat"})
     os.close(slave)
     seen, since, end = b"", 0, monotonic() + PATIENCE
     try:
