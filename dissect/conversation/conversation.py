@@ -425,7 +425,7 @@ class Conversation:
         self.parser, self.facts = parser, parser.dissector.facts
         run.paired[self.index] = self
         if run.diagnoser is not None:
-            run.diagnoser.begin(self.index, verdict.protocol, self.from_start)
+            run.diagnoser.begin(self.index, verdict.protocol, self.from_start, verdict.layout)
 
 
 def mark_of(segment: Segment) -> Mark:

@@ -125,9 +125,9 @@ class Diagnoser:
         self._rules = {family: RuleTable(family) for family in (PLAIN, *FAMILIES)}
         self._shared: dict[Family, dict[Hashable, Any]] = {family: {} for family in self._rules}
 
-    def begin(self, conversation: int, protocol: str, from_start: bool) -> None:
-        """Note the protocol of a conversation; `from_start`: its beginning was captured."""
-        self._context_of(conversation, protocol).from_start = from_start
+    def begin(self, conversation: int, protocol: str, from_start: bool, layout: str | None = None) -> None:
+        """Note the protocol of a conversation, and its layout if that is known; `from_start`: its beginning was captured."""
+        self._context_of(conversation, protocol, layout).from_start = from_start
 
     def feed(self, records: Iterable[Any]) -> list[Record]:
         """Return the records, each followed by the findings that it completes, without the ends of conversations."""
@@ -190,10 +190,10 @@ class Diagnoser:
 
     # One conversation
 
-    def _context_of(self, conversation: int, protocol: str | None) -> ConversationContext:
+    def _context_of(self, conversation: int, protocol: str | None, layout: str | None = None) -> ConversationContext:
         context = self._contexts.get(conversation)
         if context is None:
-            family = self._families.get(protocol or "", PLAIN)
+            family = self._families.get(f"{protocol}:{layout}") or self._families.get(protocol or "", PLAIN)
             shared, ready = self._shared[family], not family.steps
             context = ConversationContext(conversation, protocol or "tcp", family, family.new_state(), shared, ready)
             self._contexts[conversation] = context

@@ -166,7 +166,7 @@ def _nothing() -> None:
 
 
 class Family(msgspec.Struct, frozen=True, eq=False):
-    """What can go wrong with one or several protocols: the table of one file.
+    """What can go wrong with one or several protocols, or with one layout of a protocol ("iggy:replica"): the table of one file.
 
     `steps` of the handshake in their order; without any every conversation is ready at once. `new_state` makes the state of a conversation
     beside `ConversationContext`; `follow` updates it after the rules have checked a message, and must bound it.
@@ -192,6 +192,8 @@ class Family(msgspec.Struct, frozen=True, eq=False):
     """Bytes needed to recognise a frame."""
     renames_responses: bool = False
     """Responses are not called what their requests are."""
+    elsewhere: frozenset[str] = frozenset()
+    """Responses whose requests may be on other connections."""
     refusals: str | None = None
     """Advice that shows all refusals, where some are inside messages that are not refused."""
     others: tuple[tuple[str, str], ...] = ()
@@ -529,6 +531,7 @@ class ConversationContext(msgspec.Struct, gc=False):
             and message.outcome != "refused"
             and message.request is None
             and message.id is not None
+            and message.name not in self.family.elsewhere
             and self.opening_seen
             and self.orphans is not None
             and len(self.orphans) < ORPHANS_KEPT

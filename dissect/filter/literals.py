@@ -103,7 +103,7 @@ def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choi
     if misfit is not None and not value.quoted:
         raise misfit
     if not kinds & {INT, FLOAT, BOOL}:
-        raise Misfit("is an object and has no value of its own", True)
+        raise Misfit("is an object and has no value of its own")
     what = "a number" if kinds & {INT, FLOAT} else "true or false"
     raise Misfit(f"is {what}; text in quotes is not {what}")
 

@@ -47,8 +47,8 @@ class PairRules(NamedTuple):
     """How the requests of a conversation are paired.
 
     `reuse`: how a request whose key is still open is handled: "queue", the oldest request is answered first, or "supersede", the older one
-    gets no response any more. `limit`: open requests at most. `every`: write an exchange for answered requests, too. `from_start`: the
-    beginning of the conversation was captured. `paired` and `unanswered` are those of `Protocol`.
+    gets no response any more; "never": no other request has the key. `limit`: open requests at most. `every`: write an exchange for
+    answered requests, too. `from_start`: the beginning of the conversation was captured. `paired` and `unanswered` are those of `Protocol`.
     """
 
     reuse: str

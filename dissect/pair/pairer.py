@@ -133,7 +133,7 @@ class Pairer(Exchanges):
                 self.doubt.note(one, key, entry[0], entry[1] if len(entry) > 1 else None)
         elif entry is None and self.optional:
             asked = self.optional.pop(key, None)
-            if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
+            if asked is not None and self.doubt is not None and self.reuse != "never" and max(self.doubt.gaps) >= asked.order:
                 add_note(one, UNSURE)
         if asked is None:
             self._remember(key, one)
@@ -468,6 +468,10 @@ def _on_partial_response(pairer: Pairer, one: Event, append: Callable[[Event], N
 
 
 def _on_optional(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
+    found = pairer._early(one.key, one) if pairer.early and pairer.reuse == "never" else None
+    if found is not None:
+        pairer._append_early(one, found[0], found[1] or "answered", append)
+        return
     pairer.optional[one.key] = one
     if len(pairer.optional) > pairer.limit:
         del pairer.optional[next(iter(pairer.optional))]

@@ -28,7 +28,8 @@ class Dissector:
     protocol: ClassVar[str]
     header_size: ClassVar[int]
     reuse: ClassVar[str] = "supersede"
-    """How a request whose key is still open is handled: it supersedes the older request, or queues behind it ("queue")."""
+    """How a request whose key is still open is handled: it supersedes the older request, or queues behind it ("queue"); "never": no other
+    request has its key."""
     DERIVED: ClassVar[tuple[str, ...]] = ()
     """Attributes derived from others: `prepare` makes them, and makes them again in another process."""
 

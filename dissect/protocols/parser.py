@@ -82,7 +82,8 @@ class Parser:
         self.context = context
         self.options = options
         self.buffers = (ReceiveBuffer(not context.from_start), ReceiveBuffer(not context.from_start))
-        self.dissector: Dissector = protocol.loaded.dissector(context, self)
+        loaded = protocol.loaded
+        self.dissector: Dissector = loaded.dissectors.get(context.verdict.layout or "", loaded.dissector)(context, self)
         self.quiet = False
         """Whether the next bytes of either side begin a frame, and nothing is buffered."""
         self.prepare()

@@ -144,6 +144,8 @@ class LoadedProtocol(msgspec.Struct, frozen=True):
     """How a user can see more of such a conversation, for the closing line."""
     login: re.Pattern[bytes] | None = None
     """Matches a login in the bytes of a client."""
+    dissectors: Mapping[str, type[Dissector]] = {}
+    """Those of layouts with a dissector of their own."""
     forced: tuple[str, ...] = ()
     """Layout names for `-d tcp.port==N,protocol:LAYOUT`."""
     compare_rules: CompareRules | None = None

@@ -26,6 +26,8 @@ FAILING: dict[str, dict[str, str]] = {
         "py090d3b-errors.pcap": "error iggy.not-found",
         "py090d5-admin.pcap": "warning iggy.bad-credentials",
         "py090d5-errors.pcap": "error iggy.not-found",
+        "replica-damaged.pcap": "error iggy.replica-checksum",
+        "replica-refused.pcap": "error iggy.replica-refused",
         "seed-all.pcap": "warning iggy.no-partition",
         "seed-failures.pcap": "error iggy.not-found",
         "seed-lossy.pcap": "warning tcp.lost-by-capture",

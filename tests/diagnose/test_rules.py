@@ -13,7 +13,7 @@ from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import ERROR, NOTE, WARNING, Rule
 from tests.support import rules
 
-FILES = {"rabbitmq-stream": "rabbitmq", "iggy": "iggy", "seastar-rpc": "seastar", "mewbase": "mewbase"}
+FILES = {"rabbitmq-stream": "rabbitmq", "iggy": "iggy", "iggy:replica": "iggy_replica", "seastar-rpc": "seastar", "mewbase": "mewbase"}
 TESTS = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
 SHARED = "rules"
 """The file with the functions that make a rule of a pattern for notes."""

@@ -17,7 +17,8 @@ from tests.support.pages import ROOT
 
 PAGE = ROOT / "dissect" / "diagnose" / "README.md"
 BEGIN = "<!-- rules -->\n"
-TITLES = {"rabbitmq-stream": "RabbitMQ Streams", "iggy": "Apache Iggy", "seastar-rpc": "Seastar RPC", "mewbase": "mewbase"}
+TITLES = {"rabbitmq-stream": "RabbitMQ Streams", "iggy": "Apache Iggy", "iggy:replica": "Apache Iggy between replicas"}
+TITLES.update({"seastar-rpc": "Seastar RPC", "mewbase": "mewbase"})
 HEAD = "| rule | severity | cause, in an example | advice | capture |\n| --- | --- | --- | --- | --- |\n"
 EVERY = """In a finding, a name without a dot has the protocol before it: `iggy.refused`.
 
@@ -96,10 +97,10 @@ def tables() -> Iterator[str]:
     every = [("refused", WARNING, REFUSED_ADVICE), *((one.name, one.severity, one.advice) for one in (*FIRST, *COMMON, *ACROSS))]
     families = [("All protocols", "", EVERY, every)]
     for family in FAMILIES:
-        name = family.protocols[0]
+        name, _, layout = family.protocols[0].partition(":")
         rules = [(one.name, one.severity, one.advice) for one in family.rules]
         rules += [(other, None if seen.get(f"{name}.{other}") else ERROR, advice) for other, advice in family.others]
-        families.append((TITLES[name], f"{name}.", DRAFT if len(family.protocols) > 1 else "", rules))
+        families.append((TITLES[f"{name}:{layout}" if layout else name], f"{name}.", DRAFT if len(family.protocols) > 1 else "", rules))
     for title, prefix, more, rules in families:
         lines: dict[str, str] = {}
         for name, severity, advice in rules:

@@ -161,3 +161,8 @@ def _batches(data: bytes, at: int, end: int, expected: int) -> list[str]:
     if total != expected:
         notes.append(f"count is {expected}, the batches hold {total} messages")
     return [*notes, *_several(wrong)]
+
+
+def replicated_batch(data: bytes, body: int, end: int) -> list[str]:
+    """Check the batch that a Prepare of send_messages carries."""
+    return _batches(data, body, end, _U32(data, body + 48)[0])

@@ -17,7 +17,7 @@ from ..dissector import Dissector
 from ..parser import Parser, bytes_of
 from ..protocol import Context, LoadedProtocol
 from ..records import DecodedTuple, Frame, FrameGap
-from . import PORTS, frames
+from . import PORTS, frames, replica_layouts
 from .bodies import ADDED, PARTS
 from .candidates import Candidates, PendingRequest, Placement
 from .commands import COMMANDS
@@ -27,9 +27,10 @@ from .frame_redaction import LOGIN
 from .frames import HEADER
 from .framing import IggyFraming
 from .heuristic import heuristic
-from .info import TEXT, info, relate, traffic
+from .info import TEXT, info, relate, traffic, verb
 from .layout_versions import LAYOUTS
 from .meaning import FrameDecoder
+from .replica import ReplicaDissector
 from .request_queue import LOST, UNSURE, RequestQueue, sent
 from .scrub_rules import SCRUB_RULES
 
@@ -256,7 +257,7 @@ class IggyDissector(Dissector):
 
 @cache
 def _tables() -> tuple[Any, ...]:
-    return (*frames.documented(), *PARTS)
+    return (*frames.documented(), *replica_layouts.documented(), *PARTS)
 
 
 PROTOCOL = LoadedProtocol(
@@ -269,11 +270,13 @@ PROTOCOL = LoadedProtocol(
     code=("status", "reason"),
     relate=relate,
     login=LOGIN,
-    forced=LAYOUTS,
+    dissectors={replica_layouts.LAYOUT: ReplicaDissector},
+    forced=(*LAYOUTS, replica_layouts.LAYOUT),
     compare_rules=COMPARE_RULES,
     scrub_rules=SCRUB_RULES,
-    names=tuple(command.name for command in COMMANDS),
+    names=(*(command.name for command in COMMANDS), *replica_layouts.SENT.values()),
     traffic=traffic,
     entries=IggyEntries,
+    verb=verb,
     alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
 )

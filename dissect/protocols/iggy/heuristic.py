@@ -12,7 +12,7 @@ from ...model import Verdict
 from ..protocol import DetectionView, SideView
 from ..records import Damage
 from ..work_budget import STEP, WorkBudget
-from . import frames
+from . import frames, replica_framing
 from .candidates import fits as fits_so_far
 from .commands import BY_CODE
 from .frames import EVICTION, REPLY, REQUEST, U32, U32_U32
@@ -77,6 +77,9 @@ _NO_REQUESTS = _Requests(0, 0, (), CLASSIC)
 
 def heuristic(view: DetectionView) -> Verdict | None:
     """The verdict on a conversation, or None where nothing speaks for Apache Iggy."""
+    replicas = replica_framing.verdict(view)
+    if replicas is not None:
+        return replicas
     if view.from_start and _cannot_begin(view.sides[0]):
         return None
     best: Verdict | None = None

@@ -10,6 +10,7 @@ from ...model import ConversationRow, Message
 from ..protocol import Traffic
 from .bodies import YEAR_2020, YEAR_2100
 from .layout_versions import RELEASES
+from .replica_layouts import NAMES
 
 TEXT = """\
 No frame states its layout. streamdump keeps the layouts in which every frame of a conversation decodes with nothing left over;
@@ -106,6 +107,8 @@ SHOWN = 6
 def info(message: Message) -> str:
     """The key fields of a message."""
     fields = message.fields
+    if message.name in _REPLICA_NAMES:
+        return _between_replicas(message)
     if message.kind == "response":
         if message.name == "eviction":
             return _evicted(fields)
@@ -129,6 +132,70 @@ def info(message: Message) -> str:
     if len(parts) > SHOWN:
         parts[SHOWN:] = ["..."]
     return "  ".join(parts)
+
+
+_REPLICA_NAMES = frozenset(NAMES.values())
+
+_NUMBERS = ("op", "commit", "from_op", "to_op", "commit_op", "commit_max", "log_view", "artifact", "offset", "chunk_length")
+"""Fields of replicas shown first, in this order."""
+
+_ASIDE = frozenset(
+    (
+        *_NUMBERS,
+        "parent",
+        "prepare_checksum",
+        "group",
+        "nonce",
+        "commit_checksum",
+        "timestamp_monotonic",
+        "checkpoint_op",
+        "reserved_middle",
+        "nack_bitset",
+        "present_bitset",
+        "replica_incarnation",
+        "hello_nonce",
+        "challenge_nonce",
+        "mac",
+        "magic",
+        "entry_length",
+        "artifacts_count",
+        "manifest_checksum",
+        "batches",
+        "unavailable_transient",
+        "data",
+    )
+)
+
+
+def _between_replicas(message: Message) -> str:
+    """The operation, the numbers and the group of a frame between replicas, and what its body names."""
+    fields = message.fields
+    label = fields.get("operation_label") or f"operation {fields.get('operation')}"
+    parts = [str(label)] if "operation" in fields else []
+    if message.name.endswith(("View", "ViewChange")):
+        parts.append(f"view {fields.get('view')}")
+    if message.name.startswith("Replica"):
+        parts.append(f"replica {fields.get('replica')}")
+    if message.name.startswith("Forward"):
+        parts.append(f"client {_plain(fields.get('client'))}")
+    if "status" in fields:
+        parts.append(_named(fields, "status"))
+    if fields.get("outcome"):
+        parts.append(_named(fields, "outcome"))
+    if "available" in fields:
+        again = ", for now" if fields.get("unavailable_transient") else ""
+        parts.append("available" if fields["available"] else f"not available{again}")
+    parts += [f"{name.replace('_', ' ')} {fields[name]}" for name in _NUMBERS if name in fields]
+    if "group" in fields:
+        parts.append(_labelled(fields, "group"))
+    if "batches" in fields:
+        parts.append(_count(len(_messages(fields)), "messages"))
+    inner = fields.get("create_topic") or fields.get("create_partitions") or {}
+    shown = {name: value for name, value in (*fields.items(), *inner.items()) if isinstance(value, list | dict | str | int)}
+    names = [name for name in shown if name not in _HEADERS and name not in _ASIDE and not name.endswith("_label") and name != "outcome"]
+    names.sort(key=lambda name: name not in _FIRST)
+    more = [part for name in names if name != "available" and (part := _told(name, shown[name], message))]
+    return "  ".join([*parts, *(more if len(more) <= SHOWN else [*more[:SHOWN], "..."])])
 
 
 def _evicted(fields: dict[str, Any]) -> str:
@@ -430,6 +497,11 @@ def traffic(message: Message) -> Traffic | None:
     if message.name != "poll_messages" or message.kind != "response" or "partition_id" not in fields:
         return None
     return Traffic(0, len(_messages(fields)), fields["partition_id"], _offsets(fields)[1], fields.get("current_offset"))
+
+
+def verb(message: Message) -> str | None:
+    """The operation that a Prepare asks for."""
+    return message.fields.get("operation_label") if message.name == "Prepare" else None
 
 
 def topic_of(name: str, fields: dict[str, Any]) -> str | None:

@@ -1,0 +1,279 @@
+"""Apache Iggy between two replicas of a cluster: frames with headers of 256 bytes in both directions, on one connection for all groups.
+
+Nothing pairs by order. What a frame answers is named by its group and op, or by a nonce; a Prepare may be answered on another connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from struct import Struct
+from typing import Any, ClassVar
+
+from xxhash import xxh3_64_intdigest
+
+from ...layout import Layout, Style, fast_walk, read
+from ...layout.walker import Walked
+from ...model import Fault
+from ..dissector import Dissector
+from ..parser import Parser
+from ..protocol import Context
+from ..records import NONE, OPTIONAL_RESPONSE, PARTIAL_RESPONSE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
+from . import replica_layouts as r
+from .checksums import replicated_batch
+from .info import topic_of
+from .replica_framing import LEAST, find, frame_size, is_sealed, seal
+
+OPEN = 4_096
+"""Limit of requests that are remembered to tell repeats and answers."""
+
+UNREADABLE_BODY = "the body cannot be read as {} of server 0.9.0-edge.5"
+
+_U32 = Struct("<I").unpack_from
+_U64 = Struct("<Q").unpack_from
+_U64_U64 = Struct("<QQ").unpack_from
+
+
+class ReplicaDissector(Dissector):
+    """One conversation of two replicas; the one that dialled is the client."""
+
+    protocol: ClassVar[str] = "iggy"
+    header_size: ClassVar[int] = LEAST
+    reuse = "never"
+    DERIVED = ("style",)
+
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context, parser)
+        self.open: dict[Hashable, Any] = {}
+        """Requests without an answer so far, by what names them."""
+        self.facts["layout"] = r.LAYOUT
+        self.prepare()
+
+    def prepare(self) -> None:
+        self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
+
+    def frame_length(self, side: int, data: bytes, at: int) -> int:
+        return frame_size(data, at) if len(data) - at >= LEAST else 0
+
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        return find(data, at, end, final, self.parser.buffers[side].work_budget)
+
+    def decode(self, frame: Frame) -> DecodedTuple:
+        data, start, end = frame.data, frame.start, frame.end
+        command = data[start + 60]
+        sealed = is_sealed(data, start) if end - start >= r.HEADER else None
+        layout, walked = self._read(frame, command, sealed)
+        fields, notes, fault = walked.fields, [*walked.notes], walked.fault
+        if command not in r.TABLES:
+            notes.append(f"command {command} is not known")
+        elif command in r.CARRIERS and fields.get("operation", 0) not in r.PREPARED:
+            notes.append(f"operation {fields['operation']} is not known")
+        if end - start < r.HEADER or command not in r.TABLES:
+            return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, walked.spans or None, None
+        self._check(frame, command, sealed, notes)
+        # A hello without a nonce is the complete handshake
+        authenticates = any(data[start + r.COMMON : start + r.COMMON + 32])
+        self._learn(frame.side, data[start + 61], command, fields, sealed, authenticates)
+        if sealed is False:
+            # It is dropped, and so answers nothing
+            return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, walked.spans or None, None
+        kind, ident, outcome, role, key = self._pair(frame.side, command, fields, layout.kind, notes, frame)
+        stream = _stream(fields) if command in (*r.CARRIERS, r.REQUEST, r.PREPARE_OK) else None
+        return layout.name, kind, ident, fields, outcome, notes, fault, role, key, walked.spans or None, stream
+
+    # What it holds
+
+    def _read(self, frame: Frame, command: int, sealed: bool | None) -> tuple[Layout, Walked]:
+        """Return the table of a frame, and what it reads; a body that does not fit its table is hidden, as it may hold a secret."""
+        data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
+        operation = code = 0
+        if end - start >= r.HEADER and (command in r.CARRIERS or command == r.REQUEST):
+            operation = data[start + (176 if command == r.REQUEST else 208)]
+            code = _U32(data, start + 196)[0] if command == r.REQUEST else 0
+        elif end - start < r.HEADER:
+            # The operation is missing
+            return (layout := r.layout_of(command, 0, 0, True)), self._walk(layout, frame)
+        layout = r.layout_of(command, operation, code)
+        if damage is None and not self.options.detail:
+            fields, notes, fault = read(layout, data, start, end, self.style)
+            walked = Walked(fields, [], notes, fault)
+        else:
+            walked = self._walk(layout, frame)
+        fault = walked.fault
+        fits = fault is None and "trailing" not in walked.fields
+        if fits or (damage is not None and fault is not None and fault.reason == damage.reason and "trailing" not in walked.fields):
+            return layout, walked
+        if command not in r.SIZED or (fault is not None and fault.offset < r.HEADER):
+            return layout, walked
+        hidden = r.layout_of(command, operation, code, True)
+        walked = self._walk(hidden, frame)
+        label = r.LABELS.get(operation, f"operation {operation}") if command in r.CARRIERS else layout.name
+        reason = UNREADABLE_BODY.format(label)
+        if sealed and damage is None:
+            # Nothing has damaged it: it is of another build
+            walked.notes.append(reason)
+        elif damage is None:
+            walked = walked._replace(fault=Fault("body", r.HEADER, reason))
+        return hidden, walked
+
+    def _walk(self, layout: Layout, frame: Frame) -> Walked:
+        return fast_walk(layout, frame.data, frame.start, frame.end, self.style, frame.damage and frame.damage.reason)
+
+    def _check(self, frame: Frame, command: int, sealed: bool | None, notes: list[str]) -> None:
+        """Note checksums that are wrong."""
+        data, start, end = frame.data, frame.start, frame.end
+        low, high = _U64_U64(data, start)
+        if sealed is False:
+            notes.append(f"checksum is {low | high << 64}, XXH3-64 of the header computed {seal(data, start)}: replicas drop such a frame")
+        elif sealed is None and command not in r.UNSEALED and command not in r.CARRIERS:
+            if "unsealed" not in self.facts:
+                notes.append("the frame is not sealed: its checksum is 0; conversations counts those that follow")
+            self.facts["unsealed"] = self.facts.get("unsealed", 0) + 1
+        if frame.damage is not None:
+            return
+        low, high = _U64_U64(data, start + 16)
+        body = start + r.HEADER
+        if low or high:
+            computed = xxh3_64_intdigest(data[body:end])
+            if (low, high) != (computed, 0):
+                notes.append(f"checksum_body is {low | high << 64}, XXH3-64 of the body computed {computed}")
+        if command in r.CARRIERS and data[start + 208] == r.SEND and end - body >= r.HEADER:
+            notes += replicated_batch(data, body, end)
+        elif command == r.TRANSFER_TARGET and end - body > 8:
+            (stated,), computed = _U64(data, end - 8), xxh3_64_intdigest(data[body : end - 8])
+            if stated != computed:
+                notes.append(f"manifest_checksum is {stated}, XXH3-64 of the manifest computed {computed}")
+
+    def _learn(self, side: int, replica: int, command: int, fields: dict[str, Any], sealed: bool | None, authenticates: bool) -> None:
+        """Update what the row of the conversation says: who is who, the view, and how the handshake went."""
+        facts = self.facts
+        if sealed is False:
+            facts["wrong_seals"] = facts.get("wrong_seals", 0) + 1
+            return
+        if sealed:
+            facts["verified_seals"] = facts.get("verified_seals", 0) + 1
+        view = fields["view"]
+        if command in r.CARRIERS:
+            if view >= facts.get("view", 0):
+                facts["view"], facts["primary"] = view, f"replica {replica}"
+            return
+        if command == r.REQUEST:
+            return
+        if self.client is not None:
+            facts.setdefault("dialler" if side == self.client else "acceptor", f"replica {replica}")
+        if command == r.HELLO:
+            facts["handshake"] = "hello, asks for authentication" if authenticates else "hello without authentication"
+        elif command == r.CHALLENGE:
+            facts["handshake"] = f"refused: {fields['status_label'] or fields['status']}" if fields["status"] else "challenged"
+        elif command == r.FINISH:
+            facts["handshake"] = "authenticated by both, as far as the frames tell"
+        elif command == r.COMMIT and view >= facts.get("view", 0):
+            facts["view"], facts["primary"] = view, f"replica {replica}"
+
+    # What it answers
+
+    def _pair(
+        self, side: int, command: int, fields: dict[str, Any], kind: Any, notes: list[str], frame: Frame
+    ) -> tuple[Any, int | str | None, str | None, Role, Hashable]:
+        """Return kind, id, outcome, role and key of a frame."""
+        other = 1 - side
+        match command:
+            case r.PREPARE:
+                key = ("prepare", side, fields["group"], fields["op"])
+                # Another view asks everybody anew
+                identity = fields["view"], int(fields["checksum"])
+                return kind, fields["op"], None, *self._ask(key, identity, notes, OPTIONAL_RESPONSE)
+            case r.PREPARE_OK:
+                key = ("prepare", other, fields["group"], fields["op"])
+                stated = self.open.get(key, (0, 0))[1]
+                if stated and int(fields["prepare_checksum"]) != stated:
+                    notes.append(f"prepare_checksum is {fields['prepare_checksum']}, the Prepare here with this op has {stated}")
+                    return kind, fields["op"], None, NONE, None
+                return kind, fields["op"], *self._answer(key, False)
+            case r.START_VIEW_CHANGE:
+                key = ("change", other, fields["group"], fields["view"])
+                if key in self.open:
+                    return "response", fields["view"], *self._answer(key, False)
+                key = ("change", side, fields["group"], fields["view"])
+                return kind, fields["view"], None, *self._ask(key, None, notes, OPTIONAL_RESPONSE)
+            case r.DO_VIEW_CHANGE:
+                key = ("view", side, fields["group"], fields["view"])
+                return kind, fields["view"], None, *self._ask(key, None, notes, OPTIONAL_RESPONSE)
+            case r.START_VIEW:
+                key = ("view", other, fields["group"], fields["view"])
+                if fields["replica_incarnation"] != "0":
+                    key = ("start", other, fields["group"], fields["replica_incarnation"])
+                if key in self.open:
+                    return "response", fields["view"], *self._answer(key, False)
+                return "one_way", fields["view"], None, NONE, None
+            case r.REQUEST_START_VIEW:
+                key = ("start", side, fields["group"], fields["replica_incarnation"])
+                return kind, fields["view"], None, *self._ask(key, None, notes, OPTIONAL_RESPONSE)
+            case r.HELLO:
+                if not any(frame.data[frame.start + r.COMMON : frame.start + r.COMMON + 32]):
+                    return "one_way", None, None, NONE, None
+                return kind, None, None, *self._ask(("hello", side), None, notes)
+            case r.CHALLENGE:
+                return kind, None, *self._answer(("hello", other), fields["status"] != 0)
+            case r.REPAIR_PREPARE:
+                asked = self.open.get(("range", other, fields["group"]))
+                if asked is None or not asked[1] <= fields["op"] <= asked[2]:
+                    return kind, fields["op"], None, NONE, None
+                return kind, fields["op"], "answered", PARTIAL_RESPONSE, ("repair", other, asked[0])
+        return self._by_nonce(side, command, fields, kind, notes)
+
+    def _by_nonce(
+        self, side: int, command: int, fields: dict[str, Any], kind: Any, notes: list[str]
+    ) -> tuple[Any, int | str | None, str | None, Role, Hashable]:
+        other, nonce = 1 - side, fields.get("nonce")
+        key: Hashable
+        match command:
+            case r.REQUEST_PREPARES:
+                role, key = self._ask(("repair", side, nonce), None, notes)
+                if role is REQUEST:
+                    self._keep(("range", side, fields["group"]), (nonce, fields["from_op"], fields["to_op"]))
+                return kind, nonce, None, role, key
+            case r.REPAIR_DONE | r.RANGE_EVICTED:
+                self.open.pop(("range", other, fields["group"]), None)
+                return kind, nonce, *self._answer(("repair", other, nonce), command == r.RANGE_EVICTED)
+            case r.REQUEST_TRANSFER:
+                return kind, nonce, None, *self._ask(("transfer", side, nonce), None, notes)
+            case r.TRANSFER_TARGET:
+                return kind, nonce, *self._answer(("transfer", other, nonce), not fields["available"])
+            case r.REQUEST_CHUNK:
+                return kind, nonce, None, *self._ask(("chunk", side, nonce, fields["artifact"], fields["offset"]), None, notes)
+            case r.CHUNK:
+                return kind, nonce, *self._answer(("chunk", other, nonce, fields["artifact"], fields["offset"]), False)
+            case r.FORWARD_REGISTER | r.FORWARD_LOGOUT:
+                return kind, nonce, None, *self._ask((command, side, nonce, fields["client"]), None, notes)
+            case r.REGISTER_RESULT | r.LOGOUT_RESULT:
+                return kind, nonce, *self._answer((command - 1, other, nonce, fields["client"]), fields["outcome"] != 0)
+        return kind, None, None, NONE, None
+
+    def _ask(self, key: Hashable, identity: Any, notes: list[str], role: Role = REQUEST) -> tuple[Role, Hashable]:
+        """Return role and key of a request; one that is open and sent again is still one request."""
+        if key in self.open and self.open[key] == identity:
+            notes.append("sent again: its answer is not here yet")
+            return NONE, None
+        self._keep(key, identity)
+        return role, key
+
+    def _keep(self, key: Hashable, value: Any) -> None:
+        self.open.pop(key, None)
+        self.open[key] = value
+        if len(self.open) > OPEN:
+            del self.open[next(iter(self.open))]
+
+    def _answer(self, key: Hashable, refused: bool) -> tuple[str, Role, Hashable]:
+        """Return outcome, role and key of an answer."""
+        self.open.pop(key, None)
+        return "refused" if refused else "answered", RESPONSE, key
+
+
+def _stream(fields: dict[str, Any]) -> str | None:
+    """The stream and topic that a frame is about: those that its command names, or of its group."""
+    label = str(fields.get("operation_label")).removesuffix("_resolved")
+    found = topic_of(label, fields.get("create_topic") or fields.get("create_partitions") or fields)
+    group = fields.get("group")
+    if found is None and isinstance(group, int) and group != r.METADATA:
+        found = f"{group >> 32}/{group >> 20 & 4095}"
+    return found
