@@ -58,8 +58,8 @@ BEFORE_TUNE = 8_192
 SUBSCRIPTIONS = PUBLISHERS = 256
 """Ids have one byte; those of the draft are kept to as many."""
 
-CREDITS = 64
-"""Credits remembered until the server may have refused them."""
+CREDIT, CREDITS = 0x0009, 64
+"""The command, and how many of it are remembered, as the server may refuse them."""
 
 CREDIT_LIMIT = {CHUNKS: "stream.max_credit_chunks", BYTES: "stream.max_credit_bytes"}
 """The settings of servers that limit one grant of credit."""
@@ -223,13 +223,15 @@ class RabbitmqSubscription(msgspec.Struct):
     """The offset from which it asked."""
     wanted: tuple[str, ...] = ()
     """The values of its filters."""
+    accepted: bool = False
+    """The server has answered its Subscribe: what it delivers before that is of another one with its id."""
     delivered: int = 0
     used: int = 0
     """Credit that was used for that."""
     following: int | None = None
     """The offset after the last chunk."""
     taken: RabbitmqCredit | None = None
-    """The Credit that took most away."""
+    """The Credit that took most away, and left none."""
     empty: Message | None = None
     """The Deliver, without its fields, that used the last credit, or the Subscribe that granted none."""
     waits: bool = True
@@ -298,6 +300,8 @@ class RabbitmqState(msgspec.Struct):
     subscriptions: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
     replacing: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
     """Those that were asked for with the id of another one, and have no answer yet."""
+    activity: dict[int, bool] = msgspec.field(default_factory=dict)
+    """By subscription whether it is the active consumer, as the server said last."""
     credits: dict[int, RabbitmqCredit] = msgspec.field(default_factory=dict)
     """By number the last Credits."""
     publishers: dict[int, RabbitmqPublisher] = msgspec.field(default_factory=dict)
@@ -510,6 +514,8 @@ def _too_old(state: RabbitmqState, key: Any, version: Any) -> str | None:
 
 def _upgrade(state: RabbitmqState, message: Message) -> str | None:
     """Return what to do where the server is too old for a command of the client."""
+    if message.name in ("Subscribe", "Credit") and _unit_of(message.fields) == BYTES:
+        return "Configure the client to grant credit in chunks: this server does not know credit in bytes."
     since = _too_old(state, message.fields.get("key"), message.fields.get("version"))
     return None if since is None else f"Use RabbitMQ {since} or newer, or an older release of the client."
 
@@ -731,7 +737,7 @@ def _credit_refused(context: ConversationContext, message: Message) -> FindingDr
         case "lower limit":
             unit = sent.unit if sent is not None else CHUNKS
             return FindingDraft(
-                f"{what} (precondition failed): probably its limit for one Credit is lower than that",
+                f"{what} (precondition failed): the unit is right, so its limit for one Credit is probably lower than that",
                 *evidence,
                 None,
                 _limit_advice(unit),
@@ -760,9 +766,11 @@ def _why_refused(context: ConversationContext, one: RabbitmqSubscription | None,
     ):
         return "limit"
     if one is None:
-        return "unknown"
+        one_version = context.state.versions.get(CREDIT, (1, 2))[1] == 1
+        normal = one_version or context.state.activity.get(message.fields.get("subscription_id", -1)) is False
+        return "inactive" if normal else "unknown"
     if one.group is None:
-        return "lower limit" if message.outcome == "refused" and sent is not None else "unknown"
+        return "lower limit" if message.outcome == "refused" and sent is not None and sent.credit > 0 else "unknown"
     return "unknown" if sent is not None and sent.active and one.is_active else "inactive"
 
 
@@ -1312,17 +1320,16 @@ def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
 
 
 def _not_subscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    request = context.request_of(message)
-    ident = -1 if request is None else request.fields.get("subscription_id", -1)
     for held in (state.subscriptions, state.replacing):
-        one = held.get(ident)
-        if one is not None and request is not None and one.number == request.number:
-            if message.outcome == "refused":
-                del held[ident]
-            elif held is state.replacing:
-                # The server had ended the other one
-                state.subscriptions[ident] = held.pop(ident)
-            return
+        for ident, one in held.items():
+            if one.number == message.request:
+                one.accepted = message.outcome == "answered"
+                if not one.accepted:
+                    del held[ident]
+                elif held is state.replacing:
+                    # The server had ended the other one
+                    state.subscriptions[ident] = held.pop(ident)
+                return
 
 
 def _asked_again(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1349,9 +1356,12 @@ def _unsubscribed(context: ConversationContext, state: RabbitmqState, message: M
 
 
 def _stands_down(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = state.subscriptions.get(fields.get("subscription_id", -1))
+    ident, active = fields.get("subscription_id"), fields.get("active") == 1
+    one = state.subscriptions.get(-1 if ident is None else ident)
     if one is not None:
-        one.is_active = one.is_active and fields.get("active") == 1
+        one.is_active = one.is_active and active
+    if ident is not None:
+        state.activity[ident] = active
 
 
 def _granted(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1369,8 +1379,6 @@ def _granted(context: ConversationContext, state: RabbitmqState, message: Messag
         return
     one.credit += more
     one.asked += more
-    if more < (0 if one.taken is None else one.taken.credit):
-        one.taken = state.credits[message.number]
     if one.credit > 0 and one.empty is not None:
         passed = message.time_ns - one.empty.time_ns
         if passed >= STALL_NS and one.delivered:
@@ -1378,6 +1386,10 @@ def _granted(context: ConversationContext, state: RabbitmqState, message: Messag
         one.empty = None
     elif one.credit <= 0 and more < 0 and one.empty is None:
         one.empty, one.waits = message, True
+    if one.credit > 0:
+        one.taken = None
+    elif more < (0 if one.taken is None else one.taken.credit):
+        one.taken = state.credits[message.number]
 
 
 def _not_granted(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1394,7 +1406,7 @@ def _not_granted(context: ConversationContext, state: RabbitmqState, message: Me
 
 def _delivered(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     one = state.subscriptions.get(fields.get("subscription_id", -1))
-    if one is None:
+    if one is None or not (one.accepted or context.lossy):
         return
     if context.lossy:
         # Among missing messages there may be credit

@@ -225,7 +225,7 @@ class Normaliser:
         if number is None:
             number, outcome = self._answered.get(record.number, (None, outcome))
         tables = compare_rules.flows.get(record.name)
-        table = tables and next((one for one in tables if one.kind == record.kind), None)
+        table = tables and next((one for one in tables if one.kind == record.kind and (one.of is None or one.of(record.fields))), None)
         if table and outcome != "refused" and record.fault is None:
             if record.kind == "request":
                 asked[record.number] = record

@@ -26,6 +26,8 @@ class TotalRule(NamedTuple):
     """The fields with these contents; the first gives the items their name."""
     form: Literal["list", "set"] = "list"
     """Whether the order of the items counts. Of other fields the set of values is compared."""
+    of: Callable[[Fields], bool] | None = None
+    """Whether the rule is for a message with these fields; None: for all of this kind. The first that fits counts."""
 
 
 class CompareRules(NamedTuple):

@@ -64,6 +64,10 @@ FAILING: dict[str, dict[str, str]] = {
     "rabbitmq-stream": {
         "abrupt_end_405.pcap": "warning rabbitmq-stream.frame-cut-off",
         "access_refused_436.pcap": "error rabbitmq-stream.refused",
+        "byte_credit_hostile_made.pcap": "warning rabbitmq-stream.refused",
+        "byte_credit_refused_made.pcap": "warning rabbitmq-stream.credit-refused",
+        "byte_credit_starved_made.pcap": "warning rabbitmq-stream.out-of-credit",
+        "byte_credit_unknown_made.pcap": "error rabbitmq-stream.closed-with-code",
         "amqp091_answers_310.pcap": "error tcp.other-protocol",
         "amqp091_on_port_310.pcap": "error tcp.other-protocol",
         "amqp10_on_port_310.pcap": "error tcp.other-protocol",

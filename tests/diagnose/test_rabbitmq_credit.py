@@ -93,6 +93,24 @@ class Consumer(Connection):
         self.ask(frame(0x801A, 1, struct.pack(">IHH", number, 1, 1 if active else 0)))
         return self
 
+    def deleted(self, stream: str = "orders") -> Consumer:
+        """The server ends what uses a stream."""
+        self.tell(frame(0x0010, 1, struct.pack(">H", 6) + text(stream)))
+        return self
+
+    def states(self, most: int) -> Consumer:
+        """The server states Credit up to a version."""
+        self.ident += 1
+        self.ask(frame(0x001B, 1, struct.pack(">IiHHH", self.ident, 1, 8, 1, 2)))
+        self.tell(frame(0x801B, 1, struct.pack(">IHiHHH", self.ident, 1, 1, 9, 1, most)))
+        return self
+
+    def many(self, count: int) -> Consumer:
+        """So many Credits in chunks, all refused."""
+        self.ask(frame(0x0009, CHUNKS, struct.pack(">Bh", 0, 1)) * count)
+        self.tell(frame(0x8009, 1, struct.pack(">HB", PRECONDITION, 0)) * count)
+        return self
+
     def pause(self, ns: int) -> Consumer:
         self.wait(ns).client(rabbit.HEARTBEAT)
         return self
@@ -117,6 +135,11 @@ LATER = STARVED.replace("5 s", "5.002 s")
 REFUSES = "RabbitMQ 4.0.5 refuses a Credit of "
 WHOSE = ' for subscription 0 ("orders")'
 TOO_MUCH = ": that is more than the 67,108,864 bytes that servers allow by default"
+LOWER = " (precondition failed): the unit is right, so its limit for one Credit is probably lower than that"
+THREE = (
+    " (precondition failed): the consumer is not active, the Credit is not in the unit of the subscription, or it is more than the server "
+    "allows"
+)
 OTHER_UNIT = ": the credit of this subscription is in "
 
 STORIES: dict[str, tuple[Connection, str, list[tuple[str, str]]]] = {
@@ -199,7 +222,12 @@ STORIES: dict[str, tuple[Connection, str, list[tuple[str, str]]]] = {
     "as many bytes as are allowed": (
         Consumer().subscribe(BYTES, 500).credit(BYTES, 64 * MEBIBYTE).refuse(),
         "credit-refused",
-        [("warning", f"{REFUSES}67,108,864 bytes{WHOSE} (precondition failed): probably its limit for one Credit is lower than that")],
+        [
+            (
+                "warning",
+                f"{REFUSES}67,108,864 bytes{WHOSE}{LOWER}",
+            )
+        ],
     ),
     "too many chunks": (
         Consumer().subscribe(CHUNKS, 5).credit(CHUNKS, 201).refuse(),
@@ -249,8 +277,7 @@ STORIES: dict[str, tuple[Connection, str, list[tuple[str, str]]]] = {
         [
             (
                 "note",
-                f"{REFUSES}1 chunk for subscription 7 (precondition failed): the consumer is not active, the Credit is not in the unit of "
-                "the subscription, or it is more than the server allows",
+                f"{REFUSES}1 chunk for subscription 7{THREE}",
             )
         ],
     ),
@@ -295,6 +322,80 @@ STORIES: dict[str, tuple[Connection, str, list[tuple[str, str]]]] = {
         Consumer().subscribe(CHUNKS, 9).unsubscribe(answered=False).subscribe(BYTES, 50, code=None).credit(BYTES, 60),
         "credit-refused",
         [],
+    ),
+    "of two subscriptions the one without credit": (
+        Consumer()
+        .subscribe(CHUNKS, 9, 1, "bills")
+        .subscribe(BYTES, 50)
+        .deliver(100, 1)
+        .deliver(100)
+        .credit(BYTES, 900, 1)
+        .refuse(1)
+        .pause(5 * SECOND),
+        "out-of-credit",
+        [("warning", LATER + "50 bytes were granted and 100 delivered")],
+    ),
+    "chunks that were on their way when the id was used again": (
+        Consumer()
+        .subscribe(CHUNKS, 9)
+        .unsubscribe(answered=False)
+        .subscribe(BYTES, 150, code=None)
+        .deliver(100)
+        .deliver(100)
+        .answer()
+        .deliver(100)
+        .pause(5 * SECOND),
+        "out-of-credit",
+        [],
+    ),
+    "credit taken away, given back and used": (
+        Consumer().subscribe(CHUNKS, 1).credit(CHUNKS, -3).credit(CHUNKS, 3).deliver(100).pause(5 * SECOND),
+        "out-of-credit",
+        [("warning", STARVED + "1 chunk was granted and 1 delivered")],
+    ),
+    "a stream that is deleted, and the id used again": (
+        Consumer().subscribe(CHUNKS, 9).deleted().subscribe(BYTES, 150).credit(BYTES, 50).deliver(100).pause(5 * SECOND),
+        "credit-refused",
+        [],
+    ),
+    "refused, and asked for again in the other unit": (
+        Consumer().subscribe(BYTES, 100, code=6).subscribe(CHUNKS, 2).credit(CHUNKS, 1).deliver(100).deliver(100).pause(5 * SECOND),
+        "out-of-credit",
+        [],
+    ),
+    "a subscription that was not captured, and is not active": (
+        Consumer().activate(0, 7).credit(BYTES, 1, 7).refuse(7),
+        "credit-refused",
+        [],
+    ),
+    "a subscription that was not captured, of a server without credit in bytes": (
+        Consumer().states(1).credit(CHUNKS, 1, 7).refuse(7),
+        "credit-refused",
+        [],
+    ),
+    "a subscription that was not captured, of a server with credit in bytes": (
+        Consumer().states(2).credit(CHUNKS, 1, 7).refuse(7),
+        "credit-refused",
+        [("note", f"{REFUSES}1 chunk for subscription 7{THREE}")],
+    ),
+    "many refused at once": (
+        Consumer().subscribe(BYTES, 500).many(300),
+        "credit-refused",
+        [
+            ("warning", f"{REFUSES}1 chunk{WHOSE}{OTHER_UNIT}bytes"),
+            ("note", f"RabbitMQ 4.0.5 refuses a Credit{WHOSE}{THREE}"),
+        ],
+    ),
+    "a slow consumer": (
+        Consumer().subscribe(BYTES, 100).deliver(100).pause(3 * SECOND).credit(BYTES, 100).deliver(100).credit(BYTES, 100),
+        "out-of-credit",
+        [
+            (
+                "warning",
+                'subscription 0 ("orders") was without credit for 3.001 s; the server delivers within 1 ms of each Credit, so the consumer '
+                "is slow",
+            )
+        ],
     ),
     "two subscriptions, each with its unit": (
         Consumer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compare_rules import CompareRules, Fields, TotalRule
+from .layouts import BYTES, UNITS
 
 
 def _publisher(fields: Fields, asked: Fields) -> str:
@@ -14,6 +15,14 @@ def _publisher(fields: Fields, asked: Fields) -> str:
 
 def _subscription(fields: Fields, asked: Fields) -> str:
     return f"subscription {fields.get('subscription_id')}"
+
+
+def _in_bytes(fields: Fields) -> bool:
+    return UNITS.get(fields.get("version", 1)) == BYTES
+
+
+def _subscription_in_bytes(fields: Fields, asked: Fields) -> str:
+    return f"{_subscription(fields, asked)} in bytes"
 
 
 def _messages(entries: list[Fields]) -> list[Any]:
@@ -76,6 +85,10 @@ COMPARE_RULES = CompareRules(
         "PublishConfirm": (TotalRule("response", _publisher, _confirmed, ("publishing_ids",), "set"),),
         "PublishError": (TotalRule("response", _publisher, _refused, ("publishing_errors",)),),
         "Deliver": (TotalRule("one_way", _subscription, _delivered, ("chunk.entries", "chunk")),),
-        "Credit": (TotalRule("one_way", _subscription),),
+        # How many bytes each grants follows from how the server divides messages into chunks
+        "Credit": (
+            TotalRule("one_way", _subscription_in_bytes, content=("credit",), of=_in_bytes),
+            TotalRule("one_way", _subscription),
+        ),
     },
 )
