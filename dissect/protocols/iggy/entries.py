@@ -13,6 +13,9 @@ Fields = dict[str, Any]
 PARTITION_ID, MESSAGES_KEY = 2, 3
 """Kinds of partitioning."""
 
+CHOOSE = "0"
+"""The id by which a producer asks the server for one."""
+
 _SHOWN = ("timestamp", "origin_timestamp", "state_label")
 """What besides headers is told of a message as a property."""
 
@@ -71,7 +74,19 @@ class IggyEntries(EntrySource):
             offset = offset if first is None else first + index
             properties = _properties(one) if one["headers"] or "timestamp" in one else NO_PROPERTIES
             size = one.get("payload_length", len(one["payload"])) + one.get("headers_length", 0)
-            before = make(partition, offset, None, one.get("id"), key, properties, None, size, "bytes", one["payload"], consumer)
+            before = make(
+                partition,
+                offset,
+                None,
+                None if one.get("id") == CHOOSE else one["id"],
+                key,
+                properties,
+                None,
+                size,
+                "bytes",
+                one["payload"],
+                consumer,
+            )
             index += 1
         if before is not None:
             text = missing(message, index, fields.get("count"))
