@@ -107,6 +107,32 @@ def test_an_entry_of_iggy_has_a_partition_an_id_and_the_offset_that_the_response
     assert {one.consumer for one in polled} == {"consumer 1"}
 
 
+BASIC = sorted((GOLDEN / "iggy").glob("py*-basic.pcap"))
+"""What one program sent and polled with each release of apache-iggy, in six layouts."""
+
+
+@pytest.mark.parametrize("path", [path for path in BASIC if path.stem != "py091d5-basic"], ids=lambda path: path.stem)
+def test_all_releases_of_a_client_sent_and_polled_the_same(path: Path) -> None:
+    found = entries_of(path)
+    sent, polled = ([one for one in found if one.name == name] for name in ("send_messages", "poll_messages"))
+    orders = [f"order-{group}-{number}: total {10 * number}.99 EUR".replace(" 00.", " 0.") for group in range(4) for number in range(5)]
+    assert [one.body for one in sent][:20] == [order.encode() for order in orders]
+    assert [one.size for one in sent][20:] == [213, 70_000, 4]
+    assert sent[20].body.startswith("żółć ✓ ".encode()) and (sent[21].body, sent[22].body) == (b"B" * 70_000, b"tail")
+    stored: dict[int | None, list[bytes]] = {}
+    for one in sent:
+        stored.setdefault(one.partition, []).append(one.body)
+    # Partitions count from 1 in old releases, for who sends and who polls alike
+    assert len(polled) == 32
+    assert all(stored[one.partition][one.offset or 0] == one.body for one in polled)
+
+
+def test_a_client_in_javascript_got_what_it_sent() -> None:
+    found = entries_of("rabbitmq-stream/js_publish_consume_405.pcap")
+    assert [one.body for one in found] == [b"js %d" % number for number in range(25)] * 2
+    assert [one.offset for one in found[25:]] == [*range(25)]
+
+
 def test_keys_and_filter_values_are_keys() -> None:
     found = entries_of("rabbitmq-stream/filters_405.pcap", "name == Publish")
     assert {one.key for one in found} == {"apple", "banana", "cherry", "", None}
