@@ -26,6 +26,9 @@ HELD_BYTES, HELD_MESSAGES = 8 << 20, 16_384
 PATIENCE = 2.0
 """Seconds that entries wait at most where the capture goes on."""
 
+NUMBERS = 8
+"""Numbers of messages whose entries are incomplete that are kept."""
+
 LATE_ANSWERS = 4_096
 """Responses to keys that wait for the release of their records."""
 
@@ -102,6 +105,9 @@ class Entries:
                 carrier = source.carrier(record)
                 if carrier is not None:
                     self._put(carrier)
+                    if record.fault is not None and not source.is_complete(record):
+                        self.incomplete_count += 1
+                        self.incomplete += [record.number] if len(self.incomplete) < NUMBERS else []
                 elif record.request in opened:
                     self._answer(source, opened[record.request], record)
             elif type(record) is Exchange and record.request in opened:
@@ -135,10 +141,6 @@ class Entries:
         self._held += message.size
         if one.left:
             self._open[message.number] = one
-        if message.fault is not None:
-            self.incomplete_count += 1
-            if len(self.incomplete) < 8:
-                self.incomplete.append(message.number)
 
     def _answer(self, source: EntrySource, one: Waiting, response: Message) -> None:
         """Learn from a response that names its request."""
@@ -154,6 +156,8 @@ class Entries:
         answers = self._run.answers or []
         late: list[KeyAnswer] = []
         codes: tuple[int, dict[int, str]] = 0, {}
+        # Most of a batch have one
+        fate = UNKNOWN
         for answer in (*self._late, *answers):
             request, key, response, refused, latency_ns = answer
             if not (request.number and response.number):
@@ -167,7 +171,9 @@ class Entries:
                 if codes[0] != response.number:
                     codes = response.number, _codes(response)
                 reason = codes[1].get(ident)
-            one.fates[ident] = Fate("refused" if refused else "confirmed", reason, response.number, latency_ns)
+            if fate.response != response.number or fate.latency_ns != latency_ns or fate.reason != reason:
+                fate = Fate("refused" if refused else "confirmed", reason, response.number, latency_ns)
+            one.fates[ident] = fate
             one.left -= 1
             if not one.left:
                 del self._open[request.number]

@@ -22,7 +22,7 @@ from streamdump.model import Entry, Message, Options
 from streamdump.protocols import BY_NAME
 from streamdump.session import Session
 from streamdump.tls.keys import KeyLog
-from tests.bench.generate import Peer
+from tests.bench.generate import Peer, chunk
 from tests.support.captures import CAPTURES, GOLDEN, every_family
 from tests.support.frames import pcap
 from tests.support.secrets import CLIENT, SERVER, conversation
@@ -313,11 +313,34 @@ def test_of_a_cut_batch_the_complete_entries_are_there_and_the_last_says_what_is
     assert "entry 3" in note and "size says 5 bytes, 2 left" in note
 
 
-def test_of_too_many_values_the_rest_is_said_to_be_missing() -> None:
-    found = made([(CLIENT, publish(0, [b"x"] * 40)), (SERVER, confirm(range(40)))], values_limit=25)
-    assert [one.publishing_id for one in found] == [*range(25)]
-    (note,) = found[-1].notes
-    assert "entry 26" in note and "--values-limit" in note
+def test_entries_are_not_lost_to_the_limit_of_values_in_a_message() -> None:
+    value = b"\x00\x53\x77\xa1\x05hello"
+    bodies = [value if index % 3 else b"%d" % index for index in range(40)]
+    found = made([(CLIENT, publish(0, bodies)), (SERVER, confirm(range(40)))], values_limit=25)
+    assert [one.publishing_id for one in found] == [*range(40)]
+    assert [one.body for one in found] == ["hello" if index % 3 else b"%d" % index for index in range(40)]
+    assert not any(one.notes for one in found)
+    # Which response answers which id is known within the limit
+    outcomes = [one.outcome for one in found]
+    assert outcomes == sorted(outcomes, key=bool, reverse=True) and set(outcomes) == {"confirmed", None}
+
+
+def test_a_chunk_with_more_values_than_are_kept_is_read_to_its_end() -> None:
+    data = chunk([b"%d" % index for index in range(300)], 7)
+    deliver = frame(8, b"\x05" + data)
+    found = made([(SERVER, deliver)], values_limit=100)
+    assert [(one.offset, one.body) for one in found] == [(7 + index, b"%d" % index) for index in range(300)]
+    short = struct.pack(">I", len(deliver) - 9) + deliver[4:-5]
+    found = made([*Peer(1, 1, False).handshake(), (SERVER, short)], values_limit=100)
+    assert [one.offset for one in found] == [7 + index for index in range(299)]
+    assert "entry 300 of message" in found[-1].notes[0] and not any(one.notes for one in found[:-1])
+
+
+def test_of_other_protocols_the_last_entry_says_that_there_are_more() -> None:
+    *_, last = entries_of("iggy/py090-basic.pcap", "message == 50", values_limit=1) or [None]
+    assert last is None or "--values-limit" in last.notes[0]
+    found = [one for path in CAPTURES if path.parent.name == "iggy" for one in entries_of(path, values_limit=3) if one.notes]
+    assert found and all("--values-limit" in one.notes[0] for one in found)
 
 
 # Filters and values

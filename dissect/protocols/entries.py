@@ -46,6 +46,10 @@ class EntrySource:
     def answered(self, carrier: Carrier, response: Message) -> None:
         """Learn from the response to a message that is answered once."""
 
+    def is_complete(self, message: Message) -> bool:
+        """Return whether all entries of a message can be read."""
+        return message.fault is None
+
     def entries(self, carrier: Carrier) -> Iterator[Entry]:
         """Yield the complete entries one by one."""
         raise NotImplementedError

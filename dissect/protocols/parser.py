@@ -291,6 +291,8 @@ class Parser:
                 message.raw = {"frame": data[at:end], **dissector.details}
                 message.spans = spans
                 dissector.details = {}
+            elif dissector.details:
+                message.raw, dissector.details = dissector.details, {}
             if name == dissector.closing and self.closing is None:
                 self.closing = name, 1 - side if kind == "response" else side, order
             if fault is not None:

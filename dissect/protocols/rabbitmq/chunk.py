@@ -10,7 +10,7 @@ given as it goes, so that the values before the damage stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
 from struct import error as struct_error
@@ -420,17 +420,7 @@ class EntryReader(SpanRecorder):
             if spans is not None:
                 self.open(f"{name}[{index}]", at, depth + 1)
             try:
-                if end - at < 8:
-                    raise self.fail("publishing_id", at, f"needs 8 bytes, {end - at} left")
-                (entry["publishing_id"],) = _U64(data, at)
-                if spans is not None:
-                    self.span("publishing_id", at, 8, entry["publishing_id"], depth + 2)
-                at += 8
-                if filtered:
-                    at = self.text("filter_value", data, at, end, entry, depth + 2)
-                at = self.entry(data, at, end, None, 0, entry, depth + 2)
-                if filtered and "compression" in entry:
-                    self.note("a sub-batch in Publish version 2, which servers do not accept")
+                at = self.published_one(data, at, end, entry, depth + 2, filtered)
             except Malformed as wrong:
                 if entry:
                     entries.append(entry)
@@ -443,6 +433,44 @@ class EntryReader(SpanRecorder):
         if count != len(entries):
             self.note(f"count says {count} messages, {len(entries)} are there")
         return at
+
+    def published_one(self, data: bytes, at: int, end: int, entry: dict[str, Any], depth: int, filtered: bool) -> int:
+        """Read one message of a Publish; return where it ends."""
+        if end - at < 8:
+            raise self.fail("publishing_id", at, f"needs 8 bytes, {end - at} left")
+        (entry["publishing_id"],) = _U64(data, at)
+        if self.spans is not None:
+            self.span("publishing_id", at, 8, entry["publishing_id"], depth)
+        at += 8
+        if filtered:
+            at = self.text("filter_value", data, at, end, entry, depth)
+        at = self.entry(data, at, end, None, 0, entry, depth)
+        if filtered and "compression" in entry:
+            self.note("a sub-batch in Publish version 2, which servers do not accept")
+        return at
+
+    # One by one, for frames with more values than are kept: the limit holds for each entry
+
+    def each_of_chunk(self, data: bytes, at: int, end: int) -> Iterator[dict[str, Any]]:
+        """Yield the entries of the chunk data[at:end], except a damaged one and those behind it."""
+        head: dict[str, Any] = {}
+        at = self.header(self.form.header, data, at, end, head, 0)
+        end, offset = min(at + head["data_length"], end), head["chunk_first_offset"]
+        for _ in range(head["num_entries"]):
+            self.values.begin()
+            entry: dict[str, Any] = {"offset": offset}
+            at = self.entry(data, at, end, offset, head.get("chunk_type", 0), entry, 0)
+            yield entry
+            offset += entry.get("num_records", 1)
+
+    def each_published(self, data: bytes, at: int, end: int, filtered: bool) -> Iterator[dict[str, Any]]:
+        """Yield the messages of a Publish in the same way; `at` is where their count stands."""
+        at += 4
+        while at < end:
+            self.values.begin()
+            entry: dict[str, Any] = {}
+            at = self.published_one(data, at, end, entry, 0, filtered)
+            yield entry
 
     def text(self, name: str, data: bytes, at: int, end: int, into: dict[str, Any], depth: int) -> int:
         """Text behind a 16-bit length, null with -1."""

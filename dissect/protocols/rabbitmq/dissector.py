@@ -450,6 +450,9 @@ class StreamDissector(Dissector):
             reader.spans.close()
         if detail and reader.buffers:
             self.details = reader.buffers
+        elif self.options.entries and type(fault) is Limited:
+            # What reads the entries reads on from these bytes
+            self.details = {"frame": data[start:end]}
         return fields, reader.spans or [], reader.notes(), fault
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from ...model import BodyType, Entry, EntryOutcome, Message
+from ...errors import Malformed
+from ...model import VALUES, BodyType, Entry, EntryOutcome, Limited, Message
+from ...quota import ValueQuota
 from ..entries import NO_NOTES, NO_PROPERTIES, NONE, Carrier, EntrySource, keep, maker, missing
+from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE
 
 Fields = dict[str, Any]
+
+LANGUAGES = {"rabbitmq-stream": CURRENT_LANGUAGE, "rabbitmq-stream-draft": DRAFT_LANGUAGE}
 
 _DATA, _VALUE, _SEQUENCE = "data", "amqp-value", "amqp-sequence"
 _LISTED = frozenset(("header", "properties"))
@@ -19,8 +24,16 @@ _LISTED = frozenset(("header", "properties"))
 _CONTENTS = frozenset(("body", "sections", "messages"))
 """What a complete entry has one of."""
 
+_MISSING = "missing"
+"""What an entry that is read on its own has beside its fields: notes."""
+
 USER = 0
 """The type of chunks with user messages; others track publishers and consumers."""
+
+
+def _goes_on(message: Message) -> bool:
+    """Return whether its entries are read from its bytes, as its fields have not all of them."""
+    return type(message.fault) is Limited and message.raw is not None
 
 
 class Publisher(msgspec.Struct):
@@ -135,21 +148,26 @@ class RabbitmqEntries(EntrySource):
         one.sent = last
         return frozenset(found) if found else NONE
 
+    def is_complete(self, message: Message) -> bool:
+        return message.fault is None or _goes_on(message)
+
     def entries(self, carrier: Carrier) -> Iterator[Entry]:
         message = carrier.message
         fields, make, consumer = message.fields, maker(message), carrier.consumer
         chunk = fields if carrier.published else fields.get("chunk") or {}
-        listed: list[Fields] = chunk.get("published_messages" if carrier.published else "entries") or []
-        last, said = len(listed), NO_NOTES
-        if message.fault is not None:
-            # What there is of a cut entry is not a user message
-            last -= bool(listed) and _CONTENTS.isdisjoint(listed[-1])
+        listed: Iterable[Fields] = chunk.get("published_messages" if carrier.published else "entries") or ()
+        said, last = NO_NOTES, 0
+        if _goes_on(message):
+            listed = self._all(message)
+        elif message.fault is not None:
+            listed = [one for one in listed if not _CONTENTS.isdisjoint(one)]
+            last = len(listed)
             text = missing(message, last, chunk.get("num_entries"))
             said = NO_NOTES if text is None else (text,)
-        for index, one in enumerate(listed[:last] if said else listed, 1):
-            publishing_id, offset, key = one.get("publishing_id"), one.get("offset"), one.get("filter_value")
-            notes = said if index == last else NO_NOTES
+        for index, one in enumerate(listed, 1):
+            notes = said if index == last else one.get(_MISSING, NO_NOTES)
             outcome: EntryOutcome | None = "deduplicated" if index - 1 in carrier.duplicates else None
+            publishing_id, offset, key = one.get("publishing_id"), one.get("offset"), one.get("filter_value")
             body = one.get("body")
             if "compression" in one:
                 yield from self._sub_batch(make, one, publishing_id, offset, key, consumer, outcome, notes)
@@ -159,6 +177,26 @@ class RabbitmqEntries(EntrySource):
                 )
             else:
                 yield make(None, offset, publishing_id, *_amqp(key, one["sections"], None, one["size"]), consumer, outcome, notes)
+
+    def _all(self, message: Message) -> Iterator[Fields]:
+        """Yield all entries of a message that has more values than are kept, the last one with what is missing."""
+        assert message.raw is not None
+        fields, language = message.fields, LANGUAGES[message.protocol]
+        word = fields["key"] << 16 | fields["version"]
+        layout = (language.client if message.name == "Publish" else language.server)[word][0]
+        before: Fields | None = None
+        count = 0
+        try:
+            for one in language.each_entry(layout, message.raw["frame"], ValueQuota(VALUES)):
+                if before is not None:
+                    yield before
+                before = one
+                count += 1
+        except Malformed as wrong:
+            if before is not None:
+                before[_MISSING] = (f"entry {count + 1:,} of message {message.number} not complete: {wrong.field} {wrong.reason}",)
+        if before is not None:
+            yield before
 
     def _sub_batch(
         self,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Any
 
 from ...errors import Malformed
 from ...layout import UNREADABLE, Layout, Style, decoder
 from ...layout.types import Array, Field, Fixed, Number, minimum
-from ...quota import PLENTY
+from ...quota import PLENTY, ValueQuota
 from ..dissector import SEARCH_WINDOW
 from ..work_budget import STEP, WorkBudget
 from . import layouts, layouts_draft, sasl_redaction
@@ -184,6 +184,18 @@ class Language:
         except Malformed as wrong:
             wrong.field = name + wrong.field
             raise
+
+    def each_entry(self, layout: Layout, data: bytes, values: ValueQuota) -> Iterator[dict[str, Any]]:
+        """Yield the entries of the frame `data`, a Publish or Deliver, one by one, with their bytes as such; the limit of `values` is
+        that of each. Raises `Malformed` behind the last complete one."""
+        end = len(data)
+        at = self.entries_at(layout, data, 0, end)
+        reader = EntryReader(self.forms[0], 0, bytes, None, values)
+        if layout in self.published:
+            return reader.each_published(data, at, end, layout is PUBLISH_2)
+        if layout is layouts_draft.DELIVER:
+            reader.form = draft_form(data, at, end)
+        return reader.each_of_chunk(data, at, end)
 
     def entries_at(self, layout: Layout, data: bytes, start: int, end: int) -> int:
         """Return where the chunk of a Deliver or the messages of a Publish begin; `end` if the fields before them are not valid."""
