@@ -478,7 +478,7 @@ def _unwrap(one: Conversation, websocket: WebSocketLayer, items: Items) -> Items
             one.websocket = None
             return items
         items = websocket.begin_inside(detector.buffered() + items)
-        one.detector = detector = Detector(detector.ports, False, one.run.options.undecided_limit)
+        one.detector = detector = Detector(detector.ports, False, one.run.options.undecided_limit, detector.dictionaries)
     if websocket.sides is None:
         if detector is not None:
             detector.cost = max(detector.cost, websocket.size * bool(websocket.held))

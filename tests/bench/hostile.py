@@ -120,7 +120,13 @@ class Shape(NamedTuple):
 
 
 FORCED = ("rabbitmq-stream", "rabbitmq-stream-draft", "iggy", "iggy:L9", "iggy:V4", "seastar-rpc", "mewbase", "seastar-rpc:rpc+timeout")
-FORCED_LAYOUTS = ("seastar-rpc:rpc", "seastar-rpc:stream", "seastar-rpc:stream+lz4", "seastar-rpc:rpc+duration+lz4_fragmented")
+FORCED_LAYOUTS = (
+    "seastar-rpc:rpc",
+    "seastar-rpc:stream",
+    "seastar-rpc:stream+lz4",
+    "seastar-rpc:rpc+duration+lz4_fragmented",
+    "seastar-rpc:rpc+timeout+scylla_v3",
+)
 
 USUAL = (
     Shape(),
@@ -294,6 +300,11 @@ for _name, _pattern in {
     "frames of LZ4 that do not unpack": struct.pack("<II", 60, 100) + b"\x11" * 56,
     "frames of LZ4 that grow": struct.pack("<II", 28, 4096) + b"\x1f\x00\x01\x00" + b"\xff" * 15 + b"\x80" + b"\x50zzzz",
     "LZ4_FRAGMENTED of many chunks": struct.pack("<I", 400) + struct.pack("<I", 0) * 100,
+    "frames of SCYLLA_V3 of LZ4 blocks of nothing": struct.pack("<IB", 201, 1) + b"\x03\x00" * 100,
+    "frames of SCYLLA_V3 of LZ4 that is damaged": struct.pack("<IB", 5, 1) + b"\x07\xf0\xff\x00",
+    "frames of SCYLLA_V3 of zstd that is damaged": struct.pack("<IBI", 9, 0x42, 0) + b"\x00\x38\x01\x02",
+    "frames of SCYLLA_V3 of zstd that grow": struct.pack("<IB", 16, 2) + bytes.fromhex("00385500001000000100fbff39c002"),
+    "control blocks of SCYLLA_V3": struct.pack("<IBI", 137, 0xC0, 0) + b"\x02" * 132,
     "types of mewbase": b"\x02type\x00",
     "heads of mewbase": struct.pack("<I", 1 << 18)
     + b"\x02type\x00"

@@ -69,6 +69,8 @@ def seeds(target: str) -> list[bytes]:
         found = [path.read_bytes() for path in small]
     elif target == "tls":
         found = _sealed()
+    elif target == "scylla":
+        found = _scylla()
     elif target == "key-logs":
         found = [b"".join(logged(open_capture(KEYS))), b"# none\n", f"{LABELS[0]} {'0a' * 32} {'1b' * 48}\r\n".encode() * 2]
     elif target == "goldens":
@@ -114,6 +116,19 @@ def _tcp(path: Path) -> bytes:
         parts.append(struct.pack("<BBHHIBx", side, 16, places[side] & 0xFFFF, places[1 - side] & 0xFFFF, 1000, len(data)) + data)
         places[side] += len(data)
     return b"".join(parts)
+
+
+def _scylla() -> list[bytes]:
+    """The first frames of SCYLLA_V3 in each capture that has any, behind the negotiation and without it."""
+    found = []
+    for path in sorted((CAPTURES / "golden" / "seastar-rpc").glob("scylla_v3_*.pcap")):
+        records = Inspector([open_capture(path)], Options(detail=True)).records()
+        frames = [one for one in records if isinstance(one, Message) and one.raw is not None and one.name != "Negotiation"]
+        said = [(int(one.sender == "server"), bytes(one.raw["frame"])) for one in frames if one.raw is not None]
+        while sum(len(data) for _, data in said) > LARGEST:
+            said.pop()
+        found += [program(said), program(said, syn=False)] if said else []
+    return found
 
 
 def _sealed() -> list[bytes]:

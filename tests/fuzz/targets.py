@@ -45,6 +45,7 @@ from tests.support.secrets import found, texts
 PORTS = {protocol.name: protocol.ports[0] for protocol in PROTOCOLS}
 SAYS = {protocol.name: protocol.loaded.info for protocol in PROTOCOLS}
 KEYS = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "tls_keys_310.pcapng"
+DICTIONARY = (Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc" / "scylla_v3_first.dict").read_bytes()
 TLS_PORT = 5551
 LINKS = (ETHERNET, 0, 108, 9, 50, 113, 276, 12, 14, 101, 228, 229)
 
@@ -263,6 +264,17 @@ def documents(data: bytes, deep: bool = True) -> None:
     look(conversation(*segments(program([(0, document), (1, document)])), port), deep, decode_as=((port, "mewbase", None),))
 
 
+def scylla(data: bytes, deep: bool = True) -> None:
+    """Frames of ScyllaDB's compression behind a negotiation, in segments of both sides, or from the middle on if the first byte is even."""
+    records = b"".join(struct.pack("<II", number, len(text)) + text for number, text in ((0, b"SCYLLA_V3"), (1, b""), (5, b"")))
+    hello = b"SSTARRPC" + struct.pack("<I", len(records)) + records
+    syn, sent = segments(data)
+    whole = [Kept(0, hello), Kept(1, hello), *sent] if syn else sent
+    port = PORTS["seastar-rpc"]
+    layout = None if syn else "rpc+timeout+duration+scylla_v3"
+    look(conversation(syn, whole, port), deep, decode_as=((port, "seastar-rpc", layout),), dictionaries=(DICTIONARY,))
+
+
 def tls(data: bytes, deep: bool = True) -> None:
     """Records of TLS, with the keys of the capture that the seeds are from."""
     look(conversation(*segments(data), TLS_PORT), deep, keylog=(str(KEYS),))
@@ -318,6 +330,7 @@ TARGETS: dict[str, Callable[..., None]] = {
     "entries": entries,
     "documents": documents,
     "logins": logins,
+    "scylla": scylla,
     "tls": tls,
     "settings": settings,
     "goldens": goldens,

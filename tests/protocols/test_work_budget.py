@@ -54,6 +54,9 @@ UNDECIDED = (
     "big-endian 4s",
     "random bytes",
     "LZ4_FRAGMENTED of many chunks",
+    "frames of SCYLLA_V3 of LZ4 blocks of nothing",
+    "frames of SCYLLA_V3 of zstd that is damaged",
+    "control blocks of SCYLLA_V3",
     "heads of Publish of the draft",
     "zeros and commands of replies",
     "SSTARRPC with records",
@@ -69,7 +72,10 @@ def test_detection_costs_what_the_bytes_pay_for(name: str, shape: Shape) -> None
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("forced", [*FORCED, *FORCED_LAYOUTS])
-@pytest.mark.parametrize("name", ["zeros", "little endian counters", "big-endian 4s", "frames and zeros"])
+@pytest.mark.parametrize(
+    "name",
+    ["zeros", "little endian counters", "big-endian 4s", "frames and zeros", "frames of SCYLLA_V3 of zstd that is damaged"],
+)
 def test_the_way_back_into_frames_costs_what_the_bytes_pay_for(name: str, forced: str) -> None:
     assert_bounded(name, Shape(100, lost=9, forced=forced))
 

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from streamdump.protocols.seastar.dictionaries import load_dictionaries
 from streamdump.protocols.seastar.verbs import Verbs
 from tests.spark.lots import FOREVER, at_once, in_lots, packets
 from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
+
+DICTIONARIES = load_dictionaries(str(path) for path in sorted((GOLDEN / "seastar-rpc").glob("*.dict")))
 
 SHORT = 25
 """Captures of so few packets are cut after each of them."""
@@ -48,6 +51,8 @@ CHOSEN = (
     "rabbitmq-stream/midstream_310.pcap",
     "rabbitmq-stream/lost_segments_405.pcap",
     "seastar-rpc/lz4_snap120.pcap",
+    "seastar-rpc/scylla_v3_dictionary.pcap",
+    "seastar-rpc/scylla_v3_lost.pcap",
     "seastar-rpc/timeout_midstream.pcap",
 )
 
@@ -58,6 +63,7 @@ CHOSEN = (
         {"bytes_as": "base64", "show_secrets": True},
         {"bytes_as": "omit", "verbs": Verbs({1: "one", 2: "two"}, frozenset((2,)))},
         {"bytes_as": "text", "undecided_limit": 40},
+        {"dictionaries": DICTIONARIES},
         {"decode_as": tuple((port, "seastar-rpc", "rpc") for port in (5552, 8090, 7451, 7000))},
         {"decode_as": tuple((port, "iggy", None) for port in (5552, 8090, 7451, 7000))},
         {"frame_limit": 100, "waiting_limit": 600},

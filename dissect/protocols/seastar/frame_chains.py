@@ -47,6 +47,8 @@ NEAR, FAR = 4, 64
 LARGE_SEGMENT = 256
 CERTAIN, IN_TURN = 3, 4
 """Frames that are certain wherever they begin, where the last ends with a segment, and where it does not."""
+MOST_EMPTY = 8
+"""Control blocks of SCYLLA_V3 in front of the first message of a guess: they are no sign of one."""
 SCANNED = 4
 """What a byte costs in which headers are looked for."""
 NEVER = 1 << 62
@@ -161,7 +163,7 @@ def fit(
     nothing is found. `large`: so many frames will do (0: none) where the last is too long to be ever looked at as a whole, but not longer
     than `longest`. RULED_OUT where bytes that are there are no frames, whatever follows.
     """
-    frames, proof, ids = 0, False, MsgIds(previous, known)
+    frames, empty, proof, ids = 0, 0, False, MsgIds(previous, known)
     kind, _, codec = framing
     while at < bound and work_budget.spend(STEP):
         head: tuple[int, int, bool] | Fit | None
@@ -179,6 +181,9 @@ def fit(
             return None
         if kind == "sealed" or (codec is not None and (after - at < 8 or (codec == SCYLLA_V3 and _is_empty(data, at, after, bound)))):
             frames += after - at >= 8 and (known or kind == "sealed")
+            empty += 1
+            if empty > MOST_EMPTY and not frames and codec == SCYLLA_V3:
+                return RULED_OUT
             at = after
             if frames >= ends.get(at, NEVER):
                 return Fit(at, frames, proof, ids.first, ids.first)

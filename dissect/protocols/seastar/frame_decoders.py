@@ -321,7 +321,7 @@ class ScyllaFrames(CompressedFrames):
     ) -> DecodedTuple:
         """A complete frame that is not empty."""
         limit = min(self.options.frame_limit, self.quota.grow(end - start))
-        self.tries = min(TRIES, self.tries + 2 + (end - start >> 5))
+        self.tries = min(TRIES, self.tries + 1 + (end - start >> 6))
         packed = data[start + head.packed : end]
         sure = head.method == RAW or self.agreed == b"" or self.agreed in self.known
         wrong: Unpackable | None = None
