@@ -230,9 +230,30 @@ def test_an_update_and_a_receivers_commit_change_nothing() -> None:
     for block in (update, other):
         (found,) = behind((0, frame(plain, LZ4, control=block)), dictionaries=(FIRST,))
         assert (found.name, found.notes, found.fields["compression"]["dictionary"]) == ("Request", [], None)
-        (found,) = behind((0, frame(plain, LZ4, control=block, dictionary=FIRST)), dictionaries=(FIRST,))
+        packed = frame(plain, LZ4, control=block, dictionary=FIRST)
+        (found,) = behind((0, packed))
         assert found.name == "Compressed"
         assert found.fault is not None and found.fault.reason == "not an LZ4 block of up to 65535 bytes"
+        # the checksum is proof, whatever was agreed on
+        (found,) = behind((0, packed), dictionaries=(SECOND, FIRST))
+        assert (found.name, found.fields["compression"]["dictionary"]) == ("Request", named(FIRST))
+        assert found.notes == ["the checksum shows another dictionary than control blocks agree on"]
+
+
+def test_a_dictionary_that_is_not_the_agreed_one() -> None:
+    sent: list[Sent] = [
+        (0, frame(row(1, 300, SECOND), LZ4, control=commit(SECOND), dictionary=SECOND)),
+        (0, frame(row(2), LZ4, dictionary=FIRST)),
+        (0, frame(row(3), LZ4, dictionary=FIRST, checksum=False)),
+        (0, frame(row(4), LZ4, dictionary=FIRST, checksum=9)),
+    ]
+    found = behind(*sent, dictionaries=(FIRST, SECOND))
+    assert [one.fields["compression"]["dictionary"] for one in found] == [named(SECOND), named(FIRST), named(SECOND), named(SECOND)]
+    assert found[1].notes == ["the checksum shows another dictionary than control blocks agree on"]
+    assert found[3].fault is not None or "the checksum is 0x00000009" in found[3].notes[0]
+    # only the agreed one is named as the one that is needed
+    lacking = behind(*sent, dictionaries=(b"unrelated",))
+    assert {note for one in lacking for note in one.notes} == {f"needs the dictionary with SHA-256 {named(SECOND)}: --dict FILE"}
 
 
 def test_each_direction_has_its_own_dictionary_which_may_change() -> None:

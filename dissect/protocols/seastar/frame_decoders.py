@@ -323,47 +323,61 @@ class ScyllaFrames(CompressedFrames):
         limit = min(self.options.frame_limit, self.quota.grow(end - start))
         self.tries = min(TRIES, self.tries + 1 + (end - start >> 6))
         packed = data[start + head.packed : end]
-        sure = head.method == RAW or self.agreed == b"" or self.agreed in self.known
+        sure = self.agreed == b"" or self.agreed in self.known
+        found: bytes | None = None
         wrong: Unpackable | None = None
-        for dictionary in self._candidates(head):
+        for number, dictionary in enumerate(self._candidates(head)):
             try:
                 message = scylla.unpack(head, data, start, end, dictionary, limit, self.quota)
-            except Unpackable as error:
+            except Unreadable as error:
                 wrong = error
-                if isinstance(error, Unreadable):
-                    break
+                break
+            except Unpackable as error:
+                wrong = wrong or error
                 continue
-            fits = head.fits(message)
-            # An LZ4 block that unpacks without history gives the same with any
-            if not (sure or (head.method == LZ4_METHOD and dictionary is None)):
-                if not fits or (head.checksum is None and not plausible(self.inside.framing, message)):
-                    continue
-                if self.agreed is None and dictionary is not None:
-                    self.found = dictionary.sha256
-                    about["dictionary"] = self.found.hex()
-                    if head.checksum is None:
-                        notes.append("dictionary inferred: which one is in force was not captured, and the frame has no checksum")
-            if not fits:
-                notes.append(_checksum(head, message))
-            about["unpacked_size"] = len(message)
+            # The first of those is right even if the checksum is not: an LZ4 block that unpacks without history gives the same with any
+            if not number and (sure or head.method == RAW or (head.method == LZ4_METHOD and dictionary is None)):
+                found = message
+                if head.fits(message):
+                    break
+            elif head.fits(message) and (head.checksum is not None or plausible(self.inside.framing, message)):
+                found = message
+                if number or dictionary is not None:
+                    self._note_dictionary(head, dictionary, about, notes)
+                break
+        if found is not None:
+            if not head.fits(found):
+                notes.append(_checksum(head, found))
+            about["unpacked_size"] = len(found)
             if spans is not None:
                 spans += self._packed_spans(head, data, start, end)
-            return self._inner(head, about, message, data, start, end, None, notes, spans)
+            return self._inner(head, about, found, data, start, end, None, notes, spans)
         if wrong is not None and (sure or isinstance(wrong, Unreadable)):
             return self._unread(about, packed, head.packed, Fault("compression", wrong.offset, wrong.reason), notes, spans)
         return self._unread(about, packed, head.packed, None, [*notes, self._lacking()], spans)
 
+    def _note_dictionary(self, head: Head, dictionary: Dictionary | None, about: dict[str, Any], notes: list[str]) -> None:
+        """Describe the dictionary that was found to fit."""
+        about["dictionary"] = None if dictionary is None else dictionary.sha256.hex()
+        if self.agreed is not None:
+            # Whether a COMMIT is missing or not understood, the checksum proves it
+            notes.append("the checksum shows another dictionary than control blocks agree on")
+        elif dictionary is not None:
+            self.found = dictionary.sha256
+            if head.checksum is None:
+                notes.append("dictionary inferred: which one is in force was not captured, and the frame has no checksum")
+
     def _candidates(self, head: Head) -> Iterator[Dictionary | None]:
-        """The dictionaries that a frame may need; None is to try without one."""
-        if head.method == RAW or self.agreed is not None:
-            yield self.known.get(self.agreed or b"")
+        """The dictionaries that a frame may need, the likeliest first; None is to try without one."""
+        agreed = self.known.get(self.agreed or b"")
+        yield agreed
+        if head.method == RAW or (self.agreed is not None and head.checksum is None):
             return
-        yield None
         last = self.known.get(self.found or b"")
-        if last is not None:
+        if last is not None and last is not agreed:
             yield last
-        for one in self.known.values():
-            if one is not last and self.tries > 0:
+        for one in (None, *self.known.values()):
+            if one is not last and one is not agreed and self.tries > 0:
                 self.tries -= 1
                 yield one
 
