@@ -13,7 +13,7 @@ import msgspec
 
 from ..model import Message, Unreadable
 from ..protocols.iggy.frames import HEADER
-from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, NEWEST, in_words, is_newer
+from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, FROM_CLIENTS, LONG, NEWEST, in_words, is_newer
 from ..units import duration_text
 from .rules import (
     ANY,
@@ -373,8 +373,8 @@ def _newer(context: ConversationContext, message: Message) -> FindingDraft | Non
         return None
     who = message.sender or "sender"
     context.newer = f"the {who} says {label}"
-    shown = ".".join(map(str, NEWEST))
-    return FindingDraft(f"the {who} states version {label} of the protocol, newer than any known here ({shown}.x)", key=who)
+    known = "newer than any known here" if is_newer(label, FROM_CLIENTS) else "known here from clients only: no server of it was seen"
+    return FindingDraft(f"the {who} states version {label} of the protocol, {known}", key=who)
 
 
 def _malformed(context: ConversationContext, closed: Closed) -> FindingDraft | None:

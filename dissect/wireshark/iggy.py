@@ -8,7 +8,7 @@ from ..protocols.iggy import bodies, frames
 from ..protocols.iggy.bodies import VERSIONS
 from ..protocols.iggy.candidates import TEXT_LAYOUTS
 from ..protocols.iggy.commands import BY_CODE, LISTED, OPERATIONS, Forms
-from ..protocols.iggy.layout_versions import CLASSIC, CLIENT_VERSIONS, EDGES, LAYOUTS, SERVER_VERSIONS
+from ..protocols.iggy.layout_versions import CLASSIC, CLIENT_VERSIONS, EDGES, LAYOUTS, SERVER_VERSIONS, V5_VERSION
 from ..protocols.iggy.statuses import statuses
 from .lua import TypeWriter, quoted, table
 
@@ -22,6 +22,7 @@ def iggy_tables(types: TypeWriter) -> Iterator[str]:
     """All commands by layout, the headers in front of them, and what tells the layout."""
     yield f"P.layouts = {table(map(quoted, LAYOUTS))}"
     yield f"P.classic = {len(CLASSIC)}"
+    yield f"P.v5_version = {V5_VERSION}"
     yield f"P.text_layouts = {_set(map(quoted, TEXT_LAYOUTS))}"
     for name, hints in (("client_versions", CLIENT_VERSIONS), ("server_versions", SERVER_VERSIONS), ("edges", EDGES)):
         yield f"P.{name} = {_map((quoted(version), quoted(layout)) for version, layout in hints.items())}"

@@ -377,11 +377,28 @@ function iggy.length(P, tvb, at, st, from)
   return (first == 0 and second <= LARGEST or P.statuses[first] and second < 0x10000) and second + 8 or nil, true
 end
 
+local function any(tvb, at, behind) -- whether a byte is not zero
+  return tvb:len() >= behind and tostring(tvb(at, behind - at):bytes()):find("[^0]") ~= nil
+end
+
+local function narrow(P, tvb, st, from) -- what the header, or the version of a login, tells of V5
+  local newest, operation, v5 = P.layouts[#P.layouts], byte(tvb, 176), nil
+  if P.proto.prefs.layout > 0 or st.candidates[#st.candidates] ~= newest or tvb:len() < HEADER then return end
+  if from == "server" then v5 = byte(tvb, 60) == REPLY and any(tvb, 136, 144) or nil
+  elseif operation == REGISTER then v5 = u32(tvb, HEADER) >= P.v5_version
+  else v5 = any(tvb, 152, 160) or any(tvb, 208, 224) or operation == OTHERS and u32(tvb, 196) > 0 and any(tvb, 200, 208) or nil end
+  if v5 then st.candidates = { newest } elseif v5 == false then table.remove(st.candidates) end
+end
+
+local function is_v5(P, st) return st.candidates[1] == P.layouts[#P.layouts] end
+
 local function ask(P, tvb, st, record, long) -- what a request asks for
   record.code = u32(tvb, 4)
   if long then
-    local operation, later = byte(tvb, 176), u32(tvb, 204) > 0 and 204 or u32(tvb, 196) > 0 and 196 or 200
+    local operation, later = byte(tvb, 176), u32(tvb, 196) > 0 and 196 or u32(tvb, 204) > 0 and 204 or 200
     record.code = operation == REGISTER and 40 or operation == OTHERS and u32(tvb, later) or P.operations[operation]
+    if P.commands[-(record.code or 0)] and P.rank[st.candidates[1]] >= P.rank.V4 then record.code = -record.code end -- 123
+    record.request = hex(tvb, 168, 8)
     record.operation, record.who = operation, hex(tvb, 128, 16) .. hex(tvb, 168, 8)
   elseif record.code == 32 and tvb:len() > 8 or record.code == 33 and tvb:len() == 8 and st.candidates[1] == "L0" then
     record.code = -record.code -- as the first releases have it
@@ -391,11 +408,12 @@ local function ask(P, tvb, st, record, long) -- what a request asks for
   st.newest = record
 end
 
-local function answer(tvb, st, record, long) -- what a response answers: the oldest request, or in the long framing the one it names
-  local who, before, asked = hex(tvb, 160, 16) .. hex(tvb, 200, 8), nil, st.oldest
+local function answer(P, tvb, st, record, long) -- what a response answers: the oldest request, or in the long framing the one it names
+  local number, v5, before, asked = hex(tvb, 200, 8), long and is_v5(P, st), nil, st.oldest
+  local who = hex(tvb, 160, 16) .. number
   if long and byte(tvb, 60) == REPLY then record.operation = byte(tvb, 208) end
-  while record.operation and asked and asked.who ~= who do before, asked = asked, asked.next end
-  if not asked then before, asked = nil, st.oldest end
+  while record.operation and asked and not (asked.who == who or v5 and asked.request == number) do before, asked = asked, asked.next end
+  if not asked and not (v5 and record.operation) then before, asked = nil, st.oldest end
   if st.long.client ~= st.long.server or not asked then return end
   if before then before.next = asked.next else st.oldest = asked.next end
   if st.newest == asked then st.newest = before end
@@ -405,20 +423,22 @@ end
 
 local function table_of(P, tvb, st, from, record, layout) -- how a layout reads a frame: a key, the heads, and the forms behind them
   local command, v1, kind, operation, forms, first = P.commands[record.code], layout == "V1", byte(tvb, 60), record.operation, nil, nil
-  if command and since(P, command.client, layout) and (record.code >= 0 or layout == "L0") then
+  local known = command and since(P, command.client, layout)
+  if known and known[1] and (record.code >= 0 or layout == "L0" or P.rank[layout] > P.classic) then
     forms, first = since(P, command[from], layout)
   end
+  local later = layout == "V5" and not st.candidates[2] and "V5" or "V2"
   if not st.long[from] then
     if from == "server" and u32(tvb, 0) > 0 then return "error " .. layout, { P.error }, { {} } end
     return tostring(first), { from == "client" and P.ask or P.answer }, forms
   elseif from == "client" then
-    local header = not v1 and "V2" or operation == OTHERS and u32(tvb, 204) == 0 and u32(tvb, 200) > 0 and "V1a" or "V1"
+    local header = not v1 and later or operation == OTHERS and u32(tvb, 204) == 0 and u32(tvb, 200) > 0 and "V1a" or "V1"
     if operation == REGISTER and forms then forms = { forms[1], forms[2], table.unpack((since(P, P.commands[45].client, layout))) } end
     return header .. tostring(first), { kind == REQUEST and P["request_" .. header] or P.other }, kind == REQUEST and forms or nil
   elseif kind ~= REPLY then
     return "other", { kind == EVICTION and P.eviction or P.other }, kind == EVICTION and { {} } or nil
   end
-  local head, listed = v1 and P.reply_V1 or P.reply_V2, P.listed[operation] or operation == REGISTER
+  local head, listed = v1 and P.reply_V1 or P["reply_" .. later], P.listed[operation] or operation == REGISTER
   if u32(tvb, v1 and 224 or 216) > 0 then return "error " .. layout, { head }, { {} } end
   if listed and u32(tvb, HEADER) > 0 then return "failed " .. layout, { head, P.results }, { {} } end
   listed = listed and (operation ~= REGISTER or tvb:len() > HEADER)
@@ -444,7 +464,8 @@ function iggy.decode(P, tvb, st, from, record, fresh)
   for rank, layout in ipairs(st.candidates[1] and {} or P.layouts) do
     if layout == chosen or not chosen and (rank > P.classic) == long then table.insert(st.candidates, layout) end
   end
-  if fresh and from == "client" then ask(P, tvb, st, record, long) elseif fresh then answer(tvb, st, record, long) end
+  if fresh and long then narrow(P, tvb, st, from) end
+  if fresh and from == "client" then ask(P, tvb, st, record, long) elseif fresh then answer(P, tvb, st, record, long) end
   for _, layout in ipairs(st.candidates) do
     local key, heads, forms = table_of(P, tvb, st, from, record, layout)
     if not by_key[key] then

@@ -211,7 +211,7 @@ def test_a_client_that_logs_out_was_logged_in() -> None:
 
 
 def test_releases_in_the_words_of_people() -> None:
-    assert {layout: in_words((layout,)) for layout in LAYOUTS if layout in ("L0", "L1", "L6", "L7", "L9", "V3", "V4")} == {
+    assert {layout: in_words((layout,)) for layout in LAYOUTS if layout in ("L0", "L1", "L6", "L7", "L9", "V3", "V4", "V5")} == {
         "L0": "server 0.0.1 to 0.0.29",
         "L1": "server 0.0.30",
         "L6": "server 0.3.0 to 0.4.x",
@@ -219,6 +219,7 @@ def test_releases_in_the_words_of_people() -> None:
         "L9": "server 0.7.0 to 0.8.x",
         "V3": "server 0.9.0-edge.4",
         "V4": "server 0.9.0-edge.5 to 0.9.x",
+        "V5": "protocol 0.12.0",
     }
 
 

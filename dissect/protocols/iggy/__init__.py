@@ -1,4 +1,4 @@
-"""Apache Iggy: fourteen layouts in two framings."""
+"""Apache Iggy: fifteen layouts in two framings."""
 
 from __future__ import annotations
 

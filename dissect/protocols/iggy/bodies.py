@@ -1,7 +1,8 @@
 """Bodies of Apache Iggy's frames: field tables of identifiers, objects, messages and options.
 
-Follows the public source history of apache/iggy from commit 670a8baba (2023-08-31, server 0.0.1) to server 0.9.0-edge.5. All integers
-are little-endian. Fields that not all layouts have are in `since` and `until`.
+Follows the public source history of apache/iggy from commit 670a8baba (2023-08-31, server 0.0.1) to server 0.9.0-edge.5; V5 follows what
+published clients of version 0.12.0 of the protocol send and accept. All integers are little-endian. Fields that not all layouts have are
+in `since` and `until`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...layout import (
     Field,
     Fixed,
     Group,
+    Optional,
     PartTable,
     Repeat,
     Rest,
@@ -69,6 +71,16 @@ TRANSPORTS = {1: "tcp", 2: "quic", 3: "http", 4: "websocket"}
 SNAPSHOT_COMPRESSIONS = {1: "stored", 2: "deflate", 3: "bzip2", 4: "zstd", 5: "lzma", 6: "xz"}
 SNAPSHOT_TYPES = {1: "file_system", 2: "processes", 3: "resources", 4: "test", 5: "logs", 6: "config", 100: "all"}
 OPTION_SCOPES = {1: "topic", 2: "stream", 3: "user"}
+CHANGE_GROUPS = {
+    1: "streams",
+    2: "topics",
+    3: "partitions",
+    4: "consumer_groups",
+    5: "consumer_group_members",
+    6: "users",
+    7: "personal_access_tokens",
+    8: "sessions",
+}
 ACKS = {0: "none", 1: "quorum"}
 HEADER_KINDS = {
     1: "raw",
@@ -302,6 +314,13 @@ INDEXES = Field(
         u32le,
     ),
 )
+PARTITION_CONTEXT: Body = (
+    Field("incarnation", u64le),
+    Field("owner_generation", u64le),
+    Field("metadata_op", u64le),
+)
+"""What tells one life of a partition from another, from V5 on."""
+
 SEND: Body = (
     since("L7", Field("metadata_length", u32le, "bytes from the stream id to the count")),
     STREAM_ID,
@@ -317,6 +336,7 @@ POLLED: Body = (
     Field("count", u32le, "messages"),
     until("L7", Field("messages", Array(POLLED_L0, "count"))),
     since("L7", Field("messages", Array(MESSAGE, "count")), until="V4"),
+    since("V5", *PARTITION_CONTEXT),
     # nothing polled is read as in the layouts before
     since("V4", Choice("count", {0: (Field("messages", Repeat(MESSAGE)),)}, (Field("batches", Repeat(BATCH_V4)),))),
 )
@@ -343,10 +363,29 @@ SEEN_NOTES: Mapping[str, str] = {
 # Streams and topics
 
 
-OPTIONS = Field("options", Repeat(HEADER))
-"""Options at the end of a request, without a length."""
+_VALUE_KIND = Field("value_kind", u8, labels=HEADER_KINDS, closed=True)
+_KEY = Field("value", Blob(u32le), secret=True)
+_VALUE = Choice("value_kind", {1: (_KEY,)}, (Field("value", Choice("value_kind", typed(), Blob(u32le))),))
+"""Options have texts and numbers: only keys are raw bytes."""
+OPTION: Body = (
+    Field("key_kind", u8, labels=HEADER_KINDS, closed=True),
+    Choice(
+        "key_kind",
+        {
+            2: (
+                Field("key", S32),
+                _VALUE_KIND,
+                Choice("key", {"encryption_key": (_KEY,)}, (_VALUE,)),
+            )
+        },
+        (Field("key", Choice("key_kind", typed(), Blob(u32le))), _VALUE_KIND, _VALUE),
+    ),
+)
+OPTIONS: Body = (until("V5", Field("options", Repeat(HEADER))), since("V5", Field("options", Repeat(OPTION))))
+"""Options at the end of a request, without a length; from V5 on one of them may be a key."""
 
 SIZED_OPTIONS = Field("options", Sized(u32le, Repeat(HEADER)))
+DERIVED_OPTIONS = Field("derived_options", Sized(u32le, Repeat(HEADER)))
 
 STREAM: Body = (
     Field("id", u32le),
@@ -356,6 +395,7 @@ STREAM: Body = (
     Field("messages_count", u64le),
     Field("name", S8),
     since("V3", SIZED_OPTIONS),
+    since("V5", DERIVED_OPTIONS),
 )
 
 EXPIRY: Body = (
@@ -372,14 +412,11 @@ TOPIC: Body = (
     Field("id", u32le),
     Field("created_at", u64le, "microseconds"),
     Field("partitions_count", u32le),
-    *EXPIRY,
-    COMPRESSION,
-    MAX_SIZE,
-    REPLICATION,
+    until("V5", *EXPIRY, COMPRESSION, MAX_SIZE, REPLICATION),
     Field("size_bytes", u64le),
     Field("messages_count", u64le),
     Field("name", S8),
-    since("V3", SIZED_OPTIONS, Field("derived_options", Sized(u32le, Repeat(HEADER)))),
+    since("V3", SIZED_OPTIONS, DERIVED_OPTIONS),
 )
 
 PARTITIONS = Field(
@@ -392,6 +429,7 @@ PARTITIONS = Field(
             Field("current_offset", u64le),
             Field("size_bytes", u64le),
             Field("messages_count", u64le),
+            since("V5", *PARTITION_CONTEXT),
         ),
         "partitions_count",
     ),
@@ -440,6 +478,7 @@ USER: Body = (
     Field("user_status", u8, labels=USER_STATUSES, closed=True),
     Field("username", S8),
     since("V3", SIZED_OPTIONS),
+    since("V5", DERIVED_OPTIONS),
 )
 
 GLOBAL_PERMISSIONS = (
@@ -502,12 +541,15 @@ STATS_CACHE = Field(
 )
 STATS_THREADS: Body = (Field("threads_count", u32le), Field("free_disk_space", u64le), Field("total_disk_space", u64le))
 
+STATS_FILES = since("V5", Optional(Field("open_files_count", u64le), Field("open_files_limit", u64le)))
+
 CLUSTER: Body = (
     Field("name", S32),
     Field(
         "nodes",
         Array(
             (
+                since("V5", Field("replica", u8)),
                 Field("name", S32),
                 Field("ip", S32),
                 Field("tcp_port", u16le),

@@ -26,7 +26,7 @@ MAX_DECIDING = 8
 MAX_TABLES = 4_096
 """Choices of tables that are kept for all conversations."""
 
-STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "get_stats", "eviction"))
+STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "session.bind", "get_stats", "eviction"))
 """Messages in which a side may state its version."""
 
 INSPECTED = frozenset(("login_with_personal_access_token", "get_snapshot"))
@@ -34,6 +34,9 @@ INSPECTED = frozenset(("login_with_personal_access_token", "get_snapshot"))
 
 NEW_TOKEN = 146
 """The operation that asks for a token, which its answer hands out."""
+
+BINARY, BOUND = frozenset((15, 16, 202)), "bind_secret"
+"""Commands whose secret is no text, from V5 on, and the field of logins that is none."""
 
 TEXT_LAYOUTS = ("L4", "L5", "L6")
 """Servers of these layouts send, some of them, a text with an error."""
@@ -184,8 +187,9 @@ class Candidates:
         doubtful = self.forced and not long_header(data, start, end)
         if asks and kind == REQUEST:
             first = frames.request_header("V1", data, start, end)
+            certain = len(candidates) == 1
             hidden = (code is None or not _in_all(code, candidates)) and self._may_hide(code, data, start + HEADER, end)
-            return _tables(candidates, _long_ask, code, operation, first, doubtful, hidden)
+            return _tables(candidates, _long_ask, code, operation, first, doubtful, hidden, certain)
         if kind == EVICTION and not asks:
             return {frames.EVICTED: candidates}
         if kind != REPLY or asks:
@@ -194,7 +198,7 @@ class Candidates:
         refused = size >= HEADER and (U32(data, start + 224)[0] > 0, U32(data, start + 216)[0] > 0)
         failed = size >= HEADER + 4 and U32(data, start + HEADER)[0] > 0
         hidden = _nameless(code) and (doubtful or named == NEW_TOKEN or may_hold_token(data, start + HEADER, end))
-        return _tables(candidates, _long_answer, code, named, refused, failed, hidden)
+        return _tables(candidates, _long_answer, code, named, refused, failed, hidden, len(candidates) == 1)
 
     def _may_hide(self, code: int | None, data: bytes, start: int, end: int) -> bool:
         """Whether the body of a request that a layout does not have may be a password or a token."""
@@ -230,12 +234,19 @@ class Candidates:
         flawed = walked.fault is not None or over
         if side == self.client:
             unknown = table is frames.UNKNOWN_ASK or (long and table.code is None)
+            if flawed and damage is None and table.secret and (table.code in BINARY or any(span.name == BOUND for span in walked.spans)):
+                # any number may hold bytes of it
+                return frames.long_unknown_ask(frames.request_header(layout, data, start, end, self.settled), True, True)
             if unknown:
                 hidden = shifted or damage is not None
             else:
                 hidden = shifted or (flawed and not table.secret and (login or may_be_login(data, body, end)))
             if hidden and (shifted or may_hold_text(data, body, end, True)):
-                return frames.long_unknown_ask(frames.request_header(layout, data, start, end), True, True) if long else frames.HIDDEN_ASK
+                return (
+                    frames.long_unknown_ask(frames.request_header(layout, data, start, end, self.settled), True, True)
+                    if long
+                    else frames.HIDDEN_ASK
+                )
             return None
         if table.code is None:
             doubtful = flawed and not is_known(walked.fields) if table.name != "unknown" else damage is not None
@@ -243,7 +254,7 @@ class Candidates:
         else:
             hidden = shifted or ((flawed or table.name == "get_snapshot") and self.is_token(side, data, start, end))
         if hidden:
-            return frames.long_unknown_answer(frames.header_of(layout), True, shifted) if long else frames.TOKEN_ANSWER
+            return frames.long_unknown_answer(frames.header_of(layout, self.settled), True, shifted) if long else frames.TOKEN_ANSWER
         return None
 
     def place(self, frame: Frame, asked: PendingRequest, tells: bool) -> Placement:
@@ -321,22 +332,24 @@ def _answer(layout: str, code: int | None, hidden: bool) -> CommandTable:
     return frames.TOKEN_ANSWER if hidden else frames.answer(code, layout)
 
 
-def _long_ask(layout: str, code: int | None, operation: int | None, first: str, doubtful: bool, hidden: bool) -> CommandTable:
-    """`first`: the header if the layout is V1."""
-    header = first if layout == "V1" else "V2"
+def _long_ask(
+    layout: str, code: int | None, operation: int | None, first: str, doubtful: bool, hidden: bool, certain: bool
+) -> CommandTable:
+    """`first`: the header if the layout is V1; `certain`: no other layout is left."""
+    header = first if layout == "V1" else frames.header_of(layout, certain)
     return frames.long_ask(operation, code, layout, header) or frames.long_unknown_ask(header, doubtful, hidden)
 
 
-def _long_answer(layout: str, code: int | None, named: int | None, refused: Any, failed: bool, hidden: bool) -> CommandTable:
+def _long_answer(layout: str, code: int | None, named: int | None, refused: Any, failed: bool, hidden: bool, certain: bool) -> CommandTable:
     """`named`: the operation, as the header names it; `refused`: whether it has another status than 0 where V1 has it, and where others
     have it; `failed`: whether a list of results would not be empty."""
     if refused and refused[layout != "V1"]:
-        return frames.long_refusal(frames.header_of(layout), False)
+        return frames.long_refusal(frames.header_of(layout, certain), False)
     if failed and (named in LISTED or named == REGISTER):
-        return frames.long_refusal(frames.header_of(layout), True)
+        return frames.long_refusal(frames.header_of(layout, certain), True)
     if _nameless(code):
-        return frames.long_unknown_answer(frames.header_of(layout), hidden)
-    return frames.long_answer(named, code, layout)
+        return frames.long_unknown_answer(frames.header_of(layout, certain), hidden)
+    return frames.long_answer(named, code, layout, certain)
 
 
 def _nameless(code: int | None) -> bool:

@@ -34,8 +34,9 @@ def checks(code: int | None, layout: str, asks: bool) -> Check | None:
     """The check of a command's frames; None where there is nothing to check."""
     rank = RANK[layout]
     sent, polled = code == 101 and asks, code == 100 and not asks
-    if layout == "V4":
-        return _sent_v4 if sent else _polled_v4 if polled else None
+    if rank >= RANK["V4"]:
+        head = 16 if layout == "V4" else 40
+        return _sent_v4 if sent else partial(_polled_v4, head=head) if polled else None
     if polled and rank < RANK["L7"]:
         return _polled_l0
     # seen of V2 and V3: the checksum of what is polled is that of the message as V4 has it, with deltas that this form does not carry
@@ -46,7 +47,7 @@ def checks(code: int | None, layout: str, asks: bool) -> Check | None:
 
 
 def request_checksum(data: bytes, start: int, end: int) -> list[str]:
-    """Of the body of a request in the 256-byte framing from V2 on; one that fills all 16 bytes is of a kind not known (0.12.0)."""
+    """Of the body of a request in the 256-byte framing from V2 to V4; one that fills all 16 bytes is of a kind not known (V5)."""
     low, high = _U64(data, start + 144)[0], _U64(data, start + 152)[0]
     if data[start + 176] not in CHECKED_OPERATIONS or high or not low:
         return []
@@ -130,8 +131,8 @@ def _sent_v4(data: bytes, start: int, body: int, end: int) -> list[str]:
     return [*notes, *_batches(data, at, end, count)]
 
 
-def _polled_v4(data: bytes, start: int, body: int, end: int) -> list[str]:
-    return _batches(data, body + 16, end, _U32(data, body + 12)[0])
+def _polled_v4(data: bytes, start: int, body: int, end: int, head: int) -> list[str]:
+    return _batches(data, body + head, end, _U32(data, body + 12)[0])
 
 
 def _batches(data: bytes, at: int, end: int, expected: int) -> list[str]:

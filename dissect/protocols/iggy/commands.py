@@ -5,7 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from ...layout import Array, Blob, Choice, Entry, Field, Fixed, Optional, Repeat, Rest, Since, boolean, f32le, u8, u32le, u64le, u128le
+from ...layout import (
+    Array,
+    Blob,
+    Choice,
+    Entry,
+    Field,
+    Fixed,
+    Optional,
+    Repeat,
+    Rest,
+    Since,
+    boolean,
+    f32le,
+    u8,
+    u16le,
+    u32le,
+    u64le,
+    u128le,
+)
 from ...layout.versions import at
 from . import bodies as b
 from .bodies import Body, since, until
@@ -81,8 +99,18 @@ def created(*fields: Entry, first: str = "L6", certain: str = "L7") -> Rows:
     return (since(first, *fields), until(certain))
 
 
-NOT_SEEN: Rows = ((b.UNSEEN,),)
+NOT_SEEN: Forms = ((b.UNSEEN,),)
 """A body that is known to exist: nothing else is known of it."""
+
+
+def _before_v5(*fields: Entry) -> Rows:
+    return (until("V5", *fields),)
+
+
+def _in_v4(*bodies: Body) -> Rows:
+    """Requests of commands that only V4 has."""
+    return tuple(since("V4", *body, until="V5") for body in bodies)
+
 
 STREAM_AND_TOPIC: Body = (b.STREAM_ID, b.TOPIC_ID)
 GROUP_U32 = Field("group_id", u32le)
@@ -106,7 +134,7 @@ _UPDATE_USER: Body = (
     Field("has_status", u8),
     Choice("has_status", {1: (Field("user_status", u8, labels=b.USER_STATUSES, closed=True),)}),
 )
-_OPTIONS = since("V3", b.OPTIONS)
+_OPTIONS = since("V3", *b.OPTIONS)
 _REGISTERED: Body = (
     Field("user_id", u32le),
     Field("session", u64le),
@@ -115,7 +143,7 @@ _REGISTERED: Body = (
 )
 _REGISTER: Body = (Field("protocol_version", u32le, labels=b.VERSIONS), Field("sdk_name", b.S8), Field("sdk_version", b.S8))
 _REGISTER_CONTEXT = Field("context", b.S32)
-_BIND_SECRET = Field("bind_secret", Fixed(32), "seen with version 0.12.0 only", secret=True)
+_BIND_SECRET = Field("bind_secret", Fixed(32), "from version 0.12.0", secret=True)
 _GROUP: Body = (*STREAM_AND_TOPIC, until("L2", GROUP_U32), since("L2", b.GROUP_ID))
 _PARTITIONS: Body = (*STREAM_AND_TOPIC, b.PARTITIONS_COUNT)
 _SENT = Field(
@@ -139,6 +167,7 @@ COMMANDS: tuple[Command, ...] = (
                 since("L7", *b.STATS_VERSION, b.STATS_CACHE),
                 since("L9", Optional(*b.STATS_THREADS), until="V1"),
                 since("V1", *b.STATS_THREADS),
+                b.STATS_FILES,
             ),
             since("L4", *b.STATS_HEAD, *b.STATS, until="L5"),
         ),
@@ -165,6 +194,7 @@ COMMANDS: tuple[Command, ...] = (
                     (
                         Field("key", b.S8),
                         Field("kind", u8, labels=b.HEADER_KINDS, closed=True),
+                        since("V5", Field("flags", u8, "1 updatable, 2 resettable, 4 secret, 8 read only, 16 critical")),
                         Field("default", Blob(u32le)),
                         Field("description", b.S32),
                     ),
@@ -177,9 +207,48 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         14,
         "consumer_session.attach",
-        ((Field("attached_client", u128le), Field("unknown_1", u64le), Field("unknown_2", u64le)), *NOT_SEEN),
+        _in_v4((Field("attached_client", u128le), Field("unknown_1", u64le), Field("unknown_2", u64le)), *NOT_SEEN),
         NOT_SEEN,
         "V4",
+    ),
+    Command(
+        15,
+        "session.bind",
+        one(*_REGISTER, Field("bound_client", u128le), Field("unknown_1", u64le), Field("unknown_2", u64le), _BIND_SECRET),
+        one(Field(b.UNSEEN.name, Rest(), b.UNSEEN.note, secret=True)),
+        "V5",
+    ),
+    Command(
+        16,
+        "resource.update",
+        one(
+            Field("resource", u8, labels={1: "topic", 2: "stream", 3: "user"}, closed=True),
+            Choice("resource", {1: STREAM_AND_TOPIC, 2: (b.STREAM_ID,), 3: (b.USER_ID,)}),
+            Field("reset", Array(b.S8, u8), "options that get their default"),
+            *b.OPTIONS,
+        ),
+        EMPTY,
+        "V5",
+    ),
+    Command(
+        17,
+        "metadata.changes",
+        one(
+            Field("start", u8, labels={0: "earliest", 1: "latest", 2: "after", 3: "current"}, closed=True),
+            Field("log_id", u128le, "of the cursor, which follows"),
+            Field("cursor_op", u64le),
+            Field("cursor_checksum", u128le),
+            Field("ordinal", u32le),
+            Field("has_since", u8),
+            Choice("has_since", {1: (Field("since", u64le, "microseconds"),)}),
+            Field("has_until", u8),
+            Choice("has_until", {1: (Field("until", u64le, "microseconds"),)}),
+            Field("limit", u32le),
+            Field("groups", Array(u8, u8), labels=b.CHANGE_GROUPS, closed=True),
+            Field("page_token", Blob(u16le)),
+        ),
+        NOT_SEEN,
+        "V5",
     ),
     Command(20, "get_me", EMPTY, _GET_CLIENT),
     Command(21, "get_client", one(Field("client_id", u32le)), found(*_GET_CLIENT)),
@@ -188,7 +257,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(32, "get_users", EMPTY, one(Field("users", Repeat(b.USER)))),
     Command(33, "create_user", one(*_CREATE_USER, _OPTIONS), created(*_GET_USER)),
     Command(34, "delete_user", one(b.USER_ID)),
-    Command(35, "update_user", one(*_UPDATE_USER, _OPTIONS)),
+    Command(35, "update_user", _before_v5(*_UPDATE_USER, _OPTIONS)),
     Command(36, "update_permissions", one(b.USER_ID, *b.MAY_HAVE_PERMISSIONS)),
     Command(
         37,
@@ -234,9 +303,61 @@ COMMANDS: tuple[Command, ...] = (
         100, "poll_messages", (b.POLL, since("L9", *b.POLL, b.POLL_WAIT, until="V1"), since("V4", *b.POLL, b.POLL_WAIT)), one(*b.POLLED)
     ),
     Command(101, "send_messages", one(*b.SEND), (since("V1", _SENT), ())),
-    Command(102, "flush_unsaved_buffer", one(*STREAM_AND_TOPIC, b.PARTITION_ID, Field("fsync", boolean)), EMPTY, "L6"),
-    Command(103, "message.poll_routing", NOT_SEEN, ((*(Field(f"unknown_{n}", u64le) for n in range(1, 5)), b.UNSEEN), *NOT_SEEN), "V4"),
-    Command(104, "message.poll_primary", NOT_SEEN, NOT_SEEN, "V4"),
+    Command(102, "flush_unsaved_buffer", _before_v5(*STREAM_AND_TOPIC, b.PARTITION_ID, Field("fsync", boolean)), EMPTY, "L6"),
+    Command(
+        103,
+        "message.poll_routing",
+        _in_v4(*NOT_SEEN),
+        ((*(Field(f"unknown_{n}", u64le) for n in range(1, 5)), b.UNSEEN), *NOT_SEEN),
+        "V4",
+    ),
+    Command(104, "message.poll_primary", _in_v4(*NOT_SEEN), NOT_SEEN, "V4"),
+    Command(
+        105,
+        "partition.route",
+        one(*STREAM_AND_TOPIC, b.PARTITION_ID),
+        one(
+            Field("incarnation", u64le),
+            Field("metadata_op", u64le),
+            Field("unknown_1", u32le),
+            Field("unknown_2", u32le),
+            Field("unknown_3", u8, "clients ask again if it is not 0"),
+        ),
+        "V5",
+    ),
+    Command(
+        106,
+        "message.poll_deferred",
+        (
+            (
+                *b.POLL,
+                Field("wait", u64le),
+                Field("minimum_count", u32le),
+                Field("byte_limit", u32le),
+                Field("request_timeout", u64le),
+            ),
+            *NOT_SEEN,
+        ),
+        NOT_SEEN,
+        "V5",
+    ),
+    Command(
+        107,
+        "message.wait",
+        (
+            (
+                b.CONSUMER,
+                *STREAM_AND_TOPIC,
+                Field("unknown_1", u64le),
+                Field("unknown_2", u64le),
+                Field("waits", Array((Field("partition_id", u32le), Field("unknown_1", u8), Field("unknown_2", u64le)), u32le)),
+            ),
+            *NOT_SEEN,
+        ),
+        ((Field("partitions", Array(u32le, u32le)),), *NOT_SEEN),
+        "V5",
+    ),
+    Command(108, "message.cancel_deferred", NOT_SEEN, NOT_SEEN, "V5"),
     Command(120, "get_consumer_offset", one(*_CONSUMER), found(_CONSUMED)),
     Command(121, "store_consumer_offset", one(*_CONSUMER, _OFFSET, since("V4", _ACK))),
     Command(122, "delete_consumer_offset", one(*_CONSUMER, since("V4", _ACK)), EMPTY, "L6"),
@@ -251,8 +372,8 @@ COMMANDS: tuple[Command, ...] = (
         created(*_GET_STREAM),
     ),
     Command(203, "delete_stream", one(b.STREAM_ID)),
-    Command(204, "update_stream", one(b.STREAM_ID, b.NAME, _OPTIONS)),
-    Command(205, "purge_stream", one(b.STREAM_ID), EMPTY, "L3"),
+    Command(204, "update_stream", _before_v5(b.STREAM_ID, b.NAME, _OPTIONS)),
+    Command(205, "purge_stream", _before_v5(b.STREAM_ID), EMPTY, "L3"),
     Command(300, "get_topic", one(*STREAM_AND_TOPIC), found(_GET_TOPIC)),
     Command(
         301,
@@ -274,8 +395,8 @@ COMMANDS: tuple[Command, ...] = (
         created(*_GET_TOPIC),
     ),
     Command(303, "delete_topic", one(*STREAM_AND_TOPIC)),
-    Command(304, "update_topic", one(*STREAM_AND_TOPIC, b.SETTINGS, b.NAME, _OPTIONS)),
-    Command(305, "purge_topic", one(*STREAM_AND_TOPIC), EMPTY, "L3"),
+    Command(304, "update_topic", _before_v5(*STREAM_AND_TOPIC, b.SETTINGS, b.NAME, _OPTIONS)),
+    Command(305, "purge_topic", _before_v5(*STREAM_AND_TOPIC), EMPTY, "L3"),
     Command(402, "create_partitions", one(*_PARTITIONS)),
     Command(403, "delete_partitions", one(*_PARTITIONS)),
     Command(503, "delete_segments", one(*STREAM_AND_TOPIC, b.PARTITION_ID, Field("segments_count", u32le)), EMPTY, "L6"),
@@ -294,7 +415,11 @@ COMMANDS: tuple[Command, ...] = (
         606,
         "sync_consumer_group",
         one(*STREAM_AND_TOPIC, b.GROUP_ID),
-        maybe(Field("generation", u64le), Field("partitions", Array(u32le, u32le))),
+        (
+            until("V5", Field("generation", u64le), Field("partitions", Array(u32le, u32le))),
+            since("V5", Field("generation", u64le), b.UNSEEN),
+            (),
+        ),
         "V1",
     ),
 )
@@ -305,7 +430,7 @@ OLD_LOGIN = Command(32, "login_user", one(b.USERNAME, b.PASSWORD), maybe(*_LOGGE
 OLD_LOGOUT = Command(33, "logout_user", EMPTY)
 """In 0.0.4 to 0.0.7 a request of code 32 with a payload, and one of code 33 without."""
 
-OFFSET_ROUTING = Command(123, "consumer_offset.routing", NOT_SEEN, NOT_SEEN, "V4")
+OFFSET_ROUTING = Command(123, "consumer_offset.routing", _in_v4(*NOT_SEEN), NOT_SEEN, "V4")
 """In V4 a request of code 123."""
 
 OPERATIONS: Mapping[int, int] = {
@@ -332,6 +457,7 @@ OPERATIONS: Mapping[int, int] = {
     147: 43,
     148: 604,
     149: 605,
+    150: 16,
     160: 101,
     161: 121,
     162: 122,
@@ -349,8 +475,8 @@ OPERATION_LABELS: Mapping[int, str] = {
     **{operation: "logout" if operation == 3 else BY_CODE[code].name for operation, code in OPERATIONS.items()},
 }
 
-ADVANCING = range(128, 150)
-"""Operations with each of which a client counts its requests on: all others repeat the number."""
+ADVANCING = range(128, 151)
+"""Operations with each of which a client counts its requests on: up to V4 all others repeat the number."""
 
-LISTED = frozenset((*range(64, 138), *range(139, 150), 161, 162, 164, 165))
+LISTED = frozenset((*range(64, 138), *range(139, 151), 161, 162, 164, 165))
 """Operations, as the reply names them, whose answer begins with a list of results; so does a register answer that is not empty."""

@@ -35,7 +35,7 @@ from .commands import (
     Forms,
     forms,
 )
-from .layout_versions import CLASSIC, LAYOUTS, LONG
+from .layout_versions import CLASSIC, LAYOUTS, LONG, V5_VERSION
 from .statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
@@ -101,20 +101,30 @@ _COMMON: Body = (
 _REQUEST: Body = (
     *_COMMON,
     Field("client", u128le, "random"),
-    Field("request_checksum", u128le, "XXH3-64 of the body (from V2, some operations)"),
+    Field("request_checksum", u128le, "XXH3-64 of the body (V2 to V4, some operations)"),
     Field("timestamp", u64le),
-    Field("request", u64le, "advanced by replicated operations only"),
+    Field("request", u64le, "up to V4 advanced by replicated operations only"),
     Field("operation", u8, labels=OPERATION_LABELS),
     Field("operation_padding", Fixed(7), "zero"),
 )
+_CONTEXT = tuple(replace(field, note="of the partition, as the server said last") for field in b.PARTITION_CONTEXT)  # type: ignore[type-var]
 _NAMESPACE = Field("namespace", u64le, "top bit: metadata; else stream, topic and partition in 20, 12 and 20 bits")
 _SESSION = Field("session", u64le, "0 until registered")
 _USER = Field("session_user_id", u32le)
 _CODE = Field("code", u32le, "of operation 2")
+
+
+def _later(header: Body) -> Body:
+    """A header from V5 on: its checksum has another algorithm, which is not known."""
+    checksum = Field("request_checksum", Fixed(16), "its algorithm is not known")
+    return tuple(checksum if isinstance(field, Field) and field.name == checksum.name else field for field in header)
+
+
 LONG_REQUESTS: Mapping[str, Body] = {
     "V1a": (*_REQUEST, _NAMESPACE, _SESSION, _CODE, Field("reserved_end", Fixed(52), "zero")),
     "V1": (*_REQUEST, _NAMESPACE, _SESSION, _USER, _CODE, Field("reserved_end", Fixed(48), "zero")),
     "V2": (*_REQUEST, _SESSION, _USER, _CODE, Field("reserved_end", Fixed(56), "zero")),
+    "V5": (*_later(_REQUEST), _SESSION, _USER, _CODE, *_CONTEXT, Field("reserved_end", Fixed(32), "zero")),
 }
 """The header of a request; V1a is that of the first builds of V1."""
 
@@ -138,7 +148,7 @@ def _reply(header: str, refuses: bool = False) -> Body:
     status = Field("status", u32le, labels=statuses("V1") if refuses else OK)
     if header == "V1":
         return (*_REPLY, _NAMESPACE, status, Field("reserved_end", Fixed(28), "zero"))
-    return (*_REPLY, status, Field("reserved_end", Fixed(36), "zero"))
+    return (*(_later(_REPLY) if header == "V5" else _REPLY), status, Field("reserved_end", Fixed(36), "zero"))
 
 
 def _results(labels: Mapping[int, str]) -> Field:
@@ -328,6 +338,13 @@ def _table(code: int, head: Body, found: Forms, kind: str, first: str) -> Comman
     return CommandTable(code, command.name, head, *found, kind=kind, note=f"from {first}", commands=[command] * len(found))
 
 
+@cache
+def hidden_body(table: CommandTable) -> CommandTable:
+    """The table of a command that hides a body whose layout was not seen."""
+    bodies = [tuple(_SECRET_BODY if entry is b.UNSEEN else entry for entry in body) for body in table.bodies]
+    return CommandTable(table.code, table.name, table.head, *bodies, kind=table.kind, note=table.note, commands=table.commands)
+
+
 @lru_cache(MAX_CODES)
 def hides(code: int) -> bool:
     """Whether a command's request or response holds a secret in any layout."""
@@ -340,7 +357,9 @@ def hides(code: int) -> bool:
 @lru_cache(MAX_CODES)
 def _readers(code: int) -> list[Read]:
     command = command_of(code)
-    return [] if command is None else [exact_decoder(_alone(*body), DEFAULT_STYLE) for since in command.request.values() for body in since]
+    every = [] if command is None else [body for since in command.request.values() for body in since]
+    # any bytes are a body whose layout was not seen
+    return [exact_decoder(_alone(*body), DEFAULT_STYLE) for body in every if b.UNSEEN not in body]
 
 
 def is_body(code: int, data: bytes, start: int, end: int) -> bool:
@@ -401,8 +420,9 @@ EMPTY_REFUSAL = CommandTable(None, "error without text", _ANSWER, (), kind="resp
 # The 256-byte framing
 
 
-def header_of(layout: str) -> str:
-    return "V1" if layout == "V1" else "V2"
+def header_of(layout: str, certain: bool = True) -> str:
+    """Which header a reply of this layout has. Until it is `certain`, one of V5 is read like others: it differs by name only."""
+    return layout if layout == "V1" or (layout == "V5" and certain) else "V2"
 
 
 def operation_and_code(data: bytes, start: int, end: int) -> tuple[int | None, int | None]:
@@ -414,7 +434,7 @@ def operation_and_code(data: bytes, start: int, end: int) -> tuple[int | None, i
         return operation, 40
     if operation != NON_REPLICATED:
         return operation, OPERATIONS.get(operation)
-    for offset in (204, 196, 200):
+    for offset in (196, 204, 200):
         if end - start >= offset + 4:
             (code,) = U32(data, start + offset)
             if code:
@@ -431,10 +451,10 @@ def registered_by(data: bytes, start: int, end: int, missing: str | None) -> int
     return int(layout.key)  # type: ignore[arg-type]
 
 
-def request_header(layout: str, data: bytes, start: int, end: int) -> str:
-    """Which of LONG_REQUESTS a request of this layout has."""
+def request_header(layout: str, data: bytes, start: int, end: int, certain: bool = True) -> str:
+    """Which of LONG_REQUESTS a request of this layout has; `certain`: as for `header_of`."""
     if layout != "V1":
-        return "V2"
+        return header_of(layout, certain)
     early = end - start >= 208 and data[start + 176] == NON_REPLICATED and not U32(data, start + 204)[0] and U32(data, start + 200)[0]
     return "V1a" if early else "V1"
 
@@ -477,9 +497,9 @@ def _long_answer(code: int, listed: bool, register: bool, header: str, first: st
     return _table(code, _reply(header), found, "response", first)
 
 
-def long_answer(operation: int | None, code: int | None, layout: str) -> CommandTable:
+def long_answer(operation: int | None, code: int | None, layout: str, certain: bool = True) -> CommandTable:
     """The table of a reply with status 0 and no failed result."""
-    header = header_of(layout)
+    header = header_of(layout, certain)
     if code is None or operation is None or not exists(code, layout):
         return long_unknown_answer(header, False)
     first = forms(_BY_CODE[code].response, layout)[0]
@@ -528,14 +548,21 @@ ZEROS = frozenset(("reserved", "reserved_end", "operation_padding"))
 
 def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, ...]:
     """The layouts of the 256-byte framing that this header can have."""
-    every = LONG
+    every, newest = LONG, LONG[-1:]
     if end - start < HEADER:
         return every
     if asks:
         operation = data[start + 176]
+        if operation == REGISTER and end - start >= HEADER + 4:
+            # the only frame that states the version of its layout
+            return newest if U32(data, start + HEADER)[0] >= V5_VERSION else every[1:-1]
+        if any(data[start + 152 : start + 160]) or any(data[start + 208 : start + 224]):
+            return newest
         session_or_namespace = int.from_bytes(data[start + 184 : start + 192], "little")
         if operation == NON_REPLICATED:
-            return every[1:] if U32(data, start + 196)[0] else every[:1]
+            if U32(data, start + 196)[0]:
+                return newest if any(data[start + 200 : start + 208]) else every[1:]
+            return every[:1]
         if session_or_namespace >> 63:
             return every[:1]
         if operation == REGISTER:
@@ -543,8 +570,11 @@ def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, 
         if not session_or_namespace and U32(data, start + 192)[0]:
             return every[:1]
         return every
-    if data[start + 60] == REPLY and any(data[start + 220 : start + 224]):
-        return every[:1]
+    if data[start + 60] == REPLY:
+        if any(data[start + 220 : start + 224]):
+            return every[:1]
+        # the answer has the checksum of its request
+        return newest if any(data[start + 136 : start + 144]) else every
     return every
 
 
@@ -565,7 +595,7 @@ def documented() -> tuple[Layout, ...]:
         found.append(
             Layout("request header", *fields, note=f"the header of 256 bytes, from {header.replace('V1a', 'the first builds of V1')}")
         )
-    for header in ("V1", "V2"):
+    for header in ("V1", "V2", "V5"):
         found.append(Layout("reply header", *_reply(header), kind="response", note=f"the header of 256 bytes, from {header}"))
     results = Layout("results", _RESULTS, kind="response", note="between the header and the body of a reply that can fail")
     return (*found, results, *EVICTED.layouts)

@@ -19,15 +19,16 @@ No frame states its layout. streamdump keeps the layouts in which every frame of
 version speaks for, else the newest, and says so). Status codes were given out again, so they have names by layout. `-d
 tcp.port==N,iggy:L9` forces a layout.
 
-L0 to L9 have the classic framing: a request is length, code and payload, a response status, length and payload. V1 to V4 have a header of
-256 bytes in front of the same bodies. The tables below show each body once, where it changed: "from L3" holds until the next table of
-the same name and direction.
+L0 to L9 have the classic framing: a request is length, code and payload, a response status, length and payload. V1 to V5 have a header of
+256 bytes in front of the same bodies. No server of V5 was seen: it is read as published clients (apache-iggy 0.9.1.dev2 to dev5 on PyPI)
+write and accept it, and what does not fit is not called damaged. Bodies that were never seen are bytes, with a note. The tables below show
+each body once, where it changed: "from L3" holds until the next table of the same name and direction.
 
 The classic framing has no correlation id: the n-th response answers the n-th request. Where frames were lost the pairing is
 unsure, and says so, until a client that keeps one request in flight asks again; where the beginning was not captured, until it has done
-so a few times, or an answer has a body that fits. In the 256-byte framing client, request number and operation are checked too; the
-request number alone is not unique. A response behind a loss waits for the client's next bytes, which tell whether a request was lost
-as well.
+so a few times, or an answer has a body that fits. In the 256-byte framing client, request number and operation are checked too; up to V4
+the request number alone is not unique, from V5 on it decides the pair. A response behind a loss waits for the client's next bytes, which
+tell whether a request was lost as well.
 
 Passwords, tokens and what may be one are hidden: also small bodies and bytes left over of which nothing is known and which may hold text,
 names beside a secret in a frame that does not decode, and what replicas send each other. `--show-secrets` shows them.
@@ -63,6 +64,9 @@ _HEADERS = frozenset(
         "namespace",
         "session",
         "session_user_id",
+        "incarnation",
+        "owner_generation",
+        "metadata_op",
         "context",
         "op",
         "commit",
@@ -384,6 +388,7 @@ def _key(value: Any) -> str:
 _REQUESTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "poll_messages": _poll,
     "send_messages": _send,
+    "message.poll_deferred": _poll,
     **dict.fromkeys(
         (
             "get_consumer_offset",
@@ -474,6 +479,10 @@ _RESPONSES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "get_stats": ("process_id", _stats),
     "get_cluster_metadata": ("nodes", _nodes),
     "sync_consumer_group": ("partitions", _assigned),
+    "partition.route": (
+        "incarnation",
+        lambda fields: f"incarnation {fields['incarnation']}  metadata_op {_plain(fields.get('metadata_op'))}",
+    ),
 }
 """By command: a field that its response must have, and its text."""
 

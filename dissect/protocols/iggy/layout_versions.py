@@ -1,7 +1,7 @@
 """The wire layouts of Apache Iggy, which no frame states: their names, order and releases.
 
-The names are this project's own. L0 to L9 are the classic framing (a length or a status first), V1 to V4 the one with a
-header of 256 bytes.
+The names are this project's own. L0 to L9 are the classic framing (a length or a status first), V1 to V5 the one with a
+header of 256 bytes. No server of V5 was seen: it rests on published clients, which state version 0.12.0 of the protocol.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-LAYOUTS = ("L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "V1", "V2", "V3", "V4")
+LAYOUTS = ("L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "V1", "V2", "V3", "V4", "V5")
 """From the oldest to the newest."""
 
 CLASSIC = LAYOUTS[:10]
@@ -33,12 +33,19 @@ RELEASES: Mapping[str, tuple[str, str]] = {
     "V2": ("0.9.0-edge.3", "0.9.0-edge.3"),
     "V3": ("0.9.0-edge.4", "0.9.0-edge.4"),
     "V4": ("0.9.0-edge.5", "0.9.999"),
+    "V5": ("protocol 0.12.0", "protocol 0.12.0"),
 }
-"""First and last server release of each layout."""
+"""First and last server release of each layout; of V5 the version of the protocol, as no server was seen."""
+
+V5_VERSION = 12 << 10
+"""The version 0.12.0 of the protocol, packed: clients that state it, or a later one, speak V5."""
 
 
 def in_words(layouts: Sequence[str]) -> str:
     """The servers that have one of these layouts, as people call them: "server 0.5.x"."""
+    if layouts[-1] == "V5":
+        # its servers are not known, they may be those of 0.9.x
+        return in_words(layouts[:-1]) if len(layouts) > 1 else RELEASES["V5"][0]
     first, last = RELEASES[layouts[0]][0], RELEASES[layouts[-1]][1]
     shown = last.replace(".999", ".x")
     if first == last or (f"{first.rpartition('.')[0]}.x" == shown and first.endswith(".0")):
@@ -69,8 +76,9 @@ def hinted(version: str, server: bool) -> str | None:
     return known.get(".".join(version.split(".")[:2]))
 
 
-NEWEST, NEWEST_SERVER = (0, 11), (0, 9)
-"""The latest version of the protocol, and of the server, whose layouts were checked with a real server."""
+NEWEST, NEWEST_SERVER, FROM_CLIENTS = (0, 11), (0, 9), (0, 12)
+"""The latest version of the protocol, and of the server, whose layouts were checked with a real server; and the latest of the protocol
+that is known from clients only, so that it may have more than is known."""
 
 
 def is_newer(version: Any, newest: tuple[int, int]) -> bool:

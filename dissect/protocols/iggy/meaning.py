@@ -12,9 +12,10 @@ from ...model import END, Fault
 from ..protocol import Context
 from ..records import NONE, REQUEST, RESPONSE, DecodedTuple, Frame
 from . import frames
+from .bodies import UNSEEN
 from .candidates import STATING, Candidates, Placement
 from .checksums import Check, checks, request_checksum
-from .frame_redaction import hide
+from .frame_redaction import hide, may_hold_text, may_hold_token
 from .frames import DEFAULT_STYLE, HEADER, OLD_LOGIN_CODE, CommandTable, Read
 from .info import topic_of
 from .statuses import possible_names
@@ -71,7 +72,7 @@ class FrameDecoder:
             DecodePlan(
                 None if walked else table.reader(self.style),
                 checks(table.code, layout, asks),
-                asks and table.long and layout != "V1",
+                asks and table.long and layout not in ("V1", "V5"),
                 table.long or table.code is None or table.mixed or table.name in STATING or (not asks and table.code in LOGINS),
             ),
         )
@@ -100,6 +101,11 @@ class FrameDecoder:
             fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *notes]
             spans = walked.spans if self.detail else None
             complete = fault is None and "trailing" not in fields
+        if table.notes and UNSEEN.name in fields and not self.style.show_secrets:
+            at = start + (HEADER if table.long else 8)
+            if (may_hold_text if asks else may_hold_token)(data, at, end):
+                walked = frames.hidden_body(table).walk(data, start, end, self.style)[1]
+                fields, spans = walked.fields, walked.spans if self.detail else None
         notes += [note for name, note in table.notes if name in fields]
         if plan.check is not None and complete:
             notes += plan.check(data, start, start + (HEADER if table.long else 8), end)

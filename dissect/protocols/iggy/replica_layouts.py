@@ -343,7 +343,11 @@ PREPARED: Mapping[int, Body] = {
     ),
     DELETE_SEGMENTS: (*STREAM_AND_TOPIC, Field("partition_id", u32le), Field("up_to_offset", u64le)),
     SEND: _as_of(Field("batches", Repeat(b.BATCH_V4))),
-    **{operation: _body_of(code) for operation, code in OPERATIONS.items() if operation not in (3, SEND, 164, 165)},
+    **{
+        operation: _body_of(code)
+        for operation, code in OPERATIONS.items()
+        if operation not in (3, SEND) and forms(BY_CODE[code].request, BODIES)[1]
+    },
 }
 """The body of a Prepare, by its operation."""
 

@@ -1,7 +1,7 @@
 """Apache Iggy: pending requests, and which response belongs to which.
 
-No response of the classic framing names its request, and in the 256-byte one several requests may share the copied fields. So the order
-of frames decides, unless frames were missed; trust in it after a loss is a state, and all code that changes it is in this file.
+No response of the classic framing names its request, and in the 256-byte one several requests may share the copied fields, up to V4. So
+the order of frames decides, unless frames were missed; trust in it after a loss is a state, and all code that changes it is in this file.
 """
 
 from __future__ import annotations
@@ -334,6 +334,8 @@ class RequestQueue:
                 return unasked()
             self.unmatched = max(self.unmatched, order)
             return unasked(UNSEEN, operation=operation)
+        if request is not None and self.layouts.layout == "V5" and self.layouts.settled:
+            return self._numbered(request, operation)
         if trust.unsure:
             latest = self._latest(frame)
             if latest is not None and _echoes(latest, client, request, operation):
@@ -365,6 +367,15 @@ class RequestQueue:
         if kind == EVICTION:
             return self._oldest("evicts another client than the one that waits")
         return self._oldest(f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits")
+
+    def _numbered(self, request: int, operation: int | None) -> PendingRequest:
+        """The request that a reply of V5 answers: each has a number of its own there, so that replies may come in any order."""
+        asked = next((asked for asked in self.open if asked.request == request), None)
+        if asked is None:
+            return unasked(UNSEEN, operation=operation)
+        self.open.remove(asked)
+        self.trust.go(ECHOED)
+        return asked
 
     def _oldest(self, *notes: str) -> PendingRequest:
         """The request that has waited longest is answered."""

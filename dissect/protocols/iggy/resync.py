@@ -53,7 +53,7 @@ def long_header(data: bytes, at: int, end: int) -> int | None:
         return None
     if kind == REQUEST:
         good = any(data[at + 128 : at + 144]) and data[at + 176] in OPERATION_LABELS and not any(data[at + 177 : at + 184])
-        good = good and not any(data[at + 208 : at + HEADER])
+        good = good and not any(data[at + 224 : at + HEADER])
     elif kind == REPLY:
         good = data[at + 208] in OPERATION_LABELS and not any(data[at + 209 : at + 216]) and not any(data[at + 228 : at + HEADER])
         good = good and not any(data[at : at + 32])

@@ -1,4 +1,4 @@
-"""Status codes of Apache Iggy by release, read from the sources of eleven releases (see RELEASES).
+"""Status codes of Apache Iggy by release, read from the sources of eleven releases (see RELEASES), and from clients of V5.
 
 Codes were given out again under other names, so a code has a name only together with the layout of its conversation.
 """
@@ -11,8 +11,23 @@ from functools import cache, lru_cache
 
 from .layout_versions import RELEASES as LAYOUT_RELEASES
 
-RELEASES = ("0.0.4", "0.0.30", "0.0.52", "0.1.5", "0.2.5", "0.2.20", "0.3.0", "0.4.300", "0.5.0", "0.6.0", "0.8.0", "0.9.0-edge.5")
-"""The releases examined (0.3.0 for two codes only); a code may have changed in a release between two of them."""
+RELEASES = (
+    "0.0.4",
+    "0.0.30",
+    "0.0.52",
+    "0.1.5",
+    "0.2.5",
+    "0.2.20",
+    "0.3.0",
+    "0.4.300",
+    "0.5.0",
+    "0.6.0",
+    "0.8.0",
+    "0.9.0-edge.5",
+    "0.12.0",
+)
+"""The releases examined (0.3.0 for two codes only); a code may have changed in a release between two of them. 0.12.0 is the version of the
+protocol that published clients of V5 state: they gave the names; those of 88 to 90 are likely, not certain."""
 
 NAMES: Mapping[int, str] = {
     1: "error",
@@ -89,6 +104,11 @@ NAMES: Mapping[int, str] = {
     82: "invalid_number_encoding (from 0.4.300)",
     83: "invalid_boolean_value (from 0.4.300)",
     84: "invalid_number_value (from 0.4.300)",
+    85: "request_too_old (from 0.12.0)",
+    87: "history_unavailable (from 0.12.0)",
+    88: "lifecycle_busy (from 0.12.0)",
+    89: "not_primary (from 0.12.0)",
+    90: "deferred_poll_capacity_exceeded (from 0.12.0)",
     100: "client_not_found",
     101: "invalid_client_id",
     200: "io_error; - (from 0.4.300)",
@@ -156,6 +176,8 @@ NAMES: Mapping[int, str] = {
     2019: "invalid_partitions_count (from 0.6.0)",
     2020: "topic_directory_not_found (from 0.6.0)",
     2021: "too_many_topics (from 0.9.0-edge.5)",
+    2022: "partitions_limit_reached (from 0.12.0)",
+    2023: "partition_resize_disabled (from 0.12.0)",
     3000: "cannot_create_partition",
     3001: "cannot_create_partitions_directory",
     3002: "cannot_create_partition_directory",
@@ -170,10 +192,12 @@ NAMES: Mapping[int, str] = {
     3011: "cannot_delete_consumer_offset_file (from 0.4.300)",
     3012: "cannot_create_consumer_offsets_directory (from 0.4.300)",
     3013: "partition_id_space_exhausted (from 0.9.0-edge.5)",
+    3014: "partition_history_changed (from 0.12.0)",
     3020: "cannot_read_consumer_offsets (from 0.3.0)",
     3021: "consumer_offset_not_found (from 0.4.300)",
     3022: "not_resolved_consumer (from 0.6.0)",
     3023: "cannot_open_consumer_offsets_file (from 0.6.0)",
+    3024: "too_many_consumer_offsets (from 0.12.0)",
     4000: "segment_not_found",
     4001: "segment_closed",
     4002: "invalid_segment_size",
@@ -228,6 +252,13 @@ NAMES: Mapping[int, str] = {
     4057: "producer_closed (from 0.5.0)",
     4100: "invalid_offset",
     4101: "cannot_read_consumer_offsets; - (from 0.3.0); invalid_reserved_field (from 0.8.0)",
+    4102: "segment_size_mismatch_at_open (from 0.12.0)",
+    4103: "option_not_updatable (from 0.12.0)",
+    4104: "option_not_resettable (from 0.12.0)",
+    4105: "read_only_option (from 0.12.0)",
+    4106: "stream_encryption_unavailable (from 0.12.0)",
+    4107: "unsupported_critical_option (from 0.12.0)",
+    4108: "cannot_modify_root_user (from 0.12.0)",
     5000: "consumer_group_not_found; consumer_group_id_not_found (from 0.0.52)",
     5001: "consumer_group_already_exists; consumer_group_id_already_exists (from 0.0.52); - (from 0.6.0)",
     5002: "consumer_group_member_not_found; invalid_consumer_group_id (from 0.0.52)",
@@ -239,6 +270,7 @@ NAMES: Mapping[int, str] = {
     5007: "cannot_delete_consumer_group_info; cannot_create_consumer_group_info (from 0.0.52)",
     5008: "cannot_delete_consumer_group_info (from 0.0.52)",
     5009: "consumer_group_partition_not_owned (from 0.9.0-edge.5)",
+    5010: "too_many_consumer_groups (from 0.12.0)",
     6000: "missing_base_offset_retained_message_batch (from 0.2.5)",
     6001: "missing_last_offset_delta_retained_message_batch (from 0.2.5)",
     6002: "missing_max_timestamp_retained_message_batch (from 0.2.5)",
@@ -273,6 +305,11 @@ NAMES: Mapping[int, str] = {
     14000: "already_authenticated (from 0.9.0-edge.5)",
     14001: "invalid_session (from 0.9.0-edge.5)",
     14003: "incompatible_protocol_version (from 0.9.0-edge.5)",
+    14004: "session_mismatch (from 0.12.0)",
+    14005: "request_id_exhausted (from 0.12.0)",
+    14006: "operation_uncertain (from 0.12.0)",
+    14007: "lane_blocked (from 0.12.0)",
+    14008: "operation_not_retained (from 0.12.0)",
 }
 """Names with the release they hold from, until the next one of the line; none given: from the first on; "-": taken away."""
 
