@@ -184,6 +184,8 @@ class Protocol(msgspec.Struct, frozen=True):
     may_begin: Callable[[DetectionView], bool] = lambda view: True
     """Whether the first bytes allow this protocol: False only where the heuristic would return None, and True where the beginning was not
     captured."""
+    websocket: tuple[int, ...] = ()
+    """Those of `ports` on which servers expect WebSocket."""
 
     @property
     def loaded(self) -> LoadedProtocol:

@@ -67,7 +67,8 @@ class ProtocolWriter:
         said = list(iggy_tables(self.types) if protocol.name == "iggy" else self.tables())
         yield f"-- {protocol.title}\n\ndo\nlocal L = {{}}"
         yield from (f"L.{label} = {text}" for text, label in self.types.labels.items())
-        yield f"local P = protocol({quoted(prefix(protocol))}, {quoted(protocol.title)}, {table(map(str, protocol.ports))})"
+        ports, websocket = table(map(str, protocol.ports)), table(map(str, protocol.websocket))
+        yield f"local P = protocol({quoted(prefix(protocol))}, {quoted(protocol.title)}, {ports}, {websocket})"
         for path, found in _fields(declared(protocol), ""):
             if path in RESERVED:
                 raise ValueError(f"{protocol.name} has a field {path}, which the runtime adds")

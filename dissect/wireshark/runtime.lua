@@ -235,9 +235,10 @@ local Protocol = {}
 Protocol.__index = Protocol
 local TYPES = { none = ftypes.NONE, string = ftypes.STRING, bytes = ftypes.BYTES, bool = ftypes.BOOLEAN, double = ftypes.DOUBLE }
 
-local function protocol(name, title, ports)
+local function protocol(name, title, ports, websocket)
   local P = { name = name, title = title, proto = Proto(name, title), ports = {}, fields = {}, protos = {}, messages = {}, forms = {}, commands = {} }
-  for _, port in ipairs(ports) do P.ports[port] = true end
+  for _, port in ipairs(ports) do P.ports[port] = "tcp" end
+  for _, port in ipairs(websocket) do P.ports[port] = "ws" end
   return setmetatable(P, Protocol)
 end
 
@@ -600,10 +601,11 @@ local function register(P)
   if P.layouts then proto.prefs.layout = Pref.enum("Layout", 0, "of all conversations; no frame states it", values, false) end
   function proto.init() P.conversations, P.records = {}, {} end
   function proto.dissector(tvb, pinfo, tree) return P:dissect(tvb, pinfo, tree) end
-  for _, transport in ipairs({ "tcp", "tls" }) do
-    local ports, sealed = DissectorTable.get(transport .. ".port"), transport == "tls"
-    for port in pairs(P.ports) do
-      if not taken[transport .. port] then ports:add(port, proto) end
+  for _, transport in ipairs({ "tcp", "tls", "ws" }) do -- WebSocket, whose port is that of HTTP
+    local ports, sealed = DissectorTable.get(transport .. ".port"), transport ~= "tcp"
+    for port, of in pairs(P.ports) do
+      -- What WebSocket begins with is HTTP's
+      if not taken[transport .. port] and (of == "tcp" or transport == "ws") then ports:add(port, proto) end
       taken[transport .. port] = true
     end
     if not sealed then ports:add_for_decode_as(proto) end

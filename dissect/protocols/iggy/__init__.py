@@ -6,8 +6,8 @@ from functools import cache
 
 from ..protocol import DetectionView, LoadedProtocol, Protocol
 
-PORTS = (8090, 8092)
-"""Of TCP, and of WebSocket, which 0.6.0 and later serve."""
+PORTS, WEBSOCKET = (8090, 8092), (8092,)
+"""The second is that of WebSocket, which 0.6.0 and later serve."""
 
 
 def _may_begin(view: DetectionView) -> bool:
@@ -29,4 +29,4 @@ def _load() -> LoadedProtocol:
     return PROTOCOL
 
 
-PROTOCOLS = (Protocol("iggy", "Apache Iggy", PORTS, _load, _may_begin),)
+PROTOCOLS = (Protocol("iggy", "Apache Iggy", PORTS, _load, _may_begin, WEBSOCKET),)
