@@ -27,7 +27,8 @@ class UnpackQuota:
 
     def grow(self, packed: int) -> int:
         """Add `packed` bytes; return the bytes that may be unpacked."""
-        self.left = min(self.FREE, self.left + packed * self.FOR_EACH)
+        if self.left < self.FREE:
+            self.left = min(self.FREE, self.left + packed * self.FOR_EACH)
         return self.left
 
 

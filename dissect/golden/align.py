@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from difflib import Match, SequenceMatcher
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import lt
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -74,10 +75,11 @@ def _inside(one: Sequence[Hashable], other: Sequence[Hashable], effort: Effort) 
 
 
 def between(pairs: Iterable[Pair], one: range, other: range) -> Iterator[tuple[range, range]]:
-    """The places in front of each pair, and those behind the last, in both sequences."""
+    """The places in front of each pair, and those behind the last, in both sequences, where there are any."""
     low, start = one.start, other.start
     for high, stop in [*pairs, (one.stop, other.stop)]:
-        yield range(low, high), range(start, stop)
+        if low < high or start < stop:
+            yield range(low, high), range(start, stop)
         low, start = high + 1, stop + 1
 
 
@@ -125,6 +127,8 @@ def _divided(one: Iterable[H], other: Iterable[H], pairs: list[tuple[H, H]]) -> 
 
 def out_of_order(places: Sequence[int]) -> list[int]:
     """The fewest indexes of distinct `places` without which the others rise."""
+    if all(map(lt, places, islice(places, 1, None))):
+        return []
     tails: list[int] = []
     before: list[int] = []
     for index, place in enumerate(places):

@@ -192,6 +192,9 @@ def _flow(flow: Total) -> tuple[int, str, str]:
 
 
 def _content(fields: Mapping[str, Any]) -> Hashable:
+    kinds = [*map(type, fields.values())]
+    if SIMPLE.issuperset(kinds):
+        return frozenset(zip(fields, kinds, fields.values(), strict=True))
     return frozenset([(path, type(one), one if type(one) in SIMPLE else _plain(one)) for path, one in fields.items()])
 
 
@@ -257,6 +260,8 @@ class _Pair:
         yield from zip(self.golden.ends, self.got.ends, strict=True)
         pairs: list[tuple[Line | Total, Line | Total]] = [*self.lines, *self.moved, *self.flows]
         for golden, got in pairs:
+            if SIMPLE.issuperset(map(type, golden.fields.values())):
+                continue
             named = ((path, value) for path, value in golden.fields.items() if type(value) not in SIMPLE)
             yield from ((value, got.fields[path]) for path, value in named if path in got.fields)
 
@@ -353,6 +358,7 @@ class DiffReporter:
         for line in self.got:
             self.before[line] = nearest
             nearest = partner.get(line, nearest)
+        self._around = cache(lambda line: f"    {_short(line)}")
 
     def lines(self) -> list[Difference]:
         """What differs in messages, in the order of the golden file."""
@@ -445,7 +451,7 @@ class DiffReporter:
         assert part is not None
         lines, at = (self.golden, self.place[part]) if golden is not None else (self.got, self.place_got[part])
         around = lines[max(0, at - AROUND) : at], lines[at + 1 : at + 1 + AROUND]
-        before, behind = ([f"    {_short(line)}" for line in some] for some in around)
+        before, behind = ([*map(self._around, some)] for some in around)
         return self._difference(kind, part, text, changes, packet, part.at, [*before, *middle, *behind])
 
     def _difference(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -98,13 +99,14 @@ class Transcript(msgspec.Struct, eq=False):
 def ordered(lines: Sequence[Line]) -> list[Line]:
     """The lines of both sides in an order that their own orders and the pairs make certain: a line of the server stands as soon as it
     can, and a response never before its request."""
-    client, server = (deque([one for one in lines if one.side == side]) for side in (CLIENT, SERVER))
-    order: dict[Line, None] = {}
-    while client or server:
-        request = server[0].request if server else None
-        ready = server and (order if request is None else request in order)
-        order[(server if ready or not client else client).popleft()] = None
-    return list(order)
+    client = deque([one for one in lines if one.side == CLIENT])
+    # A client speaks first
+    order: dict[Line, None] = {client.popleft(): None} if client else {}
+    for line in [one for one in lines if one.side == SERVER]:
+        while line.request is not None and client and line.request not in order:
+            order[client.popleft()] = None
+        order[line] = None
+    return [*order, *client]
 
 
 def unpair(lines: Sequence[Line]) -> None:
@@ -113,11 +115,10 @@ def unpair(lines: Sequence[Line]) -> None:
     parted = True
     while parted:
         parted = False
-        stood: set[Line] = set()
-        for line in ordered(lines):
-            stood.add(line)
-            request = line.request
-            if request is not None and (request.side == line.side or request not in stood):
+        paired = [(line, line.request) for line in lines if line.request is not None]
+        place = dict(zip(ordered(lines), count())) if paired else {}
+        for line, request in paired:
+            if request.side == line.side or place.get(request, len(place)) > place[line]:
                 request.responses.remove(line)
                 line.request, line.lane = None, line.name if line.lane == line.name else ""
                 parted = True

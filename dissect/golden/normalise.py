@@ -112,13 +112,14 @@ class Normaliser:
     def feed(self, records: Iterable[Record]) -> None:
         """Keep what is compared of these records."""
         for record in records:
-            if isinstance(record, Exchange):
+            if isinstance(record, Message | Gap):
+                if self._has_room(record):
+                    self._records.append(record)
+            elif isinstance(record, Exchange):
                 if record.response is not None:
                     self._answered[record.response] = record.request, record.outcome
                 elif record.reason != "timeout":
                     self._ended[record.request] = record.outcome
-            elif isinstance(record, Message | Gap) and self._has_room(record):
-                self._records.append(record)
 
     def _has_room(self, record: Message | Gap) -> bool:
         """Whether a record is kept, which counts; those that `restrict` leaves out are not where there are too many."""
@@ -217,13 +218,13 @@ class Normaliser:
         if isinstance(record, Gap):
             conversation.lines.append(Line(side, GAP, GAP, record.reason, {"size": record.size, "in_frame": record.in_frame}))
             return
-        rules = self.rules(record.protocol)
+        rules = self._rules.get(record.protocol) or self.rules(record.protocol)
         compare_rules = rules.compare_rules
         if conversation.packet is None:
             conversation.packet = record.packets[1]
         number, outcome = record.request, record.outcome
-        if number is None:
-            number, outcome = self._answered.get(record.number, (None, outcome))
+        if number is None and record.number in self._answered:
+            number, outcome = self._answered[record.number]
         tables = compare_rules.flows.get(record.name)
         table = tables and next((one for one in tables if one.kind == record.kind and (one.of is None or one.of(record.fields))), None)
         if table and outcome != "refused" and record.fault is None:
@@ -237,10 +238,12 @@ class Normaliser:
             lines[record.number] = line
         elif number is not None:
             self._asked.append((line, number))
-        line.lane = record.name if record.name in compare_rules.apart else ""
+        if record.name in compare_rules.apart:
+            line.lane = record.name
         self._fill(_Into(place, rules, record.name, line.fields, line.labels, line), record.fields)
-        self._odd(rules, record, line.fields)
-        left_out = bool(compare_rules.handshake) and record.name not in compare_rules.handshake and record.kind != "response"
+        if record.notes or record.fault is not None:
+            self._odd(rules, record, line.fields)
+        left_out = self.only and compare_rules.handshake and record.name not in compare_rules.handshake and record.kind != "response"
         self._count(line.fields, kept="names" not in self.only and not ("handshake" in self.only and left_out))
         conversation.lines.append(line)
 
@@ -294,34 +297,38 @@ class Normaliser:
 
     def _fill(self, into: _Into, members: dict[str, Any], path: str = "", pattern: str = "", keyed: bool = False) -> None:
         """Put the fields of an object where they belong, by path; `pattern` is the path without numbers."""
-        fields, left_out = into.fields, into.left_out
-        if not members and path:
-            fields[path] = {}
-        if len(path) > MAX_PATH or len(pattern) > MAX_PATTERN:
-            path, pattern = _abridged(path, MAX_PATH), _abridged(pattern, MAX_PATTERN)
-        if len(fields) + len(members) > FIELDS or len(path) * len(members) > NAMES:
-            raise self._excess(into.name)
-        steps = into.rules.steps(into.name, pattern, keyed)
+        place, rules, name, fields, labels, _, left_out = into
+        if path:
+            if not members:
+                fields[path] = {}
+            if len(path) > MAX_PATH or len(pattern) > MAX_PATTERN:
+                path, pattern = _abridged(path, MAX_PATH), _abridged(pattern, MAX_PATTERN)
+            if len(path) * len(members) > NAMES:
+                raise self._excess(name)
+        if len(fields) + len(members) > FIELDS:
+            raise self._excess(name)
+        steps, unnumbered = rules.steps(name, pattern, keyed), path == pattern
         for member, value in members.items():
             labelled, part, inner, rule = steps[member]
             if labelled is not None and labelled in members:
                 if type(value) is str:
-                    into.labels[path + key(labelled, not path)] = value
+                    labels[path + key(labelled, not path)] = value
             elif inner not in left_out:
-                inside = path + part if path else part.removeprefix(".")
+                inside = inner if unnumbered else path + part if path else part.removeprefix(".")
                 kind = type(value)
                 if rule is not None or kind is list:
-                    self._put(into, value, inside, inner, rule)
+                    if rule is None or rule.what != "drop":
+                        self._put(into, value, inside, inner, rule)
                 elif kind in _PLAIN:
                     fields[inside] = value
                 elif isinstance(value, dict):
                     self._fill(into, value, inside, inner)
                 else:
-                    fields[inside] = self._leaf(into.place, None, value)
+                    fields[inside] = self._leaf(place, None, value)
 
     def _put(self, into: _Into, value: Any, path: str, pattern: str, rule: FieldRule | None) -> None:
         """Put what a field holds where it belongs."""
-        if rule is not None and rule.what in ("drop", "paired", "type"):
+        if rule is not None and rule.what in ("paired", "type"):
             if rule.what == "type":
                 into.fields[path] = reduced(rule, value)
             elif rule.what == "paired" and into.line is not None and into.line.kind == "request":
@@ -445,6 +452,8 @@ def _renumber(transcript: Transcript) -> None:
         for part in parts:
             items = part.items if isinstance(part, Total) and part.form != "set" else ()
             for fields in (part.fields, *items):
+                if SIMPLE.issuperset(map(type, fields.values())):
+                    continue
                 for path, value in fields.items():
                     if type(value) not in SIMPLE:
                         fields[path] = mapped(value, named)
@@ -454,7 +463,7 @@ def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats:
     """Remove from a conversation what is not compared."""
     compare_rules = rules_of(conversation.protocol)
     lines = conversation.lines
-    if not heartbeats:
+    if compare_rules.heartbeats and not heartbeats:
         lines = [one for one in lines if not _of(one, compare_rules.heartbeats)]
     if "handshake" in only:
         if compare_rules.handshake:

@@ -55,14 +55,12 @@ def digest(data: bytes, what: str = "bytes") -> Placeholder:
 
 def shortened(value: Any) -> Any:
     """A value as it is kept: long ones by their digest."""
-    match value:
-        case bytes() if len(value) > LONG:
-            return digest(value)
-        case str() if len(value) > LONG:
-            return digest(value.encode("utf-8", "surrogatepass"), "bytes of text")
-        case list() if len(value) > LONG:
-            return digest(shown(value).encode("utf-8", "surrogatepass"), "bytes of list")
-    return value
+    if not isinstance(value, bytes | str | list) or len(value) <= LONG:
+        return value
+    if isinstance(value, bytes):
+        return digest(value)
+    text, what = (value, "text") if isinstance(value, str) else (shown(value), "list")
+    return digest(text.encode("utf-8", "surrogatepass"), f"bytes of {what}")
 
 
 def same(one: Any, other: Any) -> bool:
