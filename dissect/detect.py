@@ -419,6 +419,8 @@ def _other_protocol(view: DetectionView) -> str | None:
 
 def neighbour(data: bytes, from_start: bool) -> str | None:
     """Return the name of another protocol that the first bytes of one side show, or None."""
+    if not data:
+        return None
     if _tls(data):
         return "TLS"
     if data.startswith((BEGIN_1, BEGIN_2)):

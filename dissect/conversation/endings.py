@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ..detect import TOO_FEW, neighbour
 from ..model import END, Ending, Message, Options
@@ -13,6 +15,7 @@ from ..protocols.records import NONE, SENDERS, Event, rfc3339
 from ..tcp.assembler import REUSED, never_acknowledged
 
 if TYPE_CHECKING:
+    from ..diagnose.rules import Closed
     from .conversation import Conversation
 
 IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
@@ -95,10 +98,7 @@ def ports_of(conversation: Conversation) -> tuple[int, int]:
 
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
     """Return the end of a conversation for the diagnosis; `before`: if reported early, requests that get no response, and why."""
-    from ..diagnose.ends import closed_of
-    from ..tls.diagnostics import failures
-    from .conversation import inner_bytes
-
+    closed_of, failures, inner_bytes = _modules()
     run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
     assert run.windows is not None
     first_bytes, from_start, websocket = conversation.first_bytes, conversation.from_start, conversation.websocket
@@ -124,6 +124,16 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         before,
     )
     return Event(end.order, end.rank, end.position, closed, NONE, None, end.time_ns)
+
+
+@cache
+def _modules() -> tuple[Callable[..., Closed], Callable[..., Any], Callable[[Conversation], tuple[int, int]]]:
+    """Return what only the diagnosis needs; importing it for each conversation would take as long as one of its rules."""
+    from ..diagnose.ends import closed_of
+    from ..tls.diagnostics import failures
+    from .conversation import inner_bytes
+
+    return closed_of, failures, inner_bytes
 
 
 def _ending(conversation: Conversation) -> list[Event]:

@@ -69,7 +69,7 @@ class Windows:
 
     def of(self, tcp: TcpStream, end_ns: int) -> tuple[Stopped | None, Stopped | None]:
         """Return the zero windows of each side of a conversation that ended at `end_ns`, or None."""
-        return self._side(tcp, 0, end_ns), self._side(tcp, 1, end_ns)
+        return (self._side(tcp, 0, end_ns), self._side(tcp, 1, end_ns)) if self._runs else (None, None)
 
     def _side(self, tcp: TcpStream, side: int, end_ns: int) -> Stopped | None:
         ends = tcp.endpoints[side], tcp.endpoints[1 - side]

@@ -106,9 +106,13 @@ def pad(text: str, cells: int) -> str:
 
 def wrapped(text: str, cells: int) -> list[str]:
     """`text` in lines of at most `cells`, divided between words where that is possible; no line for no text."""
+    words = text.split()
+    line = " ".join(words)
+    if words and width(line) <= cells:
+        return [line]
     lines: list[str] = []
     line = ""
-    for word in text.split():
+    for word in words:
         if line and width(line) + 1 + width(word) <= cells:
             line += f" {word}"
             continue

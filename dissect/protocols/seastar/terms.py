@@ -122,15 +122,15 @@ class NegotiatedTerms(NamedTuple):
 
     def narrowed(self, framing: SeastarFraming) -> NegotiatedTerms:
         """What is left when one side is framed like this."""
-        known = self._replace(codecs=(framing.codec,))
+        connections, timeouts, durations, _ = self
         match framing.kind:
             case "request":
-                return known._replace(connections=("rpc",), timeouts=(framing.extra,))
+                connections, timeouts = ("rpc",), (framing.extra,)
             case "response":
-                return known._replace(connections=("rpc",), durations=(framing.extra,))
+                connections, durations = ("rpc",), (framing.extra,)
             case "stream":
-                return known._replace(connections=("stream",), timeouts=(False,), durations=(False,))
-        return known
+                connections, timeouts, durations = ("stream",), (False,), (False,)
+        return NegotiatedTerms(connections, timeouts, durations, (framing.codec,))
 
 
 _OURS = frozenset((None, *OPENED))
