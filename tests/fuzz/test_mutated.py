@@ -8,12 +8,18 @@ import pytest
 
 from tests.fuzz.mutate import mutated
 from tests.fuzz.seeds import seeds
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import PORTS, TARGETS, look
+from tests.support.frames import A, Packet, ethernet, ip4, pcap, tcp
 
 CASES = 150
 """Of each target; one in `DEEP` of them with its work counted and its records held against the schema."""
 
 DEEP = 3
+
+
+def test_a_connection_of_an_endpoint_with_itself() -> None:
+    port, heartbeat = PORTS["rabbitmq-stream"], bytes.fromhex("00000004 0017 0001")
+    look(pcap([Packet(ethernet(ip4(tcp(heartbeat * 4, sport=port, dport=port), src=A, dst=A)))]))
 
 
 @pytest.mark.sweep
