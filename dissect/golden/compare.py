@@ -143,6 +143,8 @@ def _aliases(golden: Any, got: Any) -> Iterator[tuple[Alias, Alias]]:
     """Aliases that stand in the same place."""
     if isinstance(golden, Alias) and isinstance(got, Alias) and golden.kind == got.kind:
         yield golden, got
+    elif isinstance(golden, ValueSet) and isinstance(got, ValueSet):
+        yield from _aliases([*golden.values], [*got.values])
     elif isinstance(golden, list) and isinstance(got, list) and len(golden) == len(got):
         for one, other in zip(golden, got, strict=True):
             yield from _aliases(one, other)
