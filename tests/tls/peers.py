@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import datetime
 import ipaddress
 import os
 import select
+import shutil
 import socket
 import ssl
 import struct
@@ -53,7 +55,15 @@ class Identity(NamedTuple):
 
 @cache
 def folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="streamdump-tls-"))
+    """One for the process that asks first, which removes it when it ends; its forks do not."""
+    made, owner = Path(tempfile.mkdtemp(prefix="streamdump-tls-")), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
+    return made
 
 
 @cache
