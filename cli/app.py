@@ -155,9 +155,13 @@ def command_of(names: tuple[str, ...]) -> Any:
 
 def _needed(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the commands that a call needs: all for help and completion, else the one it names."""
-    telling = not {"-h", "--help", *_OF_THE_GROUP}.isdisjoint(arguments) or arguments[:1] == ["help"]
-    telling = telling or any(one.endswith("_COMPLETE") for one in os.environ)
+    telling = not {"-h", "--help", *_OF_THE_GROUP}.isdisjoint(arguments) or arguments[:1] == ["help"] or _completes()
     return (READ, *(COMMANDS if telling else [one for one in arguments[:1] if one in COMMANDS]))
+
+
+def _completes() -> bool:
+    """Return whether a shell asks how its line may go on."""
+    return any(one.endswith("_COMPLETE") for one in os.environ)
 
 
 class _Ended(BaseException):
@@ -205,6 +209,9 @@ def _run(arguments: list[str]) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         PAGER.refused = LEAVE_OUT in arguments
         arguments = [one for one in arguments if one != LEAVE_OUT]
+        if _completes():
+            # typer breaks help at the width of the terminal, and fish would offer the second line as a word
+            os.environ["COLUMNS"] = "10000"
         liked = preferences(arguments)
         if arguments[:1] == ["help"] and (arguments[1:] == [] or arguments[1] in COMMANDS):
             arguments = [*arguments[1:2], "--help"]

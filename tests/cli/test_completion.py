@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -26,21 +28,29 @@ SHELLS = ("bash", "zsh", "fish")
 def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """What a shell would be offered for the last of some words."""
 
-    def ask(shell: str, *words: str) -> list[str]:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def said(shell: str, words: Sequence[str], action: str = "get-args") -> tuple[str, Any]:
         line = " ".join(words)
         monkeypatch.setenv(VARIABLE, f"complete_{shell}")
-        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_WORDS", "\n".join(words))
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
-        monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+        monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", action)
         with pytest.raises(SystemExit) as ended:
             main([])
         out, err = capsys.readouterr()
-        assert (ended.value.code, err) == (0, ""), f"{shell}: {line}: {out}{err}"
+        assert err == "", f"{shell}: {line}: {out}{err}"
+        return out, ended.value.code
+
+    def ask(shell: str, *words: str) -> list[str]:
+        out, code = said(shell, words)
+        assert code == 0, f"{shell}: {words}: {out}"
         if shell == "zsh":
             return [one.replace(r"\\:", ":") for one in re.findall(r'^(?:_arguments .*\(\()?"((?:[^"]|"")*)"', out, re.M)]
         return [one.partition("\t")[0] for one in out.splitlines() if one]
 
+    ask.said = said  # type: ignore[attr-defined]
     return ask
 
 
@@ -80,6 +90,67 @@ def test_every_option_of_every_command(name: str, shell: str, complete: Any) -> 
 )
 def test_completion(words: tuple[str, ...], expected: list[str], shell: str, complete: Any) -> None:
     assert complete(shell, "streamdump", *words) == expected
+
+
+OFFERED = {
+    "bash": """ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _streamdump_completion streamdump; printf '%s\\n' "${COMPREPLY[@]}"; }""",
+    # As in zsh's own `_arguments`, which has no terminal here
+    "zsh": r"""_files() { }; compdef() { }
+        _arguments() { local ws action=${1#\*: :}; eval ws\=\( "${action[3,-3]}" \); print -rl -- "${ws[@]}" }
+        ask() { words=("$@"); CURRENT=$#; _streamdump_completion }""",
+    "fish": """function ask; complete --do-complete "$(string join -- ' ' $argv)"; end""",
+}
+"""What each shell runs to complete the last of some words, behind or in front of the script that `--install-completion` writes."""
+
+REPLAY = """#!/bin/sh
+cd '{folder}' || exit
+cat "out/$_TYPER_COMPLETE_FISH_ACTION$_TYPER_COMPLETE_ARGS$COMP_WORDS" &&
+exit "$(cat "code/$_TYPER_COMPLETE_FISH_ACTION$_TYPER_COMPLETE_ARGS$COMP_WORDS")"
+"""
+
+
+def lines() -> list[list[str]]:
+    """Every option of every command, begun and with a value to come."""
+    found = []
+    for name in (READ, *COMMANDS):
+        begun = ["streamdump", *([] if name == READ else [name])]
+        options = [one for parameter in COMMAND.commands[name].params if parameter.param_type_name == "option" for one in parameter.opts]
+        found += [line for option in options for line in ([*begun, option], [*begun, option, ""])]
+    return found
+
+
+@pytest.mark.witness
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_option_in_the_shells_themselves(shell: str, tmp_path: Path, complete: Any) -> None:
+    """One process asks for all of them; `streamdump` says there what it says here, as starting it each time would take minutes."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    for name in ("out", "code", "empty"):
+        (tmp_path / name).mkdir()
+    program = tmp_path / "streamdump"
+    program.write_text(REPLAY.format(folder=tmp_path))
+    program.chmod(0o755)
+    asked = lines()
+    for words in asked:
+        for action in ("get-args", "is-args") if shell == "fish" else ("",):
+            said, code = complete.said(shell, words, action)
+            name = action + ("\n" if shell == "bash" else " ").join(words)
+            (tmp_path / "out" / name).write_text(said)
+            (tmp_path / "code" / name).write_text(str(code))
+    script = get_completion_script(prog_name="streamdump", complete_var=VARIABLE, shell=shell)
+    steps = "\n".join(f"echo @\nask {' '.join(map(quote, words))}" for words in asked)
+    asking = ("COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS", "_TYPER_COMPLETE_FISH_ACTION", VARIABLE)
+    inherited = {name: value for name, value in os.environ.items() if name not in asking}
+    environment = {**inherited, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    command = f"{OFFERED[shell]}\n{script}\n{steps}\n"
+    done = subprocess.run([shell], input=command, capture_output=True, text=True, cwd=tmp_path / "empty", env=environment, check=False)
+    assert done.stderr == ""
+    blocks = done.stdout.split("@\n")[1:]
+    assert len(blocks) == len(asked)
+    for words, block in zip(asked, blocks, strict=True):
+        offered = [re.split(r"\t|(?<!\\):", one)[0].replace("\\:", ":") for one in block.splitlines() if one]
+        expected = complete(shell, *words)
+        assert (sorted(offered), sorted(set(offered))) == (sorted(expected), sorted(expected)), words
 
 
 ASKED = {
