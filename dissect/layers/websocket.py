@@ -100,6 +100,8 @@ class WebSocketLayer(msgspec.Struct, gc=False):
     upgrade: Upgrade | None = None
     first: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
     """Before that: the first bytes of each side."""
+    heads: list[HttpHead | None] = msgspec.field(default_factory=lambda: [None, None])
+    """The head that these begin with, once it is complete."""
     broken: list[bool] = msgspec.field(default_factory=lambda: [False, False])
     """Bytes are missing in them."""
     held: Items = []
@@ -244,13 +246,12 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             client = 1 - server
         if self.from_start and client:
             return False
-        asked, answered = first[client], first[1 - client]
-        request = read_head(asked) if asked else None
-        response = read_head(answered) if answered else None
+        asked = first[client]
+        request, response = self._head(client), self._head(1 - client)
         if isinstance(request, HttpHead):
             if not request.upgrades or response is False:
                 return False
-            if isinstance(response, HttpHead) or FrameReader.begins(asked[request.size :], True):
+            if isinstance(response, HttpHead) or FrameReader.begins(asked[request.size : request.size + 14], True):
                 return self._begin(client, Upgrade([0, 0]), not isinstance(response, HttpHead))
             return None
         if isinstance(response, HttpHead) and response.upgrades and (self.broken[client] or not asked):
@@ -258,6 +259,12 @@ class WebSocketLayer(msgspec.Struct, gc=False):
         if request is False or response is False or isinstance(response, HttpHead):
             return False
         return False if all(self.broken) else None
+
+    def _head(self, side: int) -> HttpHead | bool | None:
+        """Return the head that a side begins with, as `read_head` does, or None; a complete one is read once, whatever follows."""
+        found = self.heads[side] or (read_head(self.first[side]) if self.first[side] else None)
+        self.heads[side] = found if isinstance(found, HttpHead) else None
+        return found
 
     def _begin(self, client: int, upgrade: Upgrade | None = None, accepted: bool = False) -> bool:
         """Note that this is WebSocket; `accepted`: the client sends frames, whatever the server answered."""

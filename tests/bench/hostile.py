@@ -856,6 +856,19 @@ def pcapng_blocks_of_no_known_kind(size: int) -> Made:
     return Made(pcapng([(0x0BAD, b"")] * (size // 12)), size)
 
 
+@made
+def upgrades_whose_answers_come_byte_by_byte(size: int) -> Made:
+    """Each byte of an answer may be the one that completes it, and the head of the request is as large as one may be."""
+    asked = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n" + b"a:\r\n" * 4_000 + b"\r\n"
+    answer = b"HTTP/1.1 101 S\r\n" + b"b: c\r\n" * 680
+    found: list[bytes] = []
+    for number in range(max(1, size // (len(asked) + 41 * len(answer)))):
+        ports = (40_000 + number, 9_999)
+        found += [ip(b"", ports, 0, 0, 2), ip(b"", ports[::-1], 0, 1, 18), ip(asked, ports, 1, 1, 24)]
+        found += [ip(answer[at : at + 1], ports[::-1], 1 + at, 1 + len(asked), 24) for at in range(len(answer))]
+    return Made(pcap(found), sum(map(len, found)), number + 1)
+
+
 def tls_record(kind: int, body: bytes) -> bytes:
     return struct.pack(">BHH", kind, 0x303, len(body)) + body
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from streamdump.layers import websocket
 from streamdump.layers.frames import CERTAIN_ALONE, FrameReader
-from streamdump.layers.http import LARGEST
+from streamdump.layers.http import LARGEST, read_head
 from streamdump.layers.websocket import WebSocketLayer, accept_of
 from streamdump.model import ConversationRow, Gap, Message, Options, Record, SideData
 from streamdump.session import Session
@@ -125,6 +126,16 @@ def open_(capture: bytes) -> Any:
     from streamdump.capture.files import open_capture
 
     return open_capture(io.BytesIO(capture), name="test")
+
+
+def test_a_head_is_read_once_however_slowly_the_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(websocket, "read_head", lambda data: read.append(data) or read_head(data))
+    layer, asked = WebSocketLayer(True), request()
+    layer.feed([SideData(0, 0, asked, 0, 1, 0, 0)], False)
+    for at in range(1_000):
+        layer.feed([SideData(1, at, b"HTTP/1.1 101 "[at : at + 1] or b"x", at + 1, at + 2, 0, 0)], False)
+    assert read.count(asked) == 1
 
 
 def test_the_answer_to_the_key_of_the_rfc() -> None:
