@@ -65,15 +65,23 @@ class FixedHeader(NamedTuple):
     fields: tuple[HeaderField, ...]
     size: int
     unpack: Callable[[bytes, int], tuple[Any, ...]]
+    names: tuple[str, ...]
+    keys: dict[str, None]
+    """The names and those of labels, in order."""
+    further: tuple[tuple[str, str, dict[int, str] | None], ...]
+    """Name, name of the label and labels of each field that has some; without labels a field of bytes."""
 
     def values(self, data: bytes, at: int) -> dict[str, Any]:
         """Return the raw values of the header at `at` by field name."""
-        return dict(zip([field.name for field in self.fields], self.unpack(data, at), strict=True))
+        return dict(zip(self.names, self.unpack(data, at), strict=True))
 
 
 def fixed_header(*fields: HeaderField) -> FixedHeader:
     struct = Struct(">" + "".join(field.code for field in fields))
-    return FixedHeader(fields, struct.size, struct.unpack_from)
+    names = tuple(field.name for field in fields)
+    further = tuple((one.name, f"{one.name}_label", one.labels) for one in fields if one.labels is not None or one.code == "3s")
+    keys = dict.fromkeys(key for one in fields for key in ((one.name,) if one.labels is None else (one.name, f"{one.name}_label")))
+    return FixedHeader(fields, struct.size, struct.unpack_from, names, keys, further)
 
 
 class ChunkForm(NamedTuple):
@@ -131,6 +139,16 @@ class EntryReader(SpanRecorder):
         complete = end - at >= header.size
         values = header.unpack(data, at) if complete else header.unpack(data[at:end] + bytes(header.size), 0)
         spans = self.spans
+        if complete and spans is None:
+            if header.further:
+                into.update(header.keys)
+            into.update(zip(header.names, values, strict=True))
+            for name, key, labels in header.further:
+                if labels is None:
+                    into[name] = self.render(into[name])
+                else:
+                    into[key] = labels.get(into[name])
+            return at + header.size
         for (name, size, code, labels), value in zip(header.fields, values, strict=True):
             if not complete and end - at < size:
                 raise self.fail(name, at, f"needs {size} bytes, {max(0, end - at)} left")
