@@ -253,7 +253,7 @@ class Detector:
             last = mine[-1]
             end = last.position + (len(last.data) if isinstance(last, SideData) else last.size or 0)
             begin = self.passed.get(side, mine[0]).position
-            self.passed[side] = StreamGap(side, begin, end - begin, "skipped", last.order, last.number, last.file, last.time_ns)
+            self.passed[side] = StreamGap(side, begin, end - begin, "skipped", *last.mark)
         self._seen, self._results, self.limited = None, None, False
         self.restarts_left, self.items, self.size, self.cost = self.restarts_left - 1, [], 0, 0
         self.looks = self.next_size = self.effort = 0

@@ -365,11 +365,8 @@ class Segment(msgspec.Struct, gc=False):
     """
 
     ends: bytes
-    order: int
-    """The index of the packet in this run over all inputs."""
-    time_ns: int
-    number: int
-    file: int
+    mark: Mark
+    """Its packet; `order` is the index in this run over all inputs."""
     seq: int
     ack: int
     flags: int
@@ -387,23 +384,39 @@ class Segment(msgspec.Struct, gc=False):
     """The offset in `buffer` of the addresses, which the TCP header follows."""
     damaged: bool = False
 
+    @property
+    def order(self) -> int:
+        return self.mark[0]
+
+    @property
+    def number(self) -> int:
+        return self.mark[1]
+
+    @property
+    def file(self) -> int:
+        return self.mark[2]
+
+    @property
+    def time_ns(self) -> int:
+        return self.mark[3]
+
 
 class SideData(msgspec.Struct, gc=False):
     """Bytes of one side in order, as released by the reassembler: the new bytes of one segment.
 
-    `position` counts from the start of the byte stream; `order`, `number`, `file` and `time_ns` are those of the packet that first
-    brought them.
+    `position` counts from the start of the byte stream; `mark` is the packet that first brought them.
     """
 
     side: int
     position: int
     data: bytes
-    order: int
-    number: int
-    file: int
-    time_ns: int
+    mark: Mark
     notes: tuple[tuple[int, str], ...] = ()
     """Notes of the reassembler: (position in the byte stream, text)."""
+
+    @property
+    def order(self) -> int:
+        return self.mark[0]
 
 
 class StreamGap(msgspec.Struct, gc=False):
@@ -423,3 +436,7 @@ class StreamGap(msgspec.Struct, gc=False):
     number: int
     file: int
     time_ns: int
+
+    @property
+    def mark(self) -> Mark:
+        return self.order, self.number, self.file, self.time_ns

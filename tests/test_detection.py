@@ -50,8 +50,8 @@ def test_no_conversation_is_given_a_wrong_protocol(paths: list[Path], subtests: 
 def test_a_side_that_sends_little_goes_on_where_detection_begins_anew() -> None:
     limit = 10_000
     detector = Detector((40_000, DEFAULT_PORTS[0]), False, limit)
-    little = [SideData(1, 4 * at, b"\xff\xfe\xfd\xfc", 10 * at, 1, 0, 0) for at in range(3)]
-    large = [SideData(0, 1_000 * at, bytes([97]) * 1_000, at + 1, 1, 0, 0) for at in range(35)]
+    little = [SideData(1, 4 * at, b"\xff\xfe\xfd\xfc", (10 * at, 1, 0, 0)) for at in range(3)]
+    large = [SideData(0, 1_000 * at, bytes([97]) * 1_000, (at + 1, 1, 0, 0)) for at in range(35)]
     for item in sorted([*little, *large], key=lambda item: item.order):
         assert detector.add([item]) is None
     passed, *rest = detector.buffered()
@@ -65,7 +65,7 @@ def test_a_side_that_sends_little_goes_on_where_detection_begins_anew() -> None:
 def test_detection_begins_anew_where_bytes_have_paid_for_the_looks_at_them(byte: bytes, goes_on: bool) -> None:
     limit = 100_000
     detector = Detector((40_000, 7_000), False, limit)
-    verdicts = [detector.add([SideData(0, at, byte * 1_000, at, 1, 0, 0)]) for at in range(0, limit, 1_000)]
+    verdicts = [detector.add([SideData(0, at, byte * 1_000, (at, 1, 0, 0))]) for at in range(0, limit, 1_000)]
     assert verdicts[:-1] == [None] * 99
     assert (verdicts[-1] is None) == goes_on == bool(detector.passed)
 
@@ -329,7 +329,7 @@ def test_a_beginning_that_is_captured_late_is_the_beginning() -> None:
 
 
 def said(side: int, position: int, data: bytes, order: int = 1) -> SideData:
-    return SideData(side, position, data, order, order + 1, 0, order * 10)
+    return SideData(side, position, data, (order, order + 1, 0, order * 10))
 
 
 @pytest.mark.parametrize(("confidence", "protocol"), [(ENOUGH, PROTOCOLS[0].name), (ENOUGH - 0.01, None)])

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from ..model import CLAIMS, UNTIMED, Packet, Segment
 from .duplicates import Duplicates, digest, place_of
 from .ends import network_key
@@ -64,25 +62,28 @@ def udp_tunnel(ports: bytes) -> str | None:
     return "L2TP" if name is None and UDP_TUNNELS.get(int.from_bytes(ports[:2], "big")) == "L2TP" else name
 
 
-class PacketCounters(msgspec.Struct):
+class PacketCounters:
     """Counters of packets by result."""
 
-    packets: int = 0
-    tcp: int = 0
-    not_tcp: int = 0
-    undecoded: int = 0
-    """Of an unknown link type, or cut or malformed before the end of the TCP header."""
-    duplicates: int = 0
-    fragments: int = 0
-    """Fragments of TCP datagrams."""
-    untimed: int = 0
-    """TCP packets that have no time."""
-    reassembled: int = 0
-    """Datagrams put together from them."""
-    tunnels: dict[str, int] = msgspec.field(default_factory=dict)
-    """Packets that carry others, by what they do so with; they are among `not_tcp`."""
-    unknown_links: dict[int, int] = msgspec.field(default_factory=dict)
-    """Packets by link types that are not known; they are among `undecoded`."""
+    __slots__ = ("duplicates", "fragments", "not_tcp", "packets", "reassembled", "tcp", "tunnels", "undecoded", "unknown_links", "untimed")
+
+    def __init__(self) -> None:
+        self.packets = 0
+        self.tcp = 0
+        self.not_tcp = 0
+        self.undecoded = 0
+        """Of an unknown link type, or cut or malformed before the end of the TCP header."""
+        self.duplicates = 0
+        self.fragments = 0
+        """Fragments of TCP datagrams."""
+        self.untimed = 0
+        """TCP packets that have no time."""
+        self.reassembled = 0
+        """Datagrams put together from them."""
+        self.tunnels: dict[str, int] = {}
+        """Packets that carry others, by what they do so with; they are among `not_tcp`."""
+        self.unknown_links: dict[int, int] = {}
+        """Packets by link types that are not known; they are among `undecoded`."""
 
 
 class FragmentPiece(NamedTuple):
@@ -179,9 +180,8 @@ class LinkParser:
         if packet.untimed:
             counters.untimed += 1
             flags |= UNTIMED
-        return Segment(
-            ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size, ttl, buffer, addresses
-        )
+        mark = order, packet.number, packet.file, packet.time_ns
+        return Segment(ends, mark, seq, ack, flags, window, data, sent - size, ttl, buffer, addresses)
 
     def _is_again(self, packet: Packet, ip: int, kind: int, place: int) -> bool:
         """Return whether a packet of a cooked capture is a duplicate."""
@@ -243,10 +243,7 @@ class LinkParser:
             counters.untimed += packet.untimed
             return Segment(
                 found.ends,
-                order,
-                packet.time_ns,
-                packet.number,
-                packet.file,
+                (order, packet.number, packet.file, packet.time_ns),
                 found.seq,
                 found.ack,
                 found.flags | UNTIMED * packet.untimed,

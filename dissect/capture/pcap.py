@@ -47,18 +47,20 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
     while True:
         packets: list[Packet] = []
         end = len(buffer)
-        missing = size = 0
-        while at + RECORD <= end:
+        # Not `while at + RECORD <= end`: Python 3.11 adapts a loop only at a jump without a condition
+        while True:
+            start = at + RECORD
+            if start > end:
+                missing, size = start - end, 0
+                break
             seconds, fraction, size, wire = unpack(buffer, at)
-            missing = at + RECORD + size - end
+            missing = start + size - end
             if missing > 0 or size > limit:
                 break
             number += 1
             time_ns = seconds * 1_000_000_000 + fraction * unit
-            packets.append(Packet(buffer, time_ns, number, 0, at + RECORD, size, wire if wire > size else size, link))
-            at += RECORD + size
-        else:
-            missing, size = at + RECORD - end, 0
+            packets.append(Packet(buffer, time_ns, number, 0, start, size, wire if wire > size else size, link))
+            at = start + size
         if packets:
             blocks.packets = number
             blocks.place(buffer, base)

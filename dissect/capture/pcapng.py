@@ -168,7 +168,10 @@ class Sections:
         packets: list[Packet] = []
         self._secrets_left = MAX_SECRETS - sum(len(text) + SECRETS_EACH for _, text in self._secrets or ())
         at, end = 0, len(buffer)
-        while end - at >= 12:
+        # No condition: see `pcap.py`
+        while True:
+            if end - at < 12:
+                return WalkedBlocks(packets, at, 12 - (end - at))
             kind, size = self._head(buffer, at)
             least = LEAST.get(kind)
             if kind == SECTION:
@@ -224,7 +227,6 @@ class Sections:
             if wrong is not None:
                 return WalkedBlocks(packets, at, 0, wrong)
             at += size
-        return WalkedBlocks(packets, at, 12 - (end - at))
 
     def _unlock(self, buffer: bytes, at: int, size: int, before: int) -> None:
         """Add a block of secrets, with the number of packets before it, if it is a key log."""

@@ -142,26 +142,36 @@ class Conversation:
             items = tcp.feed(segment, side)
             if items is None:
                 return None
+            if tcp.end is not None:
+                self.steady = False
             if tcp.untimed and self.pairer is not None:
                 self.pairer.untimed = True
             if not items and tcp.closed is None:
                 return NOTHING
-            emitted = self.go_on(items, segment.order)
-            self._hand_on()
+            emitted = self.go_on(items, segment.mark[0])
+            self._hand_on(self.parser, self.pairer)
             known = self.parser is not None and self.detector is None
-            self.steady = known and tcp.end is None and self.tls.not_tls and self.proxy is None and self.websocket is None
+            self.steady = (
+                known and tcp.end is None and self.tls.not_tls and self.proxy is None and self.websocket is None and self.suspicion is None
+            )
             return emitted
         except Exception as error:
-            return self.fail(error, mark_of(segment), segment, side)
+            return self.fail(error, segment.mark, segment, side)
 
-    def parse(self, items: Items, segment: Segment) -> list[Event]:
-        """Return the records that these bytes complete, which `segment` brought to a steady conversation."""
+    def parse(self, item: SideData) -> list[Event]:
+        """Return the records that these bytes of a steady conversation complete."""
+        parser, pairer = self.parser, self.pairer
         try:
-            emitted = self._parse(items, segment.order)
-            self._hand_on()
+            if self.run.diagnoser is not None:
+                self.first_bytes = _add_first_bytes(self.first_bytes, [item])
+            if parser is None or pairer is None:
+                # An earlier packet of the same block failed
+                return NOTHING
+            emitted = pairer.process(parser.process([item], item.mark[0]))
+            self._hand_on(parser, pairer)
             return emitted
         except Exception as error:
-            return self.fail(error, mark_of(segment))
+            return self.fail(error, item.mark)
 
     def finish(self, current: int, why: str | None = None) -> list[Event]:
         """Return the records of the rest, as no segment follows. `current`: the packet that shows this, or END. `why`: the reason if it is
@@ -174,17 +184,15 @@ class Conversation:
         """Return the records of `step`, or those that an exception leaves."""
         try:
             emitted = step(*values)
-            self._hand_on()
+            self._hand_on(self.parser, self.pairer)
             return emitted
         except Exception as error:
             return self.fail(error, (current, *self.tcp.last[1:]))
 
-    def _hand_on(self) -> None:
+    def _hand_on(self, parser: Parser | None, pairer: Pairer | None) -> None:
         """Count the records of the current packet, which are released now."""
-        parser, pairer = self.parser, self.pairer
         if parser is not None and pairer is not None:
-            made = len(parser.made)
-            parser.hand_on()
+            made = parser.hand_on()
             pairer.out = HANDED_ON
             self.tally.records += made
             self.run.counters.records += made
@@ -262,7 +270,7 @@ class Conversation:
             emitted = emitted + pairer.process(parser.close(tcp.last, current))
             reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
             ended = pairer.close(reason, endings.end_of(self))
-            self._hand_on()
+            self._hand_on(self.parser, self.pairer)
             self._settle(sum(isinstance(one.record, Exchange) and one.record.outcome == "unanswered" for one in ended))
             emitted += ended
         self.limit_hits += self.tls.limit_hits
@@ -426,11 +434,6 @@ class Conversation:
         run.paired[self.index] = self
         if run.diagnoser is not None:
             run.diagnoser.begin(self.index, verdict.protocol, self.from_start, verdict.layout)
-
-
-def mark_of(segment: Segment) -> Mark:
-    """Return the packet that a segment came with."""
-    return segment.order, segment.number, segment.file, segment.time_ns
 
 
 def _add_first_bytes(first_bytes: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]:

@@ -41,17 +41,21 @@ EVERY = -1
 class RunCounters(Tally):
     """Counts of packets, records and endings of a run."""
 
-    packets: int = 0
-    by_server: int = 0
-    """Conversations that the server ended."""
-    unconnected: int = 0
-    """Connections that were refused or never answered."""
-    broken_off: int = 0
-    """Conversations that the server ended during the handshake."""
-    unacknowledged: int = 0
-    """Conversations in which data was retransmitted and never acknowledged."""
-    failures: int = 0
-    """Internal errors."""
+    __slots__ = ("broken_off", "by_server", "failures", "packets", "unacknowledged", "unconnected")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packets = 0
+        self.by_server = 0
+        """Conversations that the server ended."""
+        self.unconnected = 0
+        """Connections that were refused or never answered."""
+        self.broken_off = 0
+        """Conversations that the server ended during the handshake."""
+        self.unacknowledged = 0
+        """Conversations in which data was retransmitted and never acknowledged."""
+        self.failures = 0
+        """Internal errors."""
 
 
 class Reports(list[Report]):

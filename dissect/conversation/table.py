@@ -13,12 +13,12 @@ import msgspec
 from ..capture.ends import back, endpoints, ends_between
 from ..capture.selection import ConversationSpan
 from ..errors import Report, describe_exception
-from ..model import END, ConversationRow, Options, Segment
+from ..model import END, ConversationRow, Options, Segment, SideData
 from ..pair.pairer import KEYS_COUNTED, asked_since
 from ..protocols import BY_NAME, PORTS, PROTOCOLS
 from ..protocols.records import LARGE, ORDER_KEY, Event
 from ..tcp.assembler import ACK, SYN, TcpStream
-from .conversation import Conversation, Items, mark_of, report, row_of
+from .conversation import NOTHING, Conversation, report, row_of
 from .endings import CROWDED, IDLE, closed, is_unused, patience_ns, ports_of, report_early
 from .run_state import SharedState
 
@@ -37,8 +37,8 @@ def is_related(protocol: str | None) -> bool:
     return protocol is not None and BY_NAME[protocol].loaded.relate is not None
 
 
-Step = tuple[Conversation, Items | None, Segment]
-"""The bytes that a segment brought to a conversation; None if `Conversation.feed` has not processed it yet."""
+Step = tuple[Conversation, SideData | bool, Segment]
+"""The bytes that a segment brought to a conversation; True if none, False if `Conversation.feed` has not processed it yet."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -187,42 +187,44 @@ class ConversationTable:
         """
         emitted: list[Event] = []
         steps: list[Step] = []
-        find = self._by_ends.get
+        find, left = self._by_ends.get, self._left
         # Watchers see every segment; conversations waiting for keys continue with the next one
         every = bool(self.watchers or self.run.tls_manager.waiting)
         for segment in segments:
-            self._left -= len(segment.data) + SEGMENT
-            if self._left <= 0:
+            left -= len(segment.data) + SEGMENT
+            if left <= 0:
                 emitted += self._make(steps)
                 emitted += self._enforce_totals(segment)
+                left = left % EPOCH or EPOCH
             found = find(segment.ends)
             if found is None:
                 emitted += self._make(steps)
                 found = self._create(segment)
             conversation, side = found
             if not conversation.steady:
-                steps.append((conversation, None, segment))
+                steps.append((conversation, False, segment))
                 continue
             try:
-                items = conversation.tcp.follow(segment, side)
+                item = conversation.tcp.follow(segment, side)
             except Exception as error:
                 emitted += self._make(steps)
-                emitted += conversation.fail(error, mark_of(segment), segment, side)
+                emitted += conversation.fail(error, segment.mark, segment, side)
                 continue
-            if items or items is None or every:
-                steps.append((conversation, items, segment))
-            if items is None:
+            if item is not True or every:
+                steps.append((conversation, item, segment))
+            if item is False:
                 emitted += self._make(steps)
+        self._left = left
         return emitted + self._make(steps)
 
     def _make(self, steps: list[Step]) -> list[Event]:
         """Return the records of these steps, and clear them."""
         emitted: list[Event] = []
         waiting = self.run.tls_manager.waiting
-        for conversation, items, segment in steps:
+        for conversation, item, segment in steps:
             for watch in self.watchers:
                 watch(segment)
-            mine = self._feed(segment) if items is None else conversation.parse(items, segment)
+            mine = self._feed(segment) if item is False else NOTHING if item is True else conversation.parse(item)
             emitted += self._resume_tls(mine, segment.order) if waiting else mine
         steps.clear()
         return emitted
@@ -375,10 +377,9 @@ class ConversationTable:
         # The sender of a SYN-ACK is the server
         side = int(segment.flags & (SYN | ACK) == SYN | ACK)
         one, two = endpoints(back(ends) if side else ends)
-        first = (segment.order, segment.number, segment.file, segment.time_ns)
         index = self._count if self.index is None else self.index(segment)
         self._count += 1
-        tcp = TcpStream((one[0], two[0]), (one[1], two[1]), first, index, self.run.pool)
+        tcp = TcpStream((one[0], two[0]), (one[1], two[1]), segment.mark, index, self.run.pool)
         old = self._by_ends.get(ends)
         if old is not None:
             tcp.streams[side].follow(old[0].tcp.streams[old[1]])
@@ -394,7 +395,6 @@ class ConversationTable:
 
     def _enforce_totals(self, segment: Segment) -> list[Event]:
         """Enforce the limits on the totals before a segment; return the records completed by that."""
-        self._left = self._left % EPOCH or EPOCH
         run, before = self.run, segment.order - 1
         emitted: list[Event] = []
         limit = run.options.undecided_total

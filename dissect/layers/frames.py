@@ -268,7 +268,7 @@ class FrameReader(msgspec.Struct, gc=False):
             notes = self.notes + notes
             self.notes = []
         mine = tuple((self.position, text) for text in dict.fromkeys(notes)) if notes else ()
-        out.append(SideData(item.side, self.position, data, item.order, item.number, item.file, item.time_ns, mine))
+        out.append(SideData(item.side, self.position, data, item.mark, mine))
         self.position += len(data)
 
     def _end_control(self, item: SideData) -> None:
@@ -310,7 +310,7 @@ class FrameReader(msgspec.Struct, gc=False):
             return
         if self.trace is not None:
             self.trace.append(FrameTrace("data", self.position, gap.position, size, b""))
-        out.append(StreamGap(gap.side, self.position, size, gap.reason, gap.order, gap.number, gap.file, gap.time_ns))
+        out.append(StreamGap(gap.side, self.position, size, gap.reason, *gap.mark))
         self.position += size
 
     def lose(self, reason: Reason, item: SideData | StreamGap, out: Items) -> None:
@@ -320,7 +320,7 @@ class FrameReader(msgspec.Struct, gc=False):
 
     def _put_gap(self, reason: Reason, item: SideData | StreamGap, out: Items) -> None:
         self.inside = False
-        out.append(StreamGap(item.side, self.position, None, reason, item.order, item.number, item.file, item.time_ns))
+        out.append(StreamGap(item.side, self.position, None, reason, *item.mark))
 
     # Where a frame begins
 
@@ -475,7 +475,7 @@ def close_of(item: SideData | StreamGap, payload: bytes | None) -> WebSocketClos
     if payload is not None and len(payload) >= 2:
         code, reason = int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "backslashreplace")
         text = f"{code}{f' {CODES[code]}' if code in CODES else ''}{f': {reason}' if reason else ''}"
-    return WebSocketClose(item.order, item.side, item.number, item.time_ns, code, text)
+    return WebSocketClose(item.order, item.side, item.mark[1], item.mark[3], code, text)
 
 
 CODES = {

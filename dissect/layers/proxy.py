@@ -126,7 +126,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
         if cut == len(last.data):
             return []
         notes = tuple((position - len(header.raw), text) for position, text in last.notes if position >= len(header.raw))
-        return [SideData(last.side, 0, last.data[cut:], last.order, last.number, last.file, last.time_ns, notes)]
+        return [SideData(last.side, 0, last.data[cut:], last.mark, notes)]
 
     @staticmethod
     def _behind(item: SideData | StreamGap, header: ProxyHeader) -> SideData | StreamGap:

@@ -334,7 +334,7 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             if self.traces is not None:
                 at = item.position + len(item.data) - len(data) - head.size
                 self.traces[item.side].append(FrameTrace("http", 0, at, head.size, raw))
-            upgrade.add(head, item.number)
+            upgrade.add(head, item.mark[1])
             if head.target is not None:
                 upgrade.heads[0] += 1
                 side.waits = True

@@ -6,17 +6,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from ..protocols.records import Event
 
 
-class RequestBatch(msgspec.Struct):
-    """A request with several keys, each of which is answered (Publish)."""
+class RequestBatch:
+    """A request with several keys, each of which is answered (Publish): `left` of them are open."""
 
-    asked: Event
-    left: int
-    refused: bool = False
+    __slots__ = ("asked", "left", "refused")
+
+    def __init__(self, asked: Event, left: int) -> None:
+        self.asked = asked
+        self.left = left
+        self.refused = False
 
 
 def entries_of(entry: Any) -> Iterable[Any]:

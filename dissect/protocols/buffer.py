@@ -89,10 +89,10 @@ class ReceiveBuffer:
         """Register the segment whose bytes are added next."""
         if self.have:
             self.starts.append(item.position)
-            self.marks.append((item.order, item.number, item.file, item.time_ns))
+            self.marks.append(item.mark)
         else:
             self.starts = [item.position]
-            self.marks = [(item.order, item.number, item.file, item.time_ns)]
+            self.marks = [item.mark]
         if item.notes:
             self.note(item.notes)
 

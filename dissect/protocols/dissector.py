@@ -35,8 +35,6 @@ class Dissector:
 
     in_packet_order = False
     """Whether a message of one side may change how the bytes of the other are split, so that segments are read one by one."""
-    unblocks_peer = False
-    """Set by `decode` when the other side need not wait any longer."""
     closing: ClassVar[str | None] = None
     """The message that announces the end of a connection, if the protocol has one."""
     reorders: ClassVar[bool] = False
@@ -51,6 +49,8 @@ class Dissector:
         """What the protocol adds to the row of `conversations`: layout, candidates, ids."""
         self.details: dict[str, bytes] = {}
         """The buffers, besides the frame, that spans of the message just decoded refer to; filled if details are requested."""
+        self.unblocks_peer = False
+        """Set by `decode` when the other side need not wait any longer."""
         self.completed = 0
         """The order of the packet that completed the current frame."""
 

@@ -56,6 +56,7 @@ class Parser:
 
     __slots__ = (
         "buffers",
+        "closes",
         "closing",
         "context",
         "current",
@@ -70,10 +71,12 @@ class Parser:
         "limit_hits",
         "made",
         "options",
+        "protocol",
         "quiet",
+        "reorders",
         "tallies",
     )
-    DERIVED = ("ends", "frames", "made", "decoded")
+    DERIVED = ("ends", "frames", "made", "decoded", "protocol", "closes", "reorders")
 
     def __init__(self, protocol: Protocol, options: Options, context: Context | None = None, tallies: tuple[Tally, ...] = ()) -> None:
         """`tallies` count gaps and faults."""
@@ -108,6 +111,8 @@ class Parser:
         (one, two), client, index = self.context.endpoints, self.context.client or 0, self.context.conversation
         self.ends = ((index, one, two, client), (index, two, one, 1 - client))
         """By side: conversation, sender, receiver, and rank (client first), which its records share."""
+        # Python 3.11 reads an attribute of an object's class slowly
+        self.protocol, self.closes, self.reorders = self.dissector.protocol, self.dissector.closing, self.dissector.reorders
         self.frames: list[Frame | FrameGap] = []
         """Frames and gaps of the current packet."""
         self.decoded = 0
@@ -117,7 +122,7 @@ class Parser:
 
     def feed(self, side: int, position: int, data: bytes, mark: Mark = (0, 1, 0, 0)) -> list[Message | Gap]:
         """Return the records that these bytes complete; `position` counts from the start of the byte stream of side 0 or 1."""
-        return [one.record for one in self.process([SideData(side, position, data, *mark)])]
+        return [one.record for one in self.process([SideData(side, position, data, mark)])]
 
     def process(self, items: list[SideData | StreamGap], current: int = 0) -> list[Event]:
         """Return the events that these bytes and gaps complete with the packet `current`, in order."""
@@ -127,24 +132,24 @@ class Parser:
         if self.frames:
             self.frames, self.decoded = [], 0
         if self.quiet and len(items) == 1 and type(item := items[0]) is SideData:
-            side, data, base = item.side, item.data, item.position
+            side, position, data, mark = item.side, item.position, item.data, item.mark
             ends = dissector.split_frames(side, data, 0)
             if ends and ends[-1] == len(data):
                 # Most segments are complete frames and nothing else: bypass the buffer
                 buffer = self.buffers[side]
-                order, number, file, time_ns = mark = item.order, item.number, item.file, item.time_ns
-                buffer.starts, buffer.marks = [base], [mark]
+                buffer.starts, buffer.marks = [position], [mark]
                 if item.notes:
                     buffer.note(item.notes)
-                if dissector.reorders:
+                if self.reorders:
+                    order, number, file, time_ns = mark
                     at = 0
                     for end in ends:
-                        frame = Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns)
+                        frame = Frame(side, position + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns)
                         dissector.decode_in_order(frame)
                         at = end
                 else:
-                    self.add_records(side, base, data, ends, mark)
-                buffer.position = buffer.base = buffer.split_to = base + len(data)
+                    self.add_records(side, position, data, ends, mark)
+                buffer.position = buffer.base = buffer.split_to = position + len(data)
                 if not dissector.unblocks_peer:
                     return made
                 items = []
@@ -154,7 +159,7 @@ class Parser:
             for item in in_order(items):
                 self._process([item])
             straighten(made, [one.rank for one in made])
-        if len(made) > 1 and not dissector.reorders:
+        if len(made) > 1 and not self.reorders:
             made.sort(key=ORDER_KEY)
         return made
 
@@ -174,7 +179,7 @@ class Parser:
         self._make()
         self.dissector.close()
         made = self.made[before:]
-        if not self.dissector.reorders:
+        if not self.reorders:
             made.sort(key=ORDER_KEY)
         return made
 
@@ -184,11 +189,13 @@ class Parser:
         buffer.waiting = False
         self._split(side, buffer)
 
-    def hand_on(self) -> None:
-        """Note that the events of the current packet were released."""
-        if self.dissector.reorders:
+    def hand_on(self) -> int:
+        """Note that the events of the current packet were released; return their number."""
+        count = len(self.made)
+        if self.reorders:
             self.held = list(self.dissector.held_frames())
         self.made = HANDED_ON
+        return count
 
     # Records
 
@@ -232,7 +239,7 @@ class Parser:
         dissector = self.dissector
         conversation, source, target, rank = self.ends[side]
         time = rfc3339(time_ns) if self.options.times else ""
-        head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], dissector.protocol)
+        head = (1, 0, time, time_ns, conversation, source, target, SENDERS[dissector.client][side], self.protocol)
         gap = Gap(*head, position, frame.size, frame.reason, frame.in_frame)
         if not frame.in_frame:
             dissector.on_gap(side, order)
@@ -245,7 +252,7 @@ class Parser:
         `frame`: the only one, if it does not begin `data`, has bytes of other packets, or is damaged."""
         order, number, file, time_ns = mark
         conversation, source, target, rank = self.ends[side]
-        dissector, buffer = self.dissector, self.buffers[side]
+        dissector, buffer, made, protocol = self.dissector, self.buffers[side], self.made, self.protocol
         dissector.completed = order
         time = rfc3339(time_ns) if self.options.times else ""
         damage = None if frame is None else frame.damage
@@ -271,7 +278,7 @@ class Parser:
                 source,
                 target,
                 SENDERS[dissector.client][side],
-                dissector.protocol,
+                protocol,
                 name,
                 kind,
                 ident,
@@ -293,13 +300,13 @@ class Parser:
                 dissector.details = {}
             elif dissector.details:
                 message.raw, dissector.details = dissector.details, {}
-            if name == dissector.closing and self.closing is None:
+            if name == self.closes and self.closing is None:
                 self.closing = name, 1 - side if kind == "response" else side, order
             if fault is not None:
                 self.limit_hits += type(fault) is Limited
                 for tally in self.tallies:
                     count_fault(tally, fault)
-            self.made.append(Event(order, rank, position, message, role, key, first_time, damage is None or damage.end_captured))
+            made.append(Event(order, rank, position, message, role, key, first_time, damage is None or damage.end_captured))
             at = end
         if order <= self.last and (self.latest_ns is None or time_ns > self.latest_ns):
             self.latest_ns = time_ns
@@ -409,7 +416,7 @@ class Parser:
         if buffer.waiting:
             self.dissector.on_wait_timeout(side)
             self.resume(side)
-        mark = (gap.order, gap.number, gap.file, gap.time_ns)
+        mark = gap.mark
         if gap.size is None:
             self._unknown_gap(side, gap, mark)
             return

@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from .entries import EntrySource
 
 
-class Tally(msgspec.Struct, gc=False):
+class Tally:
     """Counts of records (messages and gaps), gaps, bytes in gaps, messages with a fault, and unanswered and refused requests; and of those
     messages whose fault is that of a newer version of the protocol (`Unreadable`)."""
 
-    records: int = 0
-    gaps: int = 0
-    gap_bytes: int = 0
-    faults: int = 0
-    unanswered: int = 0
-    refused: int = 0
-    unreadable: int = 0
+    __slots__ = ("faults", "gap_bytes", "gaps", "records", "refused", "unanswered", "unreadable")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.gaps = 0
+        self.gap_bytes = 0
+        self.faults = 0
+        self.unanswered = 0
+        self.refused = 0
+        self.unreadable = 0
 
     @property
     def messages(self) -> int:

@@ -189,8 +189,19 @@ def straighten(rows: list[Any], sides: Iterable[int]) -> None:
 
 def rfc3339(time_ns: int) -> str:
     """Return UTC in RFC 3339 with nine decimals."""
+    global _latest
+    begin_ns, text = _latest
+    fraction = time_ns - begin_ns
+    if not 0 <= fraction < SECOND:
+        fraction = time_ns % SECOND
+        text = _second_text(time_ns // SECOND)
+        _latest = time_ns - fraction, text
     # Faster than padding with zeros
-    return f"{_second_text(time_ns // SECOND)}{str(time_ns % SECOND + SECOND)[1:]}Z"
+    return f"{text}{str(fraction + SECOND)[1:]}Z"
+
+
+_latest = 0, "1970-01-01T00:00:00."
+"""The second of the latest text, and its text."""
 
 
 @lru_cache(64)

@@ -168,7 +168,7 @@ def dissect(
                 repeated = file, number
             elif (file, number) != repeated:
                 segment = Segment(
-                    ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, window, data, wire, ttl, b"", 0, bool(damaged)
+                    ends_of(flow, reverse), (0, number, file, time_ns), seq, ack, flags, window, data, wire, ttl, b"", 0, bool(damaged)
                 )
                 opened.packet(flow_id, segment)
             if opened.full:
@@ -259,7 +259,7 @@ class Dissection:
                 if self._diagnoser is not None:
                     session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
         counters = session.run.counters
-        segment.order = counters.packets
+        segment.mark = (counters.packets, *segment.mark[1:])
         counters.packets += 1
         if self._twice is not None and segment.data:
             self._twice.add(segment)

@@ -89,7 +89,7 @@ def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int, l
     segment = parser.segment(packet, 0)
     sighting = parser.sighting or NOWHERE
     if segment is not None:
-        segment.file = split.file
+        segment.mark = (*segment.mark[:2], split.file, segment.mark[3])
         segment.ends += network_key(split.network)
         return (row_of(segment, latest_ns, sighting),)
     place = split.file, packet.number, packet.time_ns, latest_ns
@@ -128,7 +128,7 @@ def timed_segments(split: Split) -> Iterator[tuple[Segment, int]]:
             latest_ns = max(latest_ns, packet.time_ns)
             segment = parser.segment(packet, 0)
             if segment is not None:
-                segment.file = split.file
+                segment.mark = (*segment.mark[:2], split.file, segment.mark[3])
                 segment.ends += network
                 yield segment, latest_ns
 
@@ -143,7 +143,8 @@ def merged_segments(splits: Sequence[Split], home: Home | None, stateless: bool 
         for packet in packets:
             segment = parser.segment(packet, 0)
             if segment is not None:
-                segment.file, network = names[segment.file]
+                file, network = names[segment.file]
+                segment.mark = (*segment.mark[:2], file, segment.mark[3])
                 segment.ends += network
                 if home is None or key_of(segment.ends)[0] in home:
                     yield segment

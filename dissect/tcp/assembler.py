@@ -76,8 +76,8 @@ UNKNOWN, TENTATIVE, FIXED = 0, 1, 2
 
 Items = list[SideData | StreamGap]
 
-Piece = tuple[int, bytes | None, int, int, int, int, int]
-"""Waiting bytes: (end, data or None if the snap length cut them, order, number, file, time_ns, clock on arrival)."""
+Piece = tuple[int, bytes | None, Mark, int]
+"""Waiting bytes: (end, data or None if the snap length cut them, packet, clock on arrival)."""
 
 MAX_REPEATED = 8
 """Packets without new bytes listed per side."""
@@ -105,27 +105,30 @@ class End(NamedTuple):
     """Whether it acknowledges a FIN of the other side that was not captured."""
 
 
-class SideCounts(msgspec.Struct, gc=False):
+class SideCounts:
     """Counters of one side of a conversation; `bytes` and all after it count payload as sent, not as captured."""
 
-    packets: int = 0
-    bytes: int = 0
-    stream: int = 0
-    """Length of the byte stream so far: released, lost and cut."""
-    first: int | None = None
-    """The sequence number of its first byte, once it is known."""
-    lost: int = 0
-    cut: int = 0
-    retransmitted: int = 0
-    """Segments without new bytes."""
-    repeated: tuple[int, ...] = ()
-    """The packets of the first retransmitted segments."""
-    out_of_order: int = 0
-    """Segments with new bytes below the highest position seen."""
-    conflicts: int = 0
-    """Segments whose bytes differ from those received before."""
-    damaged: int = 0
-    """Segments with a wrong checksum that were retransmitted."""
+    __slots__ = ("bytes", "conflicts", "cut", "damaged", "first", "lost", "out_of_order", "packets", "repeated", "retransmitted", "stream")
+
+    def __init__(self) -> None:
+        self.packets = 0
+        self.bytes = 0
+        self.stream = 0
+        """Length of the byte stream so far: released, lost and cut."""
+        self.first: int | None = None
+        """The sequence number of its first byte, once it is known."""
+        self.lost = 0
+        self.cut = 0
+        self.retransmitted = 0
+        """Segments without new bytes."""
+        self.repeated: tuple[int, ...] = ()
+        """The packets of the first retransmitted segments."""
+        self.out_of_order = 0
+        """Segments with new bytes below the highest position seen."""
+        self.conflicts = 0
+        """Segments whose bytes differ from those received before."""
+        self.damaged = 0
+        """Segments with a wrong checksum that were retransmitted."""
 
     def repeat(self, packet: int) -> None:
         """Count a segment without new bytes."""
@@ -160,11 +163,11 @@ class PendingPieces:
         """Return the number and time of the packet that brought the byte at a position."""
         at = bisect_right(self.starts, position, self.head) - 1
         piece = self.pieces[self.starts[at]] if at >= self.head else None
-        return None if piece is None or piece[0] <= position else (piece[3], piece[5])
+        return None if piece is None or piece[0] <= position else (piece[2][1], piece[2][3])
 
     def oldest(self) -> int:
         """Return the clock at the arrival of the oldest piece."""
-        return next(iter(self.pieces.values()))[6]
+        return next(iter(self.pieces.values()))[3]
 
     def put(self, start: int, end: int, data: bytes | None, mark: Mark, clock: int) -> tuple[int, int, list[tuple[int, int]]]:
         """Insert the new bytes of [start, end); return their number, the first position, and conflicts as (position, bytes).
@@ -220,7 +223,7 @@ class PendingPieces:
 
     def _insert(self, index: int, start: int, end: int, data: bytes | None, mark: Mark, clock: int) -> None:
         self.starts.insert(index, start)
-        self.pieces[start] = (end, data, *mark, clock)
+        self.pieces[start] = (end, data, mark, clock)
         self.cost += cost(data)
 
     def _fill(self, index: int, first: int, piece: Piece, at: int, stop: int, data: bytes, mark: Mark, clock: int) -> int:
@@ -228,8 +231,7 @@ class PendingPieces:
         del self.starts[index]
         del self.pieces[first]
         self.cost -= cost(None)
-        last, _, order, number, file, time_ns, came = piece
-        old = order, number, file, time_ns
+        last, _, old, came = piece
         if first < at:
             self._insert(index, first, at, None, old, came)
             index += 1
@@ -299,7 +301,6 @@ class ByteStream:
         "damaged_acked",
         "ended_ns",
         "expected",
-        "fast_path",
         "fin",
         "first_ack",
         "held",
@@ -315,7 +316,6 @@ class ByteStream:
         "pending",
         "previous_end",
         "recent",
-        "recent_size",
         "reordering",
         "right",
         "sent",
@@ -335,9 +335,8 @@ class ByteStream:
         # Receives the released items.
         self.out = out
         self.known = UNKNOWN
-        # Whether the next segment in order needs no further checks, and the sequence number that it would have.
-        self.fast_path = False
-        self.expected = 0
+        # The sequence number of the next segment in order, if that needs no further checks, otherwise -1.
+        self.expected = -1
         # The sequence numbers of internal position 0 and of the SYN.
         self.base = 0
         self.syn: int | None = None
@@ -380,9 +379,8 @@ class ByteStream:
         self.ttl = 0
         self.ttls: tuple[int, ...] = ()
         self.waiting: PendingPieces | None = None
-        # The items released last, ending at `next` (None if there are none), and their size in bytes.
+        # The items released last, ending at `next`; None if there are none.
         self.recent: deque[SideData] | None = None
-        self.recent_size = 0
         # (position, order of arrival, kind, value, value)
         self.notes: list[tuple[int, int, str, int, int]] | None = None
 
@@ -421,7 +419,7 @@ class ByteStream:
         self.wrong += 1
         self.unchecked = self.wrong >= OFFLOADED and self.wrong > self.right
 
-    def emit(self, data: bytes, order: int, number: int, file: int, time_ns: int) -> None:
+    def emit(self, data: bytes, mark: Mark) -> None:
         """Release the next bytes."""
         if self.known < FIXED:
             self.known = FIXED
@@ -429,22 +427,23 @@ class ByteStream:
         start = self.next
         end = self.next = start + len(data)
         notes = self.pop_notes(start, end) if self.notes else ()
-        item = SideData(self.side, start - self.origin, data, order, number, file, time_ns, notes)
+        item = SideData(self.side, start - self.origin, data, mark, notes)
         self.out.append(item)
         self.count.stream += len(data)
-        self.keep(item, end)
+        self.keep(item)
 
-    def keep(self, item: SideData, end: int) -> None:
-        """Keep released bytes, up to `end`, for comparison with retransmissions."""
+    def keep(self, item: SideData) -> None:
+        """Keep the bytes released last for comparison with retransmissions."""
         recent = self.recent
         if recent is None:
             recent = self.recent = deque()
         recent.append(item)
-        self.recent_size += len(item.data)
-        if self.recent_size > 2 * RECENT_BYTES:
-            least = min(end - min(self.acked, end) + RECENT_BYTES, RECENT_UNACKED)
-            while self.recent_size - len(recent[0].data) >= least:
-                self.recent_size -= len(recent.popleft().data)
+        end = item.position + len(item.data)
+        if end - recent[0].position > 2 * RECENT_BYTES:
+            acked = min(self.acked - self.origin, end)
+            beyond = end - min(end - acked + RECENT_BYTES, RECENT_UNACKED)
+            while recent[0].position + len(recent[0].data) <= beyond:
+                recent.popleft()
 
     def repeat(self, at: int, end: int, mark: Mark) -> None:
         """Count a segment without new bytes, and the retransmissions of the first unacknowledged bytes."""
@@ -466,7 +465,7 @@ class ByteStream:
         position, recent = at - self.origin, self.recent or ()
         place = bisect_right(recent, position, key=_position) - 1
         found = recent[place] if place >= 0 else None
-        return None if found is None or position >= found.position + len(found.data) else (found.number, found.time_ns)
+        return None if found is None or position >= found.position + len(found.data) else (found.mark[1], found.mark[3])
 
     def gap(self, end: int, reason: Literal["lost", "cut"], mark: Mark) -> None:
         """Release a gap up to `end`."""
@@ -485,7 +484,7 @@ class ByteStream:
 
     def forget(self) -> None:
         """Stop comparing the bytes released so far."""
-        self.recent, self.recent_size = None, 0
+        self.recent = None
 
     def pop_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
         """Remove and return the notes for the bytes from `start` to `end`; notes on a gap before them move to the first byte."""
@@ -513,10 +512,12 @@ class ByteStream:
 
     def compare(self, at: int, data: bytes, order: int) -> None:
         """Note retransmitted bytes that differ from those released."""
-        low = max(self.next - RECENT_UNACKED, min(self.acked, self.next) - RECENT_BYTES, self.next - self.recent_size)
-        start, end = max(at, low), min(at + len(data), self.next)
         recent = self.recent
-        if recent is None or start >= end:
+        if recent is None:
+            return
+        low = max(self.next - RECENT_UNACKED, min(self.acked, self.next) - RECENT_BYTES, recent[0].position + self.origin)
+        start, end = max(at, low), min(at + len(data), self.next)
+        if start >= end:
             return
         first = bisect_right(recent, start - self.origin, key=_position) - 1
         last = bisect_left(recent, end - self.origin, key=_position)
@@ -548,7 +549,7 @@ class ByteStream:
 
     def update_fast_path(self, untimed: bool) -> None:
         """Determine whether the next segment in order can skip all other checks; `untimed`: the clock is stopped."""
-        self.fast_path = (
+        plain = (
             self.known == FIXED
             and not untimed
             and self.ended_ns is None
@@ -557,7 +558,7 @@ class ByteStream:
             and self.sent <= self.next
             and not self.held
         )
-        self.expected = (self.base + self.next) & MASK
+        self.expected = (self.base + self.next) & MASK if plain else -1
 
     def has_byte(self, position: int) -> bool:
         return position < self.next or (self.waiting is not None and self.waiting.covers(position))
@@ -722,30 +723,28 @@ class TcpStream(ConversationCounts):
             items.sort(key=_side)
         return items
 
-    def follow(self, segment: Segment, side: int) -> Items | None:
-        """Return the items released by a segment in order, as nearly all are; None if it needs `feed`."""
+    def follow(self, segment: Segment, side: int) -> SideData | bool:
+        """Return the bytes that a segment in order releases, as nearly all are; True if it has none; False if it needs `feed`."""
         own, other = self.streams[side], self.streams[1 - side]
-        wire, data = segment.wire, segment.data
+        wire, data, expected = segment.wire, segment.data, other.expected
         if not (
             segment.flags & _ANY == ACK
             and segment.seq == own.expected
-            and own.fast_path
-            and other.fast_path
+            and expected >= 0
             and len(data) == wire
             and segment.ttl == own.ttl
             # As long as none is right, a wrong checksum shows nothing
             and ((right := not wire or own.unchecked or is_right(segment)) or not own.right)
         ):
-            return None
-        behind = (other.expected - segment.ack) & MASK
+            return False
+        behind = (expected - segment.ack) & MASK
         if behind >= 0x8000_0000:
-            return None
-        order, number, file, time_ns = segment.order, segment.number, segment.file, segment.time_ns
-        self.latest = self.last = (order, number, file, time_ns)
-        passed = time_ns - self.clock
-        if passed > 0:
-            if passed > QUIET_NS:
-                self.silence = Silence(self.clock, time_ns, side, number, other.count.packets)
+            return False
+        self.latest = self.last = mark = segment.mark
+        time_ns, clock = mark[3], self.clock
+        if time_ns > clock:
+            if time_ns - clock > QUIET_NS:
+                self.silence = Silence(clock, time_ns, side, mark[1], other.count.packets)
             self.clock = time_ns
         count = own.count
         count.packets += 1
@@ -753,7 +752,7 @@ class TcpStream(ConversationCounts):
         if acked > other.acked:
             other.acked = acked
         if not wire:
-            return NOTHING
+            return True
         if not own.unchecked:
             if right:
                 own.right += 1
@@ -764,18 +763,17 @@ class TcpStream(ConversationCounts):
         at = own.next
         own.next = own.sent = end = at + wire
         own.expected = (segment.seq + wire) & MASK
-        notes = own.pop_notes(at, end) if own.notes else ()
-        item = SideData(side, at - own.origin, data, order, number, file, time_ns, notes)
-        own.keep(item, end)
-        return [item]
+        item = SideData(side, at - own.origin, data, mark, own.pop_notes(at, end) if own.notes else ())
+        own.keep(item)
+        return item
 
     def feed(self, segment: Segment, side: int) -> Items | None:
         """Return the items released by a segment; None if it starts another conversation between the same endpoints."""
-        items = self.follow(segment, side)
-        if items is not None:
-            return items
-        # What follows does the same for all others
+        item = self.follow(segment, side)
+        if item is not False:
+            return NOTHING if item is True else [item]
         own, other = self.streams[side], self.streams[1 - side]
+        # What follows does the same for all others
         flags, wire, data = segment.flags, segment.wire, segment.data
         claimed = 0
         if flags & CLAIMS and not self.truncated:
@@ -785,7 +783,7 @@ class TcpStream(ConversationCounts):
             return None
         if flags & UNTIMED or self.untimed:
             self.untimed = True
-            segment = msgspec.structs.replace(segment, time_ns=self.clock)
+            segment = msgspec.structs.replace(segment, mark=(*segment.mark[:3], self.clock))
         self._step(own, other, segment)
         if claimed and own.known:
             start = own.position(segment.seq) + wire
@@ -798,15 +796,14 @@ class TcpStream(ConversationCounts):
         count = own.count
         count.packets += 1
         count.bytes += segment.wire
-        mark = (segment.order, segment.number, segment.file, segment.time_ns)
-        self.latest = mark
+        self.latest = mark = segment.mark
         if self.closed is None:
             self.last = mark
-            if segment.time_ns > self.clock:
-                if segment.time_ns - self.clock > QUIET_NS:
-                    others = self.sides[1 - own.side].packets
-                    self.silence = Silence(self.clock, segment.time_ns, own.side, segment.number, others)
-                self.clock = segment.time_ns
+            time_ns, clock = mark[3], self.clock
+            if time_ns > clock:
+                if time_ns - clock > QUIET_NS:
+                    self.silence = Silence(clock, time_ns, own.side, mark[1], self.sides[1 - own.side].packets)
+                self.clock = time_ns
         return mark
 
     def belongs(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
@@ -882,8 +879,7 @@ class TcpStream(ConversationCounts):
             elif until is None or end <= until:
                 own.damaged_acked += until is not None
                 own.unchecked = own.unchecked or own.damaged_acked >= OFFLOADED
-                mark = segment.order, segment.number, segment.file, segment.time_ns
-                self._apply(own, self.streams[1 - own.side], segment, mark)
+                self._apply(own, self.streams[1 - own.side], segment, segment.mark)
             else:
                 own.held = [*own.held, segment]
 
@@ -917,13 +913,13 @@ class TcpStream(ConversationCounts):
             if at == own.next and wire == len(segment.data) and wire and own.waiting is None and own.fin is None and own.known == FIXED:
                 if own.sent > at:
                     count.out_of_order += 1
-                own.emit(segment.data, *mark)
+                own.emit(segment.data, mark)
                 own.sent = max(own.sent, own.next)
             elif wire:
                 conflicts = count.conflicts
                 fits = self._add_bytes(own, at, segment.data, wire, mark, bool(flags & FIN))
-                if segment.file != self.first[2] and (not fits or count.conflicts > conflicts):
-                    self.other_file = segment.file
+                if mark[2] != self.first[2] and (not fits or count.conflicts > conflicts):
+                    self.other_file = mark[2]
             elif not flags & (SYN | FIN):
                 _note_sent(own, at)
             if flags & FIN and own.fin is None:
@@ -935,7 +931,7 @@ class TcpStream(ConversationCounts):
         if other.waiting is not None:
             self._release_due(other)
         if own.fin is not None and other.fin is not None:
-            self.check_closed(segment.order)
+            self.check_closed(mark[0])
 
     def release_waiting(self, stream: ByteStream) -> None:
         """Release the first gap and the bytes behind it, without waiting longer."""
@@ -945,7 +941,7 @@ class TcpStream(ConversationCounts):
         if waiting is None:
             return
         first = waiting.starts[waiting.head]
-        stream.gap(first, "lost", waiting.pieces[first][2:6])
+        stream.gap(first, "lost", waiting.pieces[first][2])
         self._drain(stream)
         stream.update_fast_path(self.untimed)
 
@@ -1151,7 +1147,7 @@ class TcpStream(ConversationCounts):
             if at < before:
                 count.out_of_order += 1
             if data:
-                own.emit(data, *mark)
+                own.emit(data, mark)
             if len(data) < wire:
                 own.gap(end, "cut", mark)
             return fits
@@ -1196,12 +1192,12 @@ class TcpStream(ConversationCounts):
         starts, position = waiting.starts, stream.next
         while waiting.head < len(starts) and starts[waiting.head] == stream.next:
             piece = waiting.pop()
-            end, data, *mark, _ = piece
+            end, data, mark, _ = piece
             self.pool.total -= cost(data)
             if data is None:
-                stream.gap(end, "cut", (mark[0], mark[1], mark[2], mark[3]))
+                stream.gap(end, "cut", mark)
             else:
-                stream.emit(data, *mark)
+                stream.emit(data, mark)
         if waiting.head == len(starts):
             stream.waiting = None
             self.pool.count -= 1

@@ -192,5 +192,5 @@ class TlsManager:
             elif tls.decryptor is None and not item.position and alert(first):
                 from .facts import refused
 
-                tls.facts = refused(item.side, first, (item.order, item.number, item.file, item.time_ns))
+                tls.facts = refused(item.side, first, item.mark)
             tls.checked |= side

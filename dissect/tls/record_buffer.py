@@ -187,7 +187,7 @@ class RecordBuffer:
             del self.starts[:count], self.marks[:count], self.completed_at[:count]
             self.index = 0
         self.starts.append(item.position)
-        self.marks.append((item.order, item.number, item.file, item.time_ns))
+        self.marks.append(item.mark)
         self.completed_at.append(self.current)
         self.out_of_order |= self.current != item.order
         self.notes += item.notes
@@ -280,7 +280,7 @@ class RecordBuffer:
         for data, first, pick, end in contents:
             mark = max(self.marks[first : pick + 1]) if self.out_of_order else self.marks[pick]
             notes = self._notes(end) if self.notes or self.pending_notes else ()
-            self.out.append(SideData(self.side, self.decrypted, data, *mark, notes))
+            self.out.append(SideData(self.side, self.decrypted, data, mark, notes))
             self.decrypted += len(data)
 
     def _notes(self, end: int) -> tuple[tuple[int, str], ...]:

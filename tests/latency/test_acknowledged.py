@@ -101,7 +101,7 @@ def looked(*segments: tuple[int, int, int, int, int]) -> AcknowledgedPairs:
     ends = bytes([1, 1, 1, 1, 2, 2, 2, 2, 0, 1, 0, 2]), bytes([2, 2, 2, 2, 1, 1, 1, 1, 0, 2, 0, 1])
     found = AcknowledgedPairs()
     for at, (side, seq, ack, flags, size) in enumerate(segments):
-        found.feed(Segment(ends[side], at, at, at, 0, seq, ack, flags, 1, bytes(size), size))
+        found.feed(Segment(ends[side], (at, at, 0, at), seq, ack, flags, 1, bytes(size), size))
     return found
 
 

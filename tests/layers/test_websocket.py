@@ -368,7 +368,7 @@ def pieces_of(data: bytes, cuts: list[int]) -> bytes:
     reader, out, at = FrameReader(0, True), list[Any](), 0
     for cut in [*cuts, len(data)]:
         if cut > at:
-            reader.feed(SideData(0, at, data[at:cut], at, at, 0, 0), out)
+            reader.feed(SideData(0, at, data[at:cut], (at, at, 0, 0)), out)
             at = cut
     assert sum(reader.sizes()) == len(data)
     until = next((place for place, one in enumerate(out) if type(one) is not SideData), len(out))
@@ -379,7 +379,7 @@ def test_a_layer_holds_little() -> None:
     layer = WebSocketLayer(True)
     none = False
     for at in range(0, 4 * LARGEST, 100):
-        _, none = layer.feed([SideData(0, at, b"GET /" if not at else b"a" * 100, at, at, 0, 0)], False)
+        _, none = layer.feed([SideData(0, at, b"GET /" if not at else b"a" * 100, (at, at, 0, 0))], False)
         if none:
             break
     assert none and at <= LARGEST + 100

@@ -123,7 +123,7 @@ def items_of(pieces: list[Piece]) -> list[list[SideData | StreamGap]]:
             items.append(StreamGap(side, positions[side], waiting[side], "lost", order, order + 1, 0, order * 1000))
             positions[side] += waiting[side]
             waiting[side] = 0
-        items.append(SideData(side, positions[side], data, order, order + 1, 0, order * 1000))
+        items.append(SideData(side, positions[side], data, (order, order + 1, 0, order * 1000)))
         positions[side] += len(data)
         found.append(items)
     end = len(pieces)

@@ -43,7 +43,7 @@ ERRORS = (ZeroDivisionError, TypeError, AttributeError, AssertionError, MemoryEr
 
 PASSED_OVER = {
     "streamdump.conversation.conversation": """__init__ _end _gaps _hand_on _settle decide fail feed finish guard
-        mark_of note parse relieve report row united wake""",
+        note parse relieve report row united wake""",
     "streamdump.pair.pairer": "_compacted _forget _is_small compact fail",
     "streamdump.protocols.parser": "bytes_of hand_on unread",
     "streamdump.protocols.records": "count_gap range_of rfc3339 _second_text",

@@ -65,7 +65,7 @@ def chunk(position: int, segments: list[bytes], first: int, side: int = 0) -> li
     """Consecutive segments, brought by the packets `first`, `first` + 1, ..."""
     found: list[SideData | StreamGap] = []
     for order, segment in enumerate(segments, first):
-        found.append(SideData(side, position, segment, order, order + 1, 0, order * 1000))
+        found.append(SideData(side, position, segment, (order, order + 1, 0, order * 1000)))
         position += len(segment)
     return found
 
@@ -328,7 +328,7 @@ def test_notes_of_a_frame_that_is_long_in_coming_are_not_copied() -> None:
     buffer = ReceiveBuffer(False)
     kept = []
     for at in range(3):
-        buffer.add(SideData(0, at, b".", at, at + 1, 0, at, ((at, "conflict"),)))
+        buffer.add(SideData(0, at, b".", (at, at + 1, 0, at), ((at, "conflict"),)))
         kept.append(buffer.notes)
     assert buffer.notes == [(0, "conflict"), (1, "conflict"), (2, "conflict")]
     assert kept[0] is kept[1] is kept[2]

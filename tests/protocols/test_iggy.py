@@ -138,7 +138,7 @@ def items_of(events: list[Sent]) -> list[SideData | StreamGap]:
             items.append(StreamGap(side, at, what, "lost", order, order + 1, 0, order * 1000))
             position[side] += what
         elif what:
-            items.append(SideData(side, at, what, order, order + 1, 0, order * 1000))
+            items.append(SideData(side, at, what, (order, order + 1, 0, order * 1000)))
             position[side] += len(what)
     return items
 

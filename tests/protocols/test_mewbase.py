@@ -75,7 +75,7 @@ def pieces(packets: list[tuple[int, bytes]]) -> list[SideData | StreamGap]:
     position = [0, 0]
     made: list[SideData | StreamGap] = []
     for order, (side, data) in enumerate(packets):
-        made.append(SideData(side, position[side], data, order, order + 1, 0, order * 10**9))
+        made.append(SideData(side, position[side], data, (order, order + 1, 0, order * 10**9)))
         position[side] += len(data)
     return made
 
@@ -322,7 +322,7 @@ def test_pairing_by_order_says_when_it_is_unsure() -> None:
     position = len(frame("CONNECT", version="0.1")) + len(frame("EMIT", channel="c", event={}))
     gap = StreamGap(0, position, 100, "lost", 3, 4, 0, 3 * 10**9)
     later = frame("EMIT", channel="d", event={})
-    made += [gap, SideData(0, position + 100, later, 3, 4, 0, 3 * 10**9), SideData(1, len(OK), OK, 4, 5, 0, 4 * 10**9)]
+    made += [gap, SideData(0, position + 100, later, (3, 4, 0, 3 * 10**9)), SideData(1, len(OK), OK, (4, 5, 0, 4 * 10**9))]
     links: list[Link] = []
     out = Pairer(PairRules("supersede", 100, False), PairOutputs(links, [])).process(run(made, one))
     answer = out[-1].record
@@ -337,7 +337,7 @@ def snapped(packets: list[tuple[int, bytes, int | None]], one: Parser | None = N
     for order, (side, data, keep) in enumerate(packets):
         kept = data[:keep]
         at, time_ns = position[side], order * 10**9
-        items.append(SideData(side, at, kept, order, order + 1, 0, time_ns))
+        items.append(SideData(side, at, kept, (order, order + 1, 0, time_ns)))
         if len(kept) < len(data):
             items.append(StreamGap(side, at + len(kept), len(data) - len(kept), "cut", order, order + 1, 0, time_ns))
         position[side] += len(data)
@@ -492,7 +492,7 @@ def test_a_frame_with_a_gap_is_read_up_to_it() -> None:
     one = parser()
     made = pieces([(0, CONNECT), (0, data[:80])])
     made.append(StreamGap(0, len(CONNECT) + 80, 20, "lost", 2, 3, 0, 2 * 10**9))
-    made.append(SideData(0, len(CONNECT) + 100, data[100:] + CONNECT, 2, 3, 0, 2 * 10**9))
+    made.append(SideData(0, len(CONNECT) + 100, data[100:] + CONNECT, (2, 3, 0, 2 * 10**9)))
     records = [emitted.record for emitted in run(made, one)]
     damaged = next(record for record in records if isinstance(record, Message) and record.name == "PUB")
     assert damaged.size == len(data)

@@ -1078,7 +1078,7 @@ def feed(dissector: StreamDissector, *parts: list[SideData] | StreamGap) -> list
 
 def segments(side: int, position: int, parts: list[bytes], first: int = 0) -> list[SideData]:
     starts = [position + sum(map(len, parts[:index])) for index in range(len(parts))]
-    return [SideData(side, at, data, order, order, 0, order) for order, (at, data) in enumerate(zip(starts, parts, strict=True), first)]
+    return [SideData(side, at, data, (order, order, 0, order)) for order, (at, data) in enumerate(zip(starts, parts, strict=True), first)]
 
 
 def brief(records: list[Any]) -> list[tuple[Any, ...]]:

@@ -105,7 +105,7 @@ def test_the_end_is_known_of_a_packet_that_was_cut(reason: Any, packet: int, cap
     create = bytes.fromhex("0000001a 000d0001 00000007 0006") + b"orders" + bytes(10)
     parser = Parser(BY_NAME["rabbitmq-stream"], Options())
     parser.dissector.on_gap(0)
-    found = parser.process([SideData(0, 0, create[:20], 1, 1, 0, 5)])
+    found = parser.process([SideData(0, 0, create[:20], (1, 1, 0, 5))])
     found += parser.process([StreamGap(0, 20, 10, reason, packet, packet, 0, 5 * packet)])
     assert [(one.record.name, one.end_captured) for one in found if isinstance(one.record, Message)] == [("Create", captured)]
 

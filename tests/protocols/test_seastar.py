@@ -93,7 +93,7 @@ def items(events: Iterable[Sent]) -> list[SideData | StreamGap]:
             made.append(StreamGap(side, at, data, "lost", order, order + 1, 0, order * 1000))
             positions[side] += data
         elif data:
-            made.append(SideData(side, at, data, order, order + 1, 0, order * 1000))
+            made.append(SideData(side, at, data, (order, order + 1, 0, order * 1000)))
             positions[side] += len(data)
     return made
 

@@ -170,7 +170,7 @@ def told(events: list[tuple[int, bytes]], protocol: str, layout: str | None, opt
     at = [0, 0]
     emitted = []
     for order, (side, data) in enumerate(events):
-        emitted += parser.process([SideData(side, at[side], data, order, order + 1, 0, order * 1000)], order)
+        emitted += parser.process([SideData(side, at[side], data, (order, order + 1, 0, order * 1000))], order)
         at[side] += len(data)
     emitted += parser.close((len(events), len(events) + 1, 0, len(events) * 1000), END)
     return [one.record for one in emitted], dissector

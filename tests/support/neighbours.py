@@ -501,7 +501,7 @@ def verdict(found: Capture, port: int) -> Verdict:
         mark = (order, order, 0, order * 1_000)
         lost = [StreamGap(side, ends[side], position - ends[side], "lost", *mark)] if position > ends[side] else []
         ends[side] = position + len(data)
-        told = detector.add([*lost, SideData(side, position, data, *mark)])
+        told = detector.add([*lost, SideData(side, position, data, mark)])
         if told is not None:
             return told
     return detector.finish()

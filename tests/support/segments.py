@@ -69,8 +69,8 @@ def made(segments: Iterable[Segment], first: int = 0, file: int = 0) -> list[mod
         ends = _address(source) + _address(target) + sport.to_bytes(2, "big") + dport.to_bytes(2, "big")
         time_ns = order * 1_000_000 if one.time_ns is None else one.time_ns
         wire = len(one.data) if one.wire is None else one.wire
-        seq, ack = one.seq & MASK, (one.ack or 0) & MASK
-        found.append(model.Segment(ends, order, time_ns, order + 1, file, seq, ack, one.flags, 65535, one.data, wire, damaged=one.damaged))
+        seq, ack, mark = one.seq & MASK, (one.ack or 0) & MASK, (order, order + 1, file, time_ns)
+        found.append(model.Segment(ends, mark, seq, ack, one.flags, 65535, one.data, wire, damaged=one.damaged))
     return found
 
 
@@ -110,7 +110,7 @@ class Story(NamedTuple):
     def summary(self) -> tuple[Any, ...]:
         """All of it, to be compared."""
         row = self.conversation
-        counts = [tuple(getattr(side, name) for name in side.__struct_fields__) for side in row.sides]
+        counts = [tuple(getattr(side, name) for name in side.__slots__) for side in row.sides]
         head = (row.index, row.endpoints, row.ports, row.first, row.last, row.latest, row.from_start, row.ended, row.open, row.limit_hits)
         return (*head, row.ended_sides, row.end, row.other_file, counts, self.items, self.notes, self.closed, self.ends)
 
@@ -136,7 +136,7 @@ class Recorded(Conversation):
             if isinstance(item, StreamGap):
                 into.append(("gap", item.position, item.size, item.reason, release, item.order))
             else:
-                into.append(("bytes", item.position, item.data, item.order, release, item.number, item.time_ns))
+                into.append(("bytes", item.position, item.data, item.order, release, item.mark[1], item.mark[3]))
                 story.notes[item.side].extend(item.notes)
         return []
 
@@ -160,7 +160,7 @@ class Stepwise(TcpStream):
     __slots__ = ()
 
     def feed(self, segment: model.Segment, side: int) -> Items | None:
-        self.streams[side].fast_path = False
+        self.streams[side].expected = -1
         return super().feed(segment, side)
 
 

@@ -15,6 +15,8 @@ from struct import Struct, error
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from ...layout.values import lossy
 from ...quota import PLENTY, Spans, ValueQuota
 
@@ -189,23 +191,20 @@ def _section(reader: _ValueReader, at: int, end: int, index: int, depth: int) ->
     return {"section": name, "value": value}, at
 
 
-class _ValueReader:
+class _ValueReader(msgspec.Struct, gc=False):
     """Reads the values of a message, one `section` at a time; `symbol_keys`: the keys of its outermost map are declared as symbols.
 
     Once `stopped` holds a reason, every method returns the values decoded so far, which end where the next one would begin.
     """
 
-    __slots__ = ("data", "notes", "render", "section", "spans", "stopped", "symbol_keys", "values")
-
-    def __init__(self, data: bytes, render: Render, values: ValueQuota, spans: Spans | None, notes: list[str] | None) -> None:
-        self.data = data
-        self.render = render
-        self.values = values
-        self.spans = spans
-        self.notes = notes
-        self.section = ""
-        self.symbol_keys = False
-        self.stopped: str | None = None
+    data: bytes
+    render: Render
+    values: ValueQuota
+    spans: Spans | None
+    notes: list[str] | None
+    section: str = ""
+    symbol_keys: bool = False
+    stopped: str | None = None
 
     def stop(self, declared: int) -> None:
         """Stop at the quota, inside a container with `declared` items."""

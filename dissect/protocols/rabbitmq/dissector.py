@@ -113,9 +113,9 @@ class StreamDissector(Dissector):
     header_size = 8
     reuse = "queue"
     closing = "Close"
-    DERIVED = ("bodies", "unwanted", "style", "layouts", "frame")
+    DERIVED = ("bodies", "unwanted", "style", "layouts", "frame", "language")
 
-    language: ClassVar[Language]
+    language: Language
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
     frames_before_login: ClassVar[int]
     """The number of frames a client sends before SaslAuthenticate."""
@@ -152,6 +152,8 @@ class StreamDissector(Dissector):
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.layouts: tuple[FastLayouts, FastLayouts] | None = None
         """By side, the layouts that `plain` decodes."""
+        # Python 3.11 reads an attribute of the class slowly
+        self.language = self.language
         self.frame: Any = None
         """The frame being decoded."""
         self._choose_layouts()
@@ -173,7 +175,6 @@ class StreamDissector(Dissector):
 
     def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
         ends: list[int] = []
-        append = ends.append
         head, words = _HEAD, self.language.words
         last = len(data)
         header = last - 8
@@ -185,7 +186,7 @@ class StreamDissector(Dissector):
             at += 4 + size
             if at > last:
                 break
-            append(at)
+            ends.append(at)
         return ends
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
