@@ -174,7 +174,10 @@ end
 
 local AS = {
   uint64 = function(value) return type(value) == "number" and UInt64.new(value) or value end,
-  int64 = function(value) return typeof(value) == "UInt64" and Int64.new(value:lower(), value:higher()) or value end,
+  int64 = function(value)
+    if type(value) == "number" then return Int64.new(value) end
+    return typeof(value) == "UInt64" and Int64.new(value:lower(), value:higher()) or value
+  end,
   string = function(value, node, range) return node.as == "bytes" and node.size > 0 and tostring(range:bytes()):lower() or tostring(value) end,
 }
 
