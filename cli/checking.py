@@ -219,8 +219,8 @@ def _ways(name: str, golden: str | None, command: str, interfaces: list[str], ex
     folder = "" if golden is None else f" --golden {quote(golden)}"
     return [
         "capture with tcpdump, then check the file:",
-        f"  sudo tcpdump --immediate-mode -U -i {quote(interfaces[0])} -w {file} {quote(expression or 'tcp')} &",
-        f"  {command}; sleep 1; sudo kill -INT $!",
+        f"  sudo tcpdump -B 65536 -i {quote(interfaces[0])} -w {file} {quote(expression or 'tcp')} &",
+        f"  {command}; sleep 2; sudo kill -INT $!",
         f"  streamdump check {file}{folder}    # its golden file is {file}.golden, not {name}.golden",
         "or use a copy of Python that has permission to capture: streamdump -i lo shows how",
     ]

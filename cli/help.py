@@ -23,7 +23,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump conversations capture.pcap", "each connection: endpoints, protocol, how it ended"),
         ("streamdump diagnose capture.pcap", "what went wrong, and what to do about it"),
         ("streamdump -i any", "live, on the known ports"),
-        ("tcpdump --immediate-mode -U -w - tcp | streamdump -", "the same through a pipe"),
+        ("tcpdump -B 65536 --immediate-mode -U -w - tcp | streamdump -", "the same through a pipe"),
     ),
     "browse": (
         ("streamdump browse capture.pcap", "findings, conversations, messages, fields with bytes"),

@@ -321,7 +321,7 @@ def ways_out() -> list[str]:
         f"1. as root: sudo {sys.executable} -I -m streamdump -i ...",
         f"2. with a copy of Python that has the capability: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}, "
         f"then {own} -I -m streamdump -i ...",
-        f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -I -m streamdump -",
+        f"3. through a pipe: sudo tcpdump -B 65536 --immediate-mode -U -i any -w - tcp | {sys.executable} -I -m streamdump -",
     ]
 
 

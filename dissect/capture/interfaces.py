@@ -43,7 +43,8 @@ class Interface(msgspec.Struct, frozen=True):
 def needs_linux() -> None:
     """Raises `InterfaceError` on other systems, whose packet sockets nothing here knows."""
     if sys.platform != "linux":
-        raise InterfaceError("capturing works only on Linux; elsewhere read from another program: tcpdump -U -w - tcp | streamdump -")
+        elsewhere = "tcpdump -B 65536 -U -w - tcp | streamdump -"
+        raise InterfaceError(f"capturing works only on Linux; elsewhere read from another program: {elsewhere}")
 
 
 def interfaces() -> list[Interface]:

@@ -456,9 +456,9 @@ def test_a_missing_permission_says_what_to_do() -> None:
     assert done.returncode == 4
     lines = done.stderr.splitlines()
     assert lines[0] == "streamdump: lo: capturing needs the capability CAP_NET_RAW"
-    assert [word in line for word, line in zip(("sudo", "setcap cap_net_raw=ep", "tcpdump --immediate-mode"), lines[1:], strict=True)] == [
-        True
-    ] * 3
+    assert [
+        word in line for word, line in zip(("sudo", "setcap cap_net_raw=ep", "tcpdump -B 65536 --immediate-mode"), lines[1:], strict=True)
+    ] == [True] * 3
     assert run("-i", "any", preexec_fn=without).returncode == 4
     assert run("-D", preexec_fn=without).returncode == 0
 

@@ -478,8 +478,8 @@ def test_without_privilege_it_says_how_else(tmp_path: Path, monkeypatch: pytest.
     out, err = checked(capsys, "login.pcap", "--run", "make login", "-i", "lo", "-f", "port 5552", code=ExitCode.NO_INTERFACE)
     assert out == ""
     assert "capturing needs the capability CAP_NET_RAW" in err
-    assert "sudo tcpdump --immediate-mode -U -i lo -w run.pcap 'port 5552' &" in err
-    assert "make login; sleep 1; sudo kill -INT $!" in err
+    assert "sudo tcpdump -B 65536 -i lo -w run.pcap 'port 5552' &" in err
+    assert "make login; sleep 2; sudo kill -INT $!" in err
 
 
 # What could act on a terminal, and what the logs of CI servers take for commands.
