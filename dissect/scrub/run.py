@@ -290,7 +290,8 @@ class _Plan:
         spans = message.spans or []
         self._note_shown(shown, spans, found, edits)
         stream = self._edits[message.conversation, message.src]
-        if edits and any(span.buffer != "frame" for span in spans):
+        compressed = () if scrub_rules is None else scrub_rules.packed
+        if edits and any(span.buffer != "frame" or (span.leaf and span.name in compressed) for span in spans):
             self.done.packed += 1
         if edits and scrub_rules is not None and scrub_rules.sums is not None:
             edits += _sums(scrub_rules, frame, edits, spans)

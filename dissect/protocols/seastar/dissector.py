@@ -349,7 +349,7 @@ class SeastarDissector(Dissector):
             self._name_verbs(found)
         packed, counted = found[3].get("compression"), self.facts.get("compression")
         if packed is not None and counted is not None:
-            count(packed, counted)
+            count(packed, counted, found[6] is not None)
         return found
 
     def _name_verbs(self, found: DecodedTuple) -> None:
@@ -360,8 +360,8 @@ class SeastarDissector(Dissector):
             found[5].append("SCYLLA_V3 is ScyllaDB's compression: verbs are named as by --verbs scylla")
 
 
-def count(packed: dict[str, Any], counted: dict[str, Any]) -> None:
-    """Count a compressed frame in the facts of a conversation."""
+def count(packed: dict[str, Any], counted: dict[str, Any], damaged: bool) -> None:
+    """Count a compressed frame in the facts of a conversation; `unread`: those that lack a dictionary."""
     counted["frames"] += 1
     method = packed.get("header", {}).get("algorithm_label")
     unpacked = packed["unpacked_size"]
@@ -371,7 +371,7 @@ def count(packed: dict[str, Any], counted: dict[str, Any]) -> None:
         counted["after"] += 4 + packed["packed_size"]
     if method is not None:
         counted.setdefault("methods", dict.fromkeys(METHODS.values(), 0))[method] += 1
-        if unpacked is None:
+        if unpacked is None and not damaged:
             counted["unread"] = counted.get("unread", 0) + 1
     named = packed.get("dictionary")
     if named is not None:

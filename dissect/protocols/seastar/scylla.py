@@ -130,7 +130,9 @@ def _zstd(data: bytes, start: int, at: int, end: int, dictionary: Dictionary | N
             size += len(piece)
             _spend(quota, len(piece), size, limit)
     except (zstd.ZstdError, ValueError) as error:
-        raise Unpackable(at - start, f"not zstd data: {error}") from error
+        # "Unable to decompress Zstandard data: ..."
+        reason = str(error).rpartition(": ")[2].lower()
+        raise Unpackable(at - start, f"not zstd data: {reason}") from error
     if unpacker.unused_data:
         raise Unreadable(end - start - len(unpacker.unused_data), "bytes behind the zstd data")
     return b"".join(pieces)
