@@ -64,7 +64,7 @@ def scrub(
     foreign: Annotated[
         bool, typer.Option("--leave-foreign", help="write OUT even if it has packets in tunnels, which are not decoded")
     ] = False,
-    options: Annotated[Options, Members("decode_as", "verbs")],
+    options: Annotated[Options, Members("decode_as", "verbs", "dictionaries")],
 ) -> int:
     """Copy a capture without passwords and tokens, so that it can be published."""
     from pathlib import Path

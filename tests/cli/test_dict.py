@@ -72,7 +72,7 @@ def test_a_file_that_may_not_be_read(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "Permission denied" in err
 
 
-@pytest.mark.parametrize("command", ["diagnose", "stats", "latency", "conversations", "check"])
+@pytest.mark.parametrize("command", ["diagnose", "stats", "latency", "conversations", "check", "follow", "scrub", "pipeline"])
 def test_other_commands_take_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
     given = ("--dict", FIRST, "--dict", SECOND)
