@@ -13,7 +13,6 @@ from streamdump.detect import Detector
 from streamdump.errors import BARRIER, CaptureError
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Gap, Message
-from streamdump.pair import pairer as pairing
 from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.buffer import ReceiveBuffer
@@ -151,12 +150,7 @@ def in_frame_length(patch: pytest.MonkeyPatch, found: Target) -> None:
             patch.setattr(owner, "split_frames", short_of(vars(owner)["split_frames"]))
 
 
-def on_each_role(patch: pytest.MonkeyPatch, wrapped: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
-    """Wrap the functions that pair a record, whatever its role."""
-    patch.setattr(pairing, "_PAIRED_BY", tuple(map(wrapped, pairing._PAIRED_BY)))
-
-
-def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str | None = None) -> None:
+def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str = "pair") -> None:
     def here(self: Pairer, one: Any, *_: Any) -> bool:
         return isinstance(one.record, Message) and (one.record.conversation, one.record.src, one.record.position) == (
             found.conversation,
@@ -164,18 +158,7 @@ def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str | None = None
             found.message.position,
         )
 
-    def wrapped(function: Callable[..., None]) -> Callable[..., None]:
-        def pair(self: Pairer, one: Any, append: Any) -> None:
-            if here(self, one):
-                raise Planted
-            function(self, one, append)
-
-        return pair
-
-    if name is None:
-        on_each_role(patch, wrapped)
-    else:
-        plant(patch, Pairer, name, here)
+    plant(patch, Pairer, name, here)
 
 
 def in_answering(patch: pytest.MonkeyPatch, found: Target) -> None:
@@ -362,20 +345,18 @@ def test_the_end_of_a_dissector(family: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = target(family).conversation
     message = target(family, "response").message
+    take = Pairer.pair
 
-    def passed(function: Callable[..., None]) -> Callable[..., None]:
-        def pair(self: Pairer, one: Any, append: Any) -> None:
-            record = one.record
-            if (record.conversation, record.src, record.position) != (conversation, message.src, message.position):
-                function(self, one, append)
-
-        return pair
+    def passed(self: Pairer, one: Any, append: Any) -> None:
+        record = one.record
+        if (record.conversation, record.src, record.position) != (conversation, message.src, message.position):
+            take(self, one, append)
 
     def mine(self: Pairer, *_: Any) -> bool:
         return any(one.conversation == conversation for one in self.remembered())
 
     # So that there is a request without an answer
-    on_each_role(monkeypatch, passed)
+    monkeypatch.setattr(Pairer, "pair", passed)
     plant(monkeypatch, Pairer, "close", mine)
     result = in_all_batches()
     adds_up(result)

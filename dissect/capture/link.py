@@ -7,6 +7,7 @@ dpkt (`rare_packets.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,28 +63,26 @@ def udp_tunnel(ports: bytes) -> str | None:
     return "L2TP" if name is None and UDP_TUNNELS.get(int.from_bytes(ports[:2], "big")) == "L2TP" else name
 
 
+@dataclass(slots=True)
 class PacketCounters:
     """Counters of packets by result."""
 
-    __slots__ = ("duplicates", "fragments", "not_tcp", "packets", "reassembled", "tcp", "tunnels", "undecoded", "unknown_links", "untimed")
-
-    def __init__(self) -> None:
-        self.packets = 0
-        self.tcp = 0
-        self.not_tcp = 0
-        self.undecoded = 0
-        """Of an unknown link type, or cut or malformed before the end of the TCP header."""
-        self.duplicates = 0
-        self.fragments = 0
-        """Fragments of TCP datagrams."""
-        self.untimed = 0
-        """TCP packets that have no time."""
-        self.reassembled = 0
-        """Datagrams put together from them."""
-        self.tunnels: dict[str, int] = {}
-        """Packets that carry others, by what they do so with; they are among `not_tcp`."""
-        self.unknown_links: dict[int, int] = {}
-        """Packets by link types that are not known; they are among `undecoded`."""
+    packets: int = 0
+    tcp: int = 0
+    not_tcp: int = 0
+    undecoded: int = 0
+    """Of an unknown link type, or cut or malformed before the end of the TCP header."""
+    duplicates: int = 0
+    fragments: int = 0
+    """Fragments of TCP datagrams."""
+    untimed: int = 0
+    """TCP packets that have no time."""
+    reassembled: int = 0
+    """Datagrams put together from them."""
+    tunnels: dict[str, int] = field(default_factory=dict)
+    """Packets that carry others, by what they do so with; they are among `not_tcp`."""
+    unknown_links: dict[int, int] = field(default_factory=dict)
+    """Packets by link types that are not known; they are among `undecoded`."""
 
 
 class FragmentPiece(NamedTuple):

@@ -78,7 +78,7 @@ class Pairer(Exchanges):
             out.append(one)
             role = one.role
             if role:
-                _PAIRED_BY[role](self, one, out.append)
+                self.pair(one, out.append)
                 if role != GAP and one.record.size >= LARGE:
                     self.large.append((self, one))
         return out
@@ -114,6 +114,10 @@ class Pairer(Exchanges):
                 found = self.early.get(key)
                 if found is not None and found[-1][0] is one:
                     found[-1] = _compacted(one), found[-1][1]
+
+    def pair(self, one: Event, append: Callable[[Event], None]) -> None:
+        """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
+        _PAIRED_BY[one.role](self, one, append)
 
     def _on_response(self, one: Event, append: Callable[[Event], None]) -> None:
         key, opened = one.key, self.open

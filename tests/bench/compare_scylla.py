@@ -140,7 +140,7 @@ class Side:
         self.ends: list[tuple[int, int]] = []
 
     def add(self, item: SideData) -> None:
-        self.ends.append((item.position + len(item.data), item.number))
+        self.ends.append((item.position + len(item.data), item.mark[1]))
         self.data += item.data
 
     def packet(self, end: int) -> int:

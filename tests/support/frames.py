@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from streamdump.capture.files import CaptureReader, open_capture
-from streamdump.capture.link import LinkParser, PacketCounters
+from streamdump.capture.link import LinkParser
 from streamdump.model import Packet as Captured
 from streamdump.model import Segment
 from streamdump.tcp.checksum import is_right
@@ -162,8 +162,7 @@ def parse(packets: Iterable[Packet | bytes], link: int = ETHERNET) -> tuple[list
     parsers = [LinkParser(), LinkParser(), LinkParser()]
     one, seven, every = (segments(file, rows, parser) for rows, parser in zip((1, 7, None), parsers, strict=True))
     assert one == seven == every
-    counts = [[getattr(parser.counters, name) for name in PacketCounters.__slots__] for parser in parsers]
-    assert counts[0] == counts[1] == counts[2]
+    assert parsers[0].counters == parsers[1].counters == parsers[2].counters
     return every, parsers[2]
 
 

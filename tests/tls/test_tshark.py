@@ -68,7 +68,7 @@ def test_each_record_is_where_tshark_sees_it(tmp_path: Path) -> None:
     one = talk(said(GOLDEN / "iggy/py090-basic.pcap"))
     capture = Wire().send(one.sent, 700).end().capture()
     sides, _ = opened(capture, one.keys)
-    ours = sorted(item.number for side in sides for item in side if isinstance(item, SideData))
+    ours = sorted(item.mark[1] for side in sides for item in side if isinstance(item, SideData))
     path, log = tmp_path / "capture.pcap", tmp_path / "keys.log"
     path.write_bytes(capture)
     log.write_bytes(one.keys)
