@@ -38,6 +38,8 @@ class Credits(msgspec.Struct):
     """Everything since the beginning of the conversation was captured."""
     kinds: DeclaredStreams = msgspec.field(default_factory=DeclaredStreams)
     """What each subscription is, in the place of its stream."""
+    known: dict[int, str | None] = {}
+    """A cache of units, valid after the latest change."""
     mixed: bool = False
     """There was a message with credit in bytes."""
     refused: dict[int, RefusedCredits] = {}
@@ -52,6 +54,7 @@ class Credits(msgspec.Struct):
     def ask(self, name: str, ident: int, subscription: int, version: int, alone: bool, order: int) -> None:
         """The client subscribes or unsubscribes, with this correlation id."""
         self.mixed = self.mixed or version > 1
+        self.known.clear()
         if name == "Subscribe":
             self.kinds.ask((name, ident), (_ROLE, subscription), _KINDS.get((version, alone)), False, order)
         else:
@@ -59,10 +62,18 @@ class Credits(msgspec.Struct):
 
     def answer(self, name: str, ident: int, accepted: bool, order: int) -> None:
         """The server answers."""
+        self.known.clear()
         self.kinds.answer((name, ident), _ROLE, None, accepted, order, name != "Subscribe")
 
     def unit(self, subscription: int, order: int) -> str | None:
         """What its credit counts; None if unknown, also while a Subscribe that may change it has no answer."""
+        if order < self.kinds.latest:
+            return self._look_up(subscription, order)
+        if subscription not in self.known:
+            self.known[subscription] = self._look_up(subscription, order)
+        return self.known[subscription]
+
+    def _look_up(self, subscription: int, order: int) -> str | None:
         declared = _ROLE, subscription
         kind = self.kinds.at(declared, order)
         asked = [one for one in self.kinds.asked.values() if one.declared == declared and not one.deletes]
@@ -108,5 +119,6 @@ class Credits(msgspec.Struct):
     def lose(self) -> None:
         """Bytes are missing: nothing is known of subscriptions and Credits before."""
         self.complete = False
+        self.known.clear()
         self.refused.clear()
         self.kinds = DeclaredStreams()
