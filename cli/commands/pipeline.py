@@ -148,6 +148,9 @@ def pipeline(
     findings: Annotated[
         bool, typer.Option("--findings", help="also report what went wrong; not with --follow", rich_help_panel=WRITTEN)
     ] = False,
+    entries: Annotated[
+        bool, typer.Option("--entries", help="also the messages of applications that messages carry", rich_help_panel=WRITTEN)
+    ] = False,
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="write passwords and tokens", rich_help_panel=WRITTEN)] = False,
     separate: Annotated[
         bool,
@@ -208,7 +211,9 @@ def pipeline(
     split_size, part_count = size("--split", split), None if parts is None else whole_number("--parts", parts)
     if follow is not None:
         following.checked(follow, out)
-    settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, asked, findings, fields, by)
+    settings = PipelineSettings(
+        sources or [], form, split_size, part_count, options, separate, point, append, asked, findings, entries, fields, by
+    )
     bar = _Bar(colour)
     calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)
     if follow is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..model import Options
 
-__all__ = ["conversations", "endings", "exchanges", "findings", "gaps", "latency", "messages", "register", "write_tables"]
+__all__ = ["conversations", "endings", "entries", "exchanges", "findings", "gaps", "latency", "messages", "register", "write_tables"]
 
 PARTS = 4
 """Partitions of conversations for each core: more than one, so that others fill in while one has a giant."""
@@ -79,6 +79,11 @@ def conversations(packets: Any, options: Options | None = None, parts: int | Non
 def findings(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
     """What went wrong in the conversations of these packets, each for itself."""
     return _table("findings", packets, options, parts)
+
+
+def entries(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
+    """The user messages that the messages of these packets carry."""
+    return _table("entries", packets, options, parts)
 
 
 def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:

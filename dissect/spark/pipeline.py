@@ -81,6 +81,8 @@ class PipelineSettings(msgspec.Struct):
     """What messages and exchanges have to fit; all where there is none."""
     findings: bool = False
     """Whether rules look for what went wrong."""
+    entries: bool = False
+    """Whether the user messages that messages carry are written, too."""
     fields: str = "both"
     """How the fields of messages are written, of `tables.FIELDS`."""
     by: tuple[str, ...] = ()
@@ -90,7 +92,7 @@ class PipelineSettings(msgspec.Struct):
         """Where a run of this name writes to."""
         structured = self.form in ("parquet", "delta")
         by = BY_DAY if self.form == "delta" else self.by
-        return Target(kept.name, self.form, out.name, run, self.fields if structured else "json", by, self.where)
+        return Target(kept.name, self.form, out.name, run, self.fields if structured else "json", by, self.where, self.entries)
 
 
 class RunState(msgspec.Struct):

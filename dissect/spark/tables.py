@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import Report, describe_exception
-from ..model import Ending, Exchange, Finding, Gap, Message
-from ..protocols import PROTOCOLS
+from ..model import Ending, Entry, Exchange, Finding, Gap, Message
+from ..protocols import PROTOCOLS, ByProtocol
 from ..session import Linked
 from .flows import FILE_BITS, message_id
 from .latencies import FOUND, TIMES
@@ -181,6 +181,28 @@ def _joined(texts: Sequence[bytes]) -> Any:
     ends = np.zeros(len(texts) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=ends[1:])
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)))
+
+
+def _longs(rows: Rows, name: str) -> list[int | None]:
+    """Numbers of an attribute; Spark has none from 2**63 on."""
+    values = [getattr(one, name) for one in rows.records]
+    return [None if one is None or one >> 63 else one for one in values]
+
+
+def _texts(rows: Rows, name: str) -> list[str | None]:
+    values = [getattr(one, name) for one in rows.records]
+    return [one if one is None or isinstance(one, str) else _JSON.encode(one).decode() for one in values]
+
+
+def _body(entry: Entry) -> bytes | None:
+    """The bytes of a body, which are hex there; a value as JSON."""
+    if entry.body_type != "bytes":
+        return _JSON.encode(entry.body)
+    try:
+        return bytes.fromhex(entry.body)
+    except (TypeError, ValueError):
+        # Hidden
+        return None
 
 
 class TooMuch(Exception):
@@ -394,6 +416,28 @@ SAID = {
     "sketch": "base64 of the sketch that quantiles come from, which merges with others",
 }
 
+ENTRIES: tuple[Column, ...] = (
+    *_common(False),
+    _plain("name", TEXT, "the protocol's own name of the command"),
+    SENDER,
+    STREAM,
+    _plain("partition", LONG, "the partition, where the protocol has them and it is known"),
+    Column("offset", LONG, "offset in the stream or partition, null where it was published", lambda rows: _longs(rows, "offset")),
+    Column("publishing_id", LONG, "publishing id (RabbitMQ)", lambda rows: _longs(rows, "publishing_id")),
+    Column("id", TEXT, "id that the application or its client gave it", lambda rows: _texts(rows, "id")),
+    Column("key", TEXT, "the messages key of Iggy in hex, or the filter value of RabbitMQ", lambda rows: _texts(rows, "key")),
+    Column("properties", TEXT, "headers and properties, as JSON", lambda rows: _json([one.properties for one in rows.records]), _joined),
+    _plain("compression", TEXT, "compression of the sub-batch that holds it"),
+    _plain("size", LONG, "bytes as carried, with sections or headers; of mewbase, of the frame"),
+    _plain("body_type", TEXT, "bytes, or what the value is that `body` has as JSON: amqp or bson"),
+    Column("body", pa.binary(), "what the application sent; null if it is hidden", lambda rows: list(map(_body, rows.records))),
+    Column("notes", TEXTS, "what is missing beside it", lambda rows: [list(one.notes) for one in rows.records]),
+    POINT,
+    CLIENT,
+    SERVER,
+    Column("message_id", TEXT, "message_id of the message that carries it", lambda rows: _ids([one[1] for one in rows.rows])),
+)
+
 LATENCIES: tuple[Column, ...] = (
     Column("time", TIME, "beginning of the minute in which the exchanges became certain", _times, _cut),
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
@@ -449,6 +493,7 @@ TABLES: dict[str, TableSchema] = {
         TableSchema("gaps", GAPS, Gap, {}, BY_DAY),
         TableSchema("endings", ENDINGS, Ending, {}, BY_DAY),
         TableSchema("findings", FINDINGS, Finding, {}, BY_DAY),
+        TableSchema("entries", ENTRIES, Entry, {}, BY_DAY),
         TableSchema("latency", LATENCIES, None, {}, BY_DAY),
         TableSchema("errors", ERRORS),
         TableSchema("files", FILES),
@@ -584,3 +629,15 @@ def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:
     for one in records:
         found[KINDS[type(one[0])]].append(one)
     return found
+
+
+def entry_rows(messages: Sequence[Linked]) -> Iterator[tuple[Entry, Message, None]]:
+    """Yield the entries of messages, each with its message. What became of them is in table exchanges, by message."""
+    sources = ByProtocol(lambda one: one.loaded.entries() if one.loaded.entries is not None else None)
+    for message, *_ in messages:
+        assert type(message) is Message
+        source = sources[message.protocol]
+        carrier = None if source is None else source.carrier(message)
+        if source is not None and carrier is not None:
+            for entry in source.entries(carrier):
+                yield entry, message, None

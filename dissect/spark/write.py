@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ from .flows import TaskResults, earliest
 from .rows import SCHEMA
 from .splits import Trouble, each
 from .storage import Disk, Folder
-from .tables import DATE, TABLES, PendingRows, PointOf, schema, sorted_out
+from .tables import DATE, TABLES, PendingRows, PointOf, entry_rows, schema, sorted_out
 from .together import Frames
 from .typed import STRUCTS, struct_name
 
@@ -76,6 +77,8 @@ class Target(msgspec.Struct):
     """Columns by whose values files are divided, of `tables.BY_DAY`."""
     where: str | None = None
     """What messages and exchanges have to fit."""
+    entries: bool = False
+    """Whether the user messages of messages are written, too."""
     first_ns: int | None = None
     """When the first packet of all captures came, from which relative times count."""
 
@@ -157,7 +160,14 @@ class PartWriter:
             self._filter.learn([one[0] for one in results.records])
         for table, rows in sorted_out(results.records).items():
             asked = self._filter is not None and table in ("messages", "exchanges")
-            self.put(table, [one for one in rows if self._filter.keeps(one[0])] if asked else rows)  # type: ignore[union-attr]
+            if asked:
+                rows = [one for one in rows if self._filter.keeps(one[0])]  # type: ignore[union-attr]
+            self.put(table, rows)
+            if table == "messages" and self.target.entries:
+                entries = entry_rows(rows)
+                # A message may have a million
+                while some := list(islice(entries, GROUP)):
+                    self.put("entries", some)
             if rows and table == "exchanges":
                 self.frames.count(rows)
         self.put("conversations", [row for row in results.conversations if not is_related(row.protocol)])
@@ -285,7 +295,9 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
 
     def filled() -> Iterator[Any]:
         for results in some:
-            rows: Any = results.conversations if table == "conversations" else sorted_out(results.records)[table]
+            rows: Any = results.conversations if table == "conversations" else sorted_out(results.records).get(table, ())
+            if table == "entries":
+                rows = list(entry_rows(sorted_out(results.records)["messages"]))
             reports.extend(results.reports)
             yield from waiting.take(rows, reports)
             if waiting.count >= GROUP:

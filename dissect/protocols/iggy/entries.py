@@ -73,7 +73,7 @@ class IggyEntries(EntrySource):
                 break
             offset = offset if first is None else first + index
             properties = _properties(one) if one["headers"] or "timestamp" in one else NO_PROPERTIES
-            size = one.get("payload_length", len(one["payload"])) + one.get("headers_length", 0)
+            size = one["payload_length"] + one["headers_length"] if "payload_length" in one else _length(one["payload"])
             before = make(
                 partition,
                 offset,
@@ -103,6 +103,13 @@ def _each(fields: Fields, published: bool) -> Iterator[tuple[Fields, int | None]
         for one in batch.get("messages") or ():
             delta = one.get("offset_delta")
             yield one, None if base is None or delta is None else base + delta
+
+
+def _length(payload: bytes | str) -> int | None:
+    """Return the bytes of a payload, which are there as such or as hex; None if they are hidden."""
+    if isinstance(payload, bytes):
+        return len(payload)
+    return None if payload.startswith("<") else len(payload) // 2
 
 
 def _properties(one: Fields) -> list[dict[str, Any]]:

@@ -265,5 +265,5 @@ def _amqp(key: Any, sections: list[Fields], compression: str | None, size: int) 
             properties += [{"section": name, **pair} for pair in value]
     body_type: BodyType = "amqp" if values and not data else "bytes"
     some = data or values
-    body = some[0] if len(some) == 1 else b"".join(data) if body_type == "bytes" else values
+    body = some[0] if len(some) == 1 else data[0][:0].join(data) if data else values
     return ident, key, properties, compression, size, body_type, body
