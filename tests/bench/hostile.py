@@ -64,6 +64,8 @@ VIEWS: dict[str, View] = {
     "stats": View(("stats", CAPTURE)),
     "latency": View(("latency", CAPTURE)),
     "conversations": View(("conversations", CAPTURE)),
+    "entries": View(("entries", CAPTURE)),
+    "entries_json": View(("entries", "--json", CAPTURE)),
     "follow": View(("follow", "0", CAPTURE)),
     "matches": View(("--json", "-Y", 'raw matches "(a|b)*c.{0,40}d" or name matches "x+y"', CAPTURE)),
     "scrub": View(("scrub", CAPTURE, OUT)),
