@@ -15,7 +15,8 @@ from ..model import Exchange, Message
 from ..protocols.seastar import MAGIC
 from ..protocols.seastar.frame_chains import LONGEST_HEADER
 from ..protocols.seastar.info import connection_text, worked
-from ..protocols.seastar.layouts import COMPRESS, ISOLATION, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from ..protocols.seastar.layouts import COMPRESS, ISOLATION, LZ4_METHOD, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from ..protocols.seastar.scylla import BLOCK
 from ..units import count, duration_text
 from .rules import (
     ANY,
@@ -74,6 +75,8 @@ class Call(NamedTuple):
     number: int
     packet: int
     time_ns: int
+    in_blocks: bool
+    """Whether its frame is several LZ4 blocks of SCYLLA_V3, and undamaged."""
 
 
 class SeastarState(msgspec.Struct):
@@ -257,7 +260,8 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         return FindingDraft(f"{count} ({names}) without a reply for {age} {closed.when}", *evidence, severity, _HANGS, rule="no-reply")
     severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
     cause = f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}"
-    return FindingDraft(cause, *evidence, severity)
+    advice = _BLOCKS if closed.by == closed.server and calls[-1].in_blocks else None
+    return FindingDraft(cause, *evidence, severity, advice)
 
 
 def _late(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -316,13 +320,19 @@ def owed(context: ConversationContext) -> list[tuple[int, int]]:
     return [(one.number, one.time_ns) for one in context.state.dropped if one.verb in context.state.verbs]
 
 
+def _in_blocks(message: Message) -> bool:
+    packed = message.fields.get("compression", {})
+    several = "header" in packed and (packed["unpacked_size"] or 0) > BLOCK
+    return several and packed["header"]["algorithm"] == LZ4_METHOD and message.fault is None and not message.notes
+
+
 def follow(context: ConversationContext, message: Message) -> None:
     """Update the state after the rules have checked a message."""
     state, name = context.state, message.name
     if name == "Request":
         if len(state.calls) >= CALLS:
             del state.calls[next(iter(state.calls))]
-        state.calls[message.number] = Call(verb_of(message), message.number, message.packets[1], message.time_ns)
+        state.calls[message.number] = Call(verb_of(message), message.number, message.packets[1], message.time_ns, _in_blocks(message))
         timeout = message.fields.get("timeout")
         if timeout and timeout < OVER and len(state.deadlines) < CALLS:
             heappush(state.deadlines, (message.time_ns + timeout * 1_000_000, message.number))
@@ -415,6 +425,10 @@ RULES: tuple[Rule, ...] = (
 
 _RELEASES = "Check that all nodes have the same release: during an upgrade, older nodes do not know the verbs of newer ones."
 _LOG = "Check the server's log for this text."
+_BLOCKS = (
+    "Check the server's log for a wrong checksum, and upgrade it: before 2026.2.5, ScyllaDB sometimes unpacks a sound frame of several LZ4 "
+    "blocks, as that of the last call, wrongly."
+)
 _RAW = "Nothing need be done: ScyllaDB compresses nothing until both sides agreed on an algorithm, or where the peer allows raw only."
 _NOT_ACCEPTED = "Check the server's log for this connection, and compare release, compression and verbs of both sides."
 _NO_WAIT = "--verbs names calls that expect no reply, if known."

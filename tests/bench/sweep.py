@@ -23,9 +23,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Message, Options
+from streamdump.protocols.seastar.dictionaries import load_dictionaries
 from tests.support.rewrite import Packet, capture, packets
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+
+KNOWN = load_dictionaries(str(path) for path in sorted(GOLDEN.rglob("*.dict")))
 
 CUTS = (96, 128, 160, 200, 320)
 KINDS = ("cut", "late", "lost", "swapped")
@@ -84,7 +87,7 @@ class Whole(NamedTuple):
 
 
 def read(found: list[Packet]) -> Whole:
-    inspector = Inspector([open_capture(capture(found))], Options(exchanges=True))
+    inspector = Inspector([open_capture(capture(found))], Options(exchanges=True, dictionaries=KNOWN))
     records = [record for batch in inspector.batches() for record in batch]
     messages = [record for record in records if isinstance(record, Message)]
     # Of a request with several responses the exchange names one; of a response to several requests the message does

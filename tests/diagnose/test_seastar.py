@@ -15,7 +15,7 @@ from streamdump.model import Message, Options
 from streamdump.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.support.frames import ACK, PSH
-from tests.support.scylla import COMMIT, LZ4, frame, half, history
+from tests.support.scylla import COMMIT, LZ4, RAW, frame, half, history
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 
@@ -190,6 +190,19 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
 def test_each_rule_finds_what_it_is_for(case: str) -> None:
     make, rule, severity = CASES[case]
     assert rules(make()).get(rule) == severity
+
+
+@pytest.mark.parametrize(("size", "method", "known"), [(70_000, LZ4, True), (60_000, LZ4, False), (60_000, RAW, False)])
+def test_a_sound_frame_of_several_blocks_after_which_the_server_closes(size: int, method: int, known: bool) -> None:
+    """Releases of ScyllaDB before 2026.2.5 unpack some of them wrongly."""
+
+    def call_of(ident: int, payload: bytes) -> bytes:
+        return pack("<QqI", 3, ident, len(payload)) + payload
+
+    one = agreed((COMPRESS, b"SCYLLA_V3")).ask(frame(call_of(1, b"x"), LZ4)).tell(frame(reply(1)))
+    one.ask(frame(call_of(2, bytes(size)), method)).fin(1)
+    (finding,) = [each for each in diagnosed(capture(one))[0] if each.rule == "seastar-rpc.dropped-calls"]
+    assert (finding.severity, "before 2026.2.5" in finding.advice) == ("error", known)
 
 
 def test_a_server_that_resets_connections_before_any_call() -> None:
