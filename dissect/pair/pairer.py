@@ -469,7 +469,8 @@ def _on_partial_response(pairer: Pairer, one: Event, append: Callable[[Event], N
 
 def _on_optional(pairer: Pairer, one: Event, append: Callable[[Event], None]) -> None:
     found = pairer._early(one.key, one) if pairer.early and pairer.reuse == "never" else None
-    if found is not None:
+    # One that was captured before answers an earlier copy
+    if found is not None and found[0].first_time >= one.record.time_ns:
         pairer._append_early(one, found[0], found[1] or "answered", append)
         return
     pairer.optional[one.key] = one

@@ -45,6 +45,8 @@ class ReplicaDissector(Dissector):
         super().__init__(context, parser)
         self.open: dict[Hashable, Any] = {}
         """Requests without an answer so far, by what names them."""
+        self.doubtful = [-1, -1]
+        """By side, the position of the last Prepare that was found by a search."""
         self.facts["layout"] = r.LAYOUT
         self.prepare()
 
@@ -52,10 +54,20 @@ class ReplicaDissector(Dissector):
         self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
 
     def frame_length(self, side: int, data: bytes, at: int) -> int:
-        return frame_size(data, at) if len(data) - at >= LEAST else 0
+        if len(data) - at < LEAST:
+            return 0
+        size, command = frame_size(data, at), data[at + 60]
+        if size > r.HEADER and command in r.TABLES and command not in r.SIZED:
+            # Without a body, if the header is not damaged
+            return 0 if len(data) - at < r.HEADER else size if is_sealed(data, at) else -1
+        return size
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        return find(data, at, end, final, self.parser.buffers[side].work_budget)
+        buffer = self.parser.buffers[side]
+        found, place = find(data, at, end, final, buffer.work_budget)
+        if found and data[place + 60] in r.CARRIERS:
+            self.doubtful[side] = buffer.base + place
+        return found, place
 
     def decode(self, frame: Frame) -> DecodedTuple:
         data, start, end = frame.data, frame.start, frame.end
@@ -65,14 +77,16 @@ class ReplicaDissector(Dissector):
         fields, notes, fault = walked.fields, [*walked.notes], walked.fault
         if command not in r.TABLES:
             notes.append(f"command {command} is not known")
-        elif command in r.CARRIERS and fields.get("operation", 0) not in r.PREPARED:
+        elif command in r.CARRIERS and "operation" in fields and fields["operation"] not in r.PREPARED:
             notes.append(f"operation {fields['operation']} is not known")
         if end - start < r.HEADER or command not in r.TABLES:
             return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, walked.spans or None, None
-        self._check(frame, command, sealed, notes)
+        self._check(frame, command, sealed, notes, fault is None and "batches" in fields)
         # A hello without a nonce is the complete handshake
         authenticates = any(data[start + r.COMMON : start + r.COMMON + 32])
         self._learn(frame.side, data[start + 61], command, fields, sealed, authenticates)
+        if self.doubtful[frame.side] == frame.position and command in r.CARRIERS:
+            notes.append("found behind bytes that are missing: it may be a part of DoViewChange, StartView or StateChunk")
         if sealed is False:
             # It is dropped, and so answers nothing
             return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, walked.spans or None, None
@@ -99,8 +113,8 @@ class ReplicaDissector(Dissector):
         else:
             walked = self._walk(layout, frame)
         fault = walked.fault
-        fits = fault is None and "trailing" not in walked.fields
-        if fits or (damage is not None and fault is not None and fault.reason == damage.reason and "trailing" not in walked.fields):
+        fits = fault is None or (damage is not None and fault.reason == damage.reason and not walked.notes)
+        if fits and "trailing" not in walked.fields:
             return layout, walked
         if command not in r.SIZED or (fault is not None and fault.offset < r.HEADER):
             return layout, walked
@@ -118,8 +132,8 @@ class ReplicaDissector(Dissector):
     def _walk(self, layout: Layout, frame: Frame) -> Walked:
         return fast_walk(layout, frame.data, frame.start, frame.end, self.style, frame.damage and frame.damage.reason)
 
-    def _check(self, frame: Frame, command: int, sealed: bool | None, notes: list[str]) -> None:
-        """Note checksums that are wrong."""
+    def _check(self, frame: Frame, command: int, sealed: bool | None, notes: list[str], batch: bool) -> None:
+        """Note checksums that are wrong; `batch`: it carries messages, which were read."""
         data, start, end = frame.data, frame.start, frame.end
         low, high = _U64_U64(data, start)
         if sealed is False:
@@ -136,7 +150,7 @@ class ReplicaDissector(Dissector):
             computed = xxh3_64_intdigest(data[body:end])
             if (low, high) != (computed, 0):
                 notes.append(f"checksum_body is {low | high << 64}, XXH3-64 of the body computed {computed}")
-        if command in r.CARRIERS and data[start + 208] == r.SEND and end - body >= r.HEADER:
+        if batch and command in r.CARRIERS and data[start + 208] == r.SEND and end - body >= r.HEADER:
             notes += replicated_batch(data, body, end)
         elif command == r.TRANSFER_TARGET and end - body > 8:
             (stated,), computed = _U64(data, end - 8), xxh3_64_intdigest(data[body : end - 8])

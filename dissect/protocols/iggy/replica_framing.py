@@ -36,6 +36,9 @@ LEAST = 64
 MOST_PREPARES = 128
 """The headers in a DoViewChange, at most."""
 
+OPENING_LEAST = 96
+"""The bytes of a first frame that is cut by the snap length, at least."""
+
 CERTAIN, PLAUSIBLE = 2, 1
 """What a header is: its seal is right; or nothing but its zeros speaks for it."""
 
@@ -157,9 +160,17 @@ def verdict(view: DetectionView) -> Verdict | None:
                 client = side if data[60] == HELLO else 1 - side
                 if data[60] == opening or not view.from_start:
                     return _says(0.97, client, f"begins with {NAMES[data[60]]} of 256 bytes")
+            elif side == 0 and OPENING_LEAST <= len(data) < HEADER and _may_open(data) and view.ends():
+                return _says(0.6, 0, f"begins like ReplicaHello, of which {len(data)} bytes were captured")
     if view.sides[0].begins:
         return None
     return _midway(view)
+
+
+def _may_open(data: bytes) -> bool:
+    """Whether these bytes are the beginning of a ReplicaHello that is cut."""
+    zeros = (data[:32], data[56:60], data[62:COMMON], data[COMMON + 32 :])
+    return data[60] == HELLO and _U32(data, 48)[0] == HEADER and not any(part.strip(b"\0") for part in zeros)
 
 
 def _says(confidence: float, client: int | None, evidence: str) -> Verdict:

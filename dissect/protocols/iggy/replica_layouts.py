@@ -382,7 +382,10 @@ def layout_of(command: int, operation: int = 0, code: int = 0, hidden: bool = Fa
             body = _body_of(code) if code in BY_CODE and forms(BY_CODE[code].request, BODIES)[1] else None
         else:
             body = BODY.get(command, ())
-    return Layout(NAMES[command], *table.head, *((_HIDDEN,) if body is None else body), kind=kind_of(command), key=command)
+    layout = Layout(NAMES[command], *table.head, *((_HIDDEN,) if body is None else body), kind=kind_of(command), key=command)
+    # What no field accounts for may be of another command, with a password
+    layout.secret = layout.secret or command in (REQUEST, *CARRIERS)
+    return layout
 
 
 def documented() -> tuple[Layout, ...]:
