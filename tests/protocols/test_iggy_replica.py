@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from struct import pack
 
 import pytest
 
 from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options
 from tests.diagnose.talks import diagnosed
@@ -211,3 +213,18 @@ def test_unsealed_frames_alone_need_others_behind_them() -> None:
     sent = [r.prepare(op, 128, r.s8(f"u{op}"), sealed=False) for op in range(1, 6)]
     assert len(says((0, b"".join(sent)[100:]), syn=False)) == 4
     assert says((0, sent[0][:256] + b"\1" * 300), syn=False) == []
+
+
+@pytest.mark.parametrize("name", ["primary", "repair", "chain"])
+def test_a_scrubbed_capture_has_right_seals_and_the_same_pairs(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "scrubbed.pcap"
+    path = FOLDER / f"replica-{name}.pcap"
+    assert main(["scrub", str(path), str(target), "--payloads", "--names"]) == 0
+    before, after = (
+        [one for one in Inspector([open_capture(io.BytesIO(data), name=name)], Options()).records() if isinstance(one, Message)]
+        for data in (path.read_bytes(), target.read_bytes())
+    )
+    assert pairs(before) == pairs(after)
+    assert [one.notes for one in after] == [one.notes for one in before]
+    for text in (b"wanda", b"argon2", b"placed", b"orders", b"order 1", b"readers", b"from-a-backup", b"stream-1", b"message 1"):
+        assert text not in target.read_bytes()

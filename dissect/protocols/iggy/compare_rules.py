@@ -67,6 +67,18 @@ _HEADER = (
     "commit",
     "timestamp",
     "length",
+    # between replicas
+    "parent",
+    "prepare_checksum",
+    "commit_checksum",
+    "timestamp_monotonic",
+    "checkpoint_op",
+    "reserved_middle",
+    "hello_nonce",
+    "challenge_nonce",
+    "mac",
+    "prepares",
+    "manifest_checksum",
 )
 
 COMPARE_RULES = CompareRules(
@@ -115,6 +127,7 @@ COMPARE_RULES = CompareRules(
     aliases={
         "connection": ("client", "get_me:id", "get_client:id", "client_id", "clients.id", "members.id"),
         "session": ("session",),
+        "nonce": ("nonce", "replica_incarnation"),
     },
     hosts=("hostname", "nodes.ip"),
     ports=("nodes.tcp_port",),

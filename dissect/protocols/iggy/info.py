@@ -33,6 +33,15 @@ tell whether a request was lost as well.
 Passwords, tokens and what may be one are hidden: also small bodies and bytes left over of which nothing is known and which may hold text,
 names beside a secret in a frame that does not decode, and what replicas send each other. `--show-secrets` shows them.
 
+The layout `replica` is what two replicas of a cluster send each other, on a port of their own (tcp_replica in the settings of each node;
+9090 to 9092 in the sample), from 0.9.0 on: headers of 256 bytes in both directions. It was read from the source of 0.9.0-edge.5; no real
+traffic of replicas was seen. The replica that dials is the client, whichever leads. PrepareOk answers Prepare by group and op; other
+answers are found by their nonce. A Prepare without an answer is not reported, as Prepares pass from replica to replica while each of
+these answers the primary. The body of a Prepare has the fields of the client's command (`create_stream` and so on, as of V4), except for
+the operations listed as `..._resolved` and `group_partition`, names of this project, and `send_messages`, which is the batch alone. Seals
+(XXH3-64) are verified: `conversations` counts those that are right, wrong or missing, and a frame whose seal is wrong answers nothing.
+A body that cannot be read, a state that is transferred, and the password hashes that Prepares carry are hidden.
+
 Layouts by server release: """ + "; ".join(
     f"{layout} {first} to {last.replace('.999', '.x')}" for layout, (first, last) in RELEASES.items()
 )

@@ -9,7 +9,9 @@ from xxhash import xxh3_64_intdigest
 
 from ...model import Span
 from ..scrub_rules import ScrubRules
-from .frames import HEADER
+from .frames import FRAME_KINDS, HEADER
+from .replica_framing import is_sealed, seal
+from .replica_layouts import CARRIERS
 
 _REQUEST_SUM = 144
 """Where a request of the 256-byte framing has the checksum of its body."""
@@ -25,7 +27,9 @@ def _sums(before: bytes, after: bytearray, spans: Sequence[Span]) -> None:
             batches.append((span, _below(spans, index)))
     for batch, inside in batches:
         _batch_sum(before, after, batch, inside)
-    if len(before) > HEADER and any(span.name == "request_checksum" and span.offset == _REQUEST_SUM for span in spans[:16]):
+    if len(before) >= HEADER and before[60] not in FRAME_KINDS and any(one.name == "checksum_body" for one in spans[:2]):
+        _seals(before, after)
+    elif len(before) > HEADER and any(span.name == "request_checksum" and span.offset == _REQUEST_SUM for span in spans[:16]):
         _renew(before, after, _REQUEST_SUM, 8, lambda data: xxh3_64_intdigest(bytes(data[HEADER:])))
 
 
@@ -72,6 +76,14 @@ def _batch_sum(before: bytes, after: bytearray, group: Span, inside: Sequence[Sp
     _renew(before, after, checksum.offset, 8, digest)
 
 
+def _seals(before: bytes, after: bytearray) -> None:
+    """Those of a frame between replicas. A Prepare has none then, which is valid: others name it by its checksum."""
+    sealed = is_sealed(before, 0)
+    _renew(before, after, 16, 8, lambda data: xxh3_64_intdigest(bytes(data[HEADER:])))
+    if sealed and after != before:
+        after[:8] = bytes(8) if before[60] in CARRIERS else seal(bytes(after), 0).to_bytes(8, "little")
+
+
 def _renew(before: bytes, after: bytearray, at: int, size: int, digest: Callable[[bytes | bytearray], int]) -> bool:
     """Recompute a checksum if it was right; return whether it was."""
     if len(before) < at + size or digest(before) != int.from_bytes(before[at : at + size], "little"):
@@ -101,6 +113,9 @@ SCRUB_RULES = ScrubRules(
         "consumer.id.value",
         "partitioning.value",
         "name",
+        "create_topic.name",
+        "create_topic.stream_id.value",
+        "create_partitions.*_id.value",
         "*streams.name",
         "*topics.name",
         "*groups.name",
