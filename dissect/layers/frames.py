@@ -14,8 +14,11 @@ OPCODES = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 CONTROL, LARGEST_CONTROL = 8, 125
 """From this opcode on frames are control frames; the bytes that one carries at most."""
 
-LEAST = 8
-"""A message begins an item if the item before it has this many bytes: otherwise tiny messages would take much memory."""
+LEAST = 256
+"""A message begins an item if the item before it has this many bytes: an item costs as much as a segment, wherever frames are searched."""
+
+MAX_NOTES = 8
+"""Notes that wait for the next bytes inside."""
 
 MOST_HELD, PIECES, LARGEST = 65_536, 256, 1 << 26
 """While a frame is searched: bytes and segments that are held until it is certain that one begins in them. The content of a longer frame is
@@ -261,7 +264,7 @@ class FrameReader(msgspec.Struct, gc=False):
     def _emit(self, item: SideData, pieces: list[bytes], notes: list[str], out: Items) -> None:
         """Add what is inside of an item."""
         if not pieces:
-            self.notes += notes[: LEAST - len(self.notes)]
+            self.notes += notes[: MAX_NOTES - len(self.notes)]
             return
         data = b"".join(pieces) if len(pieces) > 1 else pieces[0]
         if self.notes:

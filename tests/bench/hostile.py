@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from streamdump.options import DEFAULTS
 from tests.bench.generate import START_NS, frame, pairs, text, write
 from tests.support.rewrite import packets, tcp_offset
+from tests.support.websocket import refusal, request, response
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
@@ -322,6 +323,25 @@ for _name, _pattern in {
     "Kafka": struct.pack(">IHHIH", 64, 3, 1, 1, 4) + b"java" + bytes(42),
 }.items():
     always(_name, _pattern)
+
+
+def websocket(name: str, *patterns: bytes) -> None:
+    """Register frames of WebSocket, behind an upgrade."""
+    heads = request(), response()
+    SENT[f"WebSocket: {name}"] = lambda size, side: (heads[side] + repeated(patterns[side % len(patterns)], size))[:size]
+
+
+websocket("empty pings", b"\x89\x80mask", b"\x89\x00")
+websocket("messages of a byte", b"\x82\x81maska", b"\x82\x01a")
+websocket("empty fragments", b"\x00\x80mask", b"\x00\x00")
+websocket("fragments of a byte", b"\x00\x81maska", b"\x00\x01a")
+websocket("masks in the wrong direction", b"\x82\x01a", b"\x82\x81maska")
+websocket("pings of Iggy", b"\x82\x88\0\0\0\0\4\0\0\0\1\0\0\0", b"\x82\x08" + bytes(8))
+websocket("a frame of 2^62 bytes", b"\x82\xff\x40" + bytes(11), b"\x82\x7f\x40" + bytes(7))
+websocket("no frames, then heads of long ones", b"\x83" + b"\x82\x7f\0\0\0\0\3\0\0\0")
+websocket("Close frames", b"\x88\x82mask\3\xe8", b"\x88\x7d\3\xe8" + b"\xff" * 123)
+always("a head of HTTP without an end", b"GET /" + b"a" * 1_000_000)
+always("upgrades that are refused", request(), refusal())
 
 
 @sent

@@ -10,8 +10,9 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Gap, Message, Options
 from streamdump.tls.keys import LABELS, logged
-from tests.fuzz.targets import KEYS, LINKS, PORTS, program
+from tests.fuzz.targets import KEYS, LINKS, PORTS, program, segments
 from tests.support.rewrite import packets, tcp_offset
+from tests.support.websocket import upgraded
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -69,6 +70,10 @@ def seeds(target: str) -> list[bytes]:
         found = [path.read_bytes() for path in small]
     elif target == "tls":
         found = _sealed()
+    elif target == "websocket":
+        sent = [[(one.side, one.data) for one in segments(some)[1]] for some in talks()["iggy"][:10]]
+        wrapped = [upgraded(some[:20], piece)[2:] for piece in (0, 5) for some in sent]
+        found = [program(some, syn) for syn in (True, False) for some in wrapped]
     elif target == "scylla":
         found = _scylla()
     elif target == "key-logs":

@@ -41,12 +41,13 @@ from tests.support.logins import RABBITMQ, SECRET
 from tests.support.planting import Result, adds_up
 from tests.support.secrets import conversation as connection
 from tests.support.secrets import found, texts
+from tests.support.websocket import request, response
 
 PORTS = {protocol.name: protocol.ports[0] for protocol in PROTOCOLS}
 SAYS = {protocol.name: protocol.loaded.info for protocol in PROTOCOLS}
 KEYS = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "tls_keys_310.pcapng"
 DICTIONARY = (Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc" / "scylla_v3_first.dict").read_bytes()
-TLS_PORT = 5551
+TLS_PORT, WEBSOCKET_PORT = 5551, 8092
 LINKS = (ETHERNET, 0, 108, 9, 50, 113, 276, 12, 14, 101, 228, 229)
 
 CALLS, CALLS_A_BYTE = 120_000, 150
@@ -280,6 +281,12 @@ def tls(data: bytes, deep: bool = True) -> None:
     look(conversation(*segments(data), TLS_PORT), deep, keylog=(str(KEYS),))
 
 
+def websocket(data: bytes, deep: bool = True) -> None:
+    """Frames of WebSocket behind an upgrade, in segments of both sides, or from the middle on if the first byte is even."""
+    syn, sent = segments(data)
+    look(conversation(syn, [Kept(0, request()), Kept(1, response()), *sent] if syn else sent, WEBSOCKET_PORT), deep)
+
+
 @contextmanager
 def limited(data: bytes, deep: bool, name: str) -> Iterator[Path]:
     """A file of these bytes; if `deep`, the work that is done with it is counted."""
@@ -332,6 +339,7 @@ TARGETS: dict[str, Callable[..., None]] = {
     "logins": logins,
     "scylla": scylla,
     "tls": tls,
+    "websocket": websocket,
     "settings": settings,
     "goldens": goldens,
     "key-logs": key_logs,
