@@ -9,6 +9,7 @@ FAILING: dict[str, dict[str, str]] = {
         "node0100e4-all.pcap": "error iggy.bad-credentials",
         "node050-all.pcap": "error iggy.malformed-request",
         "node080-all.pcap": "warning iggy.damaged",
+        "py091d4-errors.pcap": "error iggy.refused",
         "leader-not-dialled.pcap": "warning iggy.advertised-not-dialled",
         "polls-jump.pcap": "warning iggy.offsets",
         "polls-repeat.pcap": "warning iggy.offsets",

@@ -225,7 +225,7 @@ CONTEXT = {"incarnation": 11, "owner_generation": 4096, "metadata_op": 22}
 
 REPLIES: dict[str, tuple[int, int, bytes, bytes, dict[str, Any]]] = {
     "a node": (2, 12, b"", s32("c") + pack("<I", 1) + NODE, {"name": "c"}),
-    "a route": (2, 105, ONE * 2 + bytes(4), pack("<QQIIB", 11, 22, 1, 2, 0), {"incarnation": 11, "metadata_op": 22, "unknown_3": 0}),
+    "a route": (2, 105, ONE * 2 + bytes(4), pack("<QQIIB", 11, 22, 1, 2, 0), {"incarnation": 11, "metadata_op": 22, "node_replica": 0}),
     "nothing polled": (2, 100, POLL, pack("<IQI", 1, 9, 0) + ROUTED, {"current_offset": 9, "messages": []}),
     "a stream": (2, 200, ONE, STREAM + TOPIC, {"id": 7, "topics_count": 1}),
     "a stream made": (128, 0, s8("orders"), LISTED + STREAM + TOPIC, {"id": 7, "results": []}),

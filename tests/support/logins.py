@@ -197,6 +197,17 @@ def iggy() -> list[Login]:
             ),
             _long(layout, "login_with_personal_access_token", long_request(2, 44, _s8(SECRET)), long_reply(2, struct.pack("<I", 1))),
         ]
+    register = struct.pack("<I", 0x3000) + _VERSION
+    bound = register + b"c" * 16 + struct.pack("<QQ", 7, 1) + SECRET + _BACKWARDS
+    entered = register + SECRET + _BACKWARDS
+    key = b"\2" + _s32(b"encryption_key") + b"\1" + _s32(SECRET + _BACKWARDS)
+    stream = struct.pack("<IQIQQ", 1, 1_700_000_000_000_000, 0, 0, 0) + _s8(b"orders") + bytes(8)
+    logins += [
+        _long("V5", "session.bind", long_request(2, 15, bound), long_reply(2)),
+        _long("V5", "login_register", long_request(1, 0, entered + _s8(USER) + _s8(SECRET) + _s32(b"")), long_reply(1, _REGISTERED)),
+        _long("V5", "login_register_with_pat", long_request(1, 0, entered + _s8(SECRET) + _s32(b"")), long_reply(1, _REGISTERED)),
+        _long("V5", "create_stream with a key", long_request(128, 0, _s8(b"orders") + key), long_reply(128, bytes(4) + stream)),
+    ]
     return logins
 
 

@@ -321,7 +321,7 @@ COMMANDS: tuple[Command, ...] = (
             Field("metadata_op", u64le),
             Field("unknown_1", u32le),
             Field("unknown_2", u32le),
-            Field("unknown_3", u8, "clients ask again if it is not 0"),
+            Field("node_replica", u8, "of the node to ask"),
         ),
         "V5",
     ),
