@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from errno import EMFILE, ENFILE
+from pathlib import Path
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
@@ -17,7 +18,24 @@ __all__ = [
     "Report",
     "StreamdumpError",
     "UsageError",
+    "how_to_install",
 ]
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The checkout, where this is one."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return what brings an extra along: in a checkout its name, elsewhere the file that was installed. No index has the package."""
+    if (ROOT / "pyproject.toml").is_file():
+        return f"pip install '.[{extra}]' in {ROOT}"
+    from importlib.metadata import distribution
+    from json import loads
+
+    installed = distribution(__package__)
+    url = loads(installed.read_text("direct_url.json") or "{}").get("url")
+    wheel = f"{__package__}[{extra}] @ {url}" if url else f"{__package__}-{installed.version}-py3-none-any.whl[{extra}]"
+    return f"pip install '{wheel}'"
 
 
 class StreamdumpError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import UsageError
+from .errors import UsageError, how_to_install
 
 _LARGE = b"pattern too large - compile failed"
 SMALL = 1 << 16
@@ -21,7 +21,7 @@ def linear(text: str, largest: int | None = None) -> Any:
     try:
         import re2  # type: ignore[import-untyped]
     except ImportError:
-        raise UsageError("regular expressions take google-re2, which is not installed here: pip install google-re2") from None
+        raise UsageError(f"regular expressions need google-re2: {how_to_install('patterns')}") from None
     options = re2.Options()
     options.log_errors = False
     most = options.max_mem

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from streamdump import errors
 from tests.support.captures import GOLDEN
 from tests.support.pages import ROOT, page
 
@@ -103,6 +104,16 @@ def test_documented_tcpdump_has_a_buffer_and_sends_at_once_only_into_a_pipe(name
             assert ("-U" in call or "--immediate-mode" in call) is bool(
                 re.search(r"-w - .*\|", call.replace('"', " ").replace("'", " "))
             ), call
+
+
+def test_what_to_install_is_a_command_that_works_before_anything_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors.how_to_install("spark") == f"pip install '.[spark]' in {ROOT}"
+    monkeypatch.setattr(errors, "ROOT", tmp_path)
+    said = errors.how_to_install("spark")
+    assert re.fullmatch(r"pip install 'streamdump(\[spark\] @ file://.+|-.+-py3-none-any\.whl\[spark\])'", said)
+    for folder in ("dissect", "cli"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not re.search(r"pip install '?streamdump", path.read_text().replace("pip install '{wheel}'", "")), path
 
 
 def workspace(tmp_path: Path) -> Path:

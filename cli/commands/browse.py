@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
-from streamdump.errors import Report, UsageError, describe_exception
+from streamdump.errors import Report, UsageError, describe_exception, how_to_install
 from streamdump.options import Options
 from streamdump.units import count
 
@@ -39,7 +39,7 @@ def browse(
     try:
         import textual  # noqa: F401
     except ImportError as error:
-        raise UsageError("browse needs textual: pip install 'streamdump[browse]'") from error
+        raise UsageError(f"browse needs textual: {how_to_install('browse')}") from error
     asked = joined(where, options)
     if asked is not None:
         from streamdump.filter import compile_filter

@@ -501,7 +501,7 @@ def _reason(text: str) -> str:
     lacks = re.search(r"No module named '(streamdump|pyarrow|numpy|msgspec)\b", text)
     if lacks is not None:
         return (
-            f"a worker's Python has no {lacks[1]}; install streamdump[spark] there, under the path it has on the driver, "
+            f"a worker's Python has no {lacks[1]}; install streamdump there with its extra spark, under the path it has on the driver, "
             "or name another Python with --conf spark.pyspark.python=PATH"
         )
     if "Python worker exited unexpectedly" in text or "Python worker failed to connect back" in text:

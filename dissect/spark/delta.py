@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 import msgspec
 import pyarrow as pa
 
-from ..errors import UsageError
+from ..errors import UsageError, how_to_install
 from .storage import Disk, Folder
 from .tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema
 from .write import Written
@@ -51,7 +51,7 @@ class CommitLost(UsageError):
 def check() -> None:
     """Raises `UsageError` where the library is missing."""
     if find_spec("deltalake") is None:
-        raise UsageError("--format delta needs the package deltalake; pip install 'streamdump[delta]' brings it along")
+        raise UsageError(f"--format delta needs the package deltalake: {how_to_install('delta')}")
 
 
 class Delta:

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import UsageError
+from ..errors import UsageError, how_to_install
 
 OLDEST = 17
 """The oldest Java that Spark runs on."""
@@ -118,7 +118,7 @@ def find_java() -> Path:
                 return java
             old.append(f"{java} is version {version}")
     why = f"none was found ({', '.join(old)})" if old else "none was found"
-    raise UsageError(f"Spark needs Java {OLDEST} or newer, and {why}; pip install 'streamdump[java]' brings one along")
+    raise UsageError(f"Spark needs Java {OLDEST} or newer, and {why}: {how_to_install('java')}")
 
 
 def _version(java: Path) -> int:
@@ -140,7 +140,7 @@ def _version(java: Path) -> int:
 def needed() -> None:
     """Raises `UsageError` where PySpark is missing."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise UsageError("the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along")
+        raise UsageError(f"the pipeline needs PySpark: {how_to_install('spark')}")
 
 
 class SparkTasks:

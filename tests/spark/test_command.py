@@ -23,7 +23,7 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
-from streamdump.errors import UsageError
+from streamdump.errors import UsageError, how_to_install
 from streamdump.spark.session import find_java, retried
 from streamdump.spark.storage import folder
 from streamdump.spark.tables import TABLES
@@ -204,7 +204,7 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("streamdump.spark.session.find_spec", lambda name: None)
     (tmp_path / "a.pcap").write_bytes(b"")
     assert main(["pipeline", str(tmp_path / "a.pcap"), "--out", str(tmp_path / "out")]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "streamdump: the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along\n"
+    assert capsys.readouterr().err == f"streamdump: the pipeline needs PySpark: {how_to_install('spark')}\n"
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_a_worker_without_streamdump_is_told(tmp_path: Path, java_home: str) -> 
     # Whoever runs the tests may tell there where streamdump is
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"JAVA_HOME": java_home}
     said = failed(tmp_path / "out", java_home, "--conf", f"spark.pyspark.python={python}", environ=environ)
-    assert said.startswith("a worker's Python has no streamdump; install streamdump[spark]")
+    assert said.startswith("a worker's Python has no streamdump; install streamdump there with its extra spark")
     assert "--resume" not in said
 
 
