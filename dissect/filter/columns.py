@@ -10,8 +10,10 @@ import msgspec
 from ..errors import UsageError
 from ..model import Entry, Options, Record
 from .grammar import Exists, parse, parts_of, shortened
-from .names import AS_IN_TSHARK, ENDPOINT, FRAME, RAW, Key, NameTable, Path, table_of
+from .names import AS_IN_TSHARK, DELTA, ENDPOINT, FRAME, RAW, RELATIVE, SHORT, Key, NameTable, Path, table_of
 from .values import SHOWN, Earlier, collect, fields_of, split
+
+HEADINGS = {**SHORT, **{name: f"{name}_ns" for name in (RELATIVE, DELTA)}}
 
 Get = Callable[[Any], Any]
 
@@ -20,7 +22,8 @@ class Columns:
     """Chosen values of records, each as in the JSON; None where there is nothing."""
 
     def __init__(self, names: Sequence[str], getters: Sequence[dict[type, Get]], earlier: Earlier) -> None:
-        self.names = list(names)
+        self.headings = [HEADINGS.get(name, name) for name in names]
+        """The names, with their unit where they have none."""
         self._getters = getters
         self._earlier = earlier
 

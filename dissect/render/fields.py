@@ -26,8 +26,8 @@ class FieldLines:
         self.quote = quote
 
     def header(self) -> str:
-        """A line of the names."""
-        return f"{self.separator.join(map(self._cell, self.columns.names))}\n"
+        """A line of the names, with units."""
+        return f"{self.separator.join(map(self._cell, self.columns.headings))}\n"
 
     def lines(self, records: Iterable[Record | Entry]) -> str:
         """A line for each of these records, each ended."""

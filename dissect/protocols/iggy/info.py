@@ -351,7 +351,7 @@ def _poll(fields: dict[str, Any]) -> str:
     if fields.get("auto_commit"):
         parts.append("auto commit")
     if "wait_timeout_us" in fields:
-        parts.append(f"wait {_plain(fields['wait_timeout_us'])} us")
+        parts.append(f"wait {_plain(fields['wait_timeout_us'])} µs")
     return "  ".join(parts)
 
 
