@@ -26,16 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def how_to_install(extra: str) -> str:
-    """Return what brings an extra along: in a checkout its name, elsewhere the file that was installed. No index has the package."""
+    """Return what brings an extra along: in a checkout its name, elsewhere the wheel that was installed. No index has the package."""
     if (ROOT / "pyproject.toml").is_file():
         return f"pip install '.[{extra}]' in {ROOT}"
-    from importlib.metadata import distribution
-    from json import loads
+    from importlib.metadata import version
 
-    installed = distribution(__package__)
-    url = loads(installed.read_text("direct_url.json") or "{}").get("url")
-    wheel = f"{__package__}[{extra}] @ {url}" if url else f"{__package__}-{installed.version}-py3-none-any.whl[{extra}]"
-    return f"pip install '{wheel}'"
+    return f"pip install '{__package__}-{version(__package__)}-py3-none-any.whl[{extra}]', with the path of that file"
 
 
 class StreamdumpError(Exception):

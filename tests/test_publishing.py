@@ -110,10 +110,10 @@ def test_what_to_install_is_a_command_that_works_before_anything_is_published(tm
     assert errors.how_to_install("spark") == f"pip install '.[spark]' in {ROOT}"
     monkeypatch.setattr(errors, "ROOT", tmp_path)
     said = errors.how_to_install("spark")
-    assert re.fullmatch(r"pip install 'streamdump(\[spark\] @ file://.+|-.+-py3-none-any\.whl\[spark\])'", said)
+    assert re.fullmatch(r"pip install 'streamdump-\S+-py3-none-any\.whl\[spark\]', with the path of that file", said)
     for folder in ("dissect", "cli"):
         for path in (ROOT / folder).rglob("*.py"):
-            assert not re.search(r"pip install '?streamdump", path.read_text().replace("pip install '{wheel}'", "")), path
+            assert not re.search(r"pip install '?streamdump", path.read_text()), path
 
 
 def workspace(tmp_path: Path) -> Path:

@@ -84,7 +84,8 @@ def test_what_a_filter_on_names_leaves_out_is_not_decoded(detail: bool, most: fl
     def work(where: str | None) -> int:
         return steps(lambda: list(streamdump.read(AMQP, where=where, detail=detail)))
 
-    work("protocol == rabbitmq-stream and name == Open")
+    # Decoders are made for what comes often, once in a process
+    work(None)
     assert work("protocol == rabbitmq-stream and name == Open") < most * work(None)
 
 
