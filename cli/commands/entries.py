@@ -31,7 +31,7 @@ from ..options import (
     entry_names,
     inputs,
 )
-from ..output import columns, palette, say, write, write_text
+from ..output import columns, palette, say, write, write_json, write_text
 from ..parameters import Members, gathers
 from ..run import FilterCount, blocks, joined
 from ..showing import MANNERS, Shown, ViewForm, form_of
@@ -197,7 +197,7 @@ def _values(form: ViewForm, names: list[str] | None, options: Options, bytes_as:
 
         def show_json(entries: list[Entry]) -> None:
             for block in blocks(encode, [rendered(one, bytes_as) for one in entries], run.failed):
-                write(block)
+                write_json(block, run.colour)
 
         return show_json
     shown = compile_columns(names or ENTRY_COLUMNS, options, entries=True)

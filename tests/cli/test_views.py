@@ -449,7 +449,7 @@ def test_no_colour_on_a_terminal(argv: list[str], environment: dict[str, str]) -
 
 
 @pytest.mark.parametrize(
-    "argv", [["--json"], ["conversations", "--json"], ["stats", "--json"], ["latency", "--json"], ["diagnose", "--json"]]
+    "argv", [["--json"], *([name, "--json"] for name in ("conversations", "stats", "latency", "diagnose", "entries"))], ids=" ".join
 )
 def test_json_is_coloured_on_a_terminal_and_the_same_below_the_colours(argv: list[str], capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     _, text = on_terminal([*argv, str(STREAM)], stderr=False)
