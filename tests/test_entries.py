@@ -299,6 +299,25 @@ def test_a_poll_of_the_same_offsets_is_marked_for_its_consumer() -> None:
     assert {(one.partition, one.offset, one.consumer) for one in found} <= first
 
 
+def subscribe(*properties: str, number: int = 4) -> bytes:
+    pairs = struct.pack(">I", len(properties) // 2) + b"".join(map(text, properties))
+    return frame(7, struct.pack(">IB", number, 5) + text("orders") + struct.pack(">HH", 1, 10) + pairs)
+
+
+def test_consumers_of_a_name_are_one_if_one_of_them_is_active() -> None:
+    deliver = (SERVER, frame(8, b"\x05" + chunk([b"a"], 7)))
+    active = (CLIENT, subscribe("name", "billing", "single-active-consumer", "true"))
+    named, plain = (CLIENT, subscribe("name", "billing")), (CLIENT, subscribe())
+    for asks, consumer, outcomes in (
+        (active, "billing", ["delivered", "redelivered"]),
+        (named, "billing", ["delivered", "delivered"]),
+        (plain, "subscription 5", ["delivered", "delivered"]),
+    ):
+        found = made([asks, deliver, asks, deliver])
+        assert [(one.consumer, one.outcome) for one in found] == [(consumer, outcome) for outcome in outcomes]
+    assert [one.outcome for one in made([plain, deliver, deliver])] == ["delivered", "redelivered"]
+
+
 # Damage
 
 

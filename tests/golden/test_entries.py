@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 import streamdump
-from streamdump.model import Entry
+from streamdump.capture.files import open_capture
+from streamdump.entries import Entries
+from streamdump.inspector import Inspector
+from streamdump.model import Entry, Options
 from streamdump.render.jsonl import encode, encode_value
 from tests.bench.sweep import KINDS, variants
 from tests.golden.test_captures import differences
@@ -75,3 +78,16 @@ def test_what_the_snap_length_cuts_off_is_not_made_up(paths: list[Path], subtest
 @every_family(PATHS)
 def test_beside_damage_no_entry_is_made_up(paths: list[Path], subtests: pytest.Subtests) -> None:
     _damaged(paths, subtests, KINDS)
+
+
+@every_family(PATHS)
+def test_batches_never_show(paths: list[Path], subtests: pytest.Subtests) -> None:
+    """Responses may come in the batch of their request, or long after it."""
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            whole = [*streamdump.read(path, entries=True, bytes_as="raw")]
+            for rows in (1, 5):
+                inspector = Inspector([open_capture(path)], Options(entries=True, bytes_as="raw"), rows, finite=True)
+                found = Entries(inspector.run)
+                assert [one for batch in inspector.batches() for one in found.add(batch)] + [*found.finish()] == whole
+                assert not found._open and not found._queue and not found._held

@@ -49,8 +49,9 @@ class RabbitmqEntries(EntrySource):
     """Knows the names of consumers, to tell who got a message, and the last ids of publishers, to tell what was stored."""
 
     def __init__(self) -> None:
-        self._subscriptions: dict[tuple[int, int], tuple[str | None, int]] = {}
-        """By conversation and id: the consumer's name, and the number of the Subscribe."""
+        self._subscriptions: dict[tuple[int, int], tuple[str | None, bool, int]] = {}
+        """By conversation and id: the consumer's name, whether all of that name are one (single active consumer), and the number of the
+        Subscribe."""
         self._publishers: dict[tuple[int, int], Publisher] = {}
         """By conversation and id."""
         self._hosts: dict[int, str] = {}
@@ -75,10 +76,10 @@ class RabbitmqEntries(EntrySource):
             if chunk.get("chunk_type", USER) != USER or (not chunk.get("entries") and message.fault is None):
                 return None
             ident = fields.get("subscription_id", -1)
-            consumer, number = self._subscriptions.get((message.conversation, ident), (None, 0))
-            if consumer is None:
-                return Carrier(message, False, consumer=f"subscription {ident}", group=(message.conversation, ident, number))
-            return Carrier(message, False, consumer=consumer, group=(message.src, message.stream, consumer))
+            consumer, shared, number = self._subscriptions.get((message.conversation, ident), (None, False, 0))
+            # Others of a name each get all messages
+            group = (message.src, message.stream, consumer) if shared else (message.conversation, ident, number)
+            return Carrier(message, False, consumer=consumer or f"subscription {ident}", group=group)
         follow = _FOLLOWS.get((name, message.kind))
         if follow is not None:
             follow(self, message, fields)
@@ -89,7 +90,9 @@ class RabbitmqEntries(EntrySource):
     def _subscribe(self, message: Message, fields: Fields) -> None:
         if "subscription_id" in fields:
             given = {one.get("key"): one.get("value") for one in fields.get("properties") or ()}
-            keep(self._subscriptions, (message.conversation, fields["subscription_id"]), (given.get("name") or None, message.number))
+            name = given.get("name") or None
+            shared = name is not None and given.get("single-active-consumer") == "true"
+            keep(self._subscriptions, (message.conversation, fields["subscription_id"]), (name, shared, message.number))
 
     def _open(self, message: Message, fields: Fields) -> None:
         keep(self._hosts, message.conversation, str(fields.get("virtual_host")))
