@@ -488,6 +488,23 @@ def compressed_streams_of_seastar(size: int, side: int) -> bytes:
     return b"SSTARRPC" + struct.pack("<I", len(records)) + records + bytes(max(0, size - 40))
 
 
+def scylla(size: int, frame: bytes) -> bytes:
+    """These frames after a negotiation of SCYLLA_V3."""
+    records = struct.pack("<II", 0, 9) + b"SCYLLA_V3"
+    head = b"SSTARRPC" + struct.pack("<I", len(records)) + records
+    return head + repeated(frame, max(0, size - len(head)))
+
+
+@sent
+def damaged_zstd_of_scylla_after_the_negotiation(size: int, side: int) -> bytes:
+    return scylla(size, struct.pack("<IBI", 9, 0x42, 0) + b"\x00\x38\x01\x02")
+
+
+@sent
+def lz4_of_scylla_with_a_wrong_checksum(size: int, side: int) -> bytes:
+    return scylla(size, struct.pack("<IBI", 9, 0x41, 0) + b"\x07\x20ab")
+
+
 @sent
 def calls_of_seastar_of_negative_ids(size: int, side: int) -> bytes:
     head = b"SSTARRPC" + bytes(4)

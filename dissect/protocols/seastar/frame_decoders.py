@@ -325,15 +325,17 @@ class ScyllaFrames(CompressedFrames):
         packed = data[start + head.packed : end]
         sure = self.agreed == b"" or self.agreed in self.known
         found: bytes | None = None
-        wrong: Unpackable | None = None
+        # Of an error only what it says is kept, not what its traceback refers to
+        wrong: Fault | None = None
+        hopeless = sure
         for number, dictionary in enumerate(self._candidates(head)):
             try:
                 message = scylla.unpack(head, data, start, end, dictionary, limit, self.quota)
             except Unreadable as error:
-                wrong = error
+                wrong, hopeless = Fault("compression", error.offset, error.reason), True
                 break
             except Unpackable as error:
-                wrong = wrong or error
+                wrong = wrong or Fault("compression", error.offset, error.reason)
                 continue
             # The first of those is right even if the checksum is not: an LZ4 block that unpacks without history gives the same with any
             if not number and (sure or head.method == RAW or (head.method == LZ4_METHOD and dictionary is None)):
@@ -352,8 +354,8 @@ class ScyllaFrames(CompressedFrames):
             if spans is not None:
                 spans += self._packed_spans(head, data, start, end)
             return self._inner(head, about, found, data, start, end, None, notes, spans)
-        if wrong is not None and (sure or isinstance(wrong, Unreadable)):
-            return self._unread(about, packed, head.packed, Fault("compression", wrong.offset, wrong.reason), notes, spans)
+        if wrong is not None and hopeless:
+            return self._unread(about, packed, head.packed, wrong, notes, spans)
         return self._unread(about, packed, head.packed, None, [*notes, self._lacking()], spans)
 
     def _note_dictionary(self, head: Head, dictionary: Dictionary | None, about: dict[str, Any], notes: list[str]) -> None:
