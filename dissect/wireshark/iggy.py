@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..protocols.iggy import bodies, frames
+from ..protocols.iggy import bodies, frames, replica_layouts
 from ..protocols.iggy.bodies import VERSIONS
 from ..protocols.iggy.candidates import TEXT_LAYOUTS
 from ..protocols.iggy.commands import BY_CODE, LISTED, OPERATIONS, Forms
@@ -12,9 +12,11 @@ from ..protocols.iggy.layout_versions import CLASSIC, CLIENT_VERSIONS, EDGES, LA
 from ..protocols.iggy.statuses import statuses
 from .lua import TypeWriter, quoted, table
 
-COMPUTED: Mapping[int, str] = {id(VERSIONS): "packed_version", id(frames.OK): "status_name"} | {
-    id(statuses(layout)): "status_name" for layout in LAYOUTS
-}
+COMPUTED: Mapping[int, str] = {
+    id(VERSIONS): "packed_version",
+    id(frames.OK): "status_name",
+    id(replica_layouts.GROUPS): "group_name",
+} | {id(statuses(layout)): "status_name" for layout in LAYOUTS}
 """Labels that the runtime finds: a version is identified by its number, a status by the layout of the conversation."""
 
 
@@ -48,6 +50,18 @@ def iggy_tables(types: TypeWriter) -> Iterator[str]:
         assert command is not None
         ask, answer = (_forms(types, rows) for rows in (command.request, command.response))
         yield f"P:command({code}, {quoted(command.name)}, {ask}, {answer})"
+    yield from _replica_tables(types)
+
+
+def _replica_tables(types: TypeWriter) -> Iterator[str]:
+    """What replicas send each other: the header and the body of each command, and the bodies of Prepares by operation."""
+    for command, name in replica_layouts.SENT.items():
+        head = types.entries(replica_layouts.TABLES[command].head, "")
+        body = types.entries(replica_layouts.BODY.get(command, ()), "")
+        what = f"name = {quoted(name)}, kind = {quoted(replica_layouts.kind_of(command))}"
+        yield f"P.replicas[{command}] = {{ {what}, head = {head}, body = {body} }}"
+    for operation, fields in replica_layouts.PREPARED.items():
+        yield f"P.prepared[{operation}] = {types.entries(fields, '')}"
 
 
 def _forms(types: TypeWriter, by_layout: Mapping[str, Forms]) -> str:

@@ -130,6 +130,13 @@ local function chunk(r, name, at, stop, field, into)
   end)
 end
 
+local function group_name(value) -- a group of replicas: the metadata, or stream, topic and partition
+  local high, low
+  if typeof(value) == "UInt64" then high, low = value:higher(), value:lower() else high, low = math.floor(value / 0x100000000), value % 0x100000000 end
+  if high == 0x80000000 and low == 0 then return "metadata" end
+  return ("%d/%d/%d"):format(high, math.floor(low / 0x100000), low % 0x100000)
+end
+
 local function packed_version(one) return ("%d.%d.%d"):format(math.floor(one / 0x100000), math.floor(one / 0x400) % 0x400, one % 0x400) end
 
 local function since(P, by_layout, layout) -- what holds from a layout on, and which layout that is
@@ -240,6 +247,7 @@ local TYPES = { none = ftypes.NONE, string = ftypes.STRING, bytes = ftypes.BYTES
 
 local function protocol(name, title, ports, websocket)
   local P = { name = name, title = title, proto = Proto(name, title), ports = {}, fields = {}, protos = {}, messages = {}, forms = {}, commands = {} }
+  P.replicas, P.prepared = {}, {}
   for _, port in ipairs(ports) do P.ports[port] = "tcp" end
   for _, port in ipairs(websocket) do P.ports[port] = "ws" end
   return setmetatable(P, Protocol)
@@ -361,8 +369,16 @@ local function u32(tvb, at) return tvb:len() >= at + 4 and tvb(at, 4):le_uint() 
 local function byte(tvb, at) return tvb:len() > at and tvb(at, 1):uint() or 0 end
 local function hex(tvb, at, size) return tvb:len() >= at + size and tostring(tvb(at, size):bytes()) or "" end
 
-local function is_long(tvb, st, from) -- whether a side has headers of 256 bytes, told by its first bytes
+local function any(tvb, at, behind) -- whether a byte is not zero
+  return tvb:len() >= behind and tostring(tvb(at, behind - at):bytes()):find("[^0]") ~= nil
+end
+
+local function is_long(P, tvb, st, from) -- whether a side has headers of 256 bytes, told by its first bytes
   local zero, kind, told = u32(tvb, 0) == 0, byte(tvb, 60), tvb:len() >= TOLD
+  if st.long.client == nil and st.long.server == nil and tvb:len() >= 128 and kind ~= REQUEST and P.replicas[kind] then
+    st.replica = u32(tvb, 48) >= HEADER and u32(tvb, 56) == 0 and not any(tvb, 62, 128)
+    if st.replica then st.long.client, st.long.server = true, true end
+  end
   if st.long[from] == nil and tvb:len() >= 8 then
     if from == "client" then st.long.client = zero
     elseif st.long.client == false or not zero then st.long.server = false
@@ -371,18 +387,14 @@ local function is_long(tvb, st, from) -- whether a side has headers of 256 bytes
   return st.long[from] or false
 end
 
-function iggy.least(P, tvb, st, from) return is_long(tvb, st, from) and TOLD or 8 end
+function iggy.least(P, tvb, st, from) return is_long(P, tvb, st, from) and TOLD or 8 end
 
 function iggy.length(P, tvb, at, st, from)
   local first, second, size, kind = u32(tvb, at), u32(tvb, at + 4), u32(tvb, at + 48), byte(tvb, at + 60)
-  if is_long(tvb, st, from) then return size >= HEADER and size <= LARGEST and kind > 0 and kind < 30 and size or nil, true end
+  if is_long(P, tvb, st, from) then return size >= HEADER and size <= LARGEST and kind > 0 and kind < 30 and size or nil, true end
   local known = P.commands[second]
   if from == "client" then return first >= 4 and first <= (known and LARGEST or LARGEST_UNKNOWN) and first + 4 or nil, known end
   return (first == 0 and second <= LARGEST or P.statuses[first] and second < 0x10000) and second + 8 or nil, true
-end
-
-local function any(tvb, at, behind) -- whether a byte is not zero
-  return tvb:len() >= behind and tostring(tvb(at, behind - at):bytes()):find("[^0]") ~= nil
 end
 
 local function narrow(P, tvb, st, from) -- what the header, or the version of a login, tells of V5
@@ -402,7 +414,7 @@ local function ask(P, tvb, st, record, long) -- what a request asks for
     local operation, later = byte(tvb, 176), u32(tvb, 196) > 0 and 196 or u32(tvb, 204) > 0 and 204 or 200
     record.code = operation == REGISTER and 40 or operation == OTHERS and u32(tvb, later) or P.operations[operation]
     if P.commands[-(record.code or 0)] and P.rank[st.candidates[1]] >= P.rank.V4 then record.code = -record.code end -- 123
-    record.request = hex(tvb, 168, 8)
+    record.ident = hex(tvb, 168, 8)
     record.operation, record.who = operation, hex(tvb, 128, 16) .. hex(tvb, 168, 8)
   elseif record.code == 32 and tvb:len() > 8 or record.code == 33 and tvb:len() == 8 and st.candidates[1] == "L0" then
     record.code = -record.code -- as the first releases have it
@@ -416,7 +428,7 @@ local function answer(P, tvb, st, record, long) -- what a response answers: the 
   local number, v5, before, asked = hex(tvb, 200, 8), long and is_v5(P, st), nil, st.oldest
   local who = hex(tvb, 160, 16) .. number
   if long and byte(tvb, 60) == REPLY then record.operation = byte(tvb, 208) end
-  while record.operation and asked and not (asked.who == who or v5 and asked.request == number) do before, asked = asked, asked.next end
+  while record.operation and asked and not (asked.who == who or v5 and asked.ident == number) do before, asked = asked, asked.next end
   if not asked and not (v5 and record.operation) then before, asked = nil, st.oldest end
   if st.long.client ~= st.long.server or not asked then return end
   if before then before.next = asked.next else st.oldest = asked.next end
@@ -462,8 +474,60 @@ local function settle(P, tvb, st, ways) -- keep the layouts that read a frame wi
   st.candidates = plausible[1] and plausible or kept[1] and kept or st.candidates
 end
 
+-- Replicas of Apache Iggy: both sides ask, and a frame names what it answers
+
+local PREPARE, REPAIR_PREPARE = 6, 19
+local OWN = { -- by command, where that which is in the answer, too, stands
+  [6] = { { 216, 8 }, { 176, 8 } }, [11] = { { 52, 4 }, { 144, 8 } }, [14] = {}, [17] = { { 240, 16 }, { 128, 8 } }, [18] = { { 128, 16 } },
+  [22] = { { 128, 16 } }, [24] = { { 128, 16 }, { 144, 8 }, { 164, 4 } }, [26] = { { 144, 16 } }, [28] = { { 144, 16 } },
+}
+local ASKED = { -- and by command, what an answer answers, and where the same stands in it
+  [7] = { 6, { 200, 8 }, { 160, 8 } }, [15] = { 14 }, [20] = { 18, { 128, 16 } }, [21] = { 18, { 128, 16 } }, [23] = { 22, { 128, 16 } },
+  [25] = { 24, { 128, 16 }, { 144, 8 }, { 160, 4 } }, [27] = { 26, { 128, 16 } }, [29] = { 28, { 128, 16 } },
+}
+local DENIES = { [15] = "status", [27] = "outcome", [29] = "outcome" }
+
+local function key_of(tvb, from, kind, places) -- what a request and its answer share
+  local key = from .. kind
+  for _, place in ipairs(places) do key = key .. " " .. hex(tvb, place[1], place[2]) end
+  return key
+end
+
+local function replicate(P, tvb, st, from, record, fresh) -- a frame between replicas
+  local kind, hidden = byte(tvb, 60), { { "body", rest, secret = true } }
+  local one = P.replicas[kind] or { name = "unknown " .. kind, kind = "one_way", head = P.other, body = hidden, unknown = true }
+  local carried = (kind == PREPARE or kind == REPAIR_PREPARE) and byte(tvb, 208) or kind == REQUEST and byte(tvb, 176)
+  local body = not carried and one.body or not (kind == REQUEST and carried == 160) and P.prepared[carried] or hidden
+  local r = read_frame(P, tvb, { lists = { one.head, body }, layout = "V4", unknown = one.unknown })
+  if not r.sound and tvb:len() == tvb:reported_len() then r = read_frame(P, tvb, { lists = { one.head, hidden }, layout = "V4" }) end
+  r.reading.name, r.reading.kind = one.name, one.kind
+  local other = from == "client" and "server" or "client"
+  st.open = st.open or {} -- a guess has none
+  if fresh and tvb:len() >= HEADER then
+    local own, asked = OWN[kind], ASKED[kind]
+    if kind == 12 and any(tvb, 240, 256) then asked = { 17, { 240, 16 }, { 144, 8 } } elseif kind == 12 then asked = { 11, { 52, 4 }, { 144, 8 } } end
+    if kind == 10 then own, asked = { { 52, 4 }, { 128, 8 } }, { 10, { 52, 4 }, { 128, 8 } } end
+    local key = asked and key_of(tvb, other, asked[1], { table.unpack(asked, 2) })
+    if key and st.open[key] then
+      answered(record, st.open[key])
+      own, st.open[key] = nil, nil
+    end
+    key = own and key_of(tvb, from, kind, own)
+    record.view = hex(tvb, 52, 4)
+    if key and not (st.open[key] and st.open[key].view == record.view) then st.open[key] = record end
+  end
+  if kind == 10 or kind == 12 then r.reading.kind = record.request and "response" or kind == 10 and "request" or "one_way" end
+  for _, node in ipairs(r.nodes) do
+    if node.name == DENIES[kind] and node.value ~= 0 then r.refusal = told(node) or "refused" end
+    if kind == 23 and node.name == "available" and not (node.value == true or node.value == 1) then r.refusal = "not available" end
+  end
+  record.refused = r.refusal ~= nil or kind == 21
+  return r
+end
+
 function iggy.decode(P, tvb, st, from, record, fresh)
-  local long, chosen, ways, by_key = is_long(tvb, st, from), P.layouts[P.proto.prefs.layout], {}, {}
+  if is_long(P, tvb, st, from) and st.replica then return replicate(P, tvb, st, from, record, fresh) end
+  local long, chosen, ways, by_key = is_long(P, tvb, st, from), P.layouts[P.proto.prefs.layout], {}, {}
   st.candidates = st.candidates or {}
   for rank, layout in ipairs(st.candidates[1] and {} or P.layouts) do
     if layout == chosen or not chosen and (rank > P.classic) == long then table.insert(st.candidates, layout) end

@@ -122,7 +122,17 @@ class Shape(NamedTuple):
         return ", ".join(words)
 
 
-FORCED = ("rabbitmq-stream", "rabbitmq-stream-draft", "iggy", "iggy:L9", "iggy:V4", "seastar-rpc", "mewbase", "seastar-rpc:rpc+timeout")
+FORCED = (
+    "rabbitmq-stream",
+    "rabbitmq-stream-draft",
+    "iggy",
+    "iggy:L9",
+    "iggy:V4",
+    "iggy:replica",
+    "seastar-rpc",
+    "mewbase",
+    "seastar-rpc:rpc+timeout",
+)
 FORCED_LAYOUTS = (
     "seastar-rpc:rpc",
     "seastar-rpc:stream",

@@ -43,7 +43,7 @@ class Link:
         self.wire = wire
         self.replicas = one, two
         self.addresses = bytes([192, 0, 2, 10 + one]), bytes([192, 0, 2, 10 + two])
-        self.ports = 41_000 + 10 * one + two, 9_090 + two
+        self.ports = 41_000 + 10 * one + two, 9_190 + two
         self.places = [1_000 + 100 * one, 5_000 + 100 * two]
         if syn:
             wire.put(self, 0, b"", SYN)

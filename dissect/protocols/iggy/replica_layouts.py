@@ -141,7 +141,7 @@ class _Groups(dict[int, str]):
         return str(self.get(key))
 
 
-GROUPS: Mapping[int, str] = _Groups()
+GROUPS: Mapping[int, str] = _Groups({METADATA: "metadata"})
 
 
 # Headers
