@@ -25,6 +25,7 @@ from ..showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, opt
 if TYPE_CHECKING:
     from streamdump.model import ConversationRow, Head, Message, Record
     from streamdump.protocols.compare_rules import HandshakeProgress
+    from streamdump.render.html.reports import FollowRow
     from streamdump.render.terminal import Palette
 
 READY = "stopped by --until ready"
@@ -200,7 +201,7 @@ class _Page:
 
         self._lines = Lines(**settings)
         self._begin = 0
-        self._rows: list[tuple[str | float | None, ...]] = []
+        self._rows: list[FollowRow] = []
 
     def begin(self, time_ns: int) -> None:
         """Count seconds from the first packet of the capture."""
@@ -208,19 +209,26 @@ class _Page:
 
     def add(self, records: list[Record]) -> None:
         """Add records."""
+        from streamdump.model import Finding
+        from streamdump.render.findings import places_of
+        from streamdump.render.html.reports import FollowRow
+
         self._lines.learn(records)
         for record in records:
             mark, name, latency_ns, text = self._lines.content(record)
             way = {"client": ">", "server": "<"}.get(getattr(record, "sender", None) or "", "")
-            when = f"{max(0, record.time_ns - self._begin) / 1e9:.6f}"
-            self._rows.append((str(record.number), when, way, name, f"{mark} {text}", None if latency_ns is None else latency_ns / 1e6))
+            # A finding has a number of its own
+            number, place = None if isinstance(record, Finding) else record.number, None
+            if isinstance(record, Finding):
+                text = f"{record.severity}: {record.cause} ({record.rule})"
+                place = next((one for one in places_of(record) if one.name.startswith("message")), None)
+            self._rows.append(FollowRow(number, max(0, record.time_ns - self._begin), way, name, mark, text, latency_ns, place))
 
     def write(self, path: str, run: FileRun | LiveRun, number: int, names: list[str]) -> None:
         """Write the page."""
-        from streamdump.render.html.reports import listing
+        from streamdump.render.html.reports import following
 
-        head = ("#", "seconds", "", "message", "details", "latency, ms")
-        write_html(path, f"follow {number}", run, names, listing, f"Conversation {number}", head, 5, self._rows)
+        write_html(path, f"follow {number}", run, names, following, f"Conversation {number}", self._rows)
 
 
 class _Raw:

@@ -54,6 +54,7 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
 PAGE_HEAD = (
     "#",
     "from",
+    "",
     "to",
     "protocol",
     "ended",
@@ -62,7 +63,7 @@ PAGE_HEAD = (
 LAYERS = ("tls", "proxy", "websocket")
 """What the names of facts begin with that are of a layer."""
 
-PAGE_NAMES = 5
+PAGE_NAMES = 6
 """The head of `page_rows`, and how many of these columns are text."""
 
 
@@ -73,7 +74,7 @@ def page_rows(rows: Iterable[ConversationRow]) -> list[list[str | int]]:
         first, arrow, second, _ = sides(row)
         ended = "; ".join([row.ended, *_error(row)])
         amounts = (row.messages, sum(row.packets), sum(row.bytes), row.gaps, row.damaged, row.refused, row.unanswered, row.retransmissions)
-        lines.append([str(row.conversation), first, f"{arrow} {second}", protocol_of(row), ended, *amounts])
+        lines.append([str(row.conversation), first, arrow, second, protocol_of(row), ended, *amounts])
     return lines
 
 

@@ -80,16 +80,34 @@ class FindingGroups:
         return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
 
-def place_of(one: Finding, conversations: Sequence[int] = (), files: Files = NO_FILES, clock: Clock | None = None) -> str:
-    """Where a finding is: its conversation, or all those of which the same is said, messages and packets; and when it was certain."""
+class NamedNumbers(NamedTuple):
+    """Messages, packets or conversations; `numbers` has the first ones, `more` says whether there are others."""
+
+    name: str
+    numbers: Sequence[int]
+    more: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {', '.join(map(str, self.numbers))}{self.more}"
+
+
+def places_of(one: Finding, conversations: Sequence[int] = (), files: Files = NO_FILES) -> list[NamedNumbers]:
+    """Return where a finding is: its conversation, or all those with the same finding, its messages and its packets."""
     file = files.get(one.conversation)
-    where = [] if one.conversation is None else [f"conversation {one.conversation}{'' if file is None else f' of {visible(file)}'}"]
-    if len(conversations) > 1:
-        where = [f"conversations {', '.join(map(str, sorted(conversations)[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
-    for name, numbers in (("message", one.messages), ("packet", one.packets)):
-        if numbers:
-            more = ", ..." if len(numbers) > SHOWN else ""
-            where.append(f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:SHOWN]))}{more}")
+    mine = [] if one.conversation is None else [one.conversation]
+    several = sorted(conversations) if len(conversations) > 1 else mine
+    places = [_named("conversation", several, "" if len(several) > 1 or file is None else f" of {visible(file)}")]
+    places += [_named("message", one.messages), _named("packet", one.packets)]
+    return [place for place in places if place.numbers]
+
+
+def _named(name: str, numbers: Sequence[int], more: str = "") -> NamedNumbers:
+    return NamedNumbers(f"{name}{'s' if len(numbers) > 1 else ''}", numbers[:SHOWN], ", ..." if len(numbers) > SHOWN else more)
+
+
+def place_of(one: Finding, conversations: Sequence[int] = (), files: Files = NO_FILES, clock: Clock | None = None) -> str:
+    """Return the places of a finding, and with a clock its time, as text."""
+    where = [str(place) for place in places_of(one, conversations, files)]
     if clock is not None and one.conversation is not None:
         where.append(f"at {clock.text(one.time_ns, one.time)}")
     return "; ".join(where)

@@ -107,7 +107,7 @@ def test_pages_of_conversations_and_of_one(tmp_path: Path, capsys: pytest.Captur
     assert main(["follow", "1", "--html", str(page), VHOST]) == ExitCode.DONE
     out = capsys.readouterr().out
     text = page.read_text()
-    assert len(re.findall(r"<tr><td>", text)) == len(out.splitlines()) - 1
+    assert len(re.findall(r"<tr id=\"message-[0-9]+\"><td", text)) == len(out.splitlines()) - 1
     assert "virtual host access failure" in text
     assert main(["follow", "1", "--html", VHOST, VHOST]) == ExitCode.USAGE
     assert os.path.getsize(VHOST) > 1000  # noqa: PTH202

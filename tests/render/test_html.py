@@ -16,11 +16,11 @@ from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.diagnose.engine import Outcome
 from streamdump.inspector import Inspector
-from streamdump.latency.records import IntervalRow, Times
+from streamdump.latency.records import Bucket, IntervalRow, Times
 from streamdump.model import Ending, Finding, Options
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.findings import FindingGroups
-from streamdump.render.html.charts import series
+from streamdump.render.html.charts import FEWEST, distribution, series
 from streamdump.render.html.page import check_page
 from streamdump.render.html.reports import diagnosis
 from streamdump.render.html.sequence_diagrams import FIRST, LAST, SequenceDiagrams
@@ -30,6 +30,7 @@ from tests.support.secrets import conversation
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 WRONG = GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap"
+LOSSY = GOLDEN / "iggy" / "seed-lossy.pcap"
 SAYS = {one.name: one.loaded.info for one in PROTOCOLS}
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)> \" onload='alert(1)' {{ 7*7 }} \u202e\x1b[31m"
 
@@ -57,7 +58,8 @@ def harmless(page: str) -> Seen:
     assert names.count("script") == 1
     assert not {"img", "link", "iframe", "object", "embed", "form", "base"} & set(names)
     for _, attributes in seen.elements:
-        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "style", "srcdoc")]
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "style", "srcdoc")]
+        assert re.fullmatch("#message-[0-9]+", attributes.get("href") or "#message-0")
     assert not re.search(r"@import|url\(", page)
     (policy,) = [one["content"] for name, one in seen.elements if name == "meta" and one.get("http-equiv") == "Content-Security-Policy"]
     assert policy is not None
@@ -76,7 +78,14 @@ def test_a_diagnosis_shows_cause_and_ladder(tmp_path: Path, capsys: pytest.Captu
     said, told = capsys.readouterr()
     assert "rabbitmq-stream.authentication-refused" in said
     assert "report.html: written" in told
-    text = seen.text
+    text, page = seen.text, (tmp_path / "report.html").read_text()
+    ids = {attributes.get("id") for _, attributes in seen.elements}
+    assert [attributes["href"] for name, attributes in seen.elements if name == "a"] == ["#message-5", "#message-6"]
+    assert {"message-5", "message-6"} <= ids, "the diagram has them"
+    assert "messages 5, 6; packets 10, 12; at 3.004962 s, 2026-11-21 06:02:03.030812 UTC" in text
+    (client, label) = (re.search(rf'y="([0-9]+)"[^>]*>{word}<', page) for word in ("127.0.0.1:36188", "seconds"))
+    assert client is not None and label is not None
+    assert int(label[1]) - int(client[1]) >= 20, "the label stands below the addresses"
     assert text.index("does not authenticate the user") < text.index("Conversations that failed") < text.index("All conversations")
     ladder = text[text.index("Conversations that failed") : text.index("All conversations")]
     steps = [step for name in ("PeerProperties", "SaslHandshake", "SaslAuthenticate") for step in (name, name)]
@@ -89,7 +98,6 @@ def test_latencies_have_tables_and_pictures(tmp_path: Path, capsys: pytest.Captu
     assert "interval" not in capsys.readouterr()[0], "the text has no series that nobody asked for"
     names = [name for name, _ in seen.elements]
     assert names.count("table") == 2
-    assert names.count("rect") > 10
     assert names.count("polyline") >= 2
     assert re.search(r"PeerProperties\s+127\.0\.0\.2:5552", seen.text)
 
@@ -127,8 +135,33 @@ def test_no_line_crosses_a_time_without_requests() -> None:
     assert first == second
 
 
+def test_bars_need_enough_requests() -> None:
+    assert distribution([Bucket(1_000, 2_000, FEWEST - 1)]) is None
+    assert distribution([Bucket(1_000, 2_000, FEWEST // 2), Bucket(5_000, 6_000, FEWEST // 2 - 1)]) is None
+    found = distribution([Bucket(1_000, 2_000, FEWEST // 2), Bucket(5_000, 6_000, FEWEST // 2)])
+    assert found is not None
+    assert len(found.bars) == 2
+
+
+def test_a_group_without_any_picture_has_no_heading(tmp_path: Path) -> None:
+    seen = harmless(made(tmp_path, "latency", str(LOSSY)))
+    pictures = seen.text[seen.text.index("Distribution and course") :]
+    assert re.findall(r"^iggy +(\w+)", pictures, re.M)[:2] == ["ping", "send_messages"]
+    assert "Bars need 20 requests." in pictures
+    assert re.search(r"Of \d+ more groups there is no picture", pictures)
+    assert "get_stats" not in pictures
+
+
+def test_what_went_wrong_is_coloured_in_a_conversation(tmp_path: Path) -> None:
+    page = made(tmp_path, "follow", "0", str(WRONG), "--findings")
+    assert re.findall(r'class="long error">(.*)</td>', page)[0].startswith("! #3")
+    assert page.count('class="long error"') == 2, "the refusal and its finding"
+    assert [one["href"] for name, one in harmless(page).elements if name == "a"] == ["#message-5", "#message-6"]
+    assert page.count('id="message-6"') == 1
+
+
 def test_axes_say_what_they_are(tmp_path: Path) -> None:
-    text = harmless(made(tmp_path, "latency", str(GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"))).text
+    text = harmless(made(tmp_path, "latency", str(LOSSY))).text
     assert re.search(r"latency; upwards: requests, \d+ at most", text)
     assert re.search(r"time since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; upwards: latency", text)
 
@@ -139,15 +172,39 @@ def test_axes_say_what_they_are(tmp_path: Path) -> None:
 def test_on_paper_nothing_is_wider_than_the_paper(command: str, tmp_path: Path) -> None:
     """As on a sheet of A4 with its margins, where nobody can scroll."""
     shown = made(tmp_path, command, str(GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"), str(WRONG))
-    shown = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", shown).replace("@media print", "@media all")
+    assert overflow(shown.replace("@media print", "@media all"), 718, tmp_path) == 0
+
+
+@pytest.mark.witness
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+@pytest.mark.parametrize(
+    "command",
+    ["diagnose", "conversations", "stats", "latency", "latency --by command,server,client,stream", "follow 0 --findings"],
+)
+def test_on_a_narrow_screen_nothing_is_wider_than_the_page(command: str, tmp_path: Path) -> None:
+    captures = [GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap", WRONG, LOSSY]
+    assert overflow(made(tmp_path, *command.split(), *map(str, captures)), 1100, tmp_path) == 0
+
+
+def overflow(shown: str, width: int, tmp_path: Path) -> int:
+    """The pixels by which the page, or a table in it, is wider than a window of this width."""
+    shown = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", shown)
     measure = "[...document.querySelectorAll('html, .wide')].map((one) => one.scrollWidth - one.clientWidth)"
     page = tmp_path / "paper.html"
     page.write_text(
         shown.replace("</body>", f"<script>document.title = 'over ' + Math.max(...{measure})</script></body>"), encoding="utf-8"
     )
-    call = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=718,1000", f"--user-data-dir={tmp_path / 'profile'}"]
+    call = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--window-size={width},1000",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
     done = subprocess.run([*call, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    assert "<title>over 0</title>" in done.stdout, re.findall("<title>.*</title>", done.stdout)
+    (over,) = re.findall("<title>over ([0-9]+)</title>", done.stdout)
+    return int(over)
 
 
 @pytest.mark.parametrize("command", ["diagnose", "latency", "stats"])

@@ -12,6 +12,9 @@ from ...units import duration_text
 WIDTH, HEIGHT = 720, 160
 """Units of a picture within its axes."""
 
+FEWEST = 20
+"""Requests from which on bars show how durations are distributed; fewer are seen better in the quantiles of the table."""
+
 JOINED = 2
 """Intervals from one place of a line to the next."""
 
@@ -54,9 +57,9 @@ class Series(NamedTuple):
 
 
 def distribution(buckets: Sequence[Bucket]) -> Distribution | None:
-    """A picture of these; None where there is nothing to be drawn."""
+    """A picture of these; None where there are fewer than `FEWEST` durations."""
     shown = [one for one in buckets if one.count and one.high is not None and one.high > 0]
-    if not shown:
+    if sum(one.count for one in shown) < FEWEST:
         return None
     places = [(log10(max(one.low or 1, 1)), log10(max(one.high or 1, 2)), one) for one in shown]
     low, high = floor(min(place[0] for place in places)), max(place[1] for place in places)

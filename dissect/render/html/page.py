@@ -45,7 +45,7 @@ def write_page(path: str, text: str) -> None:
 
 def load() -> None:
     """Read what pages are made of, for who may not read it later."""
-    for name in ("base.html", "diagnose.html", "latency.html", "listing.html", "stats.html", "tables.html"):
+    for name in ("base.html", "cells.html", "diagnose.html", "follow.html", "latency.html", "listing.html", "stats.html", "tables.html"):
         _environment().get_template(name)
 
 

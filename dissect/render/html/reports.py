@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...diagnose.engine import Outcome
 from ...latency.groups import Latencies
 from ...latency.records import IntervalRow, LatencyRow
 from ...latency.rows import interval_rows, rows
 from ...units import count, duration_text
-from ..clock import utc
-from ..findings import NO_FILES, Files, FindingGroups, place_of
+from ..clock import Clock, utc
+from ..findings import NO_FILES, Files, FindingGroups, NamedNumbers, RepeatedFinding, places_of
 from ..latency import QUANTILES, quantiles_of, reasons_of
 from ..stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
-from .charts import chart, distribution, series
+from .charts import FEWEST, chart, distribution, series
 from .page import ROWS, render
 from .sequence_diagrams import SequenceDiagram, SequenceDiagrams
 
@@ -47,13 +47,23 @@ def diagnosis(
         {
             "title": title,
             "about": about,
-            "findings": [{"finding": same.finding, "where": place_of(same.finding, same.conversations, files)} for same in ordered[:ROWS]],
+            "findings": [_found(same, files, begin_ns) for same in ordered[:ROWS]],
+            "held": {step["number"] for one in drawn for step in one["steps"] if not step["left_out"]},
             "left_out": findings.passed + max(0, len(ordered) - ROWS),
             "diagrams": drawn,
             "diagrams_left_out": len(failed) - len(drawn),
             "summaries": summaries,
         },
     )
+
+
+def _found(same: RepeatedFinding, files: Files, begin_ns: int | None) -> dict[str, Any]:
+    """A finding with its places and, of one conversation, its time: since the first packet as in the diagrams, and UTC as in logs."""
+    one, time = same.finding, ""
+    if one.time_ns and one.conversation is not None:
+        since = "" if begin_ns is None else f"{max(0, one.time_ns - begin_ns) / 1e9:.6f} s, "
+        time = f"{since}{Clock('ud').text(one.time_ns, one.time)} UTC"
+    return {"finding": one, "places": places_of(one, same.conversations, files), "time": time}
 
 
 def _drawn(summary: Outcome, diagram: SequenceDiagram, begin_ns: int | None) -> dict[str, Any]:
@@ -72,6 +82,7 @@ def _drawn(summary: Outcome, diagram: SequenceDiagram, begin_ns: int | None) -> 
             {
                 "y": y,
                 "left_out": 0,
+                "number": step.number,
                 "time": f"{max(0, step.time_ns - begin) / 1e9:.6f}",
                 "forth": step.forth,
                 "look": "bad" if step.bad else "ask" if step.forth else "answer",
@@ -90,7 +101,8 @@ def latencies(title: str, about: Sequence[str], found: Latencies) -> str:
         cells.setdefault(_key(found, cell), []).append(cell)
     begin = min((one[0].time_ns for one in cells.values()), default=0)
     end = max((one[-1].time_ns for one in cells.values()), default=0)
-    drawn = [one for one in sorted(groups, key=lambda one: -one.count) if one.latency is not None][:PICTURES]
+    measured = sorted([one for one in groups if one.latency is not None], key=lambda one: -one.count)
+    drawn = [picture for one in measured if (picture := _pictured(found, one, cells, begin, end)) is not None][:PICTURES]
     return render(
         "latency.html",
         {
@@ -104,23 +116,47 @@ def latencies(title: str, about: Sequence[str], found: Latencies) -> str:
             "slow": found.slowest(),
             "duration": duration_text,
             "interval": "" if found.interval_ns is None else duration_text(found.interval_ns),
-            "pictures": [
-                {
-                    "title": "  ".join(str(part) for part in _key(found, one) if part is not None),
-                    "count": one.count,
-                    "distribution": distribution(one.histogram),
-                    "series": series(cells.get(_key(found, one), []), begin, end),
-                }
-                for one in drawn
-            ],
-            "pictures_left_out": sum(one.latency is not None for one in groups) - len(drawn),
+            "fewest": FEWEST,
+            "pictures": drawn,
+            "pictures_left_out": len(measured) - len(drawn),
         },
     )
+
+
+def _pictured(
+    found: Latencies, one: LatencyRow, cells: dict[tuple[Any, ...], list[IntervalRow]], begin_ns: int, end_ns: int
+) -> dict[str, Any] | None:
+    """The drawings of a group; None where there are too few requests for any."""
+    key = _key(found, one)
+    bars, lines = distribution(one.histogram), series(cells.get(key, []), begin_ns, end_ns)
+    if bars is None and lines is None:
+        return None
+    return {"title": "  ".join(str(part) for part in key if part is not None), "count": one.count, "distribution": bars, "series": lines}
 
 
 def listing(title: str, about: Sequence[str], heading: str, head: Sequence[str], names: int, lines: Sequence[Sequence[Any]]) -> str:
     """A page of one table: `names` columns of text, then numbers."""
     return render("listing.html", {"title": title, "about": about, "tables": [(heading, head, names, lines)]})
+
+
+class FollowRow(NamedTuple):
+    """A record of one conversation, as a page shows it; `place`: the messages that a finding names."""
+
+    number: int | None
+    since_ns: int
+    way: str
+    name: str
+    mark: str
+    text: str
+    latency_ns: int | None
+    place: NamedNumbers | None
+
+
+def following(title: str, about: Sequence[str], heading: str, lines: Sequence[FollowRow]) -> str:
+    """The page of `follow`."""
+    held = {row.number for row in lines[:ROWS]}
+    values = {"heading": heading, "rows": lines, "held": held, "duration": duration_text}
+    return render("follow.html", {"title": title, "about": about, **values})
 
 
 def statistics(title: str, about: Sequence[str], counted: Counted) -> str:

@@ -14,7 +14,7 @@ FIRST, LAST = 24, 8
 OPEN = 4_096
 """Conversations of which messages are kept at a time, and of diagrams that are shown at most half as many."""
 
-SAID = 90
+SAID = 68
 """Characters of what a message says."""
 
 
