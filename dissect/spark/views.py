@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
@@ -110,7 +111,14 @@ def read(names: Sequence[str], table: str, form: str, place: str) -> Iterator[An
     wanted = columns_of(table, form)
     found = _lines(names, wanted) if form == "json" else _scanned(names, table, form, place, wanted)
     for batch in found:
-        yield pa.RecordBatch.from_arrays([batch.column(field.name).cast(field.type) for field in wanted], schema=wanted)
+        yield pa.RecordBatch.from_arrays([_cast(batch.column(field.name), field.type, form) for field in wanted], schema=wanted)
+
+
+def _cast(column: Any, kind: Any, form: str) -> Any:
+    """Return a column as it was written; bytes are base64 in JSON. CSV has text only."""
+    if pa.types.is_binary(kind) and form == "json":
+        return pa.array([None if one is None else b64decode(one) for one in column.to_pylist()], kind)
+    return column.cast(kind)
 
 
 def _lines(names: Sequence[str], wanted: Any) -> Iterator[Any]:

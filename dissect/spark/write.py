@@ -26,6 +26,7 @@ import pyarrow.parquet
 from ..conversation.table import is_related
 from ..errors import Report, UsageError
 from ..filter import compile_filter
+from ..layout.values import base64
 from ..model import ConversationRow
 from . import storage, together
 from .flows import TaskResults, earliest
@@ -465,7 +466,7 @@ class _Json(_Out):
 
 
 class _Csv(_Out):
-    """Lists and structures as JSON text, fields as they are."""
+    """Lists and structures as JSON text, bytes as base64, fields as they are."""
 
     def __init__(self, folder: Folder, name: str, whole: Any) -> None:
         super().__init__(folder, name, whole)
@@ -478,6 +479,8 @@ class _Csv(_Out):
             if pa.types.is_nested(field.type):
                 texts = [None if one is None else msgspec.json.encode(one).decode() for one in column.to_pylist()]
                 column = pa.array(texts, pa.string())
+            elif pa.types.is_binary(field.type):
+                column = pa.array([None if one is None else base64(one) for one in column.to_pylist()], pa.string())
             arrays.append(column)
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=flat(rows.schema)))
 
@@ -490,8 +493,12 @@ def _let_go(*opened: Any) -> None:
 
 
 def flat(whole: Any) -> Any:
-    """A schema with text for what is nested."""
-    return pa.schema([pa.field(one.name, pa.string() if pa.types.is_nested(one.type) else one.type) for one in whole])
+    """A schema with text for what is nested, and for bytes."""
+
+    def kind(one: Any) -> Any:
+        return pa.string() if pa.types.is_nested(one) or pa.types.is_binary(one) else one
+
+    return pa.schema([pa.field(one.name, kind(one.type)) for one in whole])
 
 
 _OUTS: dict[str, Any] = {"parquet": _Parquet, "delta": _Parquet, "json": _Json, "csv": _Csv}

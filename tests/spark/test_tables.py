@@ -156,6 +156,7 @@ NAMES = {
     typed.WIDE: "decimal(20,0)",
     pa.float64(): "double",
     pa.string(): "string",
+    pa.binary(): "binary",
     pa.timestamp("us", "UTC"): "timestamp",
 }
 
