@@ -182,6 +182,9 @@ def pipeline(
         list[str] | None,
         typer.Option("--conf", metavar="KEY=VALUE", help="a Spark setting; may be repeated", rich_help_panel=SPARK, show_default=False),
     ] = None,
+    patience: Annotated[
+        str, typer.Option("--patience", metavar="SECONDS", help="how long Java and the master may take to answer", rich_help_panel=SPARK)
+    ] = "120",
     ui: Annotated[bool, typer.Option("--ui", help="start Spark's web page", rich_help_panel=SPARK)] = False,
     quiet: Annotated[bool, typer.Option("-q", help="no summary", rich_help_panel=OTHER)] = False,
     colour: Colour = "auto",
@@ -193,6 +196,7 @@ def pipeline(
     for column in by:
         one_of("--partition-by", column, BY)
     heap = size("--memory", memory) >> 20
+    patience_ns = nanoseconds("--patience", patience)
     _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql, by=by)
     if out is None:
         raise UsageError("--out FOLDER is missing: the folder to write tables to, or the tables that --sql queries")
@@ -215,7 +219,8 @@ def pipeline(
         sources or [], form, split_size, part_count, options, separate, point, append, asked, findings, entries, fields, by
     )
     bar = _Bar(colour)
-    calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)
+    jvm = {"master": master, "memory": f"{heap}m", "ui": ui, "settings": _conf(conf or []), "patience_s": patience_ns / 1e9}
+    calls = _Calls(out, jvm, quiet, sql, bar)
     if follow is not None:
         settings.sources = [follow]
         return calls.follow(settings, every_ns / 1e9, settle_ns, finish)
@@ -274,7 +279,8 @@ def _conf(given: list[str]) -> dict[str, str]:
 class _Calls:
     """What the command does, once it is known what that is."""
 
-    def __init__(self, out: str, master: str, memory: str, ui: bool, conf: dict[str, str], quiet: bool, sql: str | None, bar: _Bar) -> None:
+    def __init__(self, out: str, jvm: dict[str, Any], quiet: bool, sql: str | None, bar: _Bar) -> None:
+        """`jvm`: what `SparkJvm` takes."""
         from streamdump.spark import storage
 
         self.out = out
@@ -282,7 +288,7 @@ class _Calls:
         self.quiet = quiet
         self.sql = sql
         self.bar = bar
-        self._spark = master, memory, ui, conf
+        self._jvm = jvm
         self._session: SparkJvm | None = None
         self._kept: Callable[[], str] = str
 
@@ -376,8 +382,7 @@ class _Calls:
         session: SparkJvm | None = None
         interruption = _Interruption()
         try:
-            master, memory, ui, conf = self._spark
-            session = self._session = interruption.session = SparkJvm(master, memory=memory, ui=ui, brief=brief, settings=conf)
+            session = self._session = interruption.session = SparkJvm(brief=brief, **self._jvm)
             code = action(session)
             session.close()
             return code

@@ -11,6 +11,8 @@ The functions take what the data source gives and return a table of `streamdump.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,9 +27,15 @@ PARTS = 4
 
 
 def register(spark: Any) -> None:
-    """Makes `streamdump` and `streamdump.packets` known to a Spark session."""
+    """Makes `streamdump` and `streamdump.packets` known to a Spark session.
+
+    Tasks on this machine run in this Python, which has streamdump, unless PYSPARK_PYTHON names another.
+    """
     from .source import sources
 
+    context = getattr(spark, "sparkContext", None)
+    if context is not None and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
     for source in sources():
         spark.dataSource.register(source)
 

@@ -31,6 +31,8 @@ OLDEST = 17
 """The oldest Java that Spark runs on."""
 
 PATIENCE_S = 120
+MASTER_S = 25
+"""Seconds after which a standalone master that has not answered will not."""
 
 POLL_S = 0.25
 
@@ -231,8 +233,10 @@ class SparkJvm(SparkTasks):
         ui: bool = False,
         brief: bool = False,
         settings: Mapping[str, str] | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off."""
+        """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off. `patience_s`: after so many seconds
+        Java, or the master, is given up."""
         needed()
         java = find_java()
         handle, log = tempfile.mkstemp(prefix="streamdump-spark-", suffix=".log")
@@ -254,9 +258,13 @@ class SparkJvm(SparkTasks):
         try:
             with _uninterrupted():
                 self._jvm = self._launch(java, memory, brief, settings, handle)
-            self._connect(self._jvm)
+            self._connect(self._jvm, patience_s)
+            limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
             # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
-            self.context = beside(lambda: self._begin(retried(master), loopback, ui)).result()
+            self.context = beside(lambda: self._begin(retried(master), loopback, ui)).result(limit_s)
+        except TimeoutError:
+            self.kill()
+            raise UsageError(f"{master} does not answer: gave up after {limit_s:g} s; Spark's log is {self.log}") from None
         except BaseException as error:
             self.kill()
             if isinstance(error, KeyboardInterrupt):
@@ -303,13 +311,15 @@ class SparkJvm(SparkTasks):
         # A session of its own: Ctrl-C is for us, who then stop the job. It ends when its standard input closes.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
 
-    def _connect(self, jvm: subprocess.Popen[bytes]) -> None:
+    def _connect(self, jvm: subprocess.Popen[bytes], patience_s: float) -> None:
         """Waits until the JVM listens, and tells PySpark where."""
         connection = Path(self._folder.name) / "connection"
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + patience_s
         while not connection.is_file():
-            if jvm.poll() is not None or time.monotonic() > until:
+            if jvm.poll() is not None:
                 raise UsageError(f"Java did not start: {self.tail()}")
+            if time.monotonic() > until:
+                raise UsageError(f"Java did not start: gave up after {patience_s:g} s; {self.tail()}")
             time.sleep(0.02)
         data = b""
         while len(data) < 8:

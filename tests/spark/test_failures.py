@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pyarrow.parquet
 import pytest
 
+import streamdump.spark
 from streamdump.capture.files import open_capture
 from streamdump.cli import following
 from streamdump.cli.app import main
@@ -155,6 +158,19 @@ def failed(out: Path, java_home: str, *more: str, master: str = "local[1]", envi
     Path(log).unlink()
     assert not out.exists()
     return f"{said}{kept.replace(str(out.parent), '')}"
+
+
+def test_a_master_that_does_not_answer_is_given_up_and_named(tmp_path: Path, java_home: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        master = f"spark://127.0.0.1:{silent.getsockname()[1]}"
+        call = [sys.executable, "-m", "streamdump", "pipeline", str(SOME), "--out", str(tmp_path / "out"), "--master", master]
+        environ = {**os.environ, "JAVA_HOME": java_home}
+        call += ["--memory", "1G", "--patience", "20"]
+        done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == ExitCode.USAGE
+    said = re.fullmatch(rf"streamdump: {master} does not answer: gave up after 20 s; Spark's log is (\S+)\n", done.stderr)
+    assert said, done.stderr
+    Path(said[1]).unlink()
 
 
 def test_a_worker_without_streamdump_is_told(tmp_path: Path, java_home: str) -> None:
@@ -305,3 +321,20 @@ def test_reports_are_in_the_order_of_the_captures() -> None:
         "internal error: a, packet 9 of one: c; please report this line",
         "internal error: b, packet 2 of two: c; please report this line",
     ]
+
+
+@pytest.mark.parametrize(
+    ("master", "named", "python"),
+    [("local[2]", None, sys.executable), ("spark://host:7077", None, "python3"), ("local", "other", "python3")],
+)
+def test_tasks_on_this_machine_run_in_the_python_that_has_streamdump(
+    master: str, named: str | None, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named is None:
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    else:
+        monkeypatch.setenv("PYSPARK_PYTHON", named)
+    context = SimpleNamespace(master=master, pythonExec="python3")
+    sources: list[Any] = []
+    streamdump.spark.register(SimpleNamespace(sparkContext=context, dataSource=SimpleNamespace(register=sources.append)))
+    assert context.pythonExec == python and len(sources) == 2
