@@ -413,7 +413,7 @@ local function ask(P, tvb, st, record, long) -- what a request asks for
   if long then
     local operation, later = byte(tvb, 176), u32(tvb, 196) > 0 and 196 or u32(tvb, 204) > 0 and 204 or 200
     record.code = operation == REGISTER and 40 or operation == OTHERS and u32(tvb, later) or P.operations[operation]
-    if P.commands[-(record.code or 0)] and P.rank[st.candidates[1]] >= P.rank.V4 then record.code = -record.code end -- 123
+    if record.code == 123 and P.rank[st.candidates[1]] >= P.rank.V4 then record.code = -123 end -- it had another meaning before
     record.ident = hex(tvb, 168, 8)
     record.operation, record.who = operation, hex(tvb, 128, 16) .. hex(tvb, 168, 8)
   elseif record.code == 32 and tvb:len() > 8 or record.code == 33 and tvb:len() == 8 and st.candidates[1] == "L0" then

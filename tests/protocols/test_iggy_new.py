@@ -86,7 +86,7 @@ def test_a_poll_that_waits(layout: str | None) -> None:
     asked = [long_request(2, 100, one) if long else request(100, one) for one in (body, POLL)]
     polled, first, plain, second = talk(dissector, asked[0], answer, asked[1], answer)
     assert (polled.fields["wait_timeout_us"], polled.notes, polled.fault) == (250_000, [WAIT_NOTE], None)
-    assert info(polled).endswith("wait 250000 us")
+    assert info(polled).endswith("wait 250000 µs")
     assert "wait_timeout_us" not in plain.fields and plain.notes == []
     assert first.outcome == second.outcome == "answered"
     assert dissector.facts["layout"] == (layout or "L9")

@@ -277,6 +277,9 @@ class Candidates:
         if tells and complete:
             fitting = _fitting(readings)
             self._keep(frame, asked, {layout for table in fitting for layout in tables[table]})
+            if long and self.settled:
+                # the header has the names of this layout
+                return make_placement((asked, next(iter(self.tables(frame, asked))), self.layout, False, None))
             readings = {table: fields for table, fields in readings.items() if tables[table][0] in self.candidates}
         layout = self.layout
         table = next(table for table, layouts in tables.items() if layout in layouts)
