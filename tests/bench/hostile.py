@@ -128,6 +128,7 @@ FORCED = (
     "iggy",
     "iggy:L9",
     "iggy:V4",
+    "iggy:V5",
     "iggy:replica",
     "seastar-rpc",
     "mewbase",
