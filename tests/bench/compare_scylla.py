@@ -289,9 +289,10 @@ def invented(there: Shown, shown: Shown) -> int:
 
 
 def undamaged() -> list[Path]:
-    """The captures that the README lists as recorded, none of whose bytes are missing."""
+    """The captures that the README lists as recorded, none of whose bytes are missing, but those in ScyllaDB's compression, which the
+    plain reader does not unpack."""
     recorded = (FOLDER / "README.md").read_text().partition("## Derived")[0]
-    return sorted(FOLDER / name for name in re.findall(r"^\| (\S+\.pcap\w*) \|", recorded, re.M))
+    return sorted(FOLDER / name for name in re.findall(r"^\| (\S+\.pcap\w*) \|", recorded, re.M) if not name.startswith("scylla_v3"))
 
 
 def numbers(cells: list[int]) -> str:
