@@ -220,8 +220,8 @@ local function told(node) -- a value in the info column
   return value ~= "" and value:gsub("[%c\127]", function(one) return ("\\x%02x"):format(one:byte()) end) or nil
 end
 
-local function summary(r)
-  local parts, lists = { r.reading.name, ({ request = ">", response = "<" })[r.reading.kind], r.refusal }, {}
+local function summary(r, way)
+  local parts, lists = { r.reading.name, way, r.refusal }, {}
   for index = r.head + 1, #r.nodes do
     local node = r.nodes[index]
     local value = told(node)
@@ -597,7 +597,9 @@ function Protocol:frame(tvb, pinfo, root, st, from, infos)
   if fresh and lost_segment() then st.oldest = from == "server" and st.newest or nil end
   local r = P.family.decode(P, tvb, st, from, record, fresh)
   if fresh then P.family.follow(P, st, r, record, pinfo) end
-  st.known, infos[#infos + 1] = st.known or r.sound, summary(r)
+  -- The first message may have told which side is the client
+  local way = st.client and (pinfo.src_port == st.client and ">" or "<") or "-"
+  st.known, infos[#infos + 1] = st.known or r.sound, summary(r, way)
   tree:append_text((", %s %s"):format(r.reading.name, r.reading.kind:gsub("_", "-")))
   show(P, r, tree, r.nodes)
   if record.response then tree:add(added.response_in, record.response.number):set_generated() end

@@ -206,6 +206,19 @@ def test_the_info_column_sums_up(script: Path) -> None:
     assert "access refused" in told
 
 
+def test_an_arrow_shows_the_direction_to_the_server(script: Path) -> None:
+    """Also of messages that nobody answers, and of requests that the server makes; as the text view has it."""
+    told = tshark(script, GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap", "-Y", "rabbitmq_stream").stdout
+    ways = dict(re.findall(r"(Deliver|Credit|StoreOffset|Open) ([<>])(?= )", told))
+    assert ways == {"Deliver": "<", "Credit": ">", "StoreOffset": ">", "Open": "<"}
+    tuned = re.findall(r"([0-9.]+) → [0-9.]+ .* Tune ([<>])", told)
+    assert tuned
+    for source, way in tuned:
+        assert way == ("<" if source == "127.0.0.2" else ">"), "the server asks, the client answers"
+    told = tshark(script, GOLDEN / "rabbitmq-stream" / "midstream_310.pcap", "-Y", "rabbitmq_stream").stdout
+    assert "MetadataUpdate <" in told
+
+
 def test_what_is_written_by_hand_is_small() -> None:
     assert len((FOLDER / "runtime.lua").read_text().splitlines()) <= 600
     assert len((FOLDER / "types.lua").read_text().splitlines()) <= 180
