@@ -20,7 +20,7 @@ from streamdump.render.hexdump import paths
 from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROOMY
 from streamdump.render.terminal import PLAIN as COLOURLESS
 from streamdump.render.terminal import cut, pad, width
-from streamdump.render.tree import about, broken_span, fault_text, nested, value_text
+from streamdump.render.tree import about, broken_span, by_interest, fault_text, nested, value_text
 from streamdump.units import duration_text
 
 from .index import Row, Shown
@@ -373,7 +373,8 @@ class Fields(Place):
     name = "fields"
     keys = (("esc", "back"), ("f", "filter for value"), ("r", "response"), ("n", "next message"), ("e", "export"), ("y", "copy value"))
 
-    def __init__(self, reader: Reader, record: Shown) -> None:
+    def __init__(self, reader: Reader, record: Shown, in_order: bool = True) -> None:
+        """`in_order`: as on the wire, otherwise first what is wrong and what differs from other messages."""
         super().__init__(reader)
         self.record = record
         self.spans: list[Span] = []
@@ -383,6 +384,10 @@ class Fields(Place):
         self._broken: int | None = None
         if isinstance(record, Message):
             self.spans, self._broken = record.spans or [], broken_span(record, record.spans or [])
+            if not in_order:
+                order = by_interest(record, self.spans)
+                self.spans = [self.spans[index] for index in order]
+                self._broken = None if self._broken is None else order.index(self._broken)
             self._head = [[(about(record), DIM)], *([(f"*  {note}", WARN)] for note in record.notes)]
             if record.fault is not None:
                 self._head.insert(1, [(f"!  {fault_text(record)}", BAD)])

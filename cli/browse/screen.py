@@ -25,6 +25,9 @@ TICK = 0.1
 WIDE, TALL = 160, 36
 """Columns from which on both parts of the screen stand side by side, and lines from which on the lower one is larger."""
 
+LEAST = 6
+"""Lines of the lower part, with the one that divides them, on a small terminal."""
+
 WORK = "browse"
 """What threads are called that something is done in."""
 
@@ -44,8 +47,6 @@ class Screen(App[None]):
     #both { height: 1fr; }
     #list { height: 1fr; }
     #more { height: 6; border-top: solid ansi_bright_black; }
-    .tall #more { height: 40%; }
-    #more.fields { height: 45%; }
     .wide #both { layout: horizontal; }
     .wide #list { width: 1fr; height: 100%; }
     .wide #more { width: 78; height: 100%; border-top: none; border-left: solid ansi_bright_black; }
@@ -112,9 +113,19 @@ class Screen(App[None]):
         self.list.show(place, place.cursor if cursor is None else cursor)
         self.moved()
 
+    def share(self) -> None:
+        """Give the lower part the rows that the list does not need, and of fields the list those that the bytes do not need."""
+        screen, place, rows = self.screen, self.place, self.query_one("#both").size.height
+        least = rows * 45 // 100 if isinstance(place, Fields) else rows * 4 // 10 if screen.has_class("tall") else LEAST
+        if isinstance(place, Fields):
+            least = min(least, len(self.more.source) + 1)
+        wanted = max(least, rows - max(1, len(place)))
+        self.more.styles.height = None if screen.has_class("wide") or rows <= LEAST else wanted
+
     def tick(self) -> None:
         """Show what was read meanwhile."""
         self.place.update()
+        self.share()
         last = len(self.place) - 1
         if self._following and isinstance(self.place, Messages) and self.list.cursor < last:
             self.list.cursor = last
@@ -228,7 +239,8 @@ class Screen(App[None]):
 
     def _preview(self, record: Shown) -> None:
         if isinstance(self.place, Messages) and self.index() == record.number - 1:
-            self.more.show(Fields(self.reader, record))
+            self.more.show(Fields(self.reader, record, in_order=False))
+            self.share()
 
     def _fatal_error(self) -> None:
         """An internal error: restore the terminal; the caller reports it."""

@@ -9,13 +9,15 @@ long values go on in further lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import chain, pairwise
 from typing import Any
 
+from ..layout import Field, Layout
 from ..layout.values import must_hide
 from ..model import Message, Span
+from ..protocols import BY_NAME
 from ..quota import FURTHER, UNDECODED
 from .terminal import PLAIN, Palette, cut, folded, pad, visible, width
 
@@ -211,6 +213,28 @@ def broken_span(message: Message, spans: list[Span]) -> int | None:
         if span.leaf and span.buffer == fault.buffer and inside:
             found = index
     return found
+
+
+def by_interest(message: Message, spans: Sequence[Span]) -> list[int]:
+    """Return the indexes of `spans` in another order: what is wrong, then what differs between messages of this name, then the id, which
+    summaries contain, and the fields with a default value, such as sizes and command numbers. What a field contains stays behind it."""
+    broken, implied = broken_span(message, [*spans]), _implied(message.protocol, message.name)
+    results = {path.partition(".")[0] for path in BY_NAME[message.protocol].loaded.code} if message.outcome == "refused" else ()
+    top = [index for index, span in enumerate(spans) if span.depth == 0]
+    groups = []
+    for begin, end in pairwise([*top, len(spans)]):
+        span = spans[begin]
+        is_wrong = span.name in results or (broken is not None and begin <= broken < end)
+        is_id = span.leaf and message.id is not None and span.value == message.id
+        groups.append((0 if is_wrong else 3 if span.name in implied else 2 if is_id else 1, begin, end))
+    return [*range(top[0] if top else len(spans)), *(index for _, begin, end in sorted(groups) for index in range(begin, end))]
+
+
+@cache
+def _implied(protocol: str, name: str) -> frozenset[str]:
+    """The fields of a message that have a default value."""
+    layouts = [one for one in BY_NAME[protocol].loaded.layouts if isinstance(one, Layout) and one.name == name]
+    return frozenset([field.name for one in layouts for field in one.fields if isinstance(field, Field) and field.default is not None])
 
 
 def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:

@@ -347,6 +347,32 @@ def test_what_a_filter_has_behind_a_name_is_proposed() -> None:
     Browsing(REFUSED).drive(look)
 
 
+def test_below_stands_first_what_is_wrong_and_what_differs() -> None:
+    """And the parts of the screen leave no row empty that the other one needs."""
+
+    async def look(on: Browsing) -> None:
+        names = [span.name for span in on.app.more.source.spans if span.depth == 0]
+        assert names == ["peer_properties", "correlation_id", "size", "key", "version"]
+        await on.press("n")
+        names = [span.name for span in on.app.more.source.spans if span.depth == 0]
+        assert names == ["response_code", "correlation_id", "size", "key", "version"]
+        lines = on.text.splitlines()
+        (first,) = [at for at, line in enumerate(lines) if line.startswith("packet ")]
+        assert "virtual host access failure" in lines[first + 1]
+        before = on.app.more.size.height
+        await on.press("slash")
+        await on.type("outcome == refused")
+        await on.press("enter")
+        assert len(on.place) < 5 and on.app.more.size.height > before
+        rows = on.app.query_one("#both").size.height
+        assert on.app.list.size.height == len(on.place) and on.app.more.size.height == rows - len(on.place) - 1
+        await on.press("enter")
+        assert [span.name for span in on.place.spans][:3] == ["size", "key", "version"], "as on the wire"
+        assert on.app.list.size.height >= min(len(on.place), rows - len(on.app.more.source) - 1)
+
+    Browsing(REFUSED).drive(look, (80, 24))
+
+
 def test_what_is_told_below_is_of_the_chosen_line() -> None:
     async def look(on: Browsing) -> None:
         assert on.app.more.source.record.number == 1
