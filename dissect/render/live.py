@@ -12,6 +12,7 @@ import msgspec
 from ..conversation.conversation import Conversation, how
 from ..inspector import Inspector
 from ..model import Message, Record
+from ..pair.open_requests import oldest_of
 from ..units import count, duration_text
 from .terminal import cut, visible
 
@@ -24,12 +25,18 @@ REMEMBERED = 100
 SPAN = 2.0
 """Seconds over which rates are measured at least."""
 
+WAITING = 1.0
+"""Seconds from which on an open request counts as trouble."""
+
+RECENT = 10.0
+"""Seconds for which a refusal, a fault or a gap does."""
+
 LEAST = 24
 """Columns of a terminal that the endpoints should have."""
 
 ENDS = "conversation"
 
-_NAMES = ["#", ENDS, "protocol", "msg/s", "bytes/s", "open", "latest", "median", "gaps"]
+_NAMES = ["#", "!", ENDS, "protocol", "msg/s", "bytes/s", "open", "latest", "median", "gaps", "trouble"]
 
 AROUND = 4
 """Lines of a terminal that the table needs besides its rows."""
@@ -42,12 +49,26 @@ class _Rates(msgspec.Struct):
     per_second: tuple[float, float] = (0.0, 0.0)
 
 
+class _Trouble(msgspec.Struct):
+    """What was seen of one conversation; times in seconds of the clock of `Watch.table`."""
+
+    counts: dict[str, int]
+    """By name, what went wrong so far."""
+    latest: dict[str, float] = {}
+    """By name, when that count last grew."""
+    oldest: int | None = None
+    """The order of the request that is open the longest."""
+    since: float = 0.0
+    """When that was first seen."""
+
+
 class Watch:
     """Keeps what the table shows besides the inspector's counts; nothing of conversations that the inspector has forgotten."""
 
     def __init__(self) -> None:
         self._latencies: dict[int, deque[int]] = {}
         self._rates: dict[int, _Rates] = {}
+        self._troubles: dict[int, _Trouble] = {}
 
     def add(self, records: Iterable[Record]) -> None:
         """Note the latencies of these records."""
@@ -66,6 +87,7 @@ class Watch:
         known = {one.index: one for one in inspector.table.conversations}
         self._latencies = {index: kept for index, kept in self._latencies.items() if index in known}
         self._rates = {index: self._rate(one, now) for index, one in known.items()}
+        self._troubles = {index: self._watched(one, now) for index, one in known.items()}
         counters, conversations = inspector.counters, len(inspector.table)
         counts = (count(counters.packets, "packet"), count(counters.messages, "message"), count(conversations, "conversation"))
         made = Table(
@@ -73,24 +95,31 @@ class Watch:
             pad_edge=False,
             show_edge=False,
             padding=(0, 1, 0, 0),
-            title=", ".join(counts),
+            title=cut(", ".join(counts), width or 80),
             title_justify="left",
         )
         wanted = [one for one in known.values() if shown is None or shown(one.index)]
         latest = sorted(wanted, key=lambda one: (one.done, -one.tcp.last[3]))[: max(1, height - AROUND)]
         listed = sorted(latest, key=lambda one: one.index)
-        rows = [dict(zip(_NAMES, self._cells(one), strict=True)) for one in listed]
-        names = [name for name in _NAMES if name != "gaps" or any(row[name] for row in rows)]
+        rows = [dict(zip(_NAMES, self._cells(one, now), strict=True)) for one in listed]
+        names = [name for name in _NAMES if name not in ("!", "gaps", "trouble") or any(row[name] for row in rows)]
         if width is not None:
             # A number without its unit is worse than half an address, and than none
             sizes = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in _NAMES}
-            for name in ("gaps", "median", "bytes/s"):
+            for name in ("gaps", "median", "bytes/s", "trouble"):
                 if name in names and _room(names, sizes, width) < LEAST:
                     names.remove(name)
             for row in rows:
                 row[ENDS] = cut(row[ENDS], max(len(ENDS), _room(names, sizes, width)))
         for name in names:
-            made.add_column(name, justify="left" if name in (ENDS, "protocol") else "right", no_wrap=True, overflow="ellipsis")
+            left, loud = name in ("!", ENDS, "protocol", "trouble"), name in ("!", "trouble")
+            made.add_column(
+                "" if name == "!" else name,
+                justify="left" if left else "right",
+                no_wrap=True,
+                overflow="ellipsis",
+                style="bold red" if loud else None,
+            )
         for one, row in zip(listed, rows, strict=True):
             made.add_row(*(row[name] for name in names), style="dim" if one.tcp.end is not None or one.done else None)
         return made
@@ -105,22 +134,42 @@ class Watch:
             return _Rates(now, one.tally.messages, size, ((one.tally.messages - rates.messages) / passed, (size - rates.bytes) / passed))
         return rates
 
+    def _watched(self, one: Conversation, now: float) -> _Trouble:
+        """What was seen of the troubles of a conversation until now."""
+        tally = one.tally
+        counts = {"refused": tally.refused, "unanswered": tally.unanswered, "not readable": tally.faults, "gaps": tally.gaps}
+        before = self._troubles.get(one.index) or _Trouble({})
+        latest = {name: now if number > before.counts.get(name, 0) else before.latest.get(name, 0.0) for name, number in counts.items()}
+        opened = None if one.pairer is None or one.tcp.end is not None else next(iter(one.pairer.open.values()), None)
+        oldest = None if opened is None else oldest_of(opened).order
+        return _Trouble(counts, latest, oldest, before.since if oldest == before.oldest else now)
+
+    def _trouble(self, one: Conversation, now: float) -> str:
+        """What is wrong with a conversation as long as it lasts: how it ended, a request that waits, or what went wrong of late."""
+        known = self._troubles[one.index]
+        if one.tcp.end is not None and one.tcp.end.how != "FIN":
+            return how(one)
+        if known.oldest is not None and now - known.since >= WAITING:
+            return f"no response for {int(now - known.since)} s"
+        return ", ".join(f"{number:,} {name}" for name, number in known.counts.items() if number and now - known.latest[name] < RECENT)
+
     def _open(self, one: Conversation) -> str:
         """How many requests are open, or how it ended."""
         if one.tcp.end is not None:
             return how(one).partition(",")[0].replace(" by ", " ")
         return "" if one.pairer is None else f"{len(one.pairer.open):,}"
 
-    def _cells(self, one: Conversation) -> list[str]:
+    def _cells(self, one: Conversation, now: float) -> list[str]:
         index = one.index
         first, second = one.tcp.endpoints
         if one.client == 1:
             first, second = second, first
         name = "..." if one.verdict is None else one.verdict.protocol or visible(one.verdict.name or "unknown")
         messages, size = self._rates[index].per_second
-        latencies = self._latencies.get(index)
+        latencies, trouble = self._latencies.get(index), self._trouble(one, now)
         return [
             str(index),
+            "!" if trouble else "",
             f"{first} {'-' if one.client is None else '>'} {second}",
             name,
             f"{messages:,.1f}",
@@ -129,6 +178,7 @@ class Watch:
             duration_text(latencies[-1]) if latencies else "",
             duration_text(int(median(latencies))) if latencies else "",
             f"{one.tally.gaps:,}" if one.tally.gaps else "",
+            trouble,
         ]
 
 

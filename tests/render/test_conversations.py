@@ -133,7 +133,8 @@ def test_the_live_table_cuts_no_unit_and_says_which_have_ended(width: int) -> No
     for records in inspector.batches():
         watch.add(records)
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(watch.table(inspector, 1.0, 40, None, width))
+    watch.table(inspector, 1.0, 40, None, width)
+    console.print(watch.table(inspector, 20.0, 40, None, width))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert max(map(len, lines)) <= width
     (heading,) = [line for line in lines if "latest" in line]
@@ -144,6 +145,56 @@ def test_the_live_table_cuts_no_unit_and_says_which_have_ended(width: int) -> No
     assert ("median" in heading) == (width == 110)
     assert "…" not in heading
     assert lines[0].rstrip().endswith("2 conversations")
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_the_live_table_marks_trouble_as_long_as_it_lasts(width: int) -> None:
+    inspector = Inspector([open_capture(GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap")])
+    watch, shown = Watch(), list[str]()
+
+    def table(now: float, height: int = 40) -> str:
+        console = Console(width=width, file=io.StringIO(), color_system=None)
+        console.print(watch.table(inspector, now, height, None, width))
+        text: str = console.file.getvalue()  # type: ignore[attr-defined]
+        assert max(map(len, text.splitlines())) <= width
+        assert len(text.splitlines()) < height
+        return text
+
+    for records in inspector.batches():
+        watch.add(records)
+        shown.append(table(1.0))
+    assert " ! " in shown[-1] and ("1 refused" in shown[-1] or width == 80)
+    assert " ! " in table(10.0)
+    assert " ! " not in table(12.0), "nothing was refused of late"
+
+
+def test_the_live_table_marks_a_request_that_waits() -> None:
+    packets = next(iter(open_capture(GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap").batches()))
+    inspector, watch = Inspector([]), Watch()
+    asked = next(at for at in range(len(packets)) if inspector.process(packets[at : at + 1]))
+    assert asked < len(packets)
+
+    def marked(now: float) -> bool:
+        console = Console(width=110, file=io.StringIO(), color_system=None)
+        console.print(watch.table(inspector, now, 40, None, 110))
+        return " ! " in console.file.getvalue()  # type: ignore[attr-defined]
+
+    assert not marked(1.0)
+    assert not marked(1.5)
+    assert marked(2.5)
+    inspector.process(packets[asked + 1 : asked + 3])
+    assert not marked(3.0)
+
+
+@pytest.mark.parametrize("height", [5, 6, 8])
+def test_the_live_table_is_never_taller_than_the_screen(height: int) -> None:
+    inspector = Inspector([open_capture(GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"), open_capture(GOLDEN / CASES[0])])
+    for _ in inspector.batches():
+        pass
+    for columns in (20, 40, 80):
+        console = Console(width=columns, file=io.StringIO(), color_system=None)
+        console.print(Watch().table(inspector, 1.0, height, None, columns))
+        assert len(console.file.getvalue().splitlines()) < height  # type: ignore[attr-defined]
 
 
 def test_the_live_table_counts_one_conversation_as_one() -> None:
