@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..capture.icmp_dns import TOO_BIG
 from ..model import Severity
+from ..protocols import BY_NAME
 from ..tcp.signs import LATE_NS, MAX_RESETS, Reset
 from ..units import count, duration_text
 from .amqp_greeting import said as in_amqp
@@ -36,6 +37,11 @@ UNUSED_NS = 10_000_000_000
 ICMP_ADVICE = "Check the host that reports this: its firewall, its routes, and whether the destination is up."
 _SMALLER = "Let this ICMP reach the sender, which then sends smaller packets, or set a smaller MTU at its interface."
 _NOTHING_BEHIND = "Check that a server runs on this port: a proxy, or a published port of a container, accepts connections without one."
+
+
+_WHOLE = "Capture complete packets (-s 262144) from before the client connects."
+_UNKNOWN_INSIDE = "Check what runs on this port; -d tcp.port==N,PROTOCOL decodes it anyway."
+_SERVED = "Check that the server serves WebSocket on this port and is not stuck, and the proxy in front of it."
 
 
 def unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -277,6 +283,11 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
     if verdict.protocol is None:
         if verdict.name is None or verdict.name.startswith("TLS") or (closed.websocket is not None and closed.websocket.refused):
             return None
+        if closed.websocket is not None and not any(closed.inside) and not closed.lacking:
+            # Both sides agreed on WebSocket, and said nothing in it yet
+            return None
+        if verdict.name in ("HTTP", "WebSocket") and expected is not None and closed.ports[closed.server] in BY_NAME[expected].websocket:
+            return _in_websocket(context, closed, expected)
         return FindingDraft(
             f"{closed.port}, but the bytes are {verdict.name}{_in_amqp(closed)}",
             (),
@@ -298,6 +309,27 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
     if context.messages[1] or not known:
         return FindingDraft(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
     return FindingDraft(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(context.last[0]))
+
+
+def _in_websocket(context: ConversationContext, closed: Closed, expected: str) -> FindingDraft | None:
+    """On a port where WebSocket belongs: what HTTP or WebSocket shows of the other protocol."""
+    server = closed.server
+    if closed.lacking:
+        cause = f"{closed.port} in WebSocket, whose beginning cannot be read: bytes of it are not in the capture"
+        return FindingDraft(cause, (), severity=NOTE, advice=_WHOLE, key="lacking")
+    if closed.websocket is not None:
+        cause = f"{closed.port}, but what WebSocket carries is not recognised"
+        return FindingDraft(cause, (), severity=WARNING if closed.syn else NOTE, advice=_UNKNOWN_INSIDE, key="inside")
+    if closed.bytes[server] or not closed.syn:
+        return FindingDraft(f"{closed.port} in WebSocket, but the bytes are HTTP without an upgrade to it", (), key="HTTP")
+    if closed.by == server:
+        cause = f"the server {closed.verb} the connection without an answer to the HTTP request, which comes before WebSocket"
+        return FindingDraft(cause, (), advice=_SERVED, key="HTTP")
+    waited = closed.until_ns - closed.last[3]
+    if waited < PATIENCE_NS:
+        return None
+    cause = f"the server has not answered the HTTP request, which comes before WebSocket, for {duration_text(waited)} {closed.when}"
+    return FindingDraft(cause, (), severity=WARNING, advice=_SERVED, key="HTTP")
 
 
 def _in_amqp(closed: Closed) -> str:

@@ -417,3 +417,31 @@ def test_a_message_that_is_cut_off_at_the_end() -> None:
     plain, inside = [diagnosed(capture_of(pieces))[0] for pieces in (cut, upgraded(cut)[:-2])]
     assert [(one.rule, one.cause) for one in inside] == [(one.rule, one.cause) for one in plain]
     assert any("in the middle of" in one.cause for one in plain)
+
+
+def other(pieces: Iterable[Said], port: int = 8092, without: Iterable[int] = (), **more: Any) -> list[tuple[str, str]]:
+    findings = diagnosed(capture_of(pieces, port, without, **more))[0]
+    return [(one.severity, one.cause) for one in findings if one.rule == "tcp.other-protocol"]
+
+
+def test_what_the_diagnosis_says_where_websocket_belongs() -> None:
+    """The head of an upgrade is in HTTP, and a connection of WebSocket need not carry anything."""
+    frames, asked, answer = Frames(), (CLIENT, request()), (SERVER, response())
+    pings = [(CLIENT, frames.ping(CLIENT, b"hi")), (SERVER, frames.pong(SERVER, b"hi"))]
+    for port in (8092, 8090, 5552):
+        assert other([asked, answer], port) == other([asked, answer, *pings], port) == []
+    for port, severity in ((8092, "warning"), (8090, "error")):
+        assert [one for one, _ in other([asked, answer, (CLIENT, frames.message(CLIENT, b"hello there", 1))], port)] == [severity]
+    assert other([asked]) == other([asked, answer, *upgraded(LOCKSTEP)[2:]]) == []
+    post = (CLIENT, b"POST /streams HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+    cause = "the port is that of iggy in WebSocket, but the bytes are HTTP without an upgrade to it"
+    assert other([post, (SERVER, refusal("426 Upgrade Required"))]) == [("error", cause)]
+
+
+@pytest.mark.parametrize("lost", range(3, 8))
+def test_half_an_upgrade_is_no_other_protocol(lost: int) -> None:
+    """A packet is missing, from the first that the server acknowledged to what follows the answer."""
+    asked, answer = request(), response()
+    halves = [(side, part) for side, data in ((CLIENT, asked), (SERVER, answer)) for part in (data[:30], data[30:])]
+    found = other([*halves, (CLIENT, Frames().message(CLIENT, b"\x04\x00\x00", 2))], 8092, (lost,))
+    assert [severity for severity, _ in found] == ["note"]
