@@ -221,6 +221,8 @@ class RabbitmqSubscription(msgspec.Struct):
     filtered: bool
     begin: int | None = None
     """The offset from which it asked."""
+    cut: bool = False
+    """Its properties are not known: the capture has a part of its Subscribe."""
     wanted: tuple[str, ...] = ()
     """The values of its filters."""
     accepted: bool = False
@@ -724,6 +726,9 @@ def _credit_refused(context: ConversationContext, message: Message) -> FindingDr
     what = f"{context.state.server} refuses {'a Credit' if sent is None else f'a Credit of {_amount(sent.credit, sent.unit)}'} for {whose}"
     evidence = numbers(sent and sent.message, message), packets(sent and sent.message, message)
     cause, limit = _why_refused(context, one, sent, message), "the server allows"
+    if cause == "inactive" and message.outcome == "refused":
+        # For the pairing, which knows less of it, this was not certain
+        cause = "unknown"
     key = ident, cause
     if sent is not None:
         limit = f"{CREDIT_LIMITS[sent.unit]:,} {sent.unit} that servers allow by default"
@@ -748,14 +753,14 @@ def _credit_refused(context: ConversationContext, message: Message) -> FindingDr
                 f"{what} (precondition failed): the consumer is not active, the Credit is not in the unit of the subscription, "
                 "or it is more than the server allows"
             )
-            return FindingDraft(cause, *evidence, NOTE, _THREE_CAUSES, key)
+            return FindingDraft(cause, *evidence, WARNING if message.outcome == "refused" else NOTE, _THREE_CAUSES, key)
     return None
 
 
 def _why_refused(context: ConversationContext, one: RabbitmqSubscription | None, sent: RabbitmqCredit | None, message: Message) -> str:
     """Return what of a Credit the server does not accept; "inactive" if that is normal, as its consumer is not the active one."""
-    if context.lossy:
-        # The id may be that of another subscription by now
+    if context.lossy or (one is not None and one.cut):
+        # The id may be that of another subscription by now, or its consumer a single active one
         one = None
     if one is not None and sent is not None and sent.unit != one.unit:
         return "unit"
@@ -864,16 +869,22 @@ def _delivered_facts(context: ConversationContext, record: Message | Closed) -> 
     return facts
 
 
+def _of_another(context: ConversationContext, one: RabbitmqSubscription, message: Message) -> bool:
+    """Whether it was delivered before this subscription began, to the one before with its id: behind a loss, messages are read late."""
+    return context.lossy and message.time_ns < one.since_ns
+
+
 def _offsets(context: ConversationContext, message: Message) -> FindingDraft | None:
     one = context.state.subscriptions.get(message.fields.get("subscription_id", -1))
     chunk = message.fields.get("chunk")
     first = chunk.get("chunk_first_offset") if isinstance(chunk, dict) else None
-    if one is None or one.following is None or first is None or first == one.following:
+    if one is None or one.following is None or first is None or first == one.following or _of_another(context, one, message):
         return None
     ident = message.fields["subscription_id"]
     if first < one.following:
         cause = f"subscription {ident} ({quoted(one.stream)}) gets offset {first:,} again: {one.following:,} was the next"
-        return FindingDraft(cause, key=(ident, "again"))
+        # Among missing messages there may be a Subscribe with this id
+        return FindingDraft(cause, severity=NOTE if context.lossy else None, key=(ident, "again"))
     cause = f"subscription {ident} ({quoted(one.stream)}) misses offsets {one.following:,} to {first - 1:,}"
     return None if one.filtered else FindingDraft(cause, severity=NOTE, key=(ident, "missing"))
 
@@ -1302,7 +1313,10 @@ def _subscribed(context: ConversationContext, state: RabbitmqState, message: Mes
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
         begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
         about = message.number, _unit_of(fields), _stream_name(fields)
-        one = RabbitmqSubscription(*about, credit, credit, filtered, begin, wanted, since_ns=message.time_ns, group=_group_of(properties))
+        one = RabbitmqSubscription(
+            *about, credit, credit, filtered, begin, wanted=wanted, since_ns=message.time_ns, group=_group_of(properties)
+        )
+        one.cut = message.fault is not None
         # A single active consumer that is not the active one needs none
         one.empty = msgspec.structs.replace(message, fields={}) if credit == 0 and one.group is None else None
         held[ident] = one
@@ -1320,6 +1334,9 @@ def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
 
 
 def _not_subscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    if message.request is None:
+        # Its request is missing, and may have an id that is in use
+        context.lossy = True
     for held in (state.subscriptions, state.replacing):
         for ident, one in held.items():
             if one.number == message.request:
@@ -1406,7 +1423,7 @@ def _not_granted(context: ConversationContext, state: RabbitmqState, message: Me
 
 def _delivered(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     one = state.subscriptions.get(fields.get("subscription_id", -1))
-    if one is None or not (one.accepted or context.lossy):
+    if one is None or not (one.accepted or context.lossy) or _of_another(context, one, message):
         return
     if context.lossy:
         # Among missing messages there may be credit

@@ -16,6 +16,7 @@ from streamdump.model import Finding, Message
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from streamdump.stats import Stats
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
+from tests.support.frames import Packet, pcap
 
 REPORTS = Path(__file__).parents[2] / "captures" / "samples" / "reports"
 
@@ -518,3 +519,21 @@ def outstanding(one: Connection) -> tuple[int, int]:
 )
 def test_outstanding_credit_has_the_unit_of_the_subscription(one: Connection, chunks: int, in_bytes: int) -> None:
     assert outstanding(one) == (chunks, in_bytes)
+
+
+def test_a_subscription_whose_properties_are_cut_may_be_a_single_active_consumer() -> None:
+    """Nothing shows that the server refuses its Credit for a reason of its own."""
+    one = Consumer().subscribe(BYTES, 300, properties=SAC).credit(BYTES, 112).refuse().goodbye()
+    short = [Packet(each.data[:90], each.time_ns, len(each.data)) for each in one.packets]
+    assert not [each for each in diagnosed(pcap(short))[0] if each.severity != "note"]
+
+
+def test_what_is_read_late_behind_a_loss_belongs_to_the_subscription_before() -> None:
+    """Its id is used again, and the client's bytes are complete before those of the server."""
+    one = Consumer().subscribe(BYTES, 300).deliver(100).deliver(100).unsubscribe()
+    one.first = 0
+    one.subscribe(CHUNKS, 2, stream="bills").deliver(100).goodbye()
+    for lost in range(len(one.packets)):
+        packets = [each for at, each in enumerate(one.packets) if at != lost]
+        found = diagnosed(pcap(packets))[0]
+        assert not [each for each in found if each.rule == f"{NAME}offsets" and each.severity != "note"]

@@ -171,10 +171,20 @@ def _publisher_changed(self: RabbitmqStreamDissector, name: str, side: int, fiel
     return ()
 
 
+_BEFORE_PROPERTIES = 29
+"""Bytes of a Subscribe at most, as its size counts them, without its stream and its properties."""
+
+
 def _counts_credit(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
     if "subscription_id" in fields:
         self.credits = self.credits or Credits(self.complete)
-        alone = any(one.get("key") == "single-active-consumer" and one.get("value") == "true" for one in fields.get("properties") or ())
+        properties = fields.get("properties") or ()
+        # Where the capture lacks the last properties, one of them may be that of a single active consumer
+        texts = [fields.get("stream"), *[text for one in properties for text in one.values()]]
+        known = _BEFORE_PROPERTIES + 4 * len(properties) + len("".join(filter(None, texts)).encode(errors="replace"))
+        alone = fields["size"] >= known + len("single-active-consumer") or any(
+            one.get("key") == "single-active-consumer" and one.get("value") == "true" for one in properties
+        )
         self.credits.ask(name, fields["correlation_id"], fields["subscription_id"], fields["version"], alone, self.completed)
     return ()
 
