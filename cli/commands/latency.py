@@ -208,6 +208,9 @@ def _table(taker: _Taker, size: ConsoleDimensions) -> Any:
     from rich.text import Text
 
     from streamdump.render.latency import text
+    from streamdump.render.live import waiting_line
 
-    lines = text(taker.found, size.width, palette(taker.run.colour), taker.clock).splitlines()
+    run, colours = taker.run, palette(taker.run.colour)
+    waiting = waiting_line(run.inspector, run.live.now_ns, size.width, colours) if isinstance(run, LiveRun) else []
+    lines = [*waiting, *text(taker.found, size.width, colours, taker.clock).splitlines()]
     return Text.from_ansi("\n".join(lines[: max(1, size.height - 1)]))

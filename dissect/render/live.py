@@ -14,7 +14,7 @@ from ..inspector import Inspector
 from ..model import Message, Record
 from ..pair.open_requests import oldest_of
 from ..units import count, duration_text
-from .terminal import cut, visible
+from .terminal import Palette, cut, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -180,6 +180,17 @@ class Watch:
             f"{one.tally.gaps:,}" if one.tally.gaps else "",
             trouble,
         ]
+
+
+def waiting_line(inspector: Inspector, now_ns: int, columns: int, palette: Palette) -> list[str]:
+    """Return a line on the conversations in which a request waits for more than `WAITING`, if there are any."""
+    pairers = [one.pairer for one in inspector.table.conversations if one.pairer is not None and one.tcp.end is None]
+    oldest = [oldest_of(next(iter(one.open.values()))).record.time_ns for one in pairers if one.open]
+    late = [waited for begin_ns in oldest if (waited := now_ns - begin_ns) >= WAITING * 1e9]
+    if not late:
+        return []
+    text = f"! {count(len(late), 'conversation')} without a response, the longest for {duration_text(max(late))}"
+    return [f"{palette.bad}{cut(text, columns)}{palette.reset}"]
 
 
 def _room(names: Sequence[str], sizes: Mapping[str, int], width: int) -> int:

@@ -15,7 +15,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow
 from streamdump.options import Options
 from streamdump.render.conversations import plain, table
-from streamdump.render.live import Watch
+from streamdump.render.live import Watch, waiting_line
 from streamdump.render.terminal import COLOURED, PLAIN, width, wrapped
 from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
 
@@ -179,11 +179,15 @@ def test_the_live_table_marks_a_request_that_waits() -> None:
         console.print(watch.table(inspector, now, 40, None, 110))
         return " ! " in console.file.getvalue()  # type: ignore[attr-defined]
 
+    latest = packets[asked].time_ns
+    assert not waiting_line(inspector, latest + 10**9 // 2, 80, PLAIN)
+    assert waiting_line(inspector, latest + 2 * 10**9, 80, PLAIN) == ["! 1 conversation without a response, the longest for 2 s"]
     assert not marked(1.0)
     assert not marked(1.5)
     assert marked(2.5)
     inspector.process(packets[asked + 1 : asked + 3])
     assert not marked(3.0)
+    assert not waiting_line(inspector, latest + 2 * 10**9, 80, PLAIN)
 
 
 @pytest.mark.parametrize("height", [5, 6, 8])
