@@ -255,7 +255,9 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
     if context.failed or not all(closed.packets):
         return None
     owed = any(one.src != closed.endpoints[closed.by] for one in found)
-    severity = ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE
+    # Without ids, a lost response leaves another request open than its own
+    unsure = any(closed.lost) and any(one.id is None for one in found)
+    severity = NOTE if unsure else ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE
     cause = f"{closed.who(closed.by)} {closed.verb} the connection{after}, while {what}"
     return FindingDraft(cause, asked, severity=severity, key=(closed.by, names))
 

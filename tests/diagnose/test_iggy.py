@@ -435,3 +435,16 @@ def test_who_deleted_a_topic_that_others_poll() -> None:
         ("error", "192.0.2.7:50000 deleted the topic 1/1 9 s before 192.0.2.1:40000 wanted to consume from it")
     ]
     assert "iggy.stream-deleted" not in rules(two)
+
+
+def test_where_a_response_was_lost_another_request_stays_open() -> None:
+    """Responses have no id: that of the first is paired with the second, and nobody left a request unanswered."""
+    one = Connection(dport=8090).open().ask(LOGIN_L6).tell(LOGGED_IN)
+    for _ in range(8):
+        one.ask(PING).ask(PING).tell(OK).tell(OK)
+    one.fin(0)
+    for lost in range(3, len(one.packets) - 3):
+        short = Connection(dport=8090)
+        short.packets = [each for at, each in enumerate(one.packets) if at != lost]
+        findings, *_ = diagnosed(capture(short))
+        assert not [each for each in findings if each.severity != "note" and each.rule != "tcp.lost-by-capture"]
