@@ -75,12 +75,13 @@ class ReplicaDissector(Dissector):
         sealed = is_sealed(data, start) if end - start >= r.HEADER else None
         layout, walked = self._read(frame, command, sealed)
         fields, notes, fault = walked.fields, [*walked.notes], walked.fault
+        spans = (walked.spans or None) if self.options.detail else None
         if command not in r.TABLES:
             notes.append(f"command {command} is not known")
         elif command in r.CARRIERS and "operation" in fields and fields["operation"] not in r.PREPARED:
             notes.append(f"operation {fields['operation']} is not known")
         if end - start < r.HEADER or command not in r.TABLES:
-            return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, walked.spans or None, None
+            return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, spans, None
         self._check(frame, command, sealed, notes, fault is None and "batches" in fields)
         # A hello without a nonce is the complete handshake
         authenticates = any(data[start + r.COMMON : start + r.COMMON + 32])
@@ -89,10 +90,10 @@ class ReplicaDissector(Dissector):
             notes.append("found behind bytes that are missing: it may be a part of DoViewChange, StartView or StateChunk")
         if sealed is False:
             # It is dropped, and so answers nothing
-            return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, walked.spans or None, None
+            return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, spans, None
         kind, ident, outcome, role, key = self._pair(frame.side, command, fields, layout.kind, notes, frame)
         stream = _stream(fields) if command in (*r.CARRIERS, r.REQUEST, r.PREPARE_OK) else None
-        return layout.name, kind, ident, fields, outcome, notes, fault, role, key, walked.spans or None, stream
+        return layout.name, kind, ident, fields, outcome, notes, fault, role, key, spans, stream
 
     # What it holds
 
