@@ -115,11 +115,15 @@ def _newer_layout(context: ConversationContext, what: str) -> FindingDraft:
 
 def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
     known, context.orphans = context.orphans is not None, None
+    tail = context.tail
+    if gap.reason == "cut" and tail is not None and (gap.src, gap.position) == (tail.src, tail.position + (tail.size or 0)):
+        # It was the beginning of a header
+        context.tail = None
     context.lossy = context.lossy or gap.reason != "cut"
     # Behind bytes that the capture lacks nobody knows where a frame begins, or what answers what
     if not known or gap.reason != "skipped" or not context.opening_seen or not context.messages[gap.sender == "server"]:
         return None
-    if gap.size is not None and gap.size < context.family.least_header:
+    if gap.size is not None and gap.size < max(context.family.least_header, context.family.longest_header):
         context.tail = gap
         return None
     return _no_frame(context, gap)
@@ -165,7 +169,7 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if gap is None or gap.size is None:
         return None
     side = closed.endpoints.index(gap.src)
-    if gap.position + gap.size < closed.inside[side]:
+    if gap.position + gap.size < closed.inside[side] or gap.size >= context.family.least_header:
         return _no_frame(context, gap)
     who = f"{closed.who(side)}: {count(gap.size, 'byte')} arrived"
     if closed.by is None or not closed.ended:

@@ -658,6 +658,7 @@ RULES: tuple[Rule, ...] = (
 
 FAMILY = Family(
     protocols=("iggy",),
+    longest_header=HEADER,
     rules=RULES,
     others=(*((rule, advice) for rule, _, _, advice in GROUPS), ("stale-client", _PING)),
     new_state=IggyState,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..model import Message
+from ..protocols.iggy.frames import HEADER
 from ..units import duration_text
 from .rules import (
     ANY,
@@ -121,6 +122,7 @@ RULES: tuple[Rule, ...] = (
 
 FAMILY = Family(
     protocols=("iggy:replica",),
+    longest_header=HEADER,
     rules=RULES,
     others=(("replica-refused", HELLO_ADVICE),),
     refusal=refusal,

@@ -190,6 +190,8 @@ class Family(msgspec.Struct, frozen=True, eq=False):
     """Requests may have the id of one that is open."""
     least_header: int = 8
     """Bytes needed to recognise a frame."""
+    longest_header: int = 0
+    """Bytes of a header at most, where that is more: fewer may be one that the snap length has cut."""
     renames_responses: bool = False
     """Responses are not called what their requests are."""
     elsewhere: frozenset[str] = frozenset()

@@ -28,6 +28,7 @@ from tests.protocols.test_iggy import (
     response,
     s32,
 )
+from tests.support.frames import Packet, pcap
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
 
@@ -448,3 +449,14 @@ def test_where_a_response_was_lost_another_request_stays_open() -> None:
         short.packets = [each for at, each in enumerate(one.packets) if at != lost]
         findings, *_ = diagnosed(capture(short))
         assert not [each for each in findings if each.severity != "note" and each.rule != "tcp.lost-by-capture"]
+
+
+@pytest.mark.parametrize("captured", [290, 320, 400, 560, 600])
+def test_a_header_cut_by_the_snap_length_is_no_other_data(captured: int) -> None:
+    """Of several frames in a segment, the capture has one and the beginning of the next."""
+    one = Connection(dport=8090).open().ask(LONG_PING).tell(long_reply(2))
+    for _ in range(3):
+        one.ask(LONG_PING * 3).tell(long_reply(2) * 3)
+    one.fin(0)
+    short = [Packet(each.data[:captured], each.time_ns, len(each.data)) for each in one.packets]
+    assert not [each for each in diagnosed(pcap(short))[0] if each.severity != "note"]
