@@ -23,8 +23,9 @@ from streamdump.protocols import BY_NAME
 from streamdump.session import Session
 from streamdump.tls.keys import KeyLog
 from tests.bench.generate import Peer, chunk
+from tests.support import rewrite
 from tests.support.captures import CAPTURES, GOLDEN, every_family
-from tests.support.frames import pcap
+from tests.support.frames import Packet, pcap
 from tests.support.secrets import CLIENT, SERVER, conversation
 
 RABBITMQ = ((5552, "rabbitmq-stream", None),)
@@ -399,3 +400,12 @@ def test_a_protocol_without_user_messages_says_so() -> None:
     found = Entries(inspector.run)
     assert [one for batch in inspector.batches() for one in found.add(batch)] == []
     assert found.without == {"seastar-rpc"}
+
+
+def test_behind_a_loss_an_id_that_is_used_again_makes_no_second_delivery() -> None:
+    """Offset 0 of one stream, and of another that the same subscription id has later: the first is read after the second was asked for."""
+    packets = rewrite.packets(GOLDEN / "rabbitmq-stream" / "byte_credit_below_zero_made.pcap")
+    for lost in range(len(packets)):
+        kept = [Packet(one.raw, one.time_ns) for at, one in enumerate(packets) if at != lost]
+        found = streamdump.read(io.BytesIO(pcap(kept)), entries=True)
+        assert not [one for one in found if one.stream == "bills" and one.outcome == "redelivered"]

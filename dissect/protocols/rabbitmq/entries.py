@@ -77,8 +77,8 @@ class RabbitmqEntries(EntrySource):
                 return None
             ident = fields.get("subscription_id", -1)
             consumer, shared, number = self._subscriptions.get((message.conversation, ident), (None, False, 0))
-            # Others of a name each get all messages
-            group = (message.src, message.stream, consumer) if shared else (message.conversation, ident, number)
+            # Others of a name each get all messages; behind a loss, what comes late may be of the stream that the id had before
+            group = (message.src, message.stream, consumer) if shared else (message.conversation, ident, number, message.stream)
             return Carrier(message, False, consumer=consumer or f"subscription {ident}", group=group)
         follow = _FOLLOWS.get((name, message.kind))
         if follow is not None:
