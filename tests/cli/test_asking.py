@@ -16,6 +16,7 @@ from streamdump.cli.exits import ExitCode
 from streamdump.cli.options import field_names, filter_words
 from streamdump.errors import CaptureError, FilterError
 from streamdump.filter import compile_filter, names_of
+from streamdump.filter.columns import HEADINGS
 from streamdump.model import Message
 from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.support.terminal import on_terminal
@@ -231,7 +232,7 @@ def test_values_behind_lists_are_lists_and_short_names_gather(capsys: pytest.Cap
 
 def test_a_header_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["-T", "fields", "-e", "number", "-e", "fields.peer_properties", "-e", "latency", "-E", "header=y"]
-    assert cells(shown(capsys, *argv, AMQP)[0])[0] == ["number", "fields.peer_properties", "latency"]
+    assert cells(shown(capsys, *argv, AMQP)[0])[0] == ["number", "fields.peer_properties", "latency_ns"]
     out, _ = shown(capsys, *argv, "-E", "separator=,", "-E", "quote=d", AMQP)
     table = list(csv.DictReader(out.splitlines(), strict=True))
     plain = cells(shown(capsys, *argv, "-E", "separator=/t", "-E", "quote=n", AMQP)[0])[1:]
@@ -256,7 +257,7 @@ def test_every_listed_name_can_be_shown(capsys: pytest.CaptureFixture[str]) -> N
     chosen = [part for name in names for part in ("-e", name)]
     out, _ = shown(capsys, "-T", "fields", *chosen, "-E", "header=y", GOLDEN / "iggy" / "seed-all.pcap")
     header, *rows = cells(out)
-    assert header == names
+    assert header == [HEADINGS.get(name, name) for name in names]
     assert {len(row) for row in rows} == {len(names)}
 
 

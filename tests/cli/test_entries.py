@@ -99,7 +99,19 @@ def test_chosen_keys(capsys: pytest.CaptureFixture[str]) -> None:
     names, values = out.splitlines()
     assert names.split(",") == [
         f'"{name}"'
-        for name in ("number", "relative", "stream", "partition", "offset", "publishing_id", "key", "size", "outcome", "latency", "body")
+        for name in (
+            "number",
+            "relative_ns",
+            "stream",
+            "partition",
+            "offset",
+            "publishing_id",
+            "key",
+            "size",
+            "outcome",
+            "latency_ns",
+            "body",
+        )
     ]
     assert values.startswith('"1","135488000","js-sub",,,"0",,"23","confirmed","613000",')
 

@@ -116,4 +116,4 @@ def test_tabs_and_csv_have_the_usual_columns(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert lines[0].split("\t")[4:6] == ["rabbitmq-stream", "PeerProperties"]
-    assert lines[2].startswith('"number","relative","src"')
+    assert lines[2].startswith('"number","relative_ns","src"')

@@ -132,9 +132,9 @@ def test_a_head_is_read_once_however_slowly_the_answer_comes(monkeypatch: pytest
     read: list[bytes] = []
     monkeypatch.setattr(websocket, "read_head", lambda data: read.append(data) or read_head(data))
     layer, asked = WebSocketLayer(True), request()
-    layer.feed([SideData(0, 0, asked, 0, 1, 0, 0)], False)
+    layer.feed([SideData(0, 0, asked, (0, 1, 0, 0))], False)
     for at in range(1_000):
-        layer.feed([SideData(1, at, b"HTTP/1.1 101 "[at : at + 1] or b"x", at + 1, at + 2, 0, 0)], False)
+        layer.feed([SideData(1, at, b"HTTP/1.1 101 "[at : at + 1] or b"x", (at + 1, at + 2, 0, 0))], False)
     assert read.count(asked) == 1
 
 

@@ -155,6 +155,6 @@ def test_the_user_is_named() -> None:
     for login in EVERY:
         shown = login.name.split()[0] in ("PLAIN", "AMQPLAIN") or ("authInfo" not in login.name and "user" in login.name)
         if login.protocol == "iggy":
-            shown = "login_user" in login.name or login.name.startswith("login_register V") or "bind" in login.name
+            shown = "login_user" in login.name or login.name.startswith("login_register V") or "with a bind secret" in login.name
         said = texts(conversation(login.sent, login.port))
         assert (USER.decode() in said["details"]) == (shown or login.name.startswith("binary")), login.name

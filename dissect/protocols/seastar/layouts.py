@@ -150,7 +150,11 @@ def _walk_origin(buf: bytes, at: int, end: int, walker: Walker, name: str, depth
     return value, after
 
 
-_ORIGIN = Custom(_read_origin, _walk_origin, "text", 16, write=lambda text: UUID(text).bytes[::-1], samples=(bytes(range(16)),))
+def _write_origin(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else UUID(value).bytes[::-1]
+
+
+_ORIGIN = Custom(_read_origin, _walk_origin, "text", 16, write=_write_origin, samples=(bytes(range(16)),))
 
 HALF_FIELDS = (
     Field("action", u8, "nothing: the rest of this half does not count", labels=ACTIONS, closed=True),
