@@ -161,11 +161,10 @@ class PartWriter:
             self._filter.learn([one[0] for one in results.records])
         for table, rows in sorted_out(results.records).items():
             asked = self._filter is not None and table in ("messages", "exchanges")
-            if asked:
-                rows = [one for one in rows if self._filter.keeps(one[0])]  # type: ignore[union-attr]
-            self.put(table, rows)
+            wanted = [one for one in rows if self._filter.keeps(one[0])] if asked else rows  # type: ignore[union-attr]
+            self.put(table, wanted)
             if table == "messages" and self.target.entries:
-                entries = entry_rows(rows)
+                entries = entry_rows(wanted)
                 # A message may have a million
                 while some := list(islice(entries, GROUP)):
                     self.put("entries", some)

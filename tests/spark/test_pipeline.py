@@ -184,6 +184,7 @@ def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path)
         "gaps": 0,
         "endings": 0,
         "findings": 0,
+        "entries": 0,
         "latency": 0,
         "errors": 1,
         "files": 1,
