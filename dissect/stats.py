@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from .model import ConversationRow, Ending, Gap, Message, Packet, Record
 from .protocols import PROTOCOLS
-from .protocols.protocol import Traffic
+from .protocols.protocol import STALL_NS, Traffic
 from .protocols.records import rfc3339
 
 GROUPS, INTERVALS = 1_000, 4_096
@@ -22,22 +22,153 @@ OTHERS = "(others)"
 """Stands for everything beyond a limit."""
 
 CREDITED = 65_536
-"""Conversations whose credit is tracked."""
+"""Subscriptions whose credit is tracked, and conversations with them."""
 
 ASKED = 4_096
-"""Grants of credit remembered until the server may have refused them."""
+"""Grants of credit remembered until the server may have refused them, and polls until they are answered."""
+
+SUBSCRIPTIONS, CONSUMERS, STALLS = 1_000, 1_000, 100
+"""Limits: subscriptions and consumers with a row, and stalls that a row lists."""
 
 
 class Grant(NamedTuple):
     """Credit that a client grants in a conversation: to which subscription, and in what unit. `begins`: with a new subscription, which is
-    not `counted` before it is accepted if there is one with its id."""
+    not `counted` before it is accepted if there is one with its id. `made`: the new subscription."""
 
     conversation: int
     subscription: int
-    unit: str
     credit: int
+    made: Subscription
     begins: bool
     counted: bool
+
+
+class Stall(msgspec.Struct):
+    """A time in which a subscription had no credit."""
+
+    time: str
+    time_ns: int
+    duration_ns: int
+    side: Literal["client"]
+    waiting: bool | None
+    ended: bool
+
+
+class SubscriptionRow(msgspec.Struct, tag_field="record", tag="subscription"):
+    """The credit of a subscription."""
+
+    v: int
+    time: str
+    time_ns: int
+    conversation: int
+    protocol: str
+    stream: str | None
+    subscription: int
+    unit: str
+    granted: int
+    used: int
+    chunks: int
+    outstanding: int | None
+    complete: bool
+    stalls: int
+    stalled_ns: int
+    longest_ns: int
+    listed: list[Stall]
+
+
+class ConsumerRow(msgspec.Struct, tag_field="record", tag="consumer"):
+    """How far a consumer is behind a partition."""
+
+    v: int
+    time: str
+    time_ns: int
+    conversation: int
+    protocol: str
+    stream: str
+    partition: int
+    consumer: str
+    offset: int
+    current_offset: int
+    lag: int
+    largest_lag: int
+    largest_lag_time: str
+    largest_lag_time_ns: int
+
+
+class Subscription(msgspec.Struct):
+    """What the server may still send, and since when nothing."""
+
+    row: SubscriptionRow
+    left: int
+    empty_ns: int | None = None
+    """When the credit was used up."""
+    waiting: bool | None = None
+    """Whether the server had reported more by then."""
+    over: Stall | None = None
+    """The stall that a Credit has ended unless it is refused."""
+    lists: int = 0
+    """So many stalls are listed."""
+
+    def take(self, credit: int, time_ns: int, waiting: bool | None) -> None:
+        """The server delivers a chunk; `waiting`: whether it has more."""
+        self._count()
+        self.row.chunks += 1
+        self.row.used -= credit
+        self.left += credit
+        if self.left < 0 and self.row.unit == "chunks":
+            # Servers never do: there is credit that the capture does not show
+            self.doubt()
+        if self.empty_ns is None:
+            self.waiting = waiting
+            self.drained(time_ns)
+
+    def grant(self, credit: int, time_ns: int) -> None:
+        """The client grants more."""
+        self.row.granted += credit
+        self.left += credit
+        if self.left > 0 and self.empty_ns is not None:
+            self.over, self.empty_ns = self._stall(time_ns, True), None
+        self.drained(time_ns)
+
+    def withdraw(self, credit: int, time_ns: int) -> None:
+        """The server refused a grant."""
+        self.row.granted -= credit
+        self.left -= credit
+        if self.left <= 0 and self.over is not None:
+            self.empty_ns, self.over = self.over.time_ns, None
+        self.drained(time_ns)
+
+    def drained(self, time_ns: int) -> None:
+        """Note the time if there is no credit."""
+        if self.left <= 0 and self.empty_ns is None and self.row.complete:
+            self.empty_ns = time_ns
+
+    def doubt(self) -> None:
+        """Something is missing: what credit there is, is unknown from now on."""
+        self.row.complete, self.empty_ns, self.over = False, None, None
+
+    def end(self, time_ns: int) -> None:
+        """It ends, or what was captured of it does."""
+        self._count()
+        if self.empty_ns is not None:
+            self.over, self.empty_ns = self._stall(time_ns, False), None
+            self._count()
+        self.row.outstanding = self.left if self.row.complete else None
+
+    def _stall(self, until_ns: int, ended: bool) -> Stall:
+        assert self.empty_ns is not None
+        begin_ns = self.empty_ns
+        return Stall(rfc3339(begin_ns), begin_ns, max(0, until_ns - begin_ns), "client", self.waiting, ended)
+
+    def _count(self) -> None:
+        row, stall = self.row, self.over
+        self.over = None
+        if stall is not None and stall.duration_ns >= STALL_NS:
+            row.stalls += 1
+            row.stalled_ns += stall.duration_ns
+            row.longest_ns = max(row.longest_ns, stall.duration_ns)
+            if len(row.listed) < self.lists:
+                row.listed.append(stall)
 
 
 class FileRow(msgspec.Struct, tag_field="record", tag="file"):
@@ -69,6 +200,8 @@ class TotalRow(msgspec.Struct, tag_field="record", tag="total"):
     faults: int
     gaps: int
     gap_bytes: int
+    subscriptions_left_out: int
+    polls_left_out: int
     unread: dict[str, int]
 
 
@@ -118,17 +251,29 @@ class CountRow(msgspec.Struct, tag_field="record", tag="count"):
 
 
 class Stats:
-    """Counts records and packets."""
+    """Counts records and packets. `whole`: no record is left out; otherwise nothing is said of subscriptions, as there may be credit in one
+    that is. `separate`: each file is a capture of its own."""
 
-    def __init__(self, interval_ns: int | None = None) -> None:
+    def __init__(self, interval_ns: int | None = None, whole: bool = True, separate: bool = False) -> None:
         self.interval_ns = interval_ns
-        self._total = TotalRow(1, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
+        self._whole, self._separate = whole, separate
+        self._total = TotalRow(1, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
         self._files: dict[int, FileRow] = {}
         self._commands: dict[tuple[Any, ...], CommandRow] = {}
         self._streams: dict[tuple[Any, ...], StreamRow] = {}
         self._cells: dict[int, CountRow] = {}
-        self._credit: dict[int, dict[int, tuple[str, int]]] = {}
-        """The unit of credit, and how much is left, by conversation and subscription."""
+        self._credit: dict[int, dict[int, Subscription]] = {}
+        """By conversation and subscription."""
+        self._tracked = 0
+        self._lossy: dict[int, None] = {}
+        """Conversations of which something is missing."""
+        self._last: dict[int, int] = {}
+        """The file of the last message of conversations with subscriptions."""
+        self._subscriptions: dict[int, Subscription] = {}
+        """By identity those with a row, in the order in which they began."""
+        self._consumers: dict[tuple[Any, ...], ConsumerRow] = {}
+        self._polls: dict[int, str] = {}
+        """By message number who asks for messages."""
         self._outstanding: dict[str, int] = {}
         """The sum of what is left, by unit."""
         self._asked: dict[int, Grant] = {}
@@ -156,8 +301,11 @@ class Stats:
                 case Gap():
                     self._total.gaps += 1
                     self._total.gap_bytes += record.size or 0
+                    if not record.in_frame:
+                        self._lose(record.conversation)
                 case Ending():
-                    self._forget(record.conversation)
+                    self._forget(record.conversation, record.time_ns)
+                    self._lossy.pop(record.conversation, None)
 
     def _message(self, message: Message) -> None:
         total, size = self._total, message.size
@@ -174,7 +322,11 @@ class Stats:
         traffic_of = self._traffic.get(message.protocol)
         traffic = None if traffic_of is None else traffic_of(message)
         if message.request in self._asked:
-            self._answered(self._asked.pop(message.request), message.outcome == "refused")
+            self._answered(self._asked.pop(message.request), message.outcome == "refused", message.time_ns)
+        if message.fault is not None and traffic_of is not None:
+            self._lose(message.conversation)
+        if message.conversation in self._credit:
+            self._last[message.conversation] = message.file
         if traffic is not None:
             self._take(message, traffic)
         if self.interval_ns is not None:
@@ -190,6 +342,14 @@ class Stats:
     def _take(self, message: Message, traffic: Traffic) -> None:
         if traffic.subscription is not None:
             self._give(message, traffic.subscription, traffic)
+        if traffic.ends is not None:
+            self._end_all(message.conversation, traffic.ends, message.time_ns)
+        if traffic.consumer is not None:
+            self._polls[message.number] = traffic.consumer
+            if len(self._polls) > ASKED:
+                del self._polls[next(iter(self._polls))]
+        elif message.request in self._polls:
+            self._polled(message, self._polls.pop(message.request), traffic)
         if not (traffic.published or traffic.delivered or traffic.committed is not None):
             return
         key = (message.protocol, message.stream or "-", traffic.partition)
@@ -205,52 +365,131 @@ class Stats:
         if row.offset is not None and row.committed is not None:
             row.behind = max(0, row.committed - row.offset)
 
+    def _polled(self, message: Message, consumer: str, traffic: Traffic) -> None:
+        """Hold the last message that a consumer got against the last of the partition."""
+        offset, current, stream, partition = traffic.offset, traffic.committed, message.stream, traffic.partition
+        if offset is None or current is None or stream is None or partition is None:
+            return
+        key = message.conversation, consumer, stream, partition
+        row, lag = self._consumers.get(key), max(0, current - offset)
+        if row is None:
+            row = ConsumerRow(1, "", 0, message.conversation, message.protocol, stream, partition, consumer, 0, 0, 0, -1, "", 0)
+            if len(self._consumers) >= CONSUMERS:
+                self._total.polls_left_out += 1
+                return
+            self._consumers[key] = row
+        row.time, row.time_ns, row.offset, row.current_offset, row.lag = message.time, message.time_ns, offset, current, lag
+        if lag > row.largest_lag:
+            row.largest_lag, row.largest_lag_time, row.largest_lag_time_ns = lag, message.time, message.time_ns
+
     def _give(self, message: Message, subscription: int, traffic: Traffic) -> None:
-        left = self._credit.setdefault(message.conversation, {})
-        known = left.get(subscription)
+        time_ns = message.time_ns
         if traffic.credit is None:
-            self._set(left, subscription, None)
-        elif traffic.begins:
+            self._set(message.conversation, subscription, None, time_ns)
+            return
+        known = self._credit.get(message.conversation, {}).get(subscription)
+        if traffic.begins:
             ((unit, credit),) = traffic.credit.items()
+            complete = message.conversation not in self._lossy
+            row = SubscriptionRow(
+                1,
+                message.time,
+                time_ns,
+                message.conversation,
+                message.protocol,
+                message.stream,
+                subscription,
+                unit,
+                credit,
+                0,
+                0,
+                None,
+                complete,
+                0,
+                0,
+                0,
+                [],
+            )
+            made = Subscription(row, credit)
             if known is None:
-                self._set(left, subscription, (unit, credit))
-            self._ask(message.number, Grant(message.conversation, subscription, unit, credit, True, known is None))
-        elif known is not None and known[0] in traffic.credit:
-            unit, before = known
-            credit = traffic.credit[unit]
-            self._set(left, subscription, (unit, before + credit))
+                self._set(message.conversation, subscription, made, time_ns)
+            self._ask(message.number, Grant(message.conversation, subscription, credit, made, True, known is None))
+        elif known is not None and known.row.unit in traffic.credit:
+            credit, before = traffic.credit[known.row.unit], known.left
             if message.sender == "client":
-                self._ask(message.number, Grant(message.conversation, subscription, unit, credit, False, True))
-        if len(self._credit) > CREDITED:
-            self._forget(next(iter(self._credit)))
+                known.grant(credit, time_ns)
+                self._ask(message.number, Grant(message.conversation, subscription, credit, known, False, True))
+            else:
+                more = None if traffic.offset is None or traffic.committed is None else traffic.committed > traffic.offset
+                known.take(credit, time_ns, more)
+            self._count(known.row.unit, max(0, known.left) - max(0, before))
 
     def _ask(self, number: int, grant: Grant) -> None:
         self._asked[number] = grant
         if len(self._asked) > ASKED:
             del self._asked[next(iter(self._asked))]
 
-    def _answered(self, grant: Grant, refused: bool) -> None:
+    def _answered(self, grant: Grant, refused: bool, time_ns: int) -> None:
         """Take back a grant that the server refused, or count that of a new subscription with the id of another one."""
-        left = self._credit.get(grant.conversation, {})
-        unit, before = left.get(grant.subscription, ("", 0))
-        if grant.begins and refused == grant.counted:
-            self._set(left, grant.subscription, None if refused else (grant.unit, grant.credit))
-        elif refused and not grant.begins and unit == grant.unit:
-            self._set(left, grant.subscription, (unit, before - grant.credit))
+        made = grant.made
+        if not grant.begins:
+            if refused and self._credit.get(grant.conversation, {}).get(grant.subscription) is made:
+                before = made.left
+                made.withdraw(grant.credit, time_ns)
+                self._count(made.row.unit, max(0, made.left) - max(0, before))
+        elif not refused and not grant.counted:
+            self._set(grant.conversation, grant.subscription, made, time_ns)
+        elif not refused:
+            made.drained(time_ns)
+        elif grant.counted:
+            self._set(grant.conversation, grant.subscription, None, time_ns)
+            if self._subscriptions.pop(id(made), None) is None:
+                self._total.subscriptions_left_out -= self._whole
 
-    def _set(self, left: dict[int, tuple[str, int]], subscription: int, credit: tuple[str, int] | None) -> None:
-        """Set what is left to a subscription; None: it ends."""
-        for one, sign in ((left.pop(subscription, None), -1), (credit, 1)):
-            if one is not None:
-                unit, number = one
-                self._outstanding[unit] = self._outstanding.get(unit, 0) + sign * max(0, number)
-        if credit is not None:
-            left[subscription] = credit
+    def _set(self, conversation: int, subscription: int, made: Subscription | None, time_ns: int) -> None:
+        """A subscription ends; `made`: a new one with its id begins."""
+        known = self._credit.get(conversation, {}).pop(subscription, None)
+        if known is not None:
+            self._tracked -= 1
+            known.end(time_ns)
+            self._count(known.row.unit, -max(0, known.left))
+        if made is None:
+            return
+        self._credit.setdefault(conversation, {})[subscription] = made
+        self._count(made.row.unit, max(0, made.left))
+        self._tracked += 1
+        if len(self._subscriptions) < SUBSCRIPTIONS:
+            self._subscriptions[id(made)] = made
+            made.lists = STALLS
+        else:
+            self._total.subscriptions_left_out += self._whole
+        if max(len(self._credit), self._tracked) > CREDITED:
+            oldest = next(iter(self._credit))
+            self._lose(oldest)
+            self._forget(oldest, time_ns)
 
-    def _forget(self, conversation: int) -> None:
-        left = self._credit.pop(conversation, {})
-        for subscription in list(left):
-            self._set(left, subscription, None)
+    def _count(self, unit: str, credit: int) -> None:
+        self._outstanding[unit] = self._outstanding.get(unit, 0) + credit
+
+    def _end_all(self, conversation: int, stream: str, time_ns: int) -> None:
+        """Those of a stream end."""
+        for subscription, one in list(self._credit.get(conversation, {}).items()):
+            if one.row.stream == stream:
+                self._set(conversation, subscription, None, time_ns)
+
+    def _lose(self, conversation: int) -> None:
+        """Something of this conversation is missing, which may be credit."""
+        self._lossy[conversation] = None
+        if len(self._lossy) > CREDITED:
+            del self._lossy[next(iter(self._lossy))]
+        for one in self._credit.get(conversation, {}).values():
+            one.doubt()
+
+    def _forget(self, conversation: int, time_ns: int) -> None:
+        for subscription in list(self._credit.get(conversation, {})):
+            self._set(conversation, subscription, None, time_ns)
+        self._credit.pop(conversation, None)
+        self._last.pop(conversation, None)
 
     def _cell(self, time_ns: int) -> CountRow:
         assert self.interval_ns is not None
@@ -307,6 +546,18 @@ class Stats:
     def streams(self) -> list[StreamRow]:
         """By protocol and name."""
         return sorted(self._streams.values(), key=lambda row: (row.protocol, row.stream, -1 if row.partition is None else row.partition))
+
+    def subscriptions(self) -> list[SubscriptionRow]:
+        """In the order in which they began. Those that have not ended do with the capture, or their file if files are separate."""
+        last = max((one.time_ns + one.duration_ns for one in self._files.values()), default=0)
+        for conversation, file in list(self._last.items()):
+            own = self._files.get(file) if self._separate else None
+            self._forget(conversation, last if own is None else own.time_ns + own.duration_ns)
+        return [one.row for one in self._subscriptions.values()] if self._whole else []
+
+    def consumers(self) -> list[ConsumerRow]:
+        """By stream, partition and name."""
+        return sorted(self._consumers.values(), key=lambda row: (row.stream, row.partition, row.consumer, row.conversation))
 
     def series(self) -> list[CountRow]:
         """Return the intervals from the first to the last, including empty ones."""

@@ -52,7 +52,7 @@ def stats(
     from streamdump.render.stats import Counted, comma_separated, text
     from streamdump.stats import Stats
 
-    found = Stats(SHORTEST_NS if html is not None and width_ns is None else width_ns)
+    found = Stats(SHORTEST_NS if html is not None and width_ns is None else width_ns, asked is None, options.separate)
     with FileRun(names, options, colour=colour, prints=False) as run:
         run.asked = asked
         run.inspector.watch = found.watch
@@ -65,7 +65,9 @@ def stats(
         total = found.total(row for rows in run.inspector.each_rows(related=False) for row in rows)
         if html is not None and width_ns is None:
             found.widen_to(INTERVALS)
-        counted = Counted(found.files(run.names), total, found.commands(total.duration_ns), found.streams(), found.series())
+        series, read = found.series(), found.files(run.names)
+        rows = found.commands(total.duration_ns), found.streams(), found.subscriptions(), found.consumers()
+        counted = Counted(read, total, *rows, series)
         if html is not None and total.packets:
             from streamdump.render.html.reports import statistics
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model import Exchange, Message
+from ..protocols.protocol import STALL_NS
 from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, NEWEST, UNITS, chunk_size, newer_versions
 from ..protocols.records import LOST, SKIPPED
 from ..units import count, duration_text
@@ -70,8 +71,8 @@ STREAMS_KEPT = 1_024
 REFERENCES = 255
 """A stream remembers as many references of publishers, those that wrote last."""
 
-STARVED_NS, STALL_NS = 1_000_000_000, 100_000_000
-"""A subscription without credit for so long is starved; a time without credit of this length counts when all are added up."""
+STARVED_NS = 1_000_000_000
+"""A subscription without credit for so long is starved; times of `STALL_NS` count when all are added up."""
 
 LOST_NS = 10_000_000_000
 """Time for a client to react to the loss of its stream."""

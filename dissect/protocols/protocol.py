@@ -98,10 +98,14 @@ class DetectionView(msgspec.Struct):
         return self.final
 
 
+STALL_NS = 100_000_000
+"""A subscription without credit for so long has a stall."""
+
+
 class Traffic(NamedTuple):
     """The user messages of a protocol message: how many it publishes or delivers, up to which offset of a partition, the committed offset;
     and the change of a subscription's credit, by its unit ("chunks", "bytes"), which is that of its first (`begins`: a new subscription;
-    None: it ends)."""
+    None: it ends). `ends`: subscriptions of this stream end. `consumer`: who asks for messages."""
 
     published: int = 0
     delivered: int = 0
@@ -111,6 +115,8 @@ class Traffic(NamedTuple):
     subscription: int | None = None
     credit: Mapping[str, int] | None = {}
     begins: bool = False
+    ends: str | None = None
+    consumer: str | None = None
 
 
 class InfoWithContext(Typed):

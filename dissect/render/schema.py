@@ -8,7 +8,7 @@ import msgspec
 
 from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from ..model import ConversationRow, Ending, Entry, Exchange, Fault, Finding, Gap, Message
-from ..stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
+from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, Stall, StreamRow, SubscriptionRow, TotalRow
 
 _COMMON = {
     "record": "What kind of record this line is.",
@@ -235,6 +235,7 @@ _EXACT: dict[str, dict[str, Any]] = {
     "outcome": {"enum": ["answered", "refused", "superseded", "unanswered", None]},
     "fault": {"anyOf": [{"$ref": "#/$defs/Fault"}, {"type": "null"}]},
     **{name: {"anyOf": [{"$ref": "#/$defs/Times"}, {"type": "null"}]} for name in ("latency", "handler", "network", "network_at_most")},
+    "listed": {"type": "array", "items": {"$ref": "#/$defs/Stall"}},
     "histogram": {"type": "array", "items": {"$ref": "#/$defs/Bucket"}},
 }
 """Where the struct's annotation is wider than the contract, or names a definition."""
@@ -261,6 +262,8 @@ _TOTAL = {
     "faults": "Messages that could not be read in full.",
     "gaps": "Gaps.",
     "gap_bytes": "Bytes in them.",
+    "subscriptions_left_out": "Subscriptions beyond the 1,000 that have a record.",
+    "polls_left_out": "Responses to polls of consumers beyond the 1,000 that have a record.",
     "unread": "Bytes of conversations that are not decoded, by kind.",
 }
 
@@ -282,6 +285,46 @@ _STREAM = {
     "offset": "The highest offset that was delivered.",
     "committed": "The highest committed offset that the server reports: in RabbitMQ Streams, the start of the last committed chunk.",
     "behind": "Difference between committed and offset.",
+}
+
+_SUBSCRIPTION = {
+    "time": "When the client subscribed: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "stream": "The stream.",
+    "subscription": "Its id, which another one of the connection may have later.",
+    "unit": "What its credit counts.",
+    "granted": "Credit that the client granted, except what the server refused.",
+    "used": "Credit that chunks used.",
+    "chunks": "Chunks that were delivered.",
+    "outstanding": "Credit that was left at its end, or at that of the capture: below 0 if the last chunk used more bytes than were left; "
+    "null if unknown.",
+    "complete": "Whether nothing of it is missing; otherwise all figures are what was seen, and stalls are those before the loss.",
+    "stalls": "Times without credit, of 0.1 s or longer: the server may not send before the client grants more.",
+    "stalled_ns": "How long they were in total.",
+    "longest_ns": "How long the longest was.",
+    "listed": "The first 100 of them.",
+}
+
+_STALL = {
+    "time": "When the credit was used up: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "duration_ns": "Until the client granted more, or the end of the subscription or capture.",
+    "side": "Which side caused it; client: it granted nothing.",
+    "waiting": "Whether the server had reported more to deliver when it began; null if it reported nothing.",
+    "ended": "Whether a grant ended it.",
+}
+
+_CONSUMER = {
+    "time": "When it last got messages: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "partition": "The partition.",
+    "consumer": "Its kind and id, or name, in its polls.",
+    "offset": "The last offset that it got.",
+    "current_offset": "The last offset of the partition, as the same response states.",
+    "lag": "Difference between them.",
+    "largest_lag": "The largest such difference.",
+    "largest_lag_time": "When that was: RFC 3339, UTC, 9 decimals.",
+    "largest_lag_time_ns": "The same in nanoseconds since 1970.",
 }
 
 _COUNT = {
@@ -312,11 +355,13 @@ _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
     (TotalRow, _TOTAL),
     (CommandRow, _COMMAND),
     (StreamRow, _STREAM),
+    (SubscriptionRow, _SUBSCRIPTION),
+    (ConsumerRow, _CONSUMER),
     (CountRow, _COUNT),
 )
 
 
-_PARTS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = ((Fault, _FAULT), (Times, _TIMES), (Bucket, _BUCKET))
+_PARTS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = ((Fault, _FAULT), (Stall, _STALL), (Times, _TIMES), (Bucket, _BUCKET))
 
 
 def schema() -> dict[str, Any]:

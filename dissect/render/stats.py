@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
+from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, SubscriptionRow, TotalRow
 from .clock import utc
 from .latency import harmless, table
 from .terminal import Palette, visible
@@ -22,11 +22,13 @@ class Counted(NamedTuple):
     total: TotalRow
     commands: list[CommandRow]
     streams: list[StreamRow]
+    subscriptions: list[SubscriptionRow]
+    consumers: list[ConsumerRow]
     series: list[CountRow]
 
     def in_order(self) -> tuple[Sequence[Any], ...]:
         """All records."""
-        return self.files, [self.total], self.commands, self.streams, self.series
+        return self.files, [self.total], self.commands, self.streams, self.subscriptions, self.consumers, self.series
 
 
 def comma_separated(counted: Counted) -> str:

@@ -17,8 +17,8 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
 from streamdump.render.schema import schema
-from streamdump.stats import GROUPS, INTERVALS, OTHERS, Stats
-from tests.render.records import START, message
+from streamdump.stats import CONSUMERS, GROUPS, INTERVALS, OTHERS, Stats
+from tests.render.records import START, message, response
 from tests.support.captures import GOLDEN, capture_name, every_family
 
 CREDIT = GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap"
@@ -93,21 +93,54 @@ def test_what_was_delivered_is_held_against_what_is_committed(capsys: pytest.Cap
 
 
 def test_credit_is_what_a_server_may_still_send(capsys: pytest.CaptureFixture[str]) -> None:
-    cells = [one["credit"] for one in said(capsys, "stats", "--json", "--interval", "0.1", DELIVERED) if one["record"] == "count"]
+    width = 100_000_000
+    rows = [one for one in said(capsys, "stats", "--json", "--interval", "0.1", DELIVERED) if one["record"] == "count"]
     left: dict[int, int] = {}
+    expected: dict[int, int] = {}
     for one in said(capsys, "--json", DELIVERED):
-        fields = one.get("fields", {})
+        if one["record"] != "message":
+            continue
+        fields, name = one["fields"], one["name"]
         subscription = fields.get("subscription_id")
-        if one["record"] == "message" and one["name"] == "Subscribe" and one["kind"] == "request":
+        if name == "Subscribe" and one["kind"] == "request":
             left[subscription] = fields["credit"]
-        elif one.get("name") == "Credit" and "credit" in fields and subscription in left:
+        elif name == "Credit" and "credit" in fields and subscription in left:
             left[subscription] += fields["credit"]
-        elif one.get("name") == "Deliver":
+        elif name == "Deliver":
             left[subscription] -= 1
-        elif one.get("name") == "Unsubscribe":
+        elif name == "Unsubscribe":
             left.pop(subscription, None)
-    assert max(cells) > 0
-    assert cells[-1] == sum(left.values())
+        elif name == "MetadataUpdate":
+            # Their stream, the only one, was deleted
+            left.clear()
+        expected[one["time_ns"] // width * width] = sum(left.values())
+    assert {one["time_ns"]: one["credit"] for one in rows if one["time_ns"] in expected} == expected
+    assert 6 in expected.values() and rows[-1]["credit"] == 0
+
+
+def test_the_lag_of_a_consumer_is_what_its_polls_lack(capsys: pytest.CaptureFixture[str]) -> None:
+    path = GOLDEN / "iggy" / "py050-group.pcap"
+    lags: dict[tuple[Any, ...], list[int]] = {}
+    asked: dict[int, dict[str, Any]] = {}
+    for one in said(capsys, "--json", "-Y", "name == poll_messages", path):
+        if one["kind"] == "request":
+            asked[one["number"]] = one["fields"]["consumer"]
+        elif one["fields"].get("messages"):
+            who, fields = asked[one["request"]], one["fields"]
+            name = f"{who['kind_label']} {who['id']['value']}"
+            last = max(each["offset"] for each in fields["messages"])
+            key = one["conversation"], one["stream"], fields["partition_id"], name
+            lags.setdefault(key, []).append(fields["current_offset"] - last)
+    rows = [one for one in said(capsys, "stats", "--json", path) if one["record"] == "consumer"]
+    found = {(one["conversation"], one["stream"], one["partition"], one["consumer"]): (one["lag"], one["largest_lag"]) for one in rows}
+    assert found == {key: (each[-1], max(each)) for key, each in lags.items()}
+    assert sorted(found.values()) == [(0, 2), (0, 2)]
+
+
+def test_with_a_filter_nothing_is_said_of_credit(capsys: pytest.CaptureFixture[str]) -> None:
+    """A filter may leave out a part of it."""
+    for argv, rows in (((), 1), (("-Y", "not name == Credit"), 0)):
+        assert sum(one["record"] == "subscription" for one in said(capsys, "stats", "--json", *argv, CREDIT)) == rows
 
 
 def test_a_filter_chooses_what_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +171,19 @@ def test_nothing_is_kept_without_a_limit() -> None:
     assert len(stats.series()) <= INTERVALS
     assert sum(one.messages for one in stats.series()) == 3 * GROUPS
     assert stats.interval_ns is not None and stats.interval_ns > 1
+
+
+def test_consumers_beyond_the_limit_are_counted() -> None:
+    stats = Stats()
+    poll = {"name": "poll_messages", "protocol": "iggy", "stream": "1/1"}
+    for at in range(CONSUMERS + 3):
+        consumer = {"kind": 1, "kind_label": "consumer", "id": {"kind": 1, "value": at}}
+        answer = {"partition_id": 1, "current_offset": 9, "messages": [{"offset": 4}]}
+        stats.add(
+            [message(2 * at + 1, fields={"consumer": consumer}, **poll), response(2 * at + 2, request=2 * at + 1, fields=answer, **poll)]
+        )
+    assert {one.lag for one in stats.consumers()} == {5}
+    assert (len(stats.consumers()), stats.total([]).polls_left_out) == (CONSUMERS, 3)
 
 
 def test_a_page_has_tables_and_courses_and_nothing_of_the_capture_as_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from streamdump.model import Finding, Message
+from streamdump.protocols.protocol import STALL_NS
 from streamdump.protocols.rabbitmq import layouts as rabbit
-from streamdump.stats import Stats
+from streamdump.stats import STALLS, SUBSCRIPTIONS, Stats, SubscriptionRow
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
+from tests.render.records import message
 from tests.support.frames import Packet, pcap
 
 REPORTS = Path(__file__).parents[2] / "captures" / "samples" / "reports"
@@ -519,6 +521,76 @@ def outstanding(one: Connection) -> tuple[int, int]:
 )
 def test_outstanding_credit_has_the_unit_of_the_subscription(one: Connection, chunks: int, in_bytes: int) -> None:
     assert outstanding(one) == (chunks, in_bytes)
+
+
+def subscriptions(source: bytes) -> list[SubscriptionRow]:
+    """The rows of statistics, where the capture ends with its last record."""
+    stats, records = Stats(), diagnosed(source)[2]
+    stats.add(one for one in records if type(one) is not Finding)
+    return stats.subscriptions()
+
+
+def stalls(row: SubscriptionRow) -> list[tuple[int, bool | None, bool]]:
+    """In milliseconds; whether more waited, and whether a grant ended it."""
+    assert row.stalls == len(row.listed)
+    assert row.stalled_ns == sum(one.duration_ns for one in row.listed)
+    assert row.longest_ns == max((one.duration_ns for one in row.listed), default=0)
+    return [(one.duration_ns // MS, one.waiting, one.ended) for one in row.listed]
+
+
+@pytest.mark.parametrize(
+    ("one", "granted", "used", "outstanding", "expected"),
+    [
+        (Consumer().subscribe(CHUNKS, 9).deliver(100).pause(SECOND), 9, 1, 8, []),
+        (Consumer().subscribe(CHUNKS, 1).deliver(100).wait(SECOND).credit(CHUNKS, 4), 5, 1, 4, [(1_000, None, True)]),
+        (Consumer().subscribe(CHUNKS, 1).deliver(100).wait(99 * MS).credit(CHUNKS, 4), 5, 1, 4, []),
+        (Consumer().subscribe(CHUNKS, 1).deliver(100, 0, 2).wait(SECOND).credit(CHUNKS, 1), 2, 1, 1, [(1_000, True, True)]),
+        (Consumer().subscribe(CHUNKS, 1).deliver(100, 0, 2, 0).wait(SECOND).credit(CHUNKS, 1), 2, 1, 1, [(1_000, False, True)]),
+        (Consumer().subscribe(CHUNKS, 0).wait(SECOND).credit(CHUNKS, 1), 1, 0, 1, [(1_000, None, True)]),
+        (Consumer().subscribe(CHUNKS, 1).deliver(100).wait(SECOND).unsubscribe(), 1, 1, 0, [(1_000, None, False)]),
+        (Consumer().subscribe(CHUNKS, 1).deliver(100).wait(SECOND).deleted().wait(SECOND).unsubscribe(), 1, 1, 0, [(1_000, None, False)]),
+        (Consumer().subscribe(BYTES, 150).deliver(100).deliver(100).wait(SECOND).credit(BYTES, 100), 250, 200, 50, [(1_000, None, True)]),
+        # Refused credit does not end a stall, whether in the other unit or as too much
+        (Consumer().subscribe(BYTES, 90).deliver(100).wait(SECOND).credit(CHUNKS, 9).refuse().wait(SECOND).credit(BYTES, 60), 150, 100, 50,
+         [(2_001, None, True)]),
+        (Consumer().subscribe(BYTES, 90).deliver(100).wait(SECOND).credit(BYTES, 65 * MEBIBYTE).refuse().wait(SECOND).credit(BYTES, 60),
+         150, 100, 50, [(2_001, None, True)]),
+    ],
+)  # fmt: skip
+def test_statistics_have_the_credit_and_stalls_of_a_subscription(
+    one: Consumer, granted: int, used: int, outstanding: int, expected: list[tuple[int, bool | None, bool]]
+) -> None:
+    (row,) = subscriptions(capture(one.goodbye()))
+    assert (row.granted, row.used, row.outstanding, row.stream, row.complete) == (granted, used, outstanding, "orders", True)
+    assert stalls(row) == expected
+
+
+def test_a_refused_subscription_has_no_row() -> None:
+    assert not subscriptions(capture(Consumer().subscribe(CHUNKS, 1, code=PRECONDITION).goodbye()))
+    one = Consumer().subscribe(CHUNKS, 9).subscribe(CHUNKS, 2, stream="bills", code=3).goodbye()
+    assert [row.stream for row in subscriptions(capture(one))] == ["orders"]
+
+
+def test_a_loss_leaves_no_stall_that_a_lost_credit_may_have_ended() -> None:
+    one = Consumer().subscribe(CHUNKS, 2).deliver(100).credit(CHUNKS, 1).deliver(100).deliver(100).wait(SECOND).credit(CHUNKS, 1).goodbye()
+    (row,) = subscriptions(capture(one))
+    assert stalls(row) == [(1_000, None, True)]
+    lost = next(at for at, each in enumerate(one.packets) if frame(0x0009, 1, struct.pack(">Bh", 0, 1)) in each.data)
+    (row,) = subscriptions(pcap([each for at, each in enumerate(one.packets) if at != lost]))
+    assert (stalls(row), row.complete, row.outstanding) == ([], False, None)
+
+
+def test_subscriptions_beyond_the_limits_are_counted() -> None:
+    one = Consumer()
+    for at in range(STALLS + 2):
+        one = (one.subscribe(CHUNKS, 0) if not at else one).wait(STALL_NS).credit(CHUNKS, 1).deliver(100)
+    (row,) = subscriptions(capture(one.goodbye()))
+    assert (row.stalls, len(row.listed), row.stalled_ns) == (STALLS + 2, STALLS, (STALLS + 2) * STALL_NS)
+    stats = Stats()
+    fields = {"subscription_id": 0, "version": 1, "credit": 1}
+    for at in range(SUBSCRIPTIONS + 3):
+        stats.add([message(at + 1, conversation=at, name="Subscribe", fields=fields)])
+    assert (len(stats.subscriptions()), stats.total([]).subscriptions_left_out) == (SUBSCRIPTIONS, 3)
 
 
 def test_a_subscription_whose_properties_are_cut_may_be_a_single_active_consumer() -> None:

@@ -333,9 +333,12 @@ def _partition(fields: dict[str, Any]) -> str:
 
 def _consumed(fields: dict[str, Any]) -> list[str]:
     """Where who reads: how requests of consumers begin."""
+    return [part for part in (_place(fields), _partition(fields), _consumer(fields)) if part]
+
+
+def _consumer(fields: dict[str, Any]) -> str:
     consumer = fields.get("consumer", {})
-    who = f"{consumer.get('kind_label') or 'consumer'} {_identifier(consumer.get('id'))}"
-    return [part for part in (_place(fields), _partition(fields), who) if part]
+    return f"{consumer.get('kind_label') or 'consumer'} {_identifier(consumer.get('id'))}"
 
 
 def _poll(fields: dict[str, Any]) -> str:
@@ -512,6 +515,8 @@ def traffic(message: Message) -> Traffic | None:
     fields = message.fields
     if message.name == "send_messages" and message.kind == "request":
         return Traffic(len(_messages(fields)))
+    if message.name == "poll_messages" and message.kind == "request" and "consumer" in fields:
+        return Traffic(consumer=_consumer(fields))
     if message.name != "poll_messages" or message.kind != "response" or "partition_id" not in fields:
         return None
     return Traffic(0, len(_messages(fields)), fields["partition_id"], _offsets(fields)[1], fields.get("current_offset"))

@@ -327,6 +327,8 @@ def traffic(message: Message) -> Traffic | None:
         return Traffic(subscription=subscription, credit={unit: fields["credit"]}, begins=name == "Subscribe")
     if name == "Unsubscribe":
         return Traffic(subscription=subscription, credit=None)
+    if name == "MetadataUpdate":
+        return Traffic(ends=fields.get("stream"))
     if name == "StreamStats" and message.kind == "response":
         committed = [one.get("value") for one in fields.get("stats", ()) if one.get("key") in ("committed_chunk_id", "committed_offset")]
         return Traffic(committed=max((one for one in committed if one is not None and one >= 0), default=None))
