@@ -30,6 +30,9 @@ ASKED = 4_096
 SUBSCRIPTIONS, CONSUMERS, STALLS = 1_000, 1_000, 100
 """Limits: subscriptions and consumers with a row, and stalls that a row lists."""
 
+COURSES, CHANGES = 20, 1_000
+"""Subscriptions whose credit is kept over time, and places of each; with more, every second one is kept."""
+
 
 class Grant(NamedTuple):
     """Credit that a client grants in a conversation: to which subscription, and in what unit. `begins`: with a new subscription, which is
@@ -95,6 +98,25 @@ class ConsumerRow(msgspec.Struct, tag_field="record", tag="consumer"):
     largest_lag_time_ns: int
 
 
+class Course(msgspec.Struct):
+    """The credit of a subscription over time: the time, what was left, and whether that was after a chunk. `every`: so many changes lie
+    from one place to the next."""
+
+    row: SubscriptionRow
+    places: list[tuple[int, int, bool]] = []
+    every: int = 1
+    changes: int = 0
+
+    def add(self, time_ns: int, left: int, delivered: bool) -> None:
+        """The credit has changed."""
+        if self.row.complete and self.changes % self.every == 0:
+            self.places.append((time_ns, left, delivered))
+            if len(self.places) >= CHANGES:
+                del self.places[1::2]
+                self.every *= 2
+        self.changes += 1
+
+
 class Subscription(msgspec.Struct):
     """What the server may still send, and since when nothing."""
 
@@ -108,6 +130,7 @@ class Subscription(msgspec.Struct):
     """The stall that a Credit has ended unless it is refused."""
     lists: int = 0
     """So many stalls are listed."""
+    course: Course | None = None
 
     def take(self, credit: int, time_ns: int, waiting: bool | None) -> None:
         """The server delivers a chunk; `waiting`: whether it has more."""
@@ -154,6 +177,8 @@ class Subscription(msgspec.Struct):
             self.over, self.empty_ns = self._stall(time_ns, False), None
             self._count()
         self.row.outstanding = self.left if self.row.complete else None
+        if self.course is not None and self.row.complete:
+            self.course.places.append((time_ns, self.left, False))
 
     def _stall(self, until_ns: int, ended: bool) -> Stall:
         assert self.empty_ns is not None
@@ -264,6 +289,8 @@ class Stats:
         self._cells: dict[int, CountRow] = {}
         self._credit: dict[int, dict[int, Subscription]] = {}
         """By conversation and subscription."""
+        self.draws = False
+        """Whether to keep the credit of subscriptions over time."""
         self._tracked = 0
         self._lossy: dict[int, None] = {}
         """Conversations of which something is missing."""
@@ -422,7 +449,7 @@ class Stats:
             else:
                 more = None if traffic.offset is None or traffic.committed is None else traffic.committed > traffic.offset
                 known.take(credit, time_ns, more)
-            self._count(known.row.unit, max(0, known.left) - max(0, before))
+            self._change(known, before, time_ns, message.sender != "client")
 
     def _ask(self, number: int, grant: Grant) -> None:
         self._asked[number] = grant
@@ -436,7 +463,7 @@ class Stats:
             if refused and self._credit.get(grant.conversation, {}).get(grant.subscription) is made:
                 before = made.left
                 made.withdraw(grant.credit, time_ns)
-                self._count(made.row.unit, max(0, made.left) - max(0, before))
+                self._change(made, before, time_ns, False)
         elif not refused and not grant.counted:
             self._set(grant.conversation, grant.subscription, made, time_ns)
         elif not refused:
@@ -461,12 +488,20 @@ class Stats:
         if len(self._subscriptions) < SUBSCRIPTIONS:
             self._subscriptions[id(made)] = made
             made.lists = STALLS
+            if self.draws and len(self._subscriptions) <= COURSES:
+                made.course = Course(made.row)
+                made.course.add(time_ns, made.left, False)
         else:
             self._total.subscriptions_left_out += self._whole
         if max(len(self._credit), self._tracked) > CREDITED:
             oldest = next(iter(self._credit))
             self._lose(oldest)
             self._forget(oldest, time_ns)
+
+    def _change(self, one: Subscription, before: int, time_ns: int, delivered: bool) -> None:
+        self._count(one.row.unit, max(0, one.left) - max(0, before))
+        if one.course is not None:
+            one.course.add(time_ns, one.left, delivered)
 
     def _count(self, unit: str, credit: int) -> None:
         self._outstanding[unit] = self._outstanding.get(unit, 0) + credit
@@ -554,6 +589,10 @@ class Stats:
             own = self._files.get(file) if self._separate else None
             self._forget(conversation, last if own is None else own.time_ns + own.duration_ns)
         return [one.row for one in self._subscriptions.values()] if self._whole else []
+
+    def courses(self) -> list[Course]:
+        """The credit of the first subscriptions over time."""
+        return [one.course for one in self._subscriptions.values() if one.course is not None] if self._whole else []
 
     def consumers(self) -> list[ConsumerRow]:
         """By stream, partition and name."""

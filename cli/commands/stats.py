@@ -53,6 +53,7 @@ def stats(
     from streamdump.stats import Stats
 
     found = Stats(SHORTEST_NS if html is not None and width_ns is None else width_ns, asked is None, options.separate)
+    found.draws = html is not None
     with FileRun(names, options, colour=colour, prints=False) as run:
         run.asked = asked
         run.inspector.watch = found.watch
@@ -71,7 +72,7 @@ def stats(
         if html is not None and total.packets:
             from streamdump.render.html.reports import statistics
 
-            write_html(html, "stats", run, names, statistics, counted)
+            write_html(html, "stats", run, names, statistics, counted, found.courses())
         if width_ns is None:
             counted = counted._replace(series=[])
         if json:

@@ -7,6 +7,7 @@ import json
 import os
 from collections import Counter
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
 from streamdump.render.schema import schema
-from streamdump.stats import CONSUMERS, GROUPS, INTERVALS, OTHERS, Stats
+from streamdump.stats import CHANGES, CONSUMERS, GROUPS, INTERVALS, OTHERS, Stats
 from tests.render.records import START, message, response
 from tests.support.captures import GOLDEN, capture_name, every_family
 
@@ -190,9 +191,35 @@ def test_a_page_has_tables_and_courses_and_nothing_of_the_capture_as_markup(tmp_
     page = tmp_path / "page.html"
     assert main(["stats", "--html", str(page), str(DELIVERED)]) == 0
     text = page.read_text()
-    assert text.count("<svg") == 3 and "outstanding credit" in text
+    assert text.count("<svg") == 4 and "outstanding credit" in text
     assert "<td>dv2</td>" in text
     assert main(["stats", "--html", str(CREDIT), str(CREDIT)]) == 2
+
+
+def test_a_page_draws_the_credit_of_a_subscription(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["stats", "--html", str(page), str(CREDIT)]) == 0
+    capsys.readouterr()
+    text = page.read_text()
+    records = said(capsys, "--json", CREDIT)
+    delivered = sum(one.get("name") == "Deliver" for one in records)
+    (row,) = [one for one in said(capsys, "stats", "--json", CREDIT) if one["record"] == "subscription"]
+    assert (text.count('class="chunk"'), text.count('class="stall"')) == (delivered, row["stalls"]) == (12, 7)
+    assert "subscription 1 (cred): outstanding credit in chunks" in text
+    assert "12 granted, 12 used, 12 chunks delivered, 7 stalls of 1.405 s in total, the longest 702 ms" in text
+    assert main(["stats", "--html", str(page), "-Y", "not name == Credit", str(CREDIT)]) == 0
+    assert 'class="chunk"' not in page.read_text()
+
+
+def test_a_course_has_a_limit_of_places() -> None:
+    stats = Stats()
+    stats.draws = True
+    fields = {"subscription_id": 0, "version": 1, "credit": 1}
+    stats.add([message(1, name="Subscribe", fields=fields)])
+    stats.add([message(at, name="Credit", kind="one_way", fields=fields) for at in range(2, 5 * CHANGES)])
+    (course,) = stats.courses()
+    assert CHANGES // 2 <= len(course.places) < CHANGES
+    assert {after[1] - before[1] for before, after in pairwise(course.places)} == {course.every}
 
 
 @pytest.mark.parametrize("argv", [["--interval", "0"], ["--json", "--csv"]])

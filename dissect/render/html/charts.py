@@ -7,7 +7,8 @@ from math import floor, log10
 from typing import NamedTuple
 
 from ...latency.records import Bucket, IntervalRow, Times
-from ...units import duration_text
+from ...stats import Course
+from ...units import count, duration_text
 
 WIDTH, HEIGHT = 720, 160
 """Units of a picture within its axes."""
@@ -138,6 +139,55 @@ def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], duration_n
         lines.append((name, " ".join(places)))
     ticks = [Tick(HEIGHT - HEIGHT * part / 2, f"{most * part / 2:,.4g}") for part in range(3)]
     return Chart(title, lines, ticks, [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)])
+
+
+class Timeline(NamedTuple):
+    """The credit of a subscription over time."""
+
+    title: str
+    about: list[str]
+    steps: str
+    delivered: list[float]
+    stalls: list[tuple[float, float, str]]
+    """Place, width and what is said of it."""
+    ticks: list[Tick]
+    times: list[Tick]
+
+
+def timeline(course: Course, begin_ns: int, duration_ns: int) -> Timeline | None:
+    """A picture over all captured time; None where that is none, or there was no credit."""
+    row, most = course.row, max((left for _, left, _ in course.places), default=0)
+    if duration_ns <= 0 or most <= 0:
+        return None
+
+    def x(time_ns: int) -> float:
+        return round(min(max(0, time_ns - begin_ns), duration_ns) / duration_ns * WIDTH, 1)
+
+    steps, before = [], HEIGHT * 1.0
+    for time_ns, left, _ in course.places:
+        at = round(HEIGHT - HEIGHT * max(0, left) / most, 1)
+        steps += [f"{x(time_ns)},{before}", f"{x(time_ns)},{at}"]
+        before = at
+    stalls = []
+    for one in row.listed:
+        place, end = x(one.time_ns), x(one.time_ns + one.duration_ns)
+        title = f"{one.time}: {duration_text(one.duration_ns)} without credit; the client granted none"
+        stalls.append((place, max(1.0, round(end - place, 1)), title))
+    about = [f"{row.granted:,} granted", f"{row.used:,} used", count(row.chunks, "chunk") + " delivered"]
+    if row.stalls:
+        about.append(
+            f"{count(row.stalls, 'stall')} of {duration_text(row.stalled_ns)} in total, the longest {duration_text(row.longest_ns)}"
+        )
+    if row.stalls > len(row.listed):
+        about.append(f"the first {len(row.listed)} are marked")
+    if course.every > 1:
+        about.append(f"one in {course.every:,} changes is drawn")
+    if not row.complete:
+        about.append("bytes are missing: what follows is unknown")
+    title = f"conversation {row.conversation}, subscription {row.subscription} ({row.stream}): outstanding credit in {row.unit}"
+    ticks = [Tick(HEIGHT - HEIGHT * part / 2, f"{most * part / 2:,.4g}") for part in range(3)]
+    times = [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)]
+    return Timeline(title, about, " ".join(steps), [x(at) for at, _, chunk in course.places if chunk], stalls, ticks, times)
 
 
 def _powers(low: int, high: float, scale: float) -> list[Tick]:

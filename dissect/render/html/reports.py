@@ -9,12 +9,13 @@ from ...diagnose.engine import Outcome
 from ...latency.groups import Latencies
 from ...latency.records import IntervalRow, LatencyRow
 from ...latency.rows import interval_rows, rows
+from ...stats import Course
 from ...units import count, duration_text
 from ..clock import Clock, utc
 from ..findings import NO_FILES, Files, FindingGroups, NamedNumbers, RepeatedFinding, places_of
 from ..latency import QUANTILES, quantiles_of, reasons_of
 from ..stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
-from .charts import FEWEST, chart, distribution, series
+from .charts import FEWEST, chart, distribution, series, timeline
 from .page import ROWS, render
 from .sequence_diagrams import SequenceDiagram, SequenceDiagrams
 
@@ -159,7 +160,7 @@ def following(title: str, about: Sequence[str], heading: str, lines: Sequence[Fo
     return render("follow.html", {"title": title, "about": about, **values})
 
 
-def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
+def statistics(title: str, about: Sequence[str], counted: Counted, courses: Sequence[Course]) -> str:
     """The page of `stats`."""
     cells = counted.series
     interval_ns = cells[0].interval_ns if cells else 0
@@ -177,9 +178,15 @@ def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
         ("Streams", STREAM_HEAD, 3, streams(counted)),
     ]
     begin = utc(cells[0].time_ns) if cells else ""
+    first_ns, all_ns = counted.total.time_ns, counted.total.duration_ns
+    timelines = [drawn for one in courses if (drawn := timeline(one, first_ns, all_ns)) is not None]
     lacks = [f"{value:,} {name.replace('_', ' ')}" for name in LACKS if (value := getattr(counted.total, name))]
     lacks += [f"{count(size, 'byte')} not decoded ({name})" for name, size in counted.total.unread.items()]
     values = {"files": counted.files, "tables": tables, "charts": [one for one in charts if one], "begin": begin, "lacks": lacks}
+    values |= {
+        "timelines": timelines,
+        "timelines_left_out": len(counted.subscriptions) - len(timelines) + counted.total.subscriptions_left_out,
+    }
     return render("stats.html", {"title": title, "about": about, "interval": duration_text(interval_ns), **values})
 
 
