@@ -51,7 +51,7 @@ PASSED_OVER = {
 }
 """What deals with exceptions itself, and what is not about one conversation."""
 
-GOES_ON = ("LengthOnly", "Pool")
+GOES_ON = ("LengthOnly", "Pool", "Tally")
 """What there is where reassembly has failed, and for all conversations."""
 
 

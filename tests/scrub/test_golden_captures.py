@@ -42,6 +42,9 @@ PACKED = (
     *(f"scylla_v3_{name}" for name in ("dictionary", "lost", "lz4", "midstream", "stream", "zstd")),
 )
 """Captures with compressed frames, which are overwritten as a whole: only where they are stays."""
+CHANGED = ("replica-damaged", "newer_release_made")
+"""Captures in which a body that did not fit its layout, or a response that pairs by what it holds, reads differently once overwritten."""
+
 UNKNOWN = ("scylla_v3_midstream",)
 """Captures without a negotiation that are known by what is in their compressed frames."""
 
@@ -101,7 +104,7 @@ def test_the_messages_stay(paths: list[Path], subtests: pytest.Subtests, wanted:
             target, done = scrubbed(path, tmp_path, wanted)
             before, after = records(str(path)), records(str(target))
             packed = wanted.payloads and path.name.split(".")[0] in PACKED
-            if not (packed and path.name.split(".")[0] in UNKNOWN):
+            if not (packed and path.name.split(".")[0] in UNKNOWN) and path.name.split(".")[0] not in CHANGED:
                 assert said(after, packed) == said(before, packed)
             assert (done.packed > 0 and not done.parts["key"]) or not packed
             assert done.messages == sum(isinstance(one, Message) for one in before)
@@ -127,7 +130,7 @@ def test_the_messages_stay(paths: list[Path], subtests: pytest.Subtests, wanted:
 def sums(found: list[Record]) -> Counter[str]:
     """Wrong checksums that are told, by message."""
     return Counter(
-        f"{one.conversation} {one.position} {one.src}"
+        f"{one.conversation} {one.position} {one.sender}"
         for one in found
         if isinstance(one, Message) and any("checksum" in note and " computed " in f"{note} computed " for note in one.notes)
     )
