@@ -16,7 +16,7 @@ import msgspec
 
 from ..model import Entry, Exchange, Gap, Message, Options, Record
 from ..protocols import PROTOCOLS
-from ..protocols.field_registry import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, RegisteredField, declared
+from ..protocols.field_registry import BOOL, FLOAT, INT, LEFT_OVER, OBJECT, OTHER, WORDS, RegisteredField, declared
 from ..protocols.protocol import Protocol
 from .grammar import BracketEntry, parts_of
 
@@ -239,7 +239,6 @@ class NameTable:
         trees = {protocol.name: declared(protocol) for protocol in PROTOCOLS}
         for protocol in PROTOCOLS:
             tree = trees[protocol.name]
-            tree.sized = True
             if protocol.loaded.labelled is not None:
                 for name, labels in protocol.loaded.labelled(self._options or Options()).items():
                     tree.member(f"{name}_label").labels.update(dict.fromkeys(labels))
@@ -431,11 +430,7 @@ def _walk(tree: RegisteredField, before: tuple[str, ...] = ()) -> Iterator[tuple
             yield (*before, name), member
             yield from _walk(member, (*before, name))
         if found.sized and "trailing" not in found.members:
-            yield (*before, "trailing"), _LEFT_OVER
-
-
-_LEFT_OVER = RegisteredField()
-_LEFT_OVER.kinds.add(WORDS)
+            yield (*before, "trailing"), LEFT_OVER
 
 
 def _objects(found: RegisteredField, steps: tuple[str, ...]) -> Iterator[RegisteredField]:
@@ -464,6 +459,6 @@ def _descend(found: RegisteredField, parts: tuple[str, ...], before: tuple[str, 
         if isinstance(part, BracketEntry):
             below, beside = one.members.get("value") if "key" in one.members else None, None
         elif below is None and part == "trailing" and one.sized and not rest:
-            below = _LEFT_OVER
+            below = LEFT_OVER
         if below is not None:
             yield from _descend(below, rest, (*before, part)) if rest else (_path((*before, part), below, beside),)

@@ -86,6 +86,12 @@ class RegisteredField:
         return self.items
 
 
+LEFT_OVER = RegisteredField()
+"""The field `trailing` of what is sized."""
+LEFT_OVER.kinds.add(WORDS)
+LEFT_OVER.notes["bytes left over after the fields"] = None
+
+
 class FieldRegistry:
     """The combined tables of one protocol."""
 
@@ -93,6 +99,7 @@ class FieldRegistry:
         self.parts: dict[str, list[Any]] = {}
         """Tables of formats read by hand, by the name used in layouts."""
         self.found = RegisteredField()
+        self.found.sized = True
         for table in protocol.loaded.layouts:
             if table.kind == "part":
                 self.parts.setdefault(table.name.lower(), []).append(table)

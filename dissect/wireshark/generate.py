@@ -13,7 +13,7 @@ from typing import Any
 
 from ..layout import Entry, Field, Layout, Number
 from ..protocols import PROTOCOLS
-from ..protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, WORDS, RegisteredField, declared
+from ..protocols.field_registry import BOOL, FLOAT, INT, LEFT_OVER, LIST, OBJECT, WORDS, RegisteredField, declared
 from ..protocols.protocol import Protocol
 from ..protocols.rabbitmq import chunk
 from ..protocols.rabbitmq.compression import COMPRESSIONS
@@ -73,12 +73,11 @@ class ProtocolWriter:
             if path in RESERVED:
                 raise ValueError(f"{protocol.name} has a field {path}, which the runtime adds")
             yield self.field(path, found)
-        yield 'P:field("trailing", "string", nil, "bytes left over after the fields")'
         yield from said
         yield "register(P)\nend\n"
 
     def field(self, path: str, found: RegisteredField) -> str:
-        kind = "string" if path in self.types.secret else _type(found)
+        kind = "string" if found is LEFT_OVER or path in self.types.secret else _type(found)
         labels = {one for one in self.types.paths.get(path, ()) if one.startswith("L.") and "int" in kind}
         values = labels.pop() if len(labels) == 1 else "nil"
         return f"P:field({quoted(path)}, {quoted(kind)}, {values}, {quoted('; '.join(found.notes))})"
@@ -123,6 +122,8 @@ def _fields(found: RegisteredField, path: str) -> Iterator[tuple[str, Registered
         yield path + name, member
         for level in _levels(member):
             yield from _fields(level, f"{path}{name}.")
+    if found.sized and "trailing" not in found.members:
+        yield f"{path}trailing", LEFT_OVER
 
 
 def _type(found: RegisteredField) -> str:
