@@ -391,7 +391,10 @@ function iggy.least(P, tvb, st, from) return is_long(P, tvb, st, from) and TOLD 
 
 function iggy.length(P, tvb, at, st, from)
   local first, second, size, kind = u32(tvb, at), u32(tvb, at + 4), u32(tvb, at + 48), byte(tvb, at + 60)
-  if is_long(P, tvb, st, from) then return size >= HEADER and size <= LARGEST and kind > 0 and kind < 30 and size or nil, true end
+  if is_long(P, tvb, st, from) then
+    local known = kind < 30 or st.replica and size <= LARGEST_UNKNOWN and not any(tvb, at + 62, at + 128)
+    return size >= HEADER and size <= LARGEST and kind > 0 and known and size or nil, true
+  end
   local known = P.commands[second]
   if from == "client" then return first >= 4 and first <= (known and LARGEST or LARGEST_UNKNOWN) and first + 4 or nil, known end
   return (first == 0 and second <= LARGEST or P.statuses[first] and second < 0x10000) and second + 8 or nil, true
