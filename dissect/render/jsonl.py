@@ -39,7 +39,8 @@ def encode_value(value: Any) -> str:
     return (block if block.isascii() and b"\x7f" not in block else _ACTIVE.sub(_escape, block)).decode()
 
 
-_TOKEN = re.compile(rb'("(?:[^"\\]|\\.)*")(:?)|(-?[0-9][0-9.eE+-]*)|(true|false|null)')
+# A text may have millions of characters: a choice for each that could be taken back would be kept.
+_TOKEN = re.compile(rb'("(?:[^"\\]++|\\.)*+")(:?)|(-?[0-9][0-9.eE+-]*)|(true|false|null)')
 
 
 def painted(block: bytes, colours: Palette) -> bytes:

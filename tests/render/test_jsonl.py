@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import jsonschema
 import pytest
 
-from streamdump.render.jsonl import encode
+from streamdump.render.jsonl import encode, painted
 from streamdump.render.schema import schema
+from streamdump.render.terminal import COLOURED
 from tests.render.records import FAULT, detailed, ending, exchange, gap, message, response
 
 ACTIVE = [
@@ -96,3 +98,23 @@ def test_raw_bytes_of_details_are_not_meant_for_json() -> None:
     one = detailed()
     one.raw = one.spans = None
     assert list(json.loads(encode([one]))) == MESSAGE_KEYS.split()
+
+
+def test_colours_are_of_whole_keys_and_texts() -> None:
+    block = b'{"a\\"b":"x\\\\","c":[1,-2.5e3,true,null],"d":"e: {\\"f\\":1}"}\n'
+    key, text, number, other, reset = (code.encode() for code in ("\x1b[36m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[0m"))
+    values = (number + b"1", number + b"-2.5e3", other + b"true", other + b"null")
+    parts = (key + b'"a\\"b"', text + b'"x\\\\"', key + b'"c"', *values, key + b'"d"', text + b'"e: {\\"f\\":1}"')
+    a, x, c, *list_, d, e = (part + reset for part in parts)
+    assert painted(block, COLOURED) == b"{%b:%b,%b:[%b],%b:%b}\n" % (a, x, c, b",".join(list_), d, e)
+
+
+@pytest.mark.parametrize("part", [b"ab01", b"ab\\n", b"\\\\"])
+def test_colours_of_a_long_text_take_no_memory_besides_it(part: bytes) -> None:
+    block = b'{"body":"%b"}\n' % (part * (1 << 16))
+    tracemalloc.start()
+    try:
+        painted(block, COLOURED)
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(block)
+    finally:
+        tracemalloc.stop()
