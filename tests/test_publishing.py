@@ -42,6 +42,11 @@ def test_workflows_may_read_and_only_the_one_that_publishes_may_prove_who_it_is(
         assert "timeout-minutes" in job and "secrets." not in job
 
 
+def test_no_system_changes_line_ends_when_it_checks_files_out() -> None:
+    """Shells and the list of versions cannot be read with those of Windows."""
+    assert "* -text" in (ROOT / ".gitattributes").read_text().splitlines()
+
+
 def named(one: Requirement) -> str:
     return re.sub("[-_.]+", "-", one.name.lower())
 
