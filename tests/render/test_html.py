@@ -20,7 +20,7 @@ from streamdump.latency.records import Bucket, IntervalRow, Times
 from streamdump.model import Ending, Finding, Options
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.findings import FindingGroups
-from streamdump.render.html.charts import FEWEST, distribution, series
+from streamdump.render.html.charts import FEWEST, distribution, series, short
 from streamdump.render.html.page import check_page
 from streamdump.render.html.reports import diagnosis
 from streamdump.render.html.sequence_diagrams import FIRST, LAST, SequenceDiagrams
@@ -184,6 +184,33 @@ def test_on_paper_nothing_is_wider_than_the_paper(command: str, tmp_path: Path) 
 def test_on_a_narrow_screen_nothing_is_wider_than_the_page(command: str, tmp_path: Path) -> None:
     captures = [GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap", WRONG, LOSSY]
     assert overflow(made(tmp_path, *command.split(), *map(str, captures)), 1100, tmp_path) == 0
+
+
+@pytest.mark.witness
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+@pytest.mark.parametrize("protocol", ["rabbitmq-stream", "iggy", "seastar-rpc"])
+def test_conversations_of_all_captures_are_no_wider_than_the_page(protocol: str, tmp_path: Path) -> None:
+    """Long endpoints, variants and sizes, and every reason to end."""
+    captures = sorted((GOLDEN / protocol).glob("*.pcap"))
+    page = tmp_path / "report.html"
+    main(["conversations", *map(str, captures), "--html", str(page)])  # some of them are damaged
+    assert overflow(page.read_text(), 1100, tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.25, "0.25"),
+        (9_999, "9,999"),
+        (12_345, "12.35 k"),
+        (1_234_567, "1.235 M"),
+        (66_571_993_173, "66.57 G"),
+        (2.0**62, "4.612 E"),
+    ],
+)
+def test_numbers_of_an_axis_are_short(value: float, text: str) -> None:
+    assert short(value) == text
 
 
 def overflow(shown: str, width: int, tmp_path: Path) -> int:

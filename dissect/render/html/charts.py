@@ -124,6 +124,14 @@ LINES = 6
 """Courses that can be distinguished."""
 
 
+def short(value: float) -> str:
+    """A number in the room that an axis has for it: `9,999`, `12.35 k`, `66.57 G`."""
+    power = len(f"{value:.0f}") - 1
+    if power < 4:
+        return f"{value:,.4g}"
+    return f"{value / 1000 ** (power // 3):,.4g} {' kMGTPEZY'[power // 3]}"
+
+
 def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], duration_ns: int) -> Chart | None:
     """A picture of values at equal distances; None where there are too few, or none above 0."""
     shown = sorted((one for one in courses if any(one[1])), key=lambda one: -sum(one[1]))[:LINES]
@@ -137,7 +145,7 @@ def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], duration_n
     for name, values in shown:
         places = [f"{at * step:.1f},{HEIGHT - HEIGHT * max(0, value) / most:.1f}" for at, value in enumerate(values)]
         lines.append((name, " ".join(places)))
-    ticks = [Tick(HEIGHT - HEIGHT * part / 2, f"{most * part / 2:,.4g}") for part in range(3)]
+    ticks = [Tick(HEIGHT - HEIGHT * part / 2, short(most * part / 2)) for part in range(3)]
     return Chart(title, lines, ticks, [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)])
 
 
@@ -185,7 +193,7 @@ def timeline(course: Course, begin_ns: int, duration_ns: int) -> Timeline | None
     if not row.complete:
         about.append("bytes are missing: what follows is unknown")
     title = f"conversation {row.conversation}, subscription {row.subscription} ({row.stream}): outstanding credit in {row.unit}"
-    ticks = [Tick(HEIGHT - HEIGHT * part / 2, f"{most * part / 2:,.4g}") for part in range(3)]
+    ticks = [Tick(HEIGHT - HEIGHT * part / 2, short(most * part / 2)) for part in range(3)]
     times = [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)]
     return Timeline(title, about, " ".join(steps), [x(at) for at, _, chunk in course.places if chunk], stalls, ticks, times)
 
