@@ -123,6 +123,9 @@ MOST_USED = ("-Y", "-V", "-x", "-c", "-T", "-e", "--json", "-i", "-w", "-d")
 SHOWN_BY_H = 10
 """Options that `-h` shows."""
 
+TEXT_ROOM = 30
+"""Columns that what an option does has at least beside it."""
+
 EXAMPLE_ROOM = 38
 """Columns that what an example does has at least, the space before it included."""
 
@@ -201,16 +204,20 @@ def _group(parameter: Any) -> str:
 
 
 def _groups(groups: dict[str, list[tuple[str, str]]]) -> list[str]:
-    """The rows of each group below its heading, in two columns."""
+    """The rows of each group below its heading, in two columns; on a narrow terminal, texts are below the options."""
     (bold, _, reset), size = _style()
     wide = max((len(left) for rows in groups.values() for left, _ in rows), default=0)
+    beside = size >= wide + 4 + TEXT_ROOM
     lines = []
     for heading, rows in groups.items():
         lines += ["", f"{bold}{heading}{reset}"]
         for left, text in rows:
-            first, *more = wrap(text, max(30, size - wide - 4)) or [""]
-            lines.append(f"  {bold}{left:<{wide}}{reset}  {first}".rstrip())
-            lines += [" " * (wide + 4) + line for line in more]
+            first, *more = wrap(text, max(10, size - (wide + 4 if beside else 6))) or [""]
+            if beside:
+                lines.append(f"  {bold}{left:<{wide}}{reset}  {first}".rstrip())
+            else:
+                lines += [f"  {bold}{left}{reset}", f"      {first}".rstrip()]
+            lines += [" " * (wide + 4 if beside else 6) + line for line in more]
     return lines
 
 

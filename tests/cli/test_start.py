@@ -135,6 +135,19 @@ def test_help_of_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the pages are browse, check, cookbook" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("columns", [1, 44, 55, 57, 80])
+def test_on_a_narrow_terminal_what_an_option_does_is_below_it(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for argv in (["latency", "-h"], ["help", "limits"]):
+        assert main(argv) == ExitCode.DONE
+        lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("Usage")]
+        assert columns == 1 or max(map(len, lines)) <= columns
+        below = "  --slowest N" in lines or "  --open-limit N" in lines
+        assert below is (columns < 56)
+
+
 def test_limits_are_a_topic_that_the_help_of_reading_commands_names(capsys: pytest.CaptureFixture[str]) -> None:
     main(["help", "limits"])
     text = capsys.readouterr().out
