@@ -151,6 +151,7 @@ def test_chunks_that_track_publishers_hold_no_user_messages() -> None:
     assert {one.name for one in entries_of("rabbitmq-stream/tracking_chunks_405.pcap", "not body")} == set()
 
 
+@pytest.mark.sweep
 @every_family(CAPTURES)
 def test_there_are_as_many_as_messages_count(paths: list[Path], subtests: pytest.Subtests) -> None:
     for path in paths:

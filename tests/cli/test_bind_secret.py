@@ -96,6 +96,7 @@ def test_scrub_overwrites_the_secret(name: str, tmp_path: Path, capsys: pytest.C
     assert not any(secret[at : at + 6] in data for secret in secrets for at in range(27))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CASES_IN_TURN)
 def test_browse_shows_no_secret(name: str) -> None:
     secrets = secrets_of(GOLDEN / name)

@@ -80,6 +80,7 @@ def test_lines_are_cut_on_a_terminal_alone(capsys: pytest.CaptureFixture[str]) -
     assert lines[1].split()[:4] == ["0", "127.0.0.1:42668", ">", "127.0.0.1:8090"]
 
 
+@pytest.mark.sweep
 @every_family([path for path in CAPTURES if path.stat().st_size < 20_000])
 def test_json_is_as_the_schema_says(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
     keys: set[tuple[str, ...]] = set()
