@@ -19,6 +19,8 @@ SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "Output", "Input", "Files written", 
 
 WHEN = ("auto", "always", "never")
 FORMS = ("text", "json", "fields", "tabs", "csv")
+MANNERS = ("header=y", "separator=,", "quote=d")
+"""How -T csv looks, and what -E is completed to."""
 COLUMNS = ("number", "relative", "src", "dst", "protocol", "name", "stream", "outcome", "latency")
 """What -T tabs and -T csv show where no -e says it."""
 CLOCKS = ("r", "ad", "ud", "e")
@@ -264,6 +266,28 @@ Html = Annotated[
         help="also write a report as one self-contained page; replaces FILE",
         rich_help_panel=WRITTEN,
         show_default=False,
+    ),
+]
+Forms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-T",
+        metavar="FORM",
+        help="text (default), json, fields (those of -e), tabs or csv (those of -e, or a default set)",
+        rich_help_panel=SHOWN,
+        show_default=False,
+        autocompletion=completion(FORMS),
+    ),
+]
+Manners = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-E",
+        metavar="HOW",
+        help="format of -T fields: header=y, separator=, (or /t), quote=d, s or n",
+        rich_help_panel=SHOWN,
+        show_default=False,
+        autocompletion=completion(MANNERS),
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object per record (-T json)", rich_help_panel=SHOWN)]

@@ -23,7 +23,7 @@ from streamdump.units import count, duration_text
 
 from .exits import ExitCode
 from .options import JOINS, OPERATORS, WHEN, one_of
-from .output import coloured, say
+from .output import coloured, say, write_json
 from .pager import PAGER
 
 if TYPE_CHECKING:
@@ -499,6 +499,14 @@ def blocks(make: Callable[[list[Any]], Any], records: list[Any], failed: Callabl
             yield make([record])
         except Exception as error:
             failed(record, describe_exception(error))
+
+
+def print_json(records: list[Any], failed: Callable[[Any, str], None], colour: str) -> None:
+    """Write records as JSON Lines; call `failed` for each that cannot be."""
+    from streamdump.render.jsonl import encode
+
+    for block in blocks(encode, records, failed):
+        write_json(block, colour)
 
 
 def about(record: Any, what: str) -> Report:

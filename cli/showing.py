@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
@@ -17,20 +17,22 @@ from .options import (
     BETWEEN,
     COLUMNS,
     FORMS,
+    MANNERS,
     SHOWN,
     Enough,
+    Forms,
     Json,
     Looks,
+    Manners,
     TimeForm,
     check_clock,
-    completion,
     enough_of,
     field_names,
     looks_of,
     one_of,
 )
-from .output import write_json, write_text
-from .run import blocks
+from .output import write_text
+from .run import blocks, print_json
 
 if TYPE_CHECKING:
     from streamdump.inspector import Inspector
@@ -43,27 +45,13 @@ AT_ONCE = 4_096
 """Lines of a message that are put together at a time."""
 
 
-MANNERS = ("header=y", "separator=,", "quote=d")
-"""How -T csv looks, and what -E is completed to."""
-
-
 class Shown(NamedTuple):
     """What the options of a view say."""
 
     tree: Annotated[bool, typer.Option("-V", help="every field, with offsets and bytes", rich_help_panel=SHOWN)] = False
     dump: Annotated[bool, typer.Option("-x", help="hex dump of each frame, with field names", rich_help_panel=SHOWN)] = False
     json: Json = False
-    form: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-T",
-            metavar="FORM",
-            help="text (default), json, fields (those of -e), tabs or csv (those of -e, or a default set)",
-            rich_help_panel=SHOWN,
-            show_default=False,
-            autocompletion=completion(FORMS),
-        ),
-    ] = None
+    form: Forms = None
     names: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,17 +63,7 @@ class Shown(NamedTuple):
             autocompletion=field_names,
         ),
     ] = None
-    manner: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-E",
-            metavar="HOW",
-            help="format of -T fields: header=y, separator=, (or /t), quote=d, s or n",
-            rich_help_panel=SHOWN,
-            show_default=False,
-            autocompletion=completion(MANNERS),
-        ),
-    ] = None
+    manner: Manners = None
     clock: TimeForm = "r"
     enough: Enough = None
 
@@ -145,9 +123,9 @@ class RecordView(NamedTuple):
     """Shows records; `begin` receives the time of the first packet, `learn` every batch, shown or not; `header` comes before
     all."""
 
-    show: Callable[[list[Record], Failed], None]
+    show: Callable[[list[Any], Failed], None]
     begin: Callable[[int], None] = lambda time_ns: None
-    learn: Callable[[list[Record]], None] = lambda batch: None
+    learn: Callable[[list[Any]], None] = lambda batch: None
     header: str = ""
 
 
@@ -187,26 +165,26 @@ class Showing:
 
 def view_of_values(shown: Shown, form: ViewForm, options: Options, colour: str) -> RecordView | None:
     """The view that was asked for, if it is one of values: JSON Lines, or chosen fields."""
-    return _json_view(colour) if form.json else _fields_view(shown, form, options) if form.fields else None
+    return json_view(colour) if form.json else fields_view(shown.names or COLUMNS, form, options) if form.fields else None
 
 
-def _json_view(colour: str) -> RecordView:
-    from streamdump.render.jsonl import encode
+def json_view(colour: str) -> RecordView:
+    """Shows records as JSON Lines."""
 
-    def show(batch: list[Record], failed: Failed) -> None:
-        for block in blocks(encode, batch, failed):
-            write_json(block, colour)
+    def show(batch: list[Any], failed: Failed) -> None:
+        print_json(batch, failed, colour)
 
     return RecordView(show)
 
 
-def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
+def fields_view(names: Sequence[str], form: ViewForm, options: Options, entries: bool = False) -> RecordView:
+    """Shows chosen values of records, or of `entries`."""
     from streamdump.filter import compile_columns
     from streamdump.render.fields import FieldLines
 
-    lines = FieldLines(compile_columns(shown.names or COLUMNS, options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
+    lines = FieldLines(compile_columns(names, options, entries), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
 
-    def show(batch: list[Record], failed: Failed) -> None:
+    def show(batch: list[Any], failed: Failed) -> None:
         for block in blocks(lines.lines, batch, failed):
             write_text(block)
 

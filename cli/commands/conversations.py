@@ -15,9 +15,9 @@ from streamdump.options import Options
 
 from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
-from ..output import columns, palette, write_json, write_text
+from ..output import columns, palette, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from ..run import FileRun, asking, blocks, write_html
+from ..run import FileRun, asking, blocks, print_json, write_html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,10 +123,7 @@ def _show(run: FileRun | LiveRun, rows: list[ConversationRow], json: bool, evide
         run.report(Report(what, "it is not shown", None, None, row.conversation, " - ".join(row.endpoints)))
 
     if json:
-        from streamdump.render.jsonl import encode
-
-        for block in blocks(encode, rows, failed):
-            write_json(block, run.colour)
+        print_json(rows, failed, run.colour)
     elif rows:
         from streamdump.render.conversations import plain, table
 

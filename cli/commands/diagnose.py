@@ -28,9 +28,9 @@ from ..options import (
     inputs,
     one_of,
 )
-from ..output import columns, palette, say, write_json, write_text
+from ..output import columns, palette, say, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from ..run import STOPPED, FileRun, FilterCount, blocks, joined, write_html
+from ..run import STOPPED, FileRun, FilterCount, joined, print_json, write_html
 from ..showing import first
 
 if TYPE_CHECKING:
@@ -143,10 +143,7 @@ class _View:
 
     def _show(self, found: list[Finding]) -> None:
         if self.json:
-            from streamdump.render.jsonl import encode
-
-            for block in blocks(encode, found, self.run.failed):
-                write_json(block, self.run.colour)
+            print_json(found, self.run.failed, self.run.colour)
         elif isinstance(self.run, LiveRun):
             from streamdump.render.findings import COLUMNS, finding_lines
 
@@ -164,16 +161,13 @@ class _View:
         """Show how the conversations went, and for a capture the findings."""
         summaries = self._summaries()
         if self.json:
-            from streamdump.render.jsonl import encode
-
             rows = {one.conversation: one for one in summaries}
             for some in self.run.inspector.each_rows():
                 mine = [row for row in some if row.conversation in rows]
                 for row in mine:
                     one = rows[row.conversation]
                     row.facts = {**row.facts, "reached": one.reached, "went": one.ended, "worst": one.worst}
-                for block in blocks(encode, mine, self.run.failed):
-                    write_json(block, self.run.colour)
+                print_json(mine, self.run.failed, self.run.colour)
         else:
             from streamdump.render.findings import FindingGroups, page
 

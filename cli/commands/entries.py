@@ -17,24 +17,24 @@ from streamdump.units import count
 
 from ..live import LiveOptions, LiveRun, run_of
 from ..options import (
-    FORMS,
     SHOWN,
     Colour,
     Enough,
     Files,
+    Forms,
     Json,
+    Manners,
     ReadFiles,
     TimeForm,
     WhereEntries,
     check_clock,
-    completion,
     entry_names,
     inputs,
 )
-from ..output import columns, palette, say, write, write_json, write_text
+from ..output import columns, palette, say, write, write_text
 from ..parameters import Members, gathers
 from ..run import FilterCount, blocks, joined
-from ..showing import MANNERS, Shown, ViewForm, form_of
+from ..showing import Shown, ViewForm, fields_view, form_of, json_view
 
 if TYPE_CHECKING:
     from streamdump.entries import Entries
@@ -59,17 +59,7 @@ def entries(
     read_files: ReadFiles = None,
     tree: Annotated[bool, typer.Option("-V", help="also all properties of each message", rich_help_panel=SHOWN)] = False,
     json: Json = False,
-    form: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-T",
-            metavar="FORM",
-            help="text (default), json, fields (those of -e), tabs or csv (those of -e, or a default set)",
-            rich_help_panel=SHOWN,
-            show_default=False,
-            autocompletion=completion(FORMS),
-        ),
-    ] = None,
+    form: Forms = None,
     names: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,17 +71,7 @@ def entries(
             autocompletion=entry_names,
         ),
     ] = None,
-    manner: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-E",
-            metavar="HOW",
-            help="format of -T fields: header=y, separator=, (or /t), quote=d, s or n",
-            rich_help_panel=SHOWN,
-            show_default=False,
-            autocompletion=completion(MANNERS),
-        ),
-    ] = None,
+    manner: Manners = None,
     raw: Annotated[bool, typer.Option("--raw", help="write the bytes of the bodies, one after the other", rich_help_panel=SHOWN)] = False,
     separator: Annotated[
         str | None,
@@ -189,29 +169,17 @@ class _Taker:
 def _values(form: ViewForm, names: list[str] | None, options: Options, bytes_as: BytesAs, run: FileRun | LiveRun) -> Show:
     """Shows JSON Lines, or chosen keys."""
     from streamdump.entries import rendered
-    from streamdump.filter import compile_columns
-    from streamdump.render.fields import FieldLines
-    from streamdump.render.jsonl import encode
 
-    if form.json:
+    view = json_view(run.colour) if form.json else fields_view(names or ENTRY_COLUMNS, form, options, entries=True)
+    run.inspector.begins.append(view.begin)
+    if view.header:
+        write_text(view.header)
 
-        def show_json(entries: list[Entry]) -> None:
-            for block in blocks(encode, [rendered(one, bytes_as) for one in entries], run.failed):
-                write_json(block, run.colour)
+    def show(entries: list[Entry]) -> None:
+        view.learn(entries)
+        view.show([rendered(one, bytes_as) for one in entries], run.failed)
 
-        return show_json
-    shown = compile_columns(names or ENTRY_COLUMNS, options, entries=True)
-    lines = FieldLines(shown, form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
-    run.inspector.begins.append(shown.begin)
-    if form.looks.header:
-        write_text(lines.header())
-
-    def show_fields(entries: list[Entry]) -> None:
-        shown.learn(entries)
-        for block in blocks(lines.lines, [rendered(one, bytes_as) for one in entries], run.failed):
-            write_text(block)
-
-    return show_fields
+    return show
 
 
 def _text(clock: str, tree: bool, bytes_as: BytesAs, colour: str, run: FileRun | LiveRun) -> Show:
