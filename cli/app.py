@@ -19,9 +19,9 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, crowded, describe_exception
 
-from .config import preferences
+from .config import preferences, taken
 from .exits import ENDING, ExitCode
-from .help import page, short
+from .help import SHORT_HELP, page, short
 from .live import ways_out
 from .output import PipeClosed, fill_in, say, write_page, write_text
 from .pager import LEAVE_OUT, PAGER
@@ -140,9 +140,6 @@ class _Group(TyperGroup):
         return [*super().shell_complete(ctx, incomplete), *reading.shell_complete(ctx, incomplete)]
 
 
-SHORT_HELP = "show the options people use most"
-
-
 @cache
 def command_of(names: tuple[str, ...]) -> Any:
     """These commands as typer builds them, once per process: it takes its time for each."""
@@ -154,8 +151,8 @@ def command_of(names: tuple[str, ...]) -> Any:
 
 
 def _needed(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the commands that a call needs: all for help and completion, else the one it names."""
-    telling = not {"-h", "--help", *_OF_THE_GROUP}.isdisjoint(arguments) or arguments[:1] == ["help"] or _completes()
+    """Return the commands that a call needs: all for complete help and completion, else the one it names."""
+    telling = not {"--help", *_OF_THE_GROUP}.isdisjoint(arguments) or arguments[:1] == ["help"] or _completes()
     return (READ, *(COMMANDS if telling else [one for one in arguments[:1] if one in COMMANDS]))
 
 
@@ -207,8 +204,7 @@ def _run(arguments: list[str]) -> int:
         fill_in()
         # Nothing here multiplies matrices: numpy need not start a thread for each processor.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        PAGER.refused = LEAVE_OUT in arguments
-        arguments = [one for one in arguments if one != LEAVE_OUT]
+        PAGER.refused = taken(arguments, LEAVE_OUT)
         if _completes():
             # typer breaks help at the width of the terminal, and fish would offer the second line as a word
             os.environ["COLUMNS"] = "10000"

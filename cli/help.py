@@ -126,6 +126,8 @@ SHOWN_BY_H = 10
 TEXT_ROOM = 30
 """Columns that what an option does has at least beside it."""
 
+SHORT_HELP = "show the options people use most"
+
 EXAMPLE_ROOM = 38
 """Columns that what an example does has at least, the space before it included."""
 
@@ -159,7 +161,7 @@ def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterabl
     limits = len(groups.pop(LIMITS, ()))
     if limits:
         groups[LIMITS] = [("streamdump help limits", f"shows the {limits} options that bound memory and effort")]
-    groups[OTHER] = [*groups.pop(OTHER, []), ("-h", "show the options people use most"), ("--help", "show this help")]
+    groups[OTHER] = [*groups.pop(OTHER, []), ("-h", SHORT_HELP), ("--help", "show this help")]
     return "\n".join([*lines, *_groups(groups)])
 
 

@@ -58,7 +58,7 @@ def write_page(text: str) -> None:
 
 def write_json(block: bytes, colour: str) -> None:
     """Write JSON Lines: coloured on a terminal, as they are everywhere else, even if asked for colour."""
-    if (sys.stdout.isatty() or PAGER.columns is not None) and coloured(colour, sys.stdout):
+    if _is_terminal(sys.stdout) and coloured(colour, sys.stdout):
         from streamdump.render.jsonl import painted
         from streamdump.render.terminal import COLOURED
 
@@ -101,6 +101,11 @@ def abandon(stream: IO[str]) -> None:
     os.close(nowhere)
 
 
+def _is_terminal(stream: IO[str]) -> bool:
+    """Whether a terminal shows `stream`, be it through the pager."""
+    return stream.isatty() or (stream is sys.stdout and PAGER.columns is not None)
+
+
 def coloured(when: str, stream: IO[str]) -> bool:
     """Whether `stream` gets colour: on a terminal, or when asked for; never under NO_COLOR."""
     one_of("--color", when, WHEN)
@@ -109,8 +114,7 @@ def coloured(when: str, stream: IO[str]) -> bool:
     if when == "always" or os.environ.get("FORCE_COLOR"):
         return True
     # The old console of Windows prints escape sequences as they are; its Terminal sets this variable.
-    terminal = stream.isatty() or PAGER.columns is not None
-    return terminal and os.environ.get("TERM") != "dumb" and (sys.platform != "win32" or "WT_SESSION" in os.environ)
+    return _is_terminal(stream) and os.environ.get("TERM") != "dumb" and (sys.platform != "win32" or "WT_SESSION" in os.environ)
 
 
 def palette(when: str) -> Palette:
@@ -126,8 +130,6 @@ def columns(colour: str = "auto") -> int | None:
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdigit() and int(given):
         return int(given)
-    if PAGER.columns is not None:
-        return PAGER.columns
-    if sys.stdout.isatty():
-        return shutil.get_terminal_size().columns
+    if _is_terminal(sys.stdout):
+        return PAGER.columns or shutil.get_terminal_size().columns
     return os.get_terminal_size(sys.stderr.fileno()).columns if colour == "always" and sys.stderr.isatty() else None
