@@ -165,9 +165,10 @@ def fit(
     """
     frames, empty, proof, ids = 0, 0, False, MsgIds(previous, known)
     kind, _, codec = framing
+    packed = None if codec is None else PackedFrames(framing, codec, data, bound, ids, limit, work_budget, dictionaries)
     while at < bound and work_budget.spend(STEP):
         head: tuple[int, int, bool] | Fit | None
-        if codec is None:
+        if packed is None:
             head = _head(framing, data, at, bound, ids)
             if head is None:
                 return RULED_OUT if bound - at >= LONGEST_HEADER else None
@@ -179,7 +180,7 @@ def fit(
         far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= longest
         if after > bound and after != bound + missing and not far:
             return None
-        if kind == "sealed" or (codec is not None and (after - at < 8 or (codec == SCYLLA_V3 and _is_empty(data, at, after, bound)))):
+        if kind == "sealed" or (packed is not None and packed.is_empty(at, after)):
             frames += after - at >= 8 and (known or kind == "sealed")
             empty += 1
             if empty > MOST_EMPTY and not frames and codec == SCYLLA_V3:
@@ -188,8 +189,8 @@ def fit(
             if frames >= ends.get(at, NEVER):
                 return Fit(at, frames, proof, ids.first, ids.first)
             continue
-        if codec is not None:
-            head = _packed_head(framing, data, at, after, bound, ids, limit, work_budget, dictionaries)
+        if packed is not None:
+            head = packed.head(at, after)
         if head is None or isinstance(head, Fit):
             return head
         size, ident, proved = head
@@ -206,75 +207,68 @@ def fit(
     return None
 
 
-def _packed_head(
-    framing: SeastarFraming,
-    data: bytes,
-    at: int,
-    after: int,
-    bound: int,
-    ids: MsgIds,
-    limit: int,
-    work_budget: WorkBudget,
-    dictionaries: Sequence[Dictionary],
-) -> tuple[int, int, bool] | Fit | None:
-    """Reads the head of the frame inside the compressed one data[at:after], of which the bytes before `bound` are there; the result is that
-    of `_head`."""
-    codec = framing.codec
-    assert codec is not None
-    whole = after <= bound
-    if codec == SCYLLA_V3:
-        return _scylla_head(framing, data, at, after, bound, ids, limit, work_budget, dictionaries)
-    try:
-        inner = unpack(chunks(codec, data, at, after, limit), data, at) if whole else unpack_head(data[at + 8 : bound])
-    except Unpackable:
-        inner = b""
-    if inner:
-        work_budget.spend(min(after, bound) - at + (len(inner) >> 2))
-        head = _head(framing, inner, 0, len(inner), ids)
-        if head is not None and (not whole or head[0] == len(inner)):
-            return head[0], head[1], whole or head[2]
-    return RULED_OUT if whole else None
+class PackedFrames(NamedTuple):
+    """The compressed frames of one `fit`, in data[:bound], and what their messages are unpacked with. `ids`: the msg_ids of those before;
+    `limit` bounds what one unpacks to."""
 
+    framing: SeastarFraming
+    codec: str
+    data: bytes
+    bound: int
+    ids: MsgIds
+    limit: int
+    work_budget: WorkBudget
+    dictionaries: Sequence[Dictionary]
 
-def _is_empty(data: bytes, at: int, after: int, bound: int) -> bool:
-    """Whether the frame of SCYLLA_V3 data[at:after] holds no message."""
-    head = head_of(data, at, min(after, bound))
-    return head is not None and at + head.packed == after
+    def is_empty(self, at: int, after: int) -> bool:
+        """Return whether the frame data[at:after] holds no message."""
+        if after - at < 8 or self.codec != SCYLLA_V3:
+            return after - at < 8
+        head = head_of(self.data, at, min(after, self.bound))
+        return head is not None and at + head.packed == after
 
+    def head(self, at: int, after: int) -> tuple[int, int, bool] | Fit | None:
+        """Return the head of the message in the frame data[at:after] as `_head` does, RULED_OUT if it has none, None if it may have one."""
+        if self.codec == SCYLLA_V3:
+            return self._scylla(at, after) if after <= self.bound else self._beginning(at)
+        data, bound, complete = self.data, self.bound, after <= self.bound
+        try:
+            inner = unpack(chunks(self.codec, data, at, after, self.limit), data, at) if complete else unpack_head(data[at + 8 : bound])
+        except Unpackable:
+            inner = b""
+        if inner:
+            self.work_budget.spend(min(after, bound) - at + (len(inner) >> 2))
+            head = _head(self.framing, inner, 0, len(inner), self.ids)
+            if head is not None and (not complete or head[0] == len(inner)):
+                return head[0], head[1], complete or head[2]
+        return RULED_OUT if complete else None
 
-def _scylla_head(
-    framing: SeastarFraming,
-    data: bytes,
-    at: int,
-    after: int,
-    bound: int,
-    ids: MsgIds,
-    limit: int,
-    work_budget: WorkBudget,
-    dictionaries: Sequence[Dictionary],
-) -> tuple[int, int, bool] | Fit | None:
-    """`_packed_head` of SCYLLA_V3. A frame that is sound, but packed with an unknown dictionary, is one where the framing is certain."""
-    if after > bound:
-        begun = head_of(data, at, bound)
-        inner = b"" if begun is None else beginning(begun, data, at, bound, None)
-        head = _head(framing, inner, 0, len(inner), ids) if inner else None
+    def _beginning(self, at: int) -> tuple[int, int, bool] | None:
+        """The same for a frame of SCYLLA_V3 whose end is not there."""
+        packed = head_of(self.data, at, self.bound)
+        inner = b"" if packed is None else beginning(packed, self.data, at, self.bound, None)
+        head = _head(self.framing, inner, 0, len(inner), self.ids) if inner else None
         return None if head is None else (head[0], head[1], False)
-    found = head_of(data, at, after)
-    if found is None:
-        return RULED_OUT
-    quota = UnpackQuota()
-    before = quota.left
-    head = None
-    try:
-        for inner in messages(found, data, at, after, dictionaries, min(limit, after - at << 8 | 1 << 20), quota):
-            head = _head(framing, inner, 0, len(inner), ids)
-            if head is not None and head[0] == len(inner):
-                return head[0], head[1], found.checksum is not None or head[2]
-    except Unpackable:
-        return RULED_OUT
-    finally:
-        work_budget.spend((1 + len(dictionaries)) * (after - at) + (before - quota.left >> 2))
-    return (LONGEST_HEADER, 0, False) if ids.known and head is None and found.method != RAW else RULED_OUT
+
+    def _scylla(self, at: int, after: int) -> tuple[int, int, bool] | Fit:
+        """The same for a complete frame of SCYLLA_V3. One that is sound, but packed with an unknown dictionary, is one where the framing is
+        certain."""
+        packed = head_of(self.data, at, after)
+        if packed is None:
+            return RULED_OUT
+        quota = UnpackQuota()
+        before = quota.left
+        head = None
+        try:
+            for inner in messages(packed, self.data, at, after, self.dictionaries, min(self.limit, after - at << 8 | 1 << 20), quota):
+                head = _head(self.framing, inner, 0, len(inner), self.ids)
+                if head is not None and head[0] == len(inner):
+                    return head[0], head[1], packed.checksum is not None or head[2]
+        except Unpackable:
+            return RULED_OUT
+        finally:
+            self.work_budget.spend((1 + len(self.dictionaries)) * (after - at) + (before - quota.left >> 2))
+        return (LONGEST_HEADER, 0, False) if self.ids.known and head is None and packed.method != RAW else RULED_OUT
 
 
 def inside(framing: SeastarFraming, data: bytes, at: int, end: int, previous: int | None, work_budget: WorkBudget) -> int | None:
