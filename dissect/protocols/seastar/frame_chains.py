@@ -18,8 +18,8 @@ from ..dissector import SEARCH_WINDOW
 from ..work_budget import STEP, WorkBudget
 from .compression import LAST_CHUNK, LZ4, RATIO, SCYLLA_V3, Unpackable, chunks, unpack, unpack_head
 from .dictionaries import Dictionary
-from .layouts import ALGORITHM, CHECKSUM, CONTROL, CONTROL_SIZE, END_OF_STREAM, METHODS, RAW
-from .scylla import beginning, head_of, messages
+from .layouts import ALGORITHM, END_OF_STREAM, METHODS, RAW
+from .scylla import beginning, head_of, head_size, messages
 from .terms import PLACES, SeastarFraming
 
 _u32 = Struct("<I").unpack_from
@@ -372,7 +372,7 @@ def _packed(codec: str, size: int, head: int) -> bool:
     """Whether a compressed frame of this size may begin with this header."""
     if codec == SCYLLA_V3:
         header = head & 0xFF
-        return header & ALGORITHM in METHODS and size >= 1 + 4 * bool(header & CHECKSUM) + CONTROL_SIZE * bool(header & CONTROL)
+        return header & ALGORITHM in METHODS and 4 + size >= head_size(header)
     if size < 8:
         return size < 4
     if codec == LZ4:

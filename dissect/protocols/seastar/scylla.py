@@ -50,24 +50,21 @@ class Head(NamedTuple):
         return self.checksum is None or self.checksum == crc32c(message)
 
 
+def head_size(header: int) -> int:
+    """Return the size of a head with these bits, the length of the frame included."""
+    return 5 + 4 * bool(header & CHECKSUM) + CONTROL_SIZE * bool(header & CONTROL)
+
+
 def head_of(data: bytes, at: int, end: int) -> Head | None:
     """Return the head of the frame that begins at `at`, None if its bytes before `end` contain no complete one."""
     if end - at < 5:
         return None
     header = data[at + 4]
-    place = 5
-    checksum, control = None, 0
-    if header & ALGORITHM not in METHODS:
+    method, size = header & ALGORITHM, head_size(header)
+    if method not in METHODS or end - at < size:
         return None
-    if header & CHECKSUM:
-        if end - at < place + 4:
-            return None
-        checksum = _u32(data, at + place)[0]
-        place += 4
-    if header & CONTROL:
-        control = place
-        place += CONTROL_SIZE
-    return None if at + place > end else Head(header & ALGORITHM, checksum, control, place)
+    checksum = _u32(data, at + 5)[0] if header & CHECKSUM else None
+    return Head(method, checksum, size - CONTROL_SIZE if header & CONTROL else 0, size)
 
 
 def blocks(data: bytes, start: int, at: int, end: int) -> Iterator[tuple[int, int, int]]:
