@@ -322,9 +322,9 @@ class ScyllaFrames(CompressedFrames):
         """A complete frame that is not empty."""
         limit = min(self.options.frame_limit, self.quota.grow(end - start))
         self.tries = min(TRIES, self.tries + 1 + (end - start >> 6))
-        packed = data[start + head.packed : end]
         sure = self.agreed == b"" or self.agreed in self.known
         found: bytes | None = None
+        fits = False
         # Of an error only what it says is kept, not what its traceback refers to
         wrong: Fault | None = None
         hopeless = sure
@@ -337,23 +337,25 @@ class ScyllaFrames(CompressedFrames):
             except Unpackable as error:
                 wrong = wrong or Fault("compression", error.offset, error.reason)
                 continue
+            fits = head.fits(message)
             # The first of those is right even if the checksum is not: an LZ4 block that unpacks without history gives the same with any
             if not number and (sure or head.method == RAW or (head.method == LZ4_METHOD and dictionary is None)):
                 found = message
-                if head.fits(message):
+                if fits:
                     break
-            elif head.fits(message) and (head.checksum is not None or plausible(self.inside.framing, message)):
+            elif fits and (head.checksum is not None or plausible(self.inside.framing, message)):
                 found = message
                 if number or dictionary is not None:
                     self._note_dictionary(head, dictionary, about, notes)
                 break
         if found is not None:
-            if not head.fits(found):
+            if not fits:
                 notes.append(_checksum(head, found))
             about["unpacked_size"] = len(found)
             if spans is not None:
                 spans += self._packed_spans(head, data, start, end)
             return self._inner(head, about, found, data, start, end, None, notes, spans)
+        packed = data[start + head.packed : end]
         if wrong is not None and hopeless:
             return self._unread(about, packed, head.packed, wrong, notes, spans)
         return self._unread(about, packed, head.packed, None, [*notes, self._lacking()], spans)
