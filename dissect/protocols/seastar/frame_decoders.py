@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -214,14 +214,28 @@ class CompressedFrames:
         return self._with(inside, about, inner, None, spans)
 
     def _with(
-        self, inside: PlainFrames, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None
+        self,
+        inside: PlainFrames,
+        about: dict[str, Any],
+        inner: bytes,
+        missing: str | None,
+        outer: list[Span] | None,
+        notes: Iterable[str] = (),
+        raw_at: int | None = None,
     ) -> DecodedTuple:
-        """The frame inside."""
-        layout, fields, notes, fault, spans = inside.fields(inner, 0, len(inner), missing, "unpacked")
-        if spans is not None and outer is not None:
+        """The frame inside; `raw_at`: where it begins in this one, whose bytes it is then, not unpacked ones."""
+        layout, fields, found, fault, spans = inside.fields(inner, 0, len(inner), missing, "unpacked" if raw_at is None else "frame")
+        found += notes
+        if raw_at is not None:
+            for span in spans or ():
+                span.offset += raw_at
+            if fault is not None:
+                fault.offset += raw_at
+        elif spans is not None:
             self.buffers = {"unpacked": inner}
+        if spans is not None and outer is not None:
             spans = [*outer, *spans]
-        return inside.means(layout, {"compression": about, **fields}, notes, fault, spans)
+        return inside.means(layout, {"compression": about, **fields}, found, fault, spans)
 
     def _cut_off(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> DecodedTuple:
         """A frame of which bytes are missing: the header inside it may still unpack."""
@@ -253,7 +267,7 @@ class CompressedFrames:
 class ScyllaFrames(CompressedFrames):
     """The frames of one side in SCYLLA_V3. `from_start`: none of this side is missing, so that no dictionary is in force yet."""
 
-    DERIVED = (*CompressedFrames.DERIVED, "style", "known")
+    DERIVED = (*CompressedFrames.DERIVED, "known")
 
     inside: PlainFrames
 
@@ -267,7 +281,6 @@ class ScyllaFrames(CompressedFrames):
 
     def prepare(self) -> None:
         super().prepare()
-        self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
         self.known = {one.sha256: one for one in dictionaries(self.options.dictionaries)}
 
     def on_gap(self) -> None:
@@ -280,15 +293,16 @@ class ScyllaFrames(CompressedFrames):
         about: dict[str, Any] = {"algorithm": SCYLLA_V3, "packed_size": _u32(data, start)[0], "unpacked_size": None}
         about["dictionary"] = None
         header = data[start + 4] if end - start > 4 else 0
+        style = self.inside.style
         layout = layouts.SCYLLA_HEADS[header & (CHECKSUM | CONTROL) if header & ALGORITHM in METHODS else 0]
         missing = damage and damage.reason
         stop = end if head is None else start + head.packed
         spans: list[Span] | None = None
         if missing is None and not self.options.detail:
-            fields, notes, fault = read(layout, data, start, stop, self.style)
+            fields, notes, fault = read(layout, data, start, stop, style)
         else:
             # Bytes are missing only where the head is incomplete
-            fields, spans, notes, fault = fast_walk(layout, data, start, stop, self.style, None if head else missing)
+            fields, spans, notes, fault = fast_walk(layout, data, start, stop, style, None if head else missing)
         fields.pop("len", None)
         fields.pop("trailing", None)
         about |= fields
@@ -354,7 +368,7 @@ class ScyllaFrames(CompressedFrames):
             about["unpacked_size"] = len(found)
             if spans is not None:
                 spans += self._packed_spans(head, data, start, end)
-            return self._inner(head, about, found, data, start, end, None, notes, spans)
+            return self._with(self.inside, about, found, None, spans, notes, head.raw_at)
         packed = data[start + head.packed : end]
         if wrong is not None and hopeless:
             return self._unread(about, packed, head.packed, wrong, notes, spans)
@@ -392,37 +406,6 @@ class ScyllaFrames(CompressedFrames):
         given = f", none of the {len(self.known)} given fits" if self.known else ""
         return f"needs a dictionary, or is damaged: which one is in force was not captured{given}: --dict FILE"
 
-    def _inner(
-        self,
-        head: Head,
-        about: dict[str, Any],
-        message: bytes,
-        data: bytes,
-        start: int,
-        end: int,
-        missing: str | None,
-        notes: list[str],
-        outer: list[Span] | None,
-    ) -> DecodedTuple:
-        """The frame inside; that of a raw one has its offsets in the frame itself."""
-        if head.method == RAW:
-            layout, fields, more, fault, spans = self.inside.fields(data, start + head.packed, end, missing)
-            for span in spans or ():
-                span.offset += head.packed
-            if fault is not None:
-                fault.offset += head.packed
-        else:
-            layout, fields, more, fault, spans = self.inside.fields(message, 0, len(message), missing, "unpacked")
-            if spans is not None:
-                self.buffers = {"unpacked": message}
-        return self.inside.means(
-            layout,
-            {"compression": about, **fields},
-            [*more, *notes],
-            fault,
-            None if spans is None or outer is None else [*outer, *spans],
-        )
-
     def _beginning(
         self,
         head: Head,
@@ -441,7 +424,7 @@ class ScyllaFrames(CompressedFrames):
             return self._unread(about, data[start + head.packed : end], head.packed, fault, notes, spans)
         if spans is not None and head.method != RAW:
             spans.append(Span("packed", head.packed, end - start - head.packed, self.render(data[start + head.packed : end])))
-        return self._inner(head, about, message, data, start, end, damage.reason, notes, spans)
+        return self._with(self.inside, about, message, damage.reason, spans, notes, head.raw_at)
 
     def _unread(
         self, about: dict[str, Any], packed: bytes, offset: int, fault: Fault | None, notes: list[str], spans: list[Span] | None

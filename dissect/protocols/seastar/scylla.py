@@ -45,6 +45,11 @@ class Head(NamedTuple):
     control: int
     packed: int
 
+    @property
+    def raw_at(self) -> int | None:
+        """Where the message begins in the frame if it is not packed."""
+        return self.packed if self.method == RAW else None
+
     def fits(self, message: bytes) -> bool:
         """Return whether the checksum, if there is one, is that of `message`."""
         return self.checksum is None or self.checksum == crc32c(message)
