@@ -313,8 +313,8 @@ class StreamDissector(Dissector):
         frame.name, frame.kind = name or f"unknown 0x{key & ~mark:04x}", "response" if marked else "one_way"
         walked = walk(layouts.UNKNOWN, frame.data, frame.start, frame.end, self.style, frame.missing)
         frame.fields, frame.spans, frame.notes, frame.fault = walked
-        frame.by_number = bool(mark) and frame.fault is None and frame.end - frame.start >= 12
-        frame.by_number = frame.by_number and (name is None or name in layouts.ANSWERED_BY_ID)
+        numbered = bool(mark) and (name is None or name in layouts.ANSWERED_BY_ID)
+        frame.by_number = numbered and frame.fault is None and frame.end - frame.start >= 12
         if frame.by_number and marked:
             note = f"{note}: the number behind it is read as that of its request"
         frame.notes.append(note)

@@ -69,7 +69,7 @@ class RabbitmqEntries(EntrySource):
                 return None
             # What the server sends is not answered
             keys = 0 if message.sender == "server" else sum("publishing_id" in one for one in entries)
-            one = self._publishers.get((message.conversation, fields.get("publisher_id", -1))) if self._publishers else None
+            one = self._publisher(message)
             return Carrier(message, True, keys, keys > 0, duplicates=NONE if one is None else self._duplicates(one, entries))
         if name == "Deliver":
             chunk = fields.get("chunk") or {}
@@ -97,6 +97,10 @@ class RabbitmqEntries(EntrySource):
     def _open(self, message: Message, fields: Fields) -> None:
         keep(self._hosts, message.conversation, str(fields.get("virtual_host")))
 
+    def _publisher(self, message: Message) -> Publisher | None:
+        """Return the publisher that a message names, if that has a reference."""
+        return self._publishers.get((message.conversation, message.fields.get("publisher_id", -1))) if self._publishers else None
+
     def _place(self, message: Message, fields: Fields) -> tuple[str, str, str | None, str]:
         host = self._hosts.get(message.conversation, f"of conversation {message.conversation}")
         return message.dst, host, fields.get("stream"), fields["publisher_reference"]
@@ -120,12 +124,12 @@ class RabbitmqEntries(EntrySource):
             keep(self._stored, place, fields["sequence"])
 
     def _confirm(self, message: Message, fields: Fields) -> None:
-        one = self._publishers.get((message.conversation, fields.get("publisher_id", -1))) if self._publishers else None
+        one = self._publisher(message)
         if one is not None and fields.get("publishing_ids"):
             keep(self._stored, one.place, max(self._stored.get(one.place, -1), *fields["publishing_ids"]))
 
     def _refuse(self, message: Message, fields: Fields) -> None:
-        one = self._publishers.get((message.conversation, fields.get("publisher_id", -1)))
+        one = self._publisher(message)
         if one is not None:
             # What was refused may be published again
             one.sent = -1

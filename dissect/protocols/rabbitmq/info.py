@@ -68,7 +68,7 @@ def _says(message: Message) -> str:
     except (KeyError, TypeError, IndexError):
         parts += _others(fields)
     if message.name == "Credit":
-        parts.append(_credit_refused(message))
+        parts.append(_why_inactive(message))
     return "  ".join(filter(None, parts))
 
 
@@ -229,9 +229,7 @@ ALARMS: dict[str, Callable[[Message], bool]] = {
     "MetadataUpdate": lambda message: True,
     "Metadata": _lacks_a_stream,
     "PublishError": lambda message: True,
-    "Credit": lambda message: (
-        message.kind == "response" and (message.outcome == "refused" or message.fields.get("response_code") != PRECONDITION_FAILED)
-    ),
+    "Credit": lambda message: message.kind == "response" and not _may_be_inactive(message),
 }
 """What is a cause of trouble: a side that hangs up with an error, streams that are gone, messages that are."""
 
@@ -247,9 +245,14 @@ def _credited(fields: Fields) -> list[str]:
     return [f"subscription {fields['subscription_id']}", *more, *taken]
 
 
-def _credit_refused(message: Message) -> str:
+def _may_be_inactive(message: Message) -> bool:
+    """Whether this may be the response to a Credit whose consumer is just not active."""
+    return message.outcome != "refused" and message.fields.get("response_code") == PRECONDITION_FAILED
+
+
+def _why_inactive(message: Message) -> str:
     """What the code of a response to Credit means that has several causes."""
-    if message.outcome == "refused" or message.fields.get("response_code") != PRECONDITION_FAILED:
+    if not _may_be_inactive(message):
         return ""
     if message.stream is not None:
         return "the consumer is not active"
