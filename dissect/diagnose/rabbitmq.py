@@ -726,29 +726,23 @@ def _credit_refused(context: ConversationContext, message: Message) -> FindingDr
     whose = f"subscription {ident}" + (f" ({quoted(one.stream)})" if one is not None else "")
     what = f"{context.state.server} refuses {'a Credit' if sent is None else f'a Credit of {_amount(sent.credit, sent.unit)}'} for {whose}"
     evidence = numbers(sent and sent.message, message), packets(sent and sent.message, message)
-    cause, limit = _why_refused(context, one, sent, message), "the server allows"
-    if cause == "inactive" and message.outcome == "refused":
+    why = _why_refused(context, one, sent, message)
+    if why == "inactive" and message.outcome == "refused":
         # For the pairing, which knows less of it, this was not certain
-        cause = "unknown"
-    key = ident, cause
-    if sent is not None:
-        limit = f"{CREDIT_LIMITS[sent.unit]:,} {sent.unit} that servers allow by default"
-    match cause:
+        why = "unknown"
+    key = ident, why
+    match why:
         case "unit":
             assert one is not None
             return FindingDraft(f"{what}: the credit of this subscription is in {one.unit}", *evidence, None, _SAME_UNIT, key)
         case "limit":
             assert sent is not None
-            return FindingDraft(f"{what}: that is more than the {limit}", *evidence, None, _limit_advice(sent.unit), key)
+            cause = f"{what}: that is more than the {CREDIT_LIMITS[sent.unit]:,} {sent.unit} that servers allow by default"
+            return FindingDraft(cause, *evidence, None, _limit_advice(sent.unit), key)
         case "lower limit":
-            unit = sent.unit if sent is not None else CHUNKS
-            return FindingDraft(
-                f"{what} (precondition failed): the unit is right, so its limit for one Credit is probably lower than that",
-                *evidence,
-                None,
-                _limit_advice(unit),
-                key,
-            )
+            assert sent is not None
+            cause = f"{what} (precondition failed): the unit is right, so its limit for one Credit is probably lower than that"
+            return FindingDraft(cause, *evidence, None, _limit_advice(sent.unit), key)
         case "unknown":
             cause = (
                 f"{what} (precondition failed): the consumer is not active, the Credit is not in the unit of the subscription, "
