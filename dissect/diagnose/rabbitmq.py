@@ -13,7 +13,7 @@ import msgspec
 
 from ..model import Exchange, Message
 from ..protocols.protocol import STALL_NS
-from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, NEWEST, UNITS, chunk_size, newer_versions
+from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, NEWEST, chunk_size, newer_versions, unit_of
 from ..protocols.records import LOST, SKIPPED
 from ..units import count, duration_text
 from .rules import (
@@ -517,7 +517,7 @@ def _too_old(state: RabbitmqState, key: Any, version: Any) -> str | None:
 
 def _upgrade(state: RabbitmqState, message: Message) -> str | None:
     """Return what to do where the server is too old for a command of the client."""
-    if message.name in ("Subscribe", "Credit") and _unit_of(message.fields) == BYTES:
+    if message.name in ("Subscribe", "Credit") and unit_of(message.fields) == BYTES:
         return "Configure the client to grant credit in chunks: this server does not know credit in bytes."
     since = _too_old(state, message.fields.get("key"), message.fields.get("version"))
     return None if since is None else f"Use RabbitMQ {since} or newer, or an older release of the client."
@@ -1104,7 +1104,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
 def _not_met(state: RabbitmqState, request: Message, why: str, advice: str | None) -> tuple[str, str | None]:
     """Return which precondition a Subscribe does not meet, as far as it shows that, and what to do."""
     found = {one.get("key"): one.get("value") for one in request.fields.get("properties") or ()}
-    name, credit, unit = found.get("name"), request.fields.get("credit", 0), _unit_of(request.fields)
+    name, credit, unit = found.get("name"), request.fields.get("credit", 0), unit_of(request.fields)
     reasons = []
     if found.get("single-active-consumer") == "true" and not name:
         reasons.append(("a single active consumer needs a name", "Set the property name of Subscribe."))
@@ -1307,7 +1307,7 @@ def _subscribed(context: ConversationContext, state: RabbitmqState, message: Mes
         filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
         wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
         begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
-        about = message.number, _unit_of(fields), _stream_name(fields)
+        about = message.number, unit_of(fields), _stream_name(fields)
         one = RabbitmqSubscription(
             *about, credit, credit, filtered, begin, wanted=wanted, since_ns=message.time_ns, group=_group_of(properties)
         )
@@ -1315,11 +1315,6 @@ def _subscribed(context: ConversationContext, state: RabbitmqState, message: Mes
         # A single active consumer that is not the active one needs none
         one.empty = msgspec.structs.replace(message, fields={}) if credit == 0 and one.group is None else None
         held[ident] = one
-
-
-def _unit_of(fields: dict[str, Any]) -> str:
-    """Return what credit counts in a Subscribe or Credit."""
-    return UNITS.get(fields.get("version", 1), CHUNKS)
 
 
 def _group_of(properties: Iterable[dict[str, Any]]) -> str | None:
@@ -1377,7 +1372,7 @@ def _stands_down(context: ConversationContext, state: RabbitmqState, message: Me
 
 
 def _granted(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    ident, more, unit = fields.get("subscription_id", -1), fields.get("credit") or 0, _unit_of(fields)
+    ident, more, unit = fields.get("subscription_id", -1), fields.get("credit") or 0, unit_of(fields)
     one, other = state.subscriptions.get(ident), state.replacing.get(ident)
     state.credits[message.number] = RabbitmqCredit(message, more, unit, one is not None and one.is_active)
     if len(state.credits) > CREDITS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compare_rules import CompareRules, Fields, TotalRule
-from .layouts import BYTES, UNITS
+from .layouts import BYTES, unit_of
 
 
 def _publisher(fields: Fields, asked: Fields) -> str:
@@ -18,7 +18,7 @@ def _subscription(fields: Fields, asked: Fields) -> str:
 
 
 def _in_bytes(fields: Fields) -> bool:
-    return UNITS.get(fields.get("version", 1)) == BYTES
+    return unit_of(fields) == BYTES
 
 
 def _subscription_in_bytes(fields: Fields, asked: Fields) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ...layout import Field, Layout
 from ...model import Message
 from ..protocol import Traffic
-from .layouts import BYTES, CHUNKS, PRECONDITION_FAILED, UNITS, chunk_size
+from .layouts import BYTES, CHUNKS, PRECONDITION_FAILED, chunk_size, unit_of
 
 RUNS = 3
 """Runs of numbers that a line shows before it gives up."""
@@ -236,7 +236,7 @@ ALARMS: dict[str, Callable[[Message], bool]] = {
 
 def _unit(fields: Fields) -> str:
     """The unit of credit, where it is not chunks."""
-    return f" {BYTES}" if UNITS.get(fields["version"]) == BYTES else ""
+    return f" {BYTES}" if unit_of(fields) == BYTES else ""
 
 
 def _credited(fields: Fields) -> list[str]:
@@ -326,8 +326,7 @@ def traffic(message: Message) -> Traffic | None:
         used = {CHUNKS: -1, BYTES: -chunk_size(fields)}
         return Traffic(0, records, None, last, fields.get("committed_chunk_id"), subscription, used)
     if name in ("Subscribe", "Credit") and "credit" in fields:
-        unit = UNITS.get(fields["version"], CHUNKS)
-        return Traffic(subscription=subscription, credit={unit: fields["credit"]}, begins=name == "Subscribe")
+        return Traffic(subscription=subscription, credit={unit_of(fields): fields["credit"]}, begins=name == "Subscribe")
     if name == "Unsubscribe":
         return Traffic(subscription=subscription, credit=None)
     if name == "MetadataUpdate":

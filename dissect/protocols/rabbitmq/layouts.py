@@ -257,6 +257,11 @@ UNITS = {1: CHUNKS, 2: BYTES}
 """What the credit of a subscription counts, by the version of Subscribe and Credit."""
 
 
+def unit_of(fields: Mapping[str, Any]) -> str:
+    """Return what credit counts in a Subscribe or Credit."""
+    return UNITS.get(fields.get("version", 1), CHUNKS)
+
+
 def chunk_size(fields: Mapping[str, Any]) -> int:
     """Return the bytes of credit that a Deliver uses: what follows its fixed fields."""
     return max(0, int(fields.get("size", 0)) - (13 if fields.get("version") == 2 else 5))
