@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 _FEW = 128
-"""Up to so many bytes a loop is faster than a call of the codec, which costs 12 µs however few they are."""
+"""Bytes for which a loop is not slower than a call of the codec, which costs 12 µs however few they are."""
 
 _PIECE = 65_536 - 4
 _ONES = 0xFFFF_FFFF

@@ -865,7 +865,7 @@ def _delivered_facts(context: ConversationContext, record: Message | Closed) -> 
 
 
 def _of_another(context: ConversationContext, one: RabbitmqSubscription, message: Message) -> bool:
-    """Whether it was delivered before this subscription began, to the one before with its id: behind a loss, messages are read late."""
+    """Whether it was delivered before this subscription began, to the one before with its id: after a loss, messages are read late."""
     return context.lossy and message.time_ns < one.since_ns
 
 

@@ -39,7 +39,7 @@ _SMALLER = "Let this ICMP reach the sender, which then sends smaller packets, or
 _NOTHING_BEHIND = "Check that a server runs on this port: a proxy, or a published port of a container, accepts connections without one."
 
 
-_WHOLE = "Capture complete packets (-s 262144) from before the client connects."
+_COMPLETE = "Capture complete packets (-s 262144) from before the client connects."
 _UNKNOWN_INSIDE = "Check what runs on this port; -d tcp.port==N,PROTOCOL decodes it anyway."
 _SERVED = "Check that the server serves WebSocket on this port and is not stuck, and the proxy in front of it."
 
@@ -316,7 +316,7 @@ def _in_websocket(context: ConversationContext, closed: Closed, expected: str) -
     server = closed.server
     if closed.lacking:
         cause = f"{closed.port} in WebSocket, whose beginning cannot be read: bytes of it are not in the capture"
-        return FindingDraft(cause, (), severity=NOTE, advice=_WHOLE, key="lacking")
+        return FindingDraft(cause, (), severity=NOTE, advice=_COMPLETE, key="lacking")
     if closed.websocket is not None:
         cause = f"{closed.port}, but what WebSocket carries is not recognised"
         return FindingDraft(cause, (), severity=WARNING if closed.syn else NOTE, advice=_UNKNOWN_INSIDE, key="inside")

@@ -470,7 +470,7 @@ class EntryReader(SpanRecorder):
     # One by one, for frames with more values than are kept: the limit holds for each entry
 
     def each_of_chunk(self, data: bytes, at: int, end: int) -> Iterator[dict[str, Any]]:
-        """Yield the entries of the chunk data[at:end], except a damaged one and those behind it."""
+        """Yield the entries of the chunk data[at:end], except a damaged one and those after it."""
         head: dict[str, Any] = {}
         at = self.header(self.form.header, data, at, end, head, 0)
         end, offset = min(at + head["data_length"], end), head["chunk_first_offset"]

@@ -21,7 +21,7 @@ WAITING = 16
 
 
 class RefusedCredits(NamedTuple):
-    """How many were sent and answered, and the number of the newest Credit, 0 if it is none of them."""
+    """How many were sent and answered, and the number of the newest Credit, 0 if it is not one of them."""
 
     sent: int = 0
     answered: int = 0

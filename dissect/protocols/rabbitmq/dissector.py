@@ -452,7 +452,7 @@ class StreamDissector(Dissector):
         if detail and reader.buffers:
             self.details = reader.buffers
         elif self.options.entries and type(fault) is Limited:
-            # What reads the entries reads on from these bytes
+            # The reader of entries continues with these bytes
             self.details = {"frame": data[start:end]}
         return fields, reader.spans or [], reader.notes(), fault
 

@@ -46,7 +46,7 @@ class Publisher(msgspec.Struct):
 
 
 class RabbitmqEntries(EntrySource):
-    """Knows the names of consumers, to tell who got a message, and the last ids of publishers, to tell what was stored."""
+    """Knows the names of consumers, who get messages, and the last ids of publishers, which show what was stored."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[tuple[int, int], tuple[str | None, bool, int]] = {}
@@ -77,7 +77,7 @@ class RabbitmqEntries(EntrySource):
                 return None
             ident = fields.get("subscription_id", -1)
             consumer, shared, number = self._subscriptions.get((message.conversation, ident), (None, False, 0))
-            # Others of a name each get all messages; behind a loss, what comes late may be of the stream that the id had before
+            # Others of a name each get all messages; after a loss, what comes late may be of the stream that the id had before
             group = (message.src, message.stream, consumer) if shared else (message.conversation, ident, number, message.stream)
             return Carrier(message, False, consumer=consumer or f"subscription {ident}", group=group)
         follow = _FOLLOWS.get((name, message.kind))
@@ -249,11 +249,11 @@ _FOLLOWS: dict[tuple[str, str], Callable[[RabbitmqEntries, Message, Fields], Non
         RabbitmqEntries._empty,
     ),
 }
-"""What messages without entries tell."""
+"""What is learned from messages without entries."""
 
 
 def _amqp(key: Any, sections: list[Fields], compression: str | None, size: int) -> tuple[Any, ...]:
-    """Return what `maker` takes of a message of AMQP 1.0, from its id to its body."""
+    """Return the arguments of `maker` for a message of AMQP 1.0, from its id to its body."""
     ident: Any = None
     properties: list[dict[str, Any]] = []
     data: list[Any] = []

@@ -39,7 +39,7 @@ class GuardedFrame(msgspec.Struct):
     sound: bool = False
     """It is well formed, and its side sends it."""
     by_number: bool = False
-    """It has no layout, and the number behind its version may pair it."""
+    """It has no layout, and the number after its version may pair it."""
     name: str = ""
     kind: str = ""
     fields: dict[str, Any] = {}

@@ -187,7 +187,7 @@ class Language:
 
     def each_entry(self, layout: Layout, data: bytes, values: ValueQuota) -> Iterator[dict[str, Any]]:
         """Yield the entries of the frame `data`, a Publish or Deliver, one by one, with their bytes as such; the limit of `values` is
-        that of each. Raises `Malformed` behind the last complete one."""
+        that of each. Raises `Malformed` after the last complete one."""
         end = len(data)
         at = self.entries_at(layout, data, 0, end)
         reader = EntryReader(self.forms[0], 0, bytes, None, values)

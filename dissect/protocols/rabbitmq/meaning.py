@@ -115,7 +115,7 @@ _OWN: dict[tuple[str, str], Meaning] = {
 
 
 def meaning_of_unknown(side: int, number: int, ident: int, answers: bool) -> Meant:
-    """Return the meaning of a command or version that is not known: in all that are known, and answered, the number behind the version is
+    """Return the meaning of a command or version that is not known: in all that are known, and answered, the number after the version is
     the correlation id."""
     if answers:
         return None, "answered", RESPONSE, open_key(1 - side, number, ident)

@@ -20,13 +20,13 @@ LARGEST = 4 << 20
 """Bytes of a dictionary. ScyllaDB's have about 100 KiB."""
 
 LEAST = 8
-"""A shorter one is none to zstd."""
+"""zstd accepts no shorter one."""
 
 MOST = 64
 """Dictionaries of one run."""
 
 FORMATTED = bytes.fromhex("37a430ec")
-"""How a dictionary in zstd's own format begins; any other one is plain history."""
+"""How a dictionary in zstd's own format begins; any other one is raw history."""
 
 
 class Dictionary:

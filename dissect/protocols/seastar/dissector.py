@@ -365,7 +365,7 @@ def count(packed: dict[str, Any], counted: dict[str, Any], damaged: bool) -> Non
     counted["frames"] += 1
     method = packed.get("header", {}).get("algorithm_label")
     unpacked = packed["unpacked_size"]
-    # Control blocks are no message that compression made larger
+    # Control blocks are not messages that compression made larger
     if unpacked or (unpacked == 0 and method is None):
         counted["before"] += unpacked
         counted["after"] += 4 + packed["packed_size"]

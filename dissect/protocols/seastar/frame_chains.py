@@ -48,7 +48,7 @@ LARGE_SEGMENT = 256
 CERTAIN, IN_TURN = 3, 4
 """Frames that are certain wherever they begin, where the last ends with a segment, and where it does not."""
 MOST_EMPTY = 8
-"""Control blocks of SCYLLA_V3 in front of the first message of a guess: they are no sign of one."""
+"""Control blocks of SCYLLA_V3 in front of the first message of a guess: they are not a sign of one."""
 SCANNED = 4
 """What a byte costs in which headers are looked for."""
 NEVER = 1 << 62

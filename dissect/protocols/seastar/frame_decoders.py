@@ -339,7 +339,7 @@ class ScyllaFrames(CompressedFrames):
         sure = self.agreed == b"" or self.agreed in self.known
         found: bytes | None = None
         fits = False
-        # Of an error only what it says is kept, not what its traceback refers to
+        # Only the text of an error is kept, not what its traceback refers to
         wrong: Fault | None = None
         hopeless = sure
         for number, dictionary in enumerate(self._candidates(head)):
@@ -417,7 +417,7 @@ class ScyllaFrames(CompressedFrames):
         notes: list[str],
         spans: list[Span] | None,
     ) -> DecodedTuple:
-        """A frame of which bytes behind its head are missing."""
+        """A frame of which bytes after its head are missing."""
         message = scylla.beginning(head, data, start, end, self.known.get(self.agreed or b""))
         if len(message) < self.inside.framing._replace(codec=None).header:
             fault = Fault("compression", end - start, damage.reason)

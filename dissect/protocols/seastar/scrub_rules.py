@@ -12,7 +12,7 @@ from .scylla import head_of
 
 
 def _sums(before: bytes, after: bytearray, spans: Sequence[Span]) -> None:
-    """Correct the checksum of a raw frame of SCYLLA_V3; packed ones are overwritten as a whole."""
+    """Correct the checksum of a raw frame of SCYLLA_V3; packed ones are overwritten completely."""
     if not any(span.name == "checksum" for span in spans):
         return
     head = head_of(before, 0, len(before))

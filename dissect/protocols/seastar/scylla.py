@@ -1,4 +1,4 @@
-"""ScyllaDB's compression SCYLLA_V3: the head of a frame, and the three ways to pack the message behind it.
+"""ScyllaDB's compression SCYLLA_V3: the head of a frame, and the three ways to pack the message after it.
 
 A frame does not depend on those before it, only on a dictionary. No unpacked size is on the wire, so a limit takes its place.
 """
@@ -159,7 +159,7 @@ def beginning(head: Head, data: bytes, start: int, end: int, dictionary: Diction
 
 def messages(head: Head, data: bytes, start: int, end: int, known: Sequence[Dictionary], limit: int, quota: UnpackQuota) -> Iterator[bytes]:
     """Yield what the frame data[start:end] may hold: unpacked without a dictionary and with each of `known`, if the checksum is right.
-    Raises Unreadable for what is no frame."""
+    Raises Unreadable for what is not a frame."""
     for dictionary in (None, *known) if head.method != RAW else (None,):
         try:
             message = unpack(head, data, start, end, dictionary, limit, quota)
