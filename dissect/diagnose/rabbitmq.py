@@ -632,12 +632,12 @@ def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | No
     there = [one for one in found if one.reason not in (LOST, SKIPPED)]
     missing, found = not there, there or found
     ended, waited = closed.by is not None, max(0, closed.until_ns - asked_ns(found[0]))
-    count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
+    how_many = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
     severity = NOTE if closed.lacking or (not ended and waited < STARVED_NS) else WARNING
     advice = None
     by = None if context.close_message is not None else closed.by
     when = closed.when if by is None else f"when {closed.who(by)} {closed.verb} the connection"
-    cause = f"{count} not confirmed {when}{later_text(waited)}"
+    cause = f"{how_many} not confirmed {when}{later_text(waited)}"
     if missing:
         cause, advice = (
             f"{cause}; the capture lacks bytes from the server, which may contain the confirm",
@@ -800,13 +800,13 @@ def _starvation(ident: int, one: RabbitmqSubscription, until_ns: int, when: str,
         severity = WARNING if passed >= STARVED_NS and one.waits else NOTE
         return FindingDraft(cause, *evidence, severity, advice, key) if passed else None
     lasts = passed >= STARVED_NS and one.waits
-    count, total, longest = one.stalls + lasts, one.stalled_ns + lasts * passed, max(one.longest_ns, lasts * passed)
+    stalls, total, longest = one.stalls + lasts, one.stalled_ns + lasts * passed, max(one.longest_ns, lasts * passed)
     if longest < STARVED_NS and (total < STARVED_NS or 2 * total < until_ns - one.since_ns):
         return None
     times = (
         f"for {duration_text(total)}"
-        if count == 1
-        else f"{count:,} times, for {duration_text(total)} in total and {duration_text(longest)} at most"
+        if stalls == 1
+        else f"{stalls:,} times, for {duration_text(total)} in total and {duration_text(longest)} at most"
     )
     if lasts:
         times += f", the last time for {duration_text(passed)}{when}"
@@ -1274,11 +1274,12 @@ def _published(context: ConversationContext, state: RabbitmqState, message: Mess
     if one is None or not one.reference:
         return
     for entry in fields.get("published_messages") or ():
-        ident, count, last = entry.get("publishing_id", 0), entry.get("num_records", 1), max(one.highest, one.stored.get(one.reference, -1))
-        one.sent += count
+        ident, records = entry.get("publishing_id", 0), entry.get("num_records", 1)
+        last = max(one.highest, one.stored.get(one.reference, -1))
+        one.sent += records
         one.highest = max(one.highest, ident)
         if ident <= last:
-            one.dropped += count
+            one.dropped += records
             if one.first is None and len(state.with_old_ids) < PUBLISHERS:
                 one.first = ident, last, numbers(message), packets(message)
                 state.with_old_ids.append(one)

@@ -245,7 +245,7 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     shown = owed or calls
     ages = [max(0, closed.until_ns - one.time_ns) for one in shown]
     names = some(dict.fromkeys(one.verb for one in shown))
-    count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
+    how_many = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
     age = " to ".join(dict.fromkeys((duration_text(min(ages)), duration_text(max(ages)))))
     evidence = tuple(one.number for one in shown), tuple(one.packet for one in shown)
     if not state.verbs and closed.by == closed.server and context.opening_seen and not closed.lacking and min(ages) < AT_ONCE_NS:
@@ -253,13 +253,13 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         cause = f"the server {closed.verb} the connection {duration_text(min(ages))} after {first}, without a reply"
         return FindingDraft(cause, *evidence, ERROR if closed.how == "RST" else WARNING, _NOT_ACCEPTED)
     if not owed:
-        cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
+        cause = f"{how_many} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
         return FindingDraft(cause, *evidence, NOTE, rule="no-reply", advice=_NO_WAIT)
     if not closed.ended or closed.by is None:
         severity = NOTE if max(ages) < PATIENCE_NS or closed.lacking else WARNING
-        return FindingDraft(f"{count} ({names}) without a reply for {age} {closed.when}", *evidence, severity, _HANGS, rule="no-reply")
+        return FindingDraft(f"{how_many} ({names}) without a reply for {age} {closed.when}", *evidence, severity, _HANGS, rule="no-reply")
     severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
-    cause = f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}"
+    cause = f"{closed.who(closed.by)} {closed.verb} the connection while {how_many} ({names}) had no reply for {age}"
     advice = _BLOCKS if closed.by == closed.server and calls[-1].in_blocks else None
     return FindingDraft(cause, *evidence, severity, advice)
 
