@@ -291,19 +291,20 @@ def rendered(entry: Entry, bytes_as: BytesAs) -> Entry:
         render = RENDER[bytes_as]
         if entry.body_type != "bson":
             # Documents have no bytes as such
-            entry.body = _rendered(entry.body, render)
+            entry.body = rendered_value(entry.body, render)
         if entry.properties:
-            entry.properties = _rendered(entry.properties, render)
+            entry.properties = rendered_value(entry.properties, render)
         if entry.key is not None or entry.id is not None:
-            entry.key, entry.id = _rendered(entry.key, render), _rendered(entry.id, render)
+            entry.key, entry.id = rendered_value(entry.key, render), rendered_value(entry.id, render)
     return entry
 
 
-def _rendered(value: Any, render: Callable[[bytes], Any]) -> Any:
+def rendered_value(value: Any, render: Callable[[bytes], Any]) -> Any:
+    """Return a value with its bytes in this form."""
     if isinstance(value, bytes):
         return render(value)
     if isinstance(value, dict):
-        return {key: _rendered(one, render) for key, one in value.items()}
+        return {key: rendered_value(one, render) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_rendered(one, render) for one in value]
+        return [rendered_value(one, render) for one in value]
     return value

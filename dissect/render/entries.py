@@ -6,7 +6,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..entries import rendered
+from ..entries import rendered_value
 from ..layout.types import BytesAs
 from ..layout.values import RENDER
 from ..model import Entry
@@ -42,7 +42,7 @@ def body_text(entry: Entry, form: BytesAs = "hex", most: int | None = None) -> s
     if body is None:
         return ""
     if entry.body_type != "bytes":
-        text = encode_value(body if entry.body_type == "bson" else rendered_value(body))
+        text = _json(body)
         return text if form != "omit" else f"<{count(len(text), 'byte')}>"
     if type(body) is not bytes:
         # Redacted
@@ -62,13 +62,9 @@ def body_text(entry: Entry, form: BytesAs = "hex", most: int | None = None) -> s
     return visible(str(RENDER[form](part)))
 
 
-def rendered_value(value: Any) -> Any:
-    """Return a value of AMQP 1.0 with its bytes as hex."""
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return {key: rendered_value(one) for key, one in value.items()}
-    return [rendered_value(one) for one in value] if isinstance(value, list | tuple) else value
+def _json(value: Any) -> str:
+    """Return a value as compact JSON, its bytes as hex."""
+    return encode_value(rendered_value(value, bytes.hex))
 
 
 def _value_text(value: Any) -> str:
@@ -81,7 +77,7 @@ def _value_text(value: Any) -> str:
         return text if text.isprintable() and text else f"0x{value.hex()}"
     if isinstance(value, dict) and len(value) == 2 and "value" in value:
         return _value_text(value["value"])
-    return value if isinstance(value, str) else encode_value(rendered_value(value))
+    return value if isinstance(value, str) else _json(value)
 
 
 class EntryLines:
@@ -235,5 +231,5 @@ def raw_bodies(entries: Iterable[Entry], separator: bytes) -> Iterator[bytes]:
         if type(body) is bytes:
             yield body
         elif body is not None:
-            yield (body if entry.body_type == "bytes" else encode_value(rendered(entry, "hex").body)).encode()
+            yield (body if entry.body_type == "bytes" else _json(body)).encode()
         yield separator
