@@ -96,7 +96,6 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
         title = f"{duration_text(at - begin_ns)}: {one.count:,}, p50 {duration_text(one.p50_ns)}, p99 {duration_text(one.p99_ns)}"
         dots.append((x(at), y(one.p99_ns), title))
     ticks = [Tick(HEIGHT - one.at, one.text) for one in _powers(low, high, scale)]
-    times = [Tick(WIDTH * part / 4, duration_text((end_ns - begin_ns) * part // 4)) for part in range(5)]
     pieces: list[list[tuple[int, Times]]] = []
     for place in measured:
         if pieces and place[0] - pieces[-1][-1][0] <= JOINED * rows[0].interval_ns:
@@ -107,7 +106,7 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
     drawn = [piece * (2 if len(piece) == 1 else 1) for piece in pieces]
     median = [" ".join(f"{x(at)},{y(one.p50_ns)}" for at, one in piece) for piece in drawn]
     highest = [" ".join(f"{x(at)},{y(one.p99_ns)}" for at, one in piece) for piece in drawn]
-    return Series(median, highest, dots, ticks, times)
+    return Series(median, highest, dots, ticks, _times(end_ns - begin_ns))
 
 
 class Chart(NamedTuple):
@@ -145,8 +144,7 @@ def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], duration_n
     for name, values in shown:
         places = [f"{at * step:.1f},{HEIGHT - HEIGHT * max(0, value) / most:.1f}" for at, value in enumerate(values)]
         lines.append((name, " ".join(places)))
-    ticks = [Tick(HEIGHT - HEIGHT * part / 2, short(most * part / 2)) for part in range(3)]
-    return Chart(title, lines, ticks, [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)])
+    return Chart(title, lines, _values(most), _times(duration_ns))
 
 
 class Timeline(NamedTuple):
@@ -193,9 +191,18 @@ def timeline(course: Course, begin_ns: int, duration_ns: int) -> Timeline | None
     if not row.complete:
         about.append("bytes are missing: what follows is unknown")
     title = f"conversation {row.conversation}, subscription {row.subscription} ({row.stream}): outstanding credit in {row.unit}"
-    ticks = [Tick(HEIGHT - HEIGHT * part / 2, short(most * part / 2)) for part in range(3)]
-    times = [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)]
-    return Timeline(title, about, " ".join(steps), [x(at) for at, _, chunk in course.places if chunk], stalls, ticks, times)
+    delivered = [x(at) for at, _, chunk in course.places if chunk]
+    return Timeline(title, about, " ".join(steps), delivered, stalls, _values(most), _times(duration_ns))
+
+
+def _values(most: float) -> list[Tick]:
+    """The axis of values from 0 to `most`."""
+    return [Tick(HEIGHT - HEIGHT * part / 2, short(most * part / 2)) for part in range(3)]
+
+
+def _times(duration_ns: int) -> list[Tick]:
+    """The axis of time."""
+    return [Tick(WIDTH * part / 4, duration_text(duration_ns * part // 4)) for part in range(5)]
 
 
 def _powers(low: int, high: float, scale: float) -> list[Tick]:
