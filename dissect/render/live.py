@@ -13,6 +13,7 @@ from ..conversation.conversation import Conversation, how
 from ..inspector import Inspector
 from ..model import Message, Record
 from ..pair.open_requests import oldest_of
+from ..protocols.records import Event
 from ..units import count, duration_text
 from .terminal import Palette, cut, visible
 
@@ -140,8 +141,8 @@ class Watch:
         counts = {"refused": tally.refused, "unanswered": tally.unanswered, "not readable": tally.faults, "gaps": tally.gaps}
         before = self._troubles.get(one.index) or _Trouble({})
         latest = {name: now if number > before.counts.get(name, 0) else before.latest.get(name, 0.0) for name, number in counts.items()}
-        opened = None if one.pairer is None or one.tcp.end is not None else next(iter(one.pairer.open.values()), None)
-        oldest = None if opened is None else oldest_of(opened).order
+        opened = _longest_open(one)
+        oldest = None if opened is None else opened.order
         return _Trouble(counts, latest, oldest, before.since if oldest == before.oldest else now)
 
     def _trouble(self, one: Conversation, now: float) -> str:
@@ -184,13 +185,18 @@ class Watch:
 
 def waiting_line(inspector: Inspector, now_ns: int, columns: int, palette: Palette) -> list[str]:
     """Return a line on the conversations in which a request waits for more than `WAITING`, if there are any."""
-    pairers = [one.pairer for one in inspector.table.conversations if one.pairer is not None and one.tcp.end is None]
-    oldest = [oldest_of(next(iter(one.open.values()))).record.time_ns for one in pairers if one.open]
-    late = [waited for begin_ns in oldest if (waited := now_ns - begin_ns) >= WAITING * 1e9]
+    oldest = filter(None, map(_longest_open, inspector.table.conversations))
+    late = [waited for one in oldest if (waited := now_ns - one.record.time_ns) >= WAITING * 1e9]
     if not late:
         return []
     text = f"! {count(len(late), 'conversation')} without a response, the longest for {duration_text(max(late))}"
     return [f"{palette.bad}{cut(text, columns)}{palette.reset}"]
+
+
+def _longest_open(one: Conversation) -> Event | None:
+    """Return the request that is open the longest; none of a conversation that has ended."""
+    opened = None if one.pairer is None or one.tcp.end is not None else next(iter(one.pairer.open.values()), None)
+    return None if opened is None else oldest_of(opened)
 
 
 def _room(names: Sequence[str], sizes: Mapping[str, int], width: int) -> int:
