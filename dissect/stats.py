@@ -35,13 +35,11 @@ COURSES, CHANGES = 20, 1_000
 
 
 class Grant(NamedTuple):
-    """Credit that a client grants in a conversation: to which subscription, and in what unit. `begins`: with a new subscription, which is
-    not `counted` before it is accepted if there is one with its id. `made`: the new subscription."""
+    """Credit that a client grants. `begins`: with a new subscription, which is not `counted` before it is accepted if there is one with its
+    id."""
 
-    conversation: int
-    subscription: int
+    subscription: Subscription
     credit: int
-    made: Subscription
     begins: bool
     counted: bool
 
@@ -440,12 +438,12 @@ class Stats:
             made = Subscription(row, credit)
             if known is None:
                 self._set(message.conversation, subscription, made, time_ns)
-            self._ask(message.number, Grant(message.conversation, subscription, credit, made, True, known is None))
+            self._ask(message.number, Grant(made, credit, True, known is None))
         elif known is not None and known.row.unit in traffic.credit:
             credit, before = traffic.credit[known.row.unit], known.left
             if message.sender == "client":
                 known.grant(credit, time_ns)
-                self._ask(message.number, Grant(message.conversation, subscription, credit, known, False, True))
+                self._ask(message.number, Grant(known, credit, False, True))
             else:
                 more = None if traffic.offset is None or traffic.committed is None else traffic.committed > traffic.offset
                 known.take(credit, time_ns, more)
@@ -458,18 +456,19 @@ class Stats:
 
     def _answered(self, grant: Grant, refused: bool, time_ns: int) -> None:
         """Take back a grant that the server refused, or count that of a new subscription with the id of another one."""
-        made = grant.made
+        made = grant.subscription
+        conversation, ident = made.row.conversation, made.row.subscription
         if not grant.begins:
-            if refused and self._credit.get(grant.conversation, {}).get(grant.subscription) is made:
+            if refused and self._credit.get(conversation, {}).get(ident) is made:
                 before = made.left
                 made.withdraw(grant.credit, time_ns)
                 self._change(made, before, time_ns, False)
         elif not refused and not grant.counted:
-            self._set(grant.conversation, grant.subscription, made, time_ns)
+            self._set(conversation, ident, made, time_ns)
         elif not refused:
             made.drained(time_ns)
         elif grant.counted:
-            self._set(grant.conversation, grant.subscription, None, time_ns)
+            self._set(conversation, ident, None, time_ns)
             if self._subscriptions.pop(id(made), None) is None:
                 self._total.subscriptions_left_out -= self._whole
 
