@@ -97,7 +97,7 @@ class ConsumerRow(msgspec.Struct, tag_field="record", tag="consumer"):
 
 
 class Course(msgspec.Struct):
-    """The credit of a subscription over time: the time, what was left, and whether that was after a chunk. `every`: so many changes lie
+    """The credit of a subscription over time: the time, the credit left, and whether that was after a chunk. `every`: the number of changes
     from one place to the next."""
 
     row: SubscriptionRow
@@ -127,10 +127,10 @@ class Subscription(msgspec.Struct):
     over: Stall | None = None
     """The stall that a Credit has ended unless it is refused."""
     lists: int = 0
-    """So many stalls are listed."""
+    """The number of stalls that the row lists at most."""
     course: Course | None = None
 
-    def take(self, credit: int, time_ns: int, waiting: bool | None) -> None:
+    def deliver(self, credit: int, time_ns: int, waiting: bool | None) -> None:
         """The server delivers a chunk; `waiting`: whether it has more."""
         self._count()
         self.row.chunks += 1
@@ -274,12 +274,12 @@ class CountRow(msgspec.Struct, tag_field="record", tag="count"):
 
 
 class Stats:
-    """Counts records and packets. `whole`: no record is left out; otherwise nothing is said of subscriptions, as there may be credit in one
-    that is. `separate`: each file is a capture of its own."""
+    """Counts records and packets. `complete`: no record is left out; otherwise there are no rows of subscriptions, as one that is left
+    out may grant credit. `separate`: each file is a capture of its own."""
 
-    def __init__(self, interval_ns: int | None = None, whole: bool = True, separate: bool = False) -> None:
+    def __init__(self, interval_ns: int | None = None, complete: bool = True, separate: bool = False) -> None:
         self.interval_ns = interval_ns
-        self._whole, self._separate = whole, separate
+        self._complete, self._separate = complete, separate
         self._total = TotalRow(1, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
         self._files: dict[int, FileRow] = {}
         self._commands: dict[tuple[Any, ...], CommandRow] = {}
@@ -446,7 +446,7 @@ class Stats:
                 self._ask(message.number, Grant(known, credit, False, True))
             else:
                 more = None if traffic.offset is None or traffic.committed is None else traffic.committed > traffic.offset
-                known.take(credit, time_ns, more)
+                known.deliver(credit, time_ns, more)
             self._change(known, before, time_ns, message.sender != "client")
 
     def _ask(self, number: int, grant: Grant) -> None:
@@ -470,7 +470,7 @@ class Stats:
         elif grant.counted:
             self._set(conversation, ident, None, time_ns)
             if self._subscriptions.pop(id(made), None) is None:
-                self._total.subscriptions_left_out -= self._whole
+                self._total.subscriptions_left_out -= self._complete
 
     def _set(self, conversation: int, subscription: int, made: Subscription | None, time_ns: int) -> None:
         """A subscription ends; `made`: a new one with its id begins."""
@@ -491,7 +491,7 @@ class Stats:
                 made.course = Course(made.row)
                 made.course.add(time_ns, made.left, False)
         else:
-            self._total.subscriptions_left_out += self._whole
+            self._total.subscriptions_left_out += self._complete
         if max(len(self._credit), self._tracked) > CREDITED:
             oldest = next(iter(self._credit))
             self._lose(oldest)
@@ -587,11 +587,11 @@ class Stats:
         for conversation, file in list(self._last.items()):
             own = self._files.get(file) if self._separate else None
             self._forget(conversation, last if own is None else own.time_ns + own.duration_ns)
-        return [one.row for one in self._subscriptions.values()] if self._whole else []
+        return [one.row for one in self._subscriptions.values()] if self._complete else []
 
     def courses(self) -> list[Course]:
         """The credit of the first subscriptions over time."""
-        return [one.course for one in self._subscriptions.values() if one.course is not None] if self._whole else []
+        return [one.course for one in self._subscriptions.values() if one.course is not None] if self._complete else []
 
     def consumers(self) -> list[ConsumerRow]:
         """By stream, partition and name."""

@@ -16,7 +16,7 @@ from .jsonl import encode_value
 from .terminal import PLAIN, Palette, cut, pad, visible, width
 
 REMEMBERED = 8_192
-"""Conversations whose endpoints are kept ready; when there are more, all are made anew."""
+"""Conversations whose endpoints are kept ready; when there are more, all are made again."""
 
 STREAM_WIDTH, STREAM_LIMIT, PLACE_WIDTH, SIZE_WIDTH, OUTCOME_WIDTH = 8, 30, 10, 9, 28
 """Columns of streams, at first and at most, of offsets and ids, of sizes, and of outcomes; what is longer shifts its line."""

@@ -235,8 +235,8 @@ class SparkJvm(SparkTasks):
         settings: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off. `patience_s`: after so many seconds
-        Java, or the master, is given up."""
+        """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off. `patience_s`: the seconds
+        after which Java, or the master, is given up."""
         needed()
         java = find_java()
         handle, log = tempfile.mkstemp(prefix="streamdump-spark-", suffix=".log")
