@@ -89,8 +89,7 @@ def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int, l
     segment = parser.segment(packet, 0)
     sighting = parser.sighting or NOWHERE
     if segment is not None:
-        segment.mark = (*segment.mark[:2], split.file, segment.mark[3])
-        segment.ends += network_key(split.network)
+        _place(segment, split.file, network_key(split.network))
         return (row_of(segment, latest_ns, sighting),)
     place = split.file, packet.number, packet.time_ns, latest_ns
     fragment = parser.fragment
@@ -98,6 +97,12 @@ def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int, l
         data = packet.buffer[fragment.offset : fragment.offset + fragment.captured]
         return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, None, data, *sighting),)
     return () if sighting is NOWHERE and not last else ((OTHER, *place, split.network, *[None] * 11, *sighting),)
+
+
+def _place(segment: Segment, file: int, network: bytes) -> None:
+    """Set the file of a segment, and add the network to its ends."""
+    segment.mark = (*segment.mark[:2], file, segment.mark[3])
+    segment.ends += network
 
 
 NOWHERE = (None, None)
@@ -128,8 +133,7 @@ def timed_segments(split: Split) -> Iterator[tuple[Segment, int]]:
             latest_ns = max(latest_ns, packet.time_ns)
             segment = parser.segment(packet, 0)
             if segment is not None:
-                segment.mark = (*segment.mark[:2], split.file, segment.mark[3])
-                segment.ends += network
+                _place(segment, split.file, network)
                 yield segment, latest_ns
 
 
@@ -143,9 +147,7 @@ def merged_segments(splits: Sequence[Split], home: Home | None, stateless: bool 
         for packet in packets:
             segment = parser.segment(packet, 0)
             if segment is not None:
-                file, network = names[segment.file]
-                segment.mark = (*segment.mark[:2], file, segment.mark[3])
-                segment.ends += network
+                _place(segment, *names[segment.file])
                 if home is None or key_of(segment.ends)[0] in home:
                     yield segment
 
