@@ -295,9 +295,13 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
 
     def filled() -> Iterator[Any]:
         for results in some:
-            rows: Any = results.conversations if table == "conversations" else sorted_out(results.records).get(table, ())
-            if table == "entries":
+            rows: Any
+            if table == "conversations":
+                rows = results.conversations
+            elif table == "entries":
                 rows = list(entry_rows(sorted_out(results.records)["messages"]))
+            else:
+                rows = sorted_out(results.records)[table]
             reports.extend(results.reports)
             yield from waiting.take(rows, reports)
             if waiting.count >= GROUP:
