@@ -113,7 +113,7 @@ class Entries:
             elif type(record) is Exchange and record.request in opened:
                 ends.append(record)
         if self._run.answers:
-            self._answer_keys()
+            self._answer_keys(self._run.answers)
         for end in ends:
             self._end(end)
         yield from self._release()
@@ -152,8 +152,8 @@ class Entries:
             one, Fate("refused" if refused else "confirmed", _code(response) if refused else None, response.number, response.latency_ns)
         )
 
-    def _answer_keys(self) -> None:
-        answers = self._run.answers or []
+    def _answer_keys(self, answers: list[KeyAnswer]) -> None:
+        """Learn from the responses to keys, and remove them from the list."""
         late: list[KeyAnswer] = []
         codes: tuple[int, dict[int, str]] = 0, {}
         # Most of a batch have one
@@ -186,16 +186,7 @@ class Entries:
         one = self._open.get(exchange.request)
         if one is None:
             return
-        outcome: EntryOutcome
-        match exchange.outcome:
-            case "answered":
-                outcome = "confirmed"
-            case "refused":
-                outcome = "refused"
-            case "superseded":
-                outcome = "superseded"
-            case _:
-                outcome = "unanswered"
+        outcome: EntryOutcome = "confirmed" if exchange.outcome == "answered" else exchange.outcome
         self._settle(one, Fate(outcome, exchange.reason, exchange.response, exchange.latency_ns))
 
     def _settle(self, one: Waiting, fate: Fate) -> None:
