@@ -54,9 +54,10 @@ UNKNOWN = Fate(None)
 class Waiting:
     """A message in the queue."""
 
-    __slots__ = ("carrier", "fate", "fates", "left", "since")
+    __slots__ = ("carrier", "fate", "fates", "left", "since", "source")
 
-    def __init__(self, carrier: Carrier, since: float) -> None:
+    def __init__(self, source: EntrySource, carrier: Carrier, since: float) -> None:
+        self.source = source
         self.carrier = carrier
         self.left = (carrier.keys or 1) if carrier.waits else 0
         """The number of keys without a response."""
@@ -104,12 +105,12 @@ class Entries:
                     continue
                 carrier = source.carrier(record)
                 if carrier is not None:
-                    self._put(carrier)
+                    self._put(source, carrier)
                     if record.fault is not None and not source.is_complete(record):
                         self.incomplete_count += 1
                         self.incomplete += [record.number] if len(self.incomplete) < NUMBERS else []
                 elif record.request in opened:
-                    self._answer(source, opened[record.request], record)
+                    self._answer(opened[record.request], record)
             elif type(record) is Exchange and record.request in opened:
                 ends.append(record)
         if self._run.answers:
@@ -134,23 +135,22 @@ class Entries:
 
     # What waits
 
-    def _put(self, carrier: Carrier) -> None:
+    def _put(self, source: EntrySource, carrier: Carrier) -> None:
         message = carrier.message
-        one = Waiting(carrier, monotonic() if self._live else 0.0)
+        one = Waiting(source, carrier, monotonic() if self._live else 0.0)
         self._queue.append(one)
         self._held += message.size
         if one.left:
             self._open[message.number] = one
 
-    def _answer(self, source: EntrySource, one: Waiting, response: Message) -> None:
+    def _answer(self, one: Waiting, response: Message) -> None:
         """Learn from a response that names its request."""
         if one.carrier.keys:
             return
-        source.answered(one.carrier, response)
+        one.source.answered(one.carrier, response)
         refused = response.outcome == "refused"
-        self._settle(
-            one, Fate("refused" if refused else "confirmed", _code(response) if refused else None, response.number, response.latency_ns)
-        )
+        reason = one.source.reason(response) if refused else None
+        self._settle(one, Fate("refused" if refused else "confirmed", reason, response.number, response.latency_ns))
 
     def _answer_keys(self, answers: list[KeyAnswer]) -> None:
         """Learn from the responses to keys, and remove them from the list."""
@@ -169,7 +169,7 @@ class Entries:
             ident, reason = key & PUBLISHING_ID, None
             if refused:
                 if codes[0] != response.number:
-                    codes = response.number, _codes(response)
+                    codes = response.number, one.source.reasons(response)
                 reason = codes[1].get(ident)
             if fate.response != response.number or fate.latency_ns != latency_ns or fate.reason != reason:
                 fate = Fate("refused" if refused else "confirmed", reason, response.number, latency_ns)
@@ -216,10 +216,8 @@ class Entries:
 
     def _entries(self, one: Waiting) -> Iterator[Entry]:
         carrier = one.carrier
-        source = self._sources[carrier.message.protocol]
-        assert source is not None
         fates, fate, group = one.fates, one.fate, carrier.group
-        for entry in source.entries(carrier):
+        for entry in one.source.entries(carrier):
             self.number += 1
             entry.number = self.number
             if carrier.published:
@@ -255,22 +253,6 @@ class Entries:
         if len(ends) > 2 * RANGES:
             del ends[:2]
         return False
-
-
-def _code(response: Message) -> str | None:
-    """Return the label of the first code of a response that refuses, or its text."""
-    fields = response.fields
-    frame = fields.get("frame")
-    for some in (fields, frame if isinstance(frame, dict) else {}, *(fields.get("results") or ())):
-        for name in ("status", "result", "errCode", "response_code"):
-            if some.get(name):
-                return str(some.get(f"{name}_label") or some[name])
-    return None
-
-
-def _codes(response: Message) -> dict[int, str]:
-    errors = response.fields.get("publishing_errors") or ()
-    return {one["publishing_id"]: str(one.get("code_label") or one["code"]) for one in errors if "code" in one}
 
 
 # Values as they are shown

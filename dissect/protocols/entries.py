@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -45,6 +45,14 @@ class EntrySource:
 
     def answered(self, carrier: Carrier, response: Message) -> None:
         """Learn from the response to a message that is answered once."""
+
+    def reason(self, response: Message) -> str | None:
+        """Return why a response refuses a message that is answered once."""
+        return None
+
+    def reasons(self, response: Message) -> dict[int, str]:
+        """Return why a response refuses keys of messages, by publishing id."""
+        return {}
 
     def is_complete(self, message: Message) -> bool:
         """Return whether all entries of a message can be read."""
@@ -109,6 +117,14 @@ def maker(message: Message) -> Callable[..., Entry]:
         )
 
     return make
+
+
+def code_of(fields: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first of these codes that is not 0: its label, or the number."""
+    for name in names:
+        if fields.get(name):
+            return str(fields.get(f"{name}_label") or fields[name])
+    return None
 
 
 def missing(message: Message, read: int, declared: int | None = None) -> str | None:

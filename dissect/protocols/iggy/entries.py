@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from ...model import Entry, Message
-from ..entries import NO_NOTES, NO_PROPERTIES, Carrier, EntrySource, keep, maker, missing
+from ..entries import NO_NOTES, NO_PROPERTIES, Carrier, EntrySource, code_of, keep, maker, missing
 
 Fields = dict[str, Any]
 
@@ -51,6 +51,11 @@ class IggyEntries(EntrySource):
         written: list[Fields] = response.fields.get("written") or []
         if len(written) == 1 and "base_offset" in written[0] and len(carrier.message.fields.get("batches") or ()) < 2:
             carrier.begin = written[0]["partition_id"], written[0]["base_offset"]
+
+    def reason(self, response: Message) -> str | None:
+        fields = response.fields
+        failed = (code_of(some, "status", "result") for some in (fields, *(fields.get("results") or ())))
+        return next(filter(None, failed), None)
 
     def entries(self, carrier: Carrier) -> Iterator[Entry]:
         message = carrier.message

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...model import Entry, Message
-from ..entries import NO_PROPERTIES, Carrier, EntrySource, keep, maker
+from ..entries import NO_PROPERTIES, Carrier, EntrySource, code_of, keep, maker
 
 PUBLISHING = frozenset(("PUB", "EMIT"))
 
@@ -42,6 +42,10 @@ class MewbaseEntries(EntrySource):
             if known is not None:
                 keep(self._subscriptions, (message.conversation, _plain(subscription)), known)
         return None
+
+    def reason(self, response: Message) -> str | None:
+        body = response.fields.get("frame")
+        return code_of(body, "errCode") if isinstance(body, dict) else None
 
     def entries(self, carrier: Carrier) -> Iterator[Entry]:
         message = carrier.message

@@ -85,6 +85,10 @@ class RabbitmqEntries(EntrySource):
             follow(self, message, fields)
         return None
 
+    def reasons(self, response: Message) -> dict[int, str]:
+        errors = response.fields.get("publishing_errors") or ()
+        return {one["publishing_id"]: str(one.get("code_label") or one["code"]) for one in errors if "code" in one}
+
     # Who consumes, and what was stored
 
     def _subscribe(self, message: Message, fields: Fields) -> None:
