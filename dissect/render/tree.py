@@ -202,7 +202,7 @@ def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
     return folded(value, room) if room >= FOLDED else ["", *folded(value, max(1, columns - BELOW))]
 
 
-def broken_span(message: Message, spans: list[Span]) -> int | None:
+def broken_span(message: Message, spans: Sequence[Span]) -> int | None:
     """The index of the span where the fault lies: the last leaf that holds its offset, or begins there."""
     fault = message.fault
     if fault is None:
@@ -218,7 +218,7 @@ def broken_span(message: Message, spans: list[Span]) -> int | None:
 def by_interest(message: Message, spans: Sequence[Span]) -> list[int]:
     """Return the indexes of `spans` in another order: what is wrong, then what differs between messages of this name, then the id, which
     summaries contain, and the fields with a default value, such as sizes and command numbers. What a field contains stays behind it."""
-    broken, implied = broken_span(message, [*spans]), _implied(message.protocol, message.name)
+    broken, implied = broken_span(message, spans), _implied(message.protocol, message.name)
     results = {path.partition(".")[0] for path in BY_NAME[message.protocol].loaded.code} if message.outcome == "refused" else ()
     top = [index for index, span in enumerate(spans) if span.depth == 0]
     groups = []
