@@ -51,6 +51,11 @@ class Fate(NamedTuple):
 UNKNOWN = Fate(None)
 
 
+def entry_sources() -> ByProtocol[EntrySource | None]:
+    """Return a new source for each protocol with user messages, None for the others."""
+    return ByProtocol(lambda one: one.loaded.entries() if one.loaded.entries is not None else None)
+
+
 class Waiting:
     """A message in the queue."""
 
@@ -74,7 +79,7 @@ class Entries:
         """`run` was made with `Options.entries`. `live`: what waits leaves after `PATIENCE`, see `expire`."""
         self._run = run
         self._live = live
-        self._sources: ByProtocol[EntrySource | None] = ByProtocol(lambda one: one.loaded.entries() if one.loaded.entries else None)
+        self._sources = entry_sources()
         self._queue: deque[Waiting] = deque()
         self._held = 0
         """Bytes of the messages in the queue."""

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from ..entries import entry_sources
 from ..errors import Report, describe_exception
 from ..model import Ending, Entry, Exchange, Finding, Gap, Message
-from ..protocols import PROTOCOLS, ByProtocol
+from ..protocols import PROTOCOLS
 from ..session import Linked
 from .flows import FILE_BITS, message_id
 from .latencies import FOUND, TIMES
@@ -633,7 +634,7 @@ def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:
 
 def entry_rows(messages: Sequence[Linked]) -> Iterator[tuple[Entry, Message, None]]:
     """Yield the entries of messages, each with its message. What became of them is in table exchanges, by message."""
-    sources = ByProtocol(lambda one: one.loaded.entries() if one.loaded.entries is not None else None)
+    sources = entry_sources()
     for message, *_ in messages:
         assert type(message) is Message
         source = sources[message.protocol]
