@@ -14,6 +14,7 @@ from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options
+from streamdump.protocols.iggy import replica_layouts
 from tests.diagnose.talks import diagnosed
 from tests.support import replicas as r
 from tests.support.captures import GOLDEN
@@ -197,6 +198,12 @@ def test_counts_that_no_manifest_has_allocate_nothing() -> None:
     body[4:8] = pack("<I", 0xFFFFFFFF)
     (one,) = says((0, r.frame("StateTransferTarget", bytes(body), nonce=1, available=1, group=r.METADATA)))
     assert one.fields["body"].startswith("<redacted ")
+
+
+def test_codes_that_no_layout_has_share_one_table() -> None:
+    first, *others = (replica_layouts.layout_of(5, operation, code) for operation in (2, 7) for code in range(100_000, 100_100))
+    assert all(one is first for one in others)
+    assert replica_layouts.layout_of(5, 2, 37) is replica_layouts.layout_of(5, 2, 37) is not first
 
 
 def test_a_connection_of_a_client_is_none_of_replicas() -> None:

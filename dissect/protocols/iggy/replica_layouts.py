@@ -34,6 +34,7 @@ from ...layout.versions import at
 from . import bodies as b
 from .bodies import Body
 from .commands import BY_CODE, NON_REPLICATED, OPERATION_LABELS, OPERATIONS, STREAM_AND_TOPIC, forms
+from .frames import exists
 from .layout_versions import RANK
 
 LAYOUT = "replica"
@@ -343,11 +344,7 @@ PREPARED: Mapping[int, Body] = {
     ),
     DELETE_SEGMENTS: (*STREAM_AND_TOPIC, Field("partition_id", u32le), Field("up_to_offset", u64le)),
     SEND: _as_of(Field("batches", Repeat(b.BATCH_V4))),
-    **{
-        operation: _body_of(code)
-        for operation, code in OPERATIONS.items()
-        if operation not in (3, SEND) and forms(BY_CODE[code].request, BODIES)[1]
-    },
+    **{operation: _body_of(code) for operation, code in OPERATIONS.items() if operation not in (3, SEND) and exists(code, BODIES)},
 }
 """The body of a Prepare, by its operation."""
 
@@ -367,9 +364,17 @@ def kind_of(command: int) -> Kind:
     return "response" if command in RESPONSES else "one_way" if command in ONE_WAY or command not in NAMES else "request"
 
 
-@cache
 def layout_of(command: int, operation: int = 0, code: int = 0, hidden: bool = False) -> Layout:
     """The table of a frame; `operation` and `code` count for Prepares and requests, `hidden`: its body cannot be read."""
+    if command == REQUEST:
+        code = code if operation == NON_REPLICATED else OPERATIONS.get(operation, 0)
+        # A frame may have any code: those without a body share one table
+        operation, code = 0, code if exists(code, BODIES) else 0
+    return _layout_of(command, operation, code, hidden)
+
+
+@cache
+def _layout_of(command: int, operation: int, code: int, hidden: bool) -> Layout:
     table = TABLES.get(command)
     body: Body | None = (_HIDDEN,)
     if table is None:
@@ -378,8 +383,7 @@ def layout_of(command: int, operation: int = 0, code: int = 0, hidden: bool = Fa
         if command in CARRIERS:
             body = PREPARED.get(operation)
         elif command == REQUEST:
-            code = code if operation == NON_REPLICATED else OPERATIONS.get(operation, 0)
-            body = _body_of(code) if code in BY_CODE and forms(BY_CODE[code].request, BODIES)[1] else None
+            body = _body_of(code) if code else None
         else:
             body = BODY.get(command, ())
     layout = Layout(NAMES[command], *table.head, *((_HIDDEN,) if body is None else body), kind=kind_of(command), key=command)
