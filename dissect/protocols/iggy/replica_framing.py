@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
@@ -10,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 from ...model import Verdict
 from ..dissector import SEARCH_WINDOW
 from ..protocol import DetectionView, SideView
-from ..work_budget import STEP, WorkBudget
+from ..work_budget import WorkBudget
 from .replica_layouts import (
     CARRIERS,
     CHALLENGE,
@@ -26,9 +25,7 @@ from .replica_layouts import (
     TABLES,
     UNSEALED,
 )
-
-LIMIT = 64 << 20
-"""No frame is longer by default."""
+from .resync import LIMIT, find_header
 
 LEAST = 64
 """The bytes that `frame_size` needs."""
@@ -51,11 +48,6 @@ CHAIN = 2
 PATIENCE = 65_536
 """Bytes behind which it is not waited for the side that shows which one dialled."""
 
-CHECKED = 6 * STEP
-"""What the check of a header costs."""
-
-_ZEROS = bytes(66)
-_NO_ZERO = re.compile(b"[^\0]")
 _VIEW = bytes(4)
 _BLANK = bytes(16)
 
@@ -108,34 +100,14 @@ def header_at(data: bytes, at: int, end: int) -> int | None:
 
 def find(data: bytes, at: int, end: int, final: bool, work_budget: WorkBudget) -> tuple[bool, int]:
     """Look for a header; the result is that of `Dissector.resync`, as far as effort was left."""
-    if end - at < COMMON:
-        return False, at
-    place = at + 61
-    work_budget.spend(end - at >> 2)
-    while True:
-        run = data.find(_ZEROS, place, end)
-        if run < 0:
-            return False, max(at, end - COMMON)
-        if not work_budget.spend(CHECKED):
-            return False, max(at, run - 62)
-        # the byte before the zeros is the command, or the replica behind it
-        for start in (run - 62, run - 61):
-            if start < at:
-                continue
-            kind = header_at(data, start, end)
-            if kind is None:
-                return False, start
-            if not kind:
-                continue
-            if kind == CERTAIN and data[start + 60] not in CARRIERS:
-                return True, start
-            follows = _follows(data, start, end, final)
-            if follows is None:
-                return False, start
-            if follows:
-                return True, start
-        behind = _NO_ZERO.search(data, run + 66, end)
-        place = end if behind is None else behind.start()
+
+    def begins(start: int) -> bool | None:
+        kind = header_at(data, start, end)
+        if not kind:
+            return None if kind is None else False
+        return (kind == CERTAIN and data[start + 60] not in CARRIERS) or _follows(data, start, end, final)
+
+    return find_header(data, at, end, begins, work_budget)
 
 
 def _follows(data: bytes, start: int, end: int, final: bool) -> bool | None:

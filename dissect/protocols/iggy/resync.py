@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 
 from ..dissector import SEARCH_WINDOW
@@ -71,10 +71,22 @@ def may_be_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> bool:
 
 
 def find_long(data: bytes, at: int, end: int, kinds: Iterable[int], work_budget: WorkBudget) -> tuple[bool, int]:
-    """Look for a header of 256 bytes: (True, p) one begins at p; (False, p) none begins before p, as far as effort was left."""
+    """Look for a header of 256 bytes of a client or a server; the result is that of `find_header`."""
+    wanted = tuple(kinds)
+
+    def begins(start: int) -> bool | None:
+        kind = long_header(data, start, end)
+        # what stands in the checksums of a client's may be the end of the frame before, where bytes are missing between them
+        return None if kind is None else kind in wanted and (kind != REQUEST or not any(data[start : start + 48]))
+
+    return find_header(data, at, end, begins, work_budget)
+
+
+def find_header(data: bytes, at: int, end: int, begins: Callable[[int], bool | None], work_budget: WorkBudget) -> tuple[bool, int]:
+    """Look for a header of 256 bytes: (True, p) one begins at p; (False, p) none begins before p, as far as effort was left. `begins`:
+    whether one begins at an offset in front of zeros, None if there are too few bytes."""
     if end - at < 61 + len(_ZEROS):
         return False, at
-    wanted = tuple(kinds)
     place = at + 61
     work_budget.spend(end - at >> 2)
     while True:
@@ -83,17 +95,16 @@ def find_long(data: bytes, at: int, end: int, kinds: Iterable[int], work_budget:
             return False, max(at, end - 127)
         if not work_budget.spend(6 * STEP):
             return False, max(at, run - 62)
-        # the byte before the zeros is the command, or the replica behind it
+        # the byte before the zeros is the command, or the replica after it
         for start in (run - 62, run - 61):
             if start >= at:
-                kind = long_header(data, start, end)
-                if kind is None:
+                found = begins(start)
+                if found is None:
                     return False, start
-                # what stands in the checksums of a client's may be the end of the frame before, where bytes are missing between them
-                if kind in wanted and (kind != REQUEST or not any(data[start : start + 48])):
+                if found:
                     return True, start
-        behind = _NO_ZERO.search(data, run + 66, end)
-        place = end if behind is None else behind.start()
+        after = _NO_ZERO.search(data, run + 66, end)
+        place = end if after is None else after.start()
 
 
 def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC) -> list[str]:
