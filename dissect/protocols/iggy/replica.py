@@ -83,15 +83,13 @@ class ReplicaDissector(Dissector):
         if end - start < r.HEADER or command not in r.TABLES:
             return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, spans, None
         self._check(frame, command, sealed, notes, fault is None and "batches" in fields)
-        # A hello without a nonce is the complete handshake
-        authenticates = any(data[start + r.COMMON : start + r.COMMON + 32])
-        self._learn(frame.side, data[start + 61], command, fields, sealed, authenticates)
+        self._learn(frame, command, fields, sealed)
         if self.doubtful[frame.side] == frame.position and command in r.CARRIERS:
             notes.append("found behind bytes that are missing: it may be a part of DoViewChange, StartView or StateChunk")
         if sealed is False:
             # It is dropped, and so answers nothing
             return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, spans, None
-        kind, ident, outcome, role, key = self._pair(frame.side, command, fields, layout.kind, notes, frame)
+        kind, ident, outcome, role, key = self._pair(frame, command, fields, layout.kind, notes)
         stream = _stream(fields) if command in (*r.CARRIERS, r.REQUEST, r.PREPARE_OK) else None
         return layout.name, kind, ident, fields, outcome, notes, fault, role, key, spans, stream
 
@@ -100,13 +98,15 @@ class ReplicaDissector(Dissector):
     def _read(self, frame: Frame, command: int, sealed: bool | None) -> tuple[Layout, Walked]:
         """Return the table of a frame, and what it reads; a body that does not fit its table is hidden, as it may hold a secret."""
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
-        operation = code = 0
-        if end - start >= r.HEADER and (command in r.CARRIERS or command == r.REQUEST):
-            operation = data[start + (176 if command == r.REQUEST else 208)]
-            code = _U32(data, start + 196)[0] if command == r.REQUEST else 0
-        elif end - start < r.HEADER:
+        if end - start < r.HEADER:
             # The operation is missing
-            return (layout := r.layout_of(command, 0, 0, True)), self._walk(layout, frame)
+            layout = r.layout_of(command, hidden=True)
+            return layout, self._walk(layout, frame)
+        operation = code = 0
+        if command in r.CARRIERS:
+            operation = data[start + 208]
+        elif command == r.REQUEST:
+            operation, code = data[start + 176], _U32(data, start + 196)[0]
         layout = r.layout_of(command, operation, code)
         if damage is None and not self.options.detail:
             fields, notes, fault = read(layout, data, start, end, self.style)
@@ -136,8 +136,8 @@ class ReplicaDissector(Dissector):
     def _check(self, frame: Frame, command: int, sealed: bool | None, notes: list[str], batch: bool) -> None:
         """Note checksums that are wrong; `batch`: it carries messages, which were read."""
         data, start, end = frame.data, frame.start, frame.end
-        low, high = _U64_U64(data, start)
         if sealed is False:
+            low, high = _U64_U64(data, start)
             notes.append(f"checksum is {low | high << 64}, XXH3-64 of the header computed {seal(data, start)}: replicas drop such a frame")
         elif sealed is None and command not in r.UNSEALED and command not in r.CARRIERS:
             if "unsealed" not in self.facts:
@@ -158,7 +158,7 @@ class ReplicaDissector(Dissector):
             if stated != computed:
                 notes.append(f"manifest_checksum is {stated}, XXH3-64 of the manifest computed {computed}")
 
-    def _learn(self, side: int, replica: int, command: int, fields: dict[str, Any], sealed: bool | None, authenticates: bool) -> None:
+    def _learn(self, frame: Frame, command: int, fields: dict[str, Any], sealed: bool | None) -> None:
         """Update what the row of the conversation says: who is who, the view, and how the handshake went."""
         facts = self.facts
         if sealed is False:
@@ -166,7 +166,7 @@ class ReplicaDissector(Dissector):
             return
         if sealed:
             facts["verified_seals"] = facts.get("verified_seals", 0) + 1
-        view = fields["view"]
+        view, replica = fields["view"], fields["replica"]
         if command in r.CARRIERS:
             if view >= facts.get("view", 0):
                 facts["view"], facts["primary"] = view, f"replica {replica}"
@@ -174,9 +174,9 @@ class ReplicaDissector(Dissector):
         if command == r.REQUEST:
             return
         if self.client is not None:
-            facts.setdefault("dialler" if side == self.client else "acceptor", f"replica {replica}")
+            facts.setdefault("dialler" if frame.side == self.client else "acceptor", f"replica {replica}")
         if command == r.HELLO:
-            facts["handshake"] = "hello, asks for authentication" if authenticates else "hello without authentication"
+            facts["handshake"] = "hello, asks for authentication" if _has_nonce(frame) else "hello without authentication"
         elif command == r.CHALLENGE:
             facts["handshake"] = f"refused: {fields['status_label'] or fields['status']}" if fields["status"] else "challenged"
         elif command == r.FINISH:
@@ -187,10 +187,10 @@ class ReplicaDissector(Dissector):
     # What it answers
 
     def _pair(
-        self, side: int, command: int, fields: dict[str, Any], kind: Any, notes: list[str], frame: Frame
+        self, frame: Frame, command: int, fields: dict[str, Any], kind: Any, notes: list[str]
     ) -> tuple[Any, int | str | None, str | None, Role, Hashable]:
         """Return kind, id, outcome, role and key of a frame."""
-        other = 1 - side
+        side, other = frame.side, 1 - frame.side
         match command:
             case r.PREPARE:
                 key = ("prepare", side, fields["group"], fields["op"])
@@ -224,7 +224,7 @@ class ReplicaDissector(Dissector):
                 key = ("start", side, fields["group"], fields["replica_incarnation"])
                 return kind, fields["view"], None, *self._ask(key, None, notes, OPTIONAL_RESPONSE)
             case r.HELLO:
-                if not any(frame.data[frame.start + r.COMMON : frame.start + r.COMMON + 32]):
+                if not _has_nonce(frame):
                     return "one_way", None, None, NONE, None
                 return kind, None, None, *self._ask(("hello", side), None, notes)
             case r.CHALLENGE:
@@ -282,6 +282,12 @@ class ReplicaDissector(Dissector):
         """Return outcome, role and key of an answer."""
         self.open.pop(key, None)
         return "refused" if refused else "answered", RESPONSE, key
+
+
+def _has_nonce(hello: Frame) -> bool:
+    """Return whether a ReplicaHello asks for authentication: without a nonce it is the complete handshake."""
+    nonce = hello.start + r.COMMON
+    return any(hello.data[nonce : nonce + 32])
 
 
 def _stream(fields: dict[str, Any]) -> str | None:
