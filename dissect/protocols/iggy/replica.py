@@ -20,6 +20,7 @@ from ..protocol import Context
 from ..records import NONE, OPTIONAL_RESPONSE, PARTIAL_RESPONSE, REQUEST, RESPONSE, DecodedTuple, Frame, Role
 from . import replica_layouts as r
 from .checksums import replicated_batch
+from .frames import HEADER, U32
 from .info import topic_of
 from .replica_framing import LEAST, find, frame_size, is_sealed, seal
 
@@ -28,7 +29,6 @@ OPEN = 4_096
 
 UNREADABLE_BODY = "the body cannot be read as {} of server 0.9.0-edge.5"
 
-_U32 = Struct("<I").unpack_from
 _U64 = Struct("<Q").unpack_from
 _U64_U64 = Struct("<QQ").unpack_from
 
@@ -57,9 +57,9 @@ class ReplicaDissector(Dissector):
         if len(data) - at < LEAST:
             return 0
         size, command = frame_size(data, at), data[at + 60]
-        if size > r.HEADER and command in r.TABLES and command not in r.SIZED:
+        if size > HEADER and command in r.TABLES and command not in r.SIZED:
             # Without a body, if the header is not damaged
-            return 0 if len(data) - at < r.HEADER else size if is_sealed(data, at) else -1
+            return 0 if len(data) - at < HEADER else size if is_sealed(data, at) else -1
         return size
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
@@ -72,7 +72,7 @@ class ReplicaDissector(Dissector):
     def decode(self, frame: Frame) -> DecodedTuple:
         data, start, end = frame.data, frame.start, frame.end
         command = data[start + 60]
-        sealed = is_sealed(data, start) if end - start >= r.HEADER else None
+        sealed = is_sealed(data, start) if end - start >= HEADER else None
         layout, walked = self._read(frame, command, sealed)
         fields, notes, fault = walked.fields, [*walked.notes], walked.fault
         spans = (walked.spans or None) if self.options.detail else None
@@ -80,7 +80,7 @@ class ReplicaDissector(Dissector):
             notes.append(f"command {command} is not known")
         elif command in r.CARRIERS and "operation" in fields and fields["operation"] not in r.PREPARED:
             notes.append(f"operation {fields['operation']} is not known")
-        if end - start < r.HEADER or command not in r.TABLES:
+        if end - start < HEADER or command not in r.TABLES:
             return layout.name, layout.kind, None, fields, None, notes, fault, NONE, None, spans, None
         self._check(frame, command, sealed, notes, fault is None and "batches" in fields)
         self._learn(frame, command, fields, sealed)
@@ -98,7 +98,7 @@ class ReplicaDissector(Dissector):
     def _read(self, frame: Frame, command: int, sealed: bool | None) -> tuple[Layout, Walked]:
         """Return the table of a frame, and what it reads; a body that does not fit its table is hidden, as it may hold a secret."""
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
-        if end - start < r.HEADER:
+        if end - start < HEADER:
             # The operation is missing
             layout = r.layout_of(command, hidden=True)
             return layout, self._walk(layout, frame)
@@ -106,7 +106,7 @@ class ReplicaDissector(Dissector):
         if command in r.CARRIERS:
             operation = data[start + 208]
         elif command == r.REQUEST:
-            operation, code = data[start + 176], _U32(data, start + 196)[0]
+            operation, code = data[start + 176], U32(data, start + 196)[0]
         layout = r.layout_of(command, operation, code)
         if damage is None and not self.options.detail:
             fields, notes, fault = read(layout, data, start, end, self.style)
@@ -117,7 +117,7 @@ class ReplicaDissector(Dissector):
         fits = fault is None or (damage is not None and fault.reason == damage.reason and not walked.notes)
         if fits and "trailing" not in walked.fields:
             return layout, walked
-        if command not in r.SIZED or (fault is not None and fault.offset < r.HEADER):
+        if command not in r.SIZED or (fault is not None and fault.offset < HEADER):
             return layout, walked
         hidden = r.layout_of(command, operation, code, True)
         walked = self._walk(hidden, frame)
@@ -127,7 +127,7 @@ class ReplicaDissector(Dissector):
             # Nothing has damaged it: it is of another build
             walked.notes.append(reason)
         elif damage is None:
-            walked = walked._replace(fault=Fault("body", r.HEADER, reason))
+            walked = walked._replace(fault=Fault("body", HEADER, reason))
         return hidden, walked
 
     def _walk(self, layout: Layout, frame: Frame) -> Walked:
@@ -146,12 +146,12 @@ class ReplicaDissector(Dissector):
         if frame.damage is not None:
             return
         low, high = _U64_U64(data, start + 16)
-        body = start + r.HEADER
+        body = start + HEADER
         if low or high:
             computed = xxh3_64_intdigest(data[body:end])
             if (low, high) != (computed, 0):
                 notes.append(f"checksum_body is {low | high << 64}, XXH3-64 of the body computed {computed}")
-        if batch and command in r.CARRIERS and data[start + 208] == r.SEND and end - body >= r.HEADER:
+        if batch and command in r.CARRIERS and data[start + 208] == r.SEND and end - body >= HEADER:
             notes += replicated_batch(data, body, end)
         elif command == r.TRANSFER_TARGET and end - body > 8:
             (stated,), computed = _U64(data, end - 8), xxh3_64_intdigest(data[body : end - 8])

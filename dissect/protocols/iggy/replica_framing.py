@@ -10,12 +10,12 @@ from ...model import Verdict
 from ..dissector import SEARCH_WINDOW
 from ..protocol import DetectionView, SideView
 from ..work_budget import WorkBudget
+from .frames import HEADER, U32
 from .replica_layouts import (
     CARRIERS,
     CHALLENGE,
     COMMON,
     DO_VIEW_CHANGE,
-    HEADER,
     HELLO,
     LAYOUT,
     NAMES,
@@ -51,13 +51,12 @@ PATIENCE = 65_536
 _VIEW = bytes(4)
 _BLANK = bytes(16)
 
-_U32 = Struct("<I").unpack_from
 _U64_U64 = Struct("<QQ").unpack_from
 
 
 def frame_size(data: bytes, at: int) -> int:
     """The size of the frame at `at`, of whose header LEAST bytes are there; -1 if none can begin there."""
-    size: int = _U32(data, at + 48)[0]
+    size: int = U32(data, at + 48)[0]
     return size if size >= HEADER and data[at + 60] and not data[at + 62 : at + COMMON].strip(b"\0") else -1
 
 
@@ -112,7 +111,7 @@ def find(data: bytes, at: int, end: int, final: bool, work_budget: WorkBudget) -
 
 def _follows(data: bytes, start: int, end: int, final: bool) -> bool | None:
     """Whether frames go on behind the one at `start`: headers of Prepares stand in other frames, too. None if more bytes tell."""
-    after = start + _U32(data, start + 48)[0]
+    after = start + U32(data, start + 48)[0]
     if after == end or (final and after + LEAST > end):
         return True
     if after + LEAST <= end:
@@ -142,7 +141,7 @@ def verdict(view: DetectionView) -> Verdict | None:
 def _may_open(data: bytes) -> bool:
     """Whether these bytes are the beginning of a ReplicaHello that is cut."""
     zeros = (data[:32], data[56:60], data[62:COMMON], data[COMMON + 32 :])
-    return data[60] == HELLO and _U32(data, 48)[0] == HEADER and not any(part.strip(b"\0") for part in zeros)
+    return data[60] == HELLO and U32(data, 48)[0] == HEADER and not any(part.strip(b"\0") for part in zeros)
 
 
 def _says(confidence: float, client: int | None, evidence: str) -> Verdict:
@@ -188,7 +187,7 @@ def _search(view: DetectionView, side: int, final: bool) -> tuple[int, int]:
             if kind and run[at + 60] != REQUEST:
                 if kind == CERTAIN or _chained(run, at) >= CHAIN:
                     return kind, position + at
-                if len(run) - at < _U32(run, at + 48)[0] + HEADER:
+                if len(run) - at < U32(run, at + 48)[0] + HEADER:
                     # the next one may come
                     break
             at += 1
@@ -200,7 +199,7 @@ def _chained(data: bytes, at: int) -> int:
     count = 0
     while count < CHAIN and header_at(data, at, len(data)):
         count += 1
-        at += _U32(data, at + 48)[0]
+        at += U32(data, at + 48)[0]
     return count
 
 
@@ -211,5 +210,5 @@ def _sender(side: SideView, position: int) -> int | None:
         while at >= 0 and header_at(data, at, len(data)):
             if data[at + 60] not in (REQUEST, *CARRIERS):
                 return data[at + 61]
-            at += _U32(data, at + 48)[0]
+            at += U32(data, at + 48)[0]
     return None

@@ -34,7 +34,7 @@ from ...layout.versions import at
 from . import bodies as b
 from .bodies import Body
 from .commands import BY_CODE, NON_REPLICATED, OPERATION_LABELS, OPERATIONS, STREAM_AND_TOPIC, forms
-from .frames import exists
+from .frames import HEADER, exists
 from .layout_versions import RANK
 
 LAYOUT = "replica"
@@ -43,7 +43,8 @@ LAYOUT = "replica"
 BODIES = "V4"
 """The client's layout whose commands Prepares carry."""
 
-HEADER, COMMON = 256, 128
+COMMON = 128
+"""The bytes that all headers have in common."""
 
 REQUEST, PREPARE, PREPARE_OK, COMMIT = 5, 6, 7, 9
 START_VIEW_CHANGE, DO_VIEW_CHANGE, START_VIEW, REQUEST_START_VIEW = 10, 11, 12, 17
