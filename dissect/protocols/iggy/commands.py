@@ -222,7 +222,7 @@ COMMANDS: tuple[Command, ...] = (
         16,
         "resource.update",
         one(
-            Field("resource", u8, labels={1: "topic", 2: "stream", 3: "user"}, closed=True),
+            Field("resource", u8, labels=b.OPTION_SCOPES, closed=True),
             Choice("resource", {1: STREAM_AND_TOPIC, 2: (b.STREAM_ID,), 3: (b.USER_ID,)}),
             Field("reset", Array(b.S8, u8), "options that get their default"),
             *b.OPTIONS,
