@@ -314,7 +314,7 @@ INDEXES = Field(
         u32le,
     ),
 )
-PARTITION_CONTEXT: Body = (
+PARTITION_CONTEXT: tuple[Field, ...] = (
     Field("incarnation", u64le),
     Field("owner_generation", u64le),
     Field("metadata_op", u64le),

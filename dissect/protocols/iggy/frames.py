@@ -107,7 +107,7 @@ _REQUEST: Body = (
     Field("operation", u8, labels=OPERATION_LABELS),
     Field("operation_padding", Fixed(7), "zero"),
 )
-_CONTEXT = tuple(replace(field, note="of the partition, as the server said last") for field in b.PARTITION_CONTEXT)  # type: ignore[type-var]
+_CONTEXT = tuple(replace(field, note="of the partition, as the server said last") for field in b.PARTITION_CONTEXT)
 _NAMESPACE = Field("namespace", u64le, "top bit: metadata; else stream, topic and partition in 20, 12 and 20 bits")
 _SESSION = Field("session", u64le, "0 until registered")
 _USER = Field("session_user_id", u32le)
