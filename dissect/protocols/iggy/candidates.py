@@ -234,19 +234,15 @@ class Candidates:
         flawed = walked.fault is not None or over
         if side == self.client:
             unknown = table is frames.UNKNOWN_ASK or (long and table.code is None)
-            if flawed and damage is None and table.secret and (table.code in BINARY or any(span.name == BOUND for span in walked.spans)):
-                # any number may hold bytes of it
-                return frames.long_unknown_ask(frames.request_header(layout, data, start, end, self.settled), True, True)
+            # any number may hold bytes of a secret that is no text
+            spilt = flawed and damage is None and table.secret and (table.code in BINARY or any(one.name == BOUND for one in walked.spans))
             if unknown:
                 hidden = shifted or damage is not None
             else:
                 hidden = shifted or (flawed and not table.secret and (login or may_be_login(data, body, end)))
-            if hidden and (shifted or may_hold_text(data, body, end, True)):
-                return (
-                    frames.long_unknown_ask(frames.request_header(layout, data, start, end, self.settled), True, True)
-                    if long
-                    else frames.HIDDEN_ASK
-                )
+            if spilt or (hidden and (shifted or may_hold_text(data, body, end, True))):
+                header = frames.request_header(layout, data, start, end, self.settled)
+                return frames.long_unknown_ask(header, True, True) if long else frames.HIDDEN_ASK
             return None
         if table.code is None:
             doubtful = flawed and not is_known(walked.fields) if table.name != "unknown" else damage is not None
