@@ -38,14 +38,7 @@ def closed_of(
 ) -> Closed:
     """The end of a conversation."""
     one, two = tcp.sides
-    how, by, ended_ns = _how(tcp)
-    notify = next((alert for alert in tls.alerts if alert.number == CLOSE_NOTIFY), None) if tls is not None else None
-    if how == "FIN" and notify is not None:
-        # Whoever says so in TLS ends it, and the other may be faster to end the connection below
-        by, ended_ns = notify.side, notify.packet[3]
-    close = None if websocket is None else websocket.close
-    if how == "FIN" and close is not None:
-        by, ended_ns = close.side, close.time_ns
+    how, by, ended_ns = _how(tcp, tls, websocket)
     return Closed(
         tcp.index,
         tcp.endpoints,
@@ -99,9 +92,18 @@ def _signs(tcp: TcpStream, client: int | None) -> Signs:
     return Signs(reset, tcp.ignored, (late[0], late[1]), never_acknowledged(tcp), tcp.silence, (tcp.sides[0].damaged, tcp.sides[1].damaged))
 
 
-def _how(tcp: TcpStream) -> tuple[str, int | None, int | None]:
+def _how(tcp: TcpStream, tls: Any, websocket: WebSocketOutcome | None) -> tuple[str, int | None, int | None]:
     """How a conversation ended, by whom, and when."""
     end = tcp.end
-    if end is not None:
-        return "FIN" if end.how == "FIN" else "RST", 1 - end.side if end.answers else end.side, end.time_ns
-    return tcp.ended, None, None
+    if end is None:
+        how, by, ended_ns = tcp.ended, None, None
+    else:
+        how, by, ended_ns = "FIN" if end.how == "FIN" else "RST", 1 - end.side if end.answers else end.side, end.time_ns
+    if how == "FIN":
+        # The side that says so in WebSocket or TLS ends it, and the other may be faster to end the connection below
+        if websocket is not None and websocket.close is not None:
+            return how, websocket.close.side, websocket.close.time_ns
+        notify = next((alert for alert in tls.alerts if alert.number == CLOSE_NOTIFY), None) if tls is not None else None
+        if notify is not None:
+            return how, notify.side, notify.packet[3]
+    return how, by, ended_ns
