@@ -59,7 +59,7 @@ def _group(message: Message) -> str:
 
 
 def _hello(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """Without authentication a replica that does not accept another one closes without a word."""
+    """Without authentication a replica that does not accept another one closes silently."""
     hello = context.last[0]
     if closed.by is None or closed.by == closed.client or hello is None or hello.name != "ReplicaHello" or closed.lacking:
         return None

@@ -319,7 +319,7 @@ PARTITION_CONTEXT: tuple[Field, ...] = (
     Field("owner_generation", u64le),
     Field("metadata_op", u64le),
 )
-"""What tells one life of a partition from another, from V5 on."""
+"""What distinguishes one life of a partition from another, from V5 on."""
 
 SEND: Body = (
     since("L7", Field("metadata_length", u32le, "bytes from the stream id to the count")),

@@ -17,7 +17,7 @@ CHOOSE = "0"
 """The id by which a producer asks the server for one."""
 
 _SHOWN = ("timestamp", "origin_timestamp", "state_label")
-"""What besides headers is told of a message as a property."""
+"""Fields of a message, besides its headers, that are shown as properties."""
 
 
 class IggyEntries(EntrySource):

@@ -25,7 +25,7 @@ from .info import topic_of
 from .replica_framing import LEAST, find, frame_size, is_sealed, seal
 
 OPEN = 4_096
-"""Limit of requests that are remembered to tell repeats and answers."""
+"""Limit of requests that are remembered to recognise repeats and answers."""
 
 UNREADABLE_BODY = "the body cannot be read as {} of server 0.9.0-edge.5"
 
@@ -194,7 +194,7 @@ class ReplicaDissector(Dissector):
         match command:
             case r.PREPARE:
                 key = ("prepare", side, fields["group"], fields["op"])
-                # Another view asks everybody anew
+                # In another view all replicas are asked again
                 identity = fields["view"], int(fields["checksum"])
                 return kind, fields["op"], None, *self._ask(key, identity, notes, OPTIONAL_RESPONSE)
             case r.PREPARE_OK:

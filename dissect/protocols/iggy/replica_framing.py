@@ -1,4 +1,4 @@
-"""Apache Iggy between replicas: whether bytes are a header of 256 bytes of theirs, their seals, and where frames begin again."""
+"""Apache Iggy between replicas: whether bytes are one of their headers of 256 bytes, their seals, and the search for the next frame."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def find(data: bytes, at: int, end: int, final: bool, work_budget: WorkBudget) -
 
 
 def _follows(data: bytes, start: int, end: int, final: bool) -> bool | None:
-    """Whether frames go on behind the one at `start`: headers of Prepares stand in other frames, too. None if more bytes tell."""
+    """Whether frames go on behind the one at `start`: headers of Prepares stand in other frames, too. None if more bytes are needed."""
     after = start + U32(data, start + 48)[0]
     if after == end or (final and after + LEAST > end):
         return True
