@@ -136,15 +136,19 @@ def info(message: Message) -> str:
         if message.fault is not None and message.name == "send_messages" and _declared(fields) is None:
             text += " before the damage"
         return text
-    names = [name for name in fields if name not in _HEADERS and not name.endswith("_label")]
+    parts = _fields(message, fields, _HEADERS)
+    if not parts and message.outcome == "answered" and message.name in _FINDS:
+        return "not found"
+    return "  ".join(parts)
+
+
+def _fields(message: Message, fields: dict[str, Any], aside: frozenset[str]) -> list[str]:
+    """The first fields that are not `aside`, SHOWN at most."""
+    names = [name for name in fields if name not in aside and not name.endswith("_label")]
     # what a thing is called must not be lost behind its settings
     names.sort(key=lambda name: name not in _FIRST)
     parts = [part for part in (_told(name, fields[name], message) for name in names) if part]
-    if not parts and message.outcome == "answered" and message.name in _FINDS:
-        return "not found"
-    if len(parts) > SHOWN:
-        parts[SHOWN:] = ["..."]
-    return "  ".join(parts)
+    return parts if len(parts) <= SHOWN else [*parts[:SHOWN], "..."]
 
 
 _REPLICA_NAMES = frozenset(NAMES.values())
@@ -154,7 +158,10 @@ _NUMBERS = ("op", "commit", "from_op", "to_op", "commit_op", "commit_max", "log_
 
 _ASIDE = frozenset(
     (
+        *_HEADERS,
         *_NUMBERS,
+        "outcome",
+        "available",
         "parent",
         "prepare_checksum",
         "group",
@@ -205,10 +212,7 @@ def _between_replicas(message: Message) -> str:
         parts.append(_count(len(_messages(fields)), "messages"))
     inner = fields.get("create_topic") or fields.get("create_partitions") or {}
     shown = {name: value for name, value in (*fields.items(), *inner.items()) if isinstance(value, list | dict | str | int)}
-    names = [name for name in shown if name not in _HEADERS and name not in _ASIDE and not name.endswith("_label") and name != "outcome"]
-    names.sort(key=lambda name: name not in _FIRST)
-    more = [part for name in names if name != "available" and (part := _told(name, shown[name], message))]
-    return "  ".join([*parts, *(more if len(more) <= SHOWN else [*more[:SHOWN], "..."])])
+    return "  ".join([*parts, *_fields(message, shown, _ASIDE)])
 
 
 def _evicted(fields: dict[str, Any]) -> str:
