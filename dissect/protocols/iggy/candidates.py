@@ -29,9 +29,6 @@ MAX_TABLES = 4_096
 STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "session.bind", "get_stats", "eviction"))
 """Messages in which a side may state its version."""
 
-INSPECTED = frozenset(("login_with_personal_access_token", "get_snapshot"))
-"""Messages that are looked at closely, besides: what lets a client in, and what holds any bytes."""
-
 NEW_TOKEN = 146
 """The operation that asks for a token, which its answer hands out."""
 
