@@ -45,8 +45,9 @@ def write_page(path: str, text: str) -> None:
 
 def load() -> None:
     """Read what pages are made of, for who may not read it later."""
-    for name in ("base.html", "cells.html", "diagnose.html", "follow.html", "latency.html", "listing.html", "stats.html", "tables.html"):
-        _environment().get_template(name)
+    environment = _environment()
+    for name in environment.list_templates(["html"]):
+        environment.get_template(name)
 
 
 def render(name: str, values: Mapping[str, Any]) -> str:
