@@ -295,21 +295,18 @@ class Pairer(Exchanges):
             return
         batch = RequestBatch(one, len(keys))
         if self.early:
-            early = [self._early(key, one) for key in keys]
-            keys = [key for key, found in zip(keys, early, strict=True) if found is None]
-            answers = [found for found in early if found is not None]
+            early = [(key, self._early(key, one)) for key in keys]
+            keys = [key for key, found in early if found is None]
+            answers = [(key, *found) for key, found in early if found is not None]
             if self.answers is not None:
-                for key, found in zip(one.key, early, strict=True):  # type: ignore[call-overload]
-                    if found is not None:
-                        response, outcome = found
-                        known = KeyAnswer(one.record, key, response.record, outcome == "refused", self._latency(one, response))
-                        self.answers.append(known)
+                for key, response, outcome in answers:
+                    self.answers.append(KeyAnswer(one.record, key, response.record, outcome == "refused", self._latency(one, response)))
             batch.left = len(keys)
-            batch.refused = any(outcome == "refused" for _, outcome in answers)
+            batch.refused = any(outcome == "refused" for _, _, outcome in answers)
             if batch.refused and keys:
                 self._refuse(1)
             if answers and not keys:
-                self._append_early(one, answers[-1][0], "refused" if batch.refused else "answered", append)
+                self._append_early(one, answers[-1][1], "refused" if batch.refused else "answered", append)
         for key in keys:
             older = opened.get(key)
             if older is None:
