@@ -508,7 +508,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
     unread_ranges: list[list[tuple[int, int]]] = [[], []]
-    reach = inner_bytes(conversation)
+    reach = endings.inner_bytes(conversation)
     for side, start, end in conversation.unread_ranges:
         unread_ranges[side].append((start, min(end, reach[side])))
     order, _, _, time_ns = tcp.last
@@ -527,31 +527,9 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
     return emitted
 
 
-def stream_bytes(conversation: Conversation) -> tuple[int, int]:
-    """Return the size of each byte stream, without a PROXY header."""
-    one, two = conversation.tcp.stream_bytes
-    proxy = conversation.proxy_header
-    stripped = 0 if proxy is None else len(proxy.raw)
-    return (one, two - stripped) if proxy is not None and proxy.side else (one - stripped, two)
-
-
-def inner_bytes(conversation: Conversation) -> tuple[int, int]:
-    """Return the size of each byte stream inside of all layers, in which positions count."""
-    websocket = conversation.websocket
-    found = None if websocket is None else websocket.plain_sizes()
-    return found or conversation.tls.decrypted_sizes() or stream_bytes(conversation)
-
-
 def how(conversation: Conversation) -> str:
     """Return how it ended and which side ended it: see `TcpStream.how`."""
-    return conversation.tcp.how(conversation.known_client, announced(conversation))
-
-
-def announced(conversation: Conversation) -> Close | None:
-    """Return the message that announced the end: the protocol's, otherwise the Close frame of WebSocket."""
-    close = conversation.close if conversation.parser is None else conversation.parser.closing
-    websocket = conversation.websocket
-    return close or (None if websocket is None else websocket.closing())
+    return conversation.tcp.how(conversation.known_client, endings.announced(conversation))
 
 
 def row_of(conversation: Conversation, number: int) -> ConversationRow:
@@ -593,7 +571,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
         facts.pop("layout", verdict.layout),
         tuple(facts.pop("candidates", verdict.candidates)),
         (one.packets, two.packets),
-        stream_bytes(conversation),
+        endings.stream_bytes(conversation),
         tally.messages,
         tally.faults,
         tally.gaps,

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..detect import TOO_FEW, neighbour
-from ..model import END, Ending, Message, Options
+from ..model import END, Close, Ending, Message, Options
 from ..pair.exchanges import Moment, behind
 from ..pair.pairer import waiting
 from ..protocols import PORTS, PROTOCOLS, known_ports, server_ports
@@ -96,9 +96,24 @@ def ports_of(conversation: Conversation) -> tuple[int, int]:
     return server_ports(conversation.tcp.ports, conversation.known_client)
 
 
+def stream_bytes(conversation: Conversation) -> tuple[int, int]:
+    """Return the size of each byte stream, without a PROXY header."""
+    one, two = conversation.tcp.stream_bytes
+    proxy = conversation.proxy_header
+    stripped = 0 if proxy is None else len(proxy.raw)
+    return (one, two - stripped) if proxy is not None and proxy.side else (one - stripped, two)
+
+
+def inner_bytes(conversation: Conversation) -> tuple[int, int]:
+    """Return the size of each byte stream inside of all layers, in which positions count."""
+    websocket = conversation.websocket
+    found = None if websocket is None else websocket.plain_sizes()
+    return found or conversation.tls.decrypted_sizes() or stream_bytes(conversation)
+
+
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
     """Return the end of a conversation for the diagnosis; `before`: if reported early, requests that get no response, and why."""
-    closed_of, failures, inner_bytes = _modules()
+    closed_of, failures = _modules()
     run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
     assert run.windows is not None
     first_bytes, from_start, websocket = conversation.first_bytes, conversation.from_start, conversation.websocket
@@ -127,13 +142,19 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
 
 
 @cache
-def _modules() -> tuple[Callable[..., Closed], Callable[..., Any], Callable[[Conversation], tuple[int, int]]]:
+def _modules() -> tuple[Callable[..., Closed], Callable[..., Any]]:
     """Return what only the diagnosis needs; importing it for each conversation would take as long as one of its rules."""
     from ..diagnose.ends import closed_of
     from ..tls.diagnostics import failures
-    from .conversation import inner_bytes
 
-    return closed_of, failures, inner_bytes
+    return closed_of, failures
+
+
+def announced(conversation: Conversation) -> Close | None:
+    """Return the message that announced the end: the protocol's, otherwise the Close frame of WebSocket."""
+    close = conversation.close if conversation.parser is None else conversation.parser.closing
+    websocket = conversation.websocket
+    return close or (None if websocket is None else websocket.closing())
 
 
 def _ending(conversation: Conversation) -> list[Event]:
@@ -155,8 +176,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     time_ns = moment.time_ns if end is None else end.time_ns
     source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
     sender = SENDERS[client][side]
-    websocket = conversation.websocket
-    close = tcp.announced(conversation.close or (None if websocket is None else websocket.closing()))
+    close = tcp.announced(announced(conversation))
     injected = close is None and end is not None and end.injected
     by_server = not injected and SENDERS[client][side if close is None else close[1]] == "server"
     if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:
