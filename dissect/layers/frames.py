@@ -70,6 +70,11 @@ class FrameHeader(msgspec.Struct, gc=False):
     def opcode(self) -> int:
         return self.first & 15
 
+    @property
+    def packed(self) -> bool:
+        """Whether the message is compressed that begins here."""
+        return bool(self.first & COMPRESSED)
+
 
 def header_at(data: bytes, at: int, deflated: bool = False) -> FrameHeader | bool:
     """Return the header at `at`; True if more bytes are needed, False if none is there."""
@@ -110,6 +115,12 @@ def unmasked(data: bytes, mask: bytes) -> bytes:
     return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(size, "little")
 
 
+def turned(mask: bytes, size: int) -> bytes:
+    """Return the mask for the bytes after the next `size` ones; empty if there is none."""
+    turn = size & 3
+    return mask[turn:] + mask[:turn]
+
+
 class FrameReader(msgspec.Struct, gc=False):
     """Reads the frames of one side. Its bytes are those of headers, of control frames, of data frames, or unread."""
 
@@ -147,7 +158,6 @@ class FrameReader(msgspec.Struct, gc=False):
     """For the next bytes inside."""
     close: WebSocketClose | None = None
     """The first one."""
-    pings: int = 0
     compressed: int = 0
     """Messages that cannot be read."""
     headers: int = 0
@@ -182,39 +192,19 @@ class FrameReader(msgspec.Struct, gc=False):
 
     def _read(self, item: SideData, out: Items) -> None:
         data = item.data
-        size, at, left, position, packed = len(data), 0, self.left, self.position, self.packed
+        size, at, have = len(data), 0, 0
         pieces: list[bytes] = []
-        have = 0
-        notes = [text for _, text in item.notes] if item.notes else []
+        notes = [text for _, text in item.notes]
         while True:
-            if left:
-                end = min(size, at + left)
-                piece = data[at:end]
-                passed = end - at
-                if self.mask:
-                    piece = unmasked(piece, self.mask)
-                    turn = passed & 3
-                if self.opcode >= CONTROL:
-                    self.controls += passed
-                    if self.control is not None:
-                        self.control += piece
-                elif packed:
-                    self.unread += passed
-                else:
+            if self.left:
+                end = min(size, at + self.left)
+                piece = self._payload(data[at:end], item.position + at, self.position + have)
+                if piece is not None:
                     pieces.append(piece)
-                    have += passed
-                if self.trace is not None and not packed:
-                    inside = position + have - passed if self.opcode < CONTROL else len(self.control or b"") - passed
-                    kind: Literal["data", "control", "close"] = "data" if self.opcode < CONTROL else "control"
-                    kind = "close" if self.opcode == CLOSE else kind
-                    self.trace.append(FrameTrace(kind, inside, item.position + at, passed, self.mask))
-                if self.mask and turn:
-                    self.mask = self.mask[turn:] + self.mask[:turn]
+                    have += len(piece)
+                self.left -= end - at
                 at = end
-                left -= passed
-                if left:
-                    break
-                if self.opcode >= CONTROL:
+                if not self.left and self.opcode >= CONTROL:
                     self._end_control(item)
             if at == size:
                 break
@@ -225,41 +215,56 @@ class FrameReader(msgspec.Struct, gc=False):
                 break
             if header is False:
                 self._emit(item, pieces, notes, out)
-                self.left, self.packed = 0, packed
-                self.unread += before
                 self.head = b""
                 self.lose("skipped", item, out)
-                self.unread += size - at
+                self.unread += before + size - at
                 return
             assert isinstance(header, FrameHeader)
-            if header.opcode in (TEXT, BINARY) and have >= LEAST:
+            if header.opcode in (TEXT, BINARY) and (have >= LEAST or header.packed):
                 self._emit(item, pieces, notes, out)
-                pieces, notes, position, have = [], [], self.position, 0
+                pieces, notes, have = [], [], 0
             after = at + header.size - before
-            raw = (self.head + data[at:after])[-4:] if header.masked else b""
-            self.head = b""
-            self.headers += header.size
-            if self.trace is not None:
-                self.trace.append(FrameTrace("header", 0, item.position + after - header.size, header.size, b""))
-            at, left = after, header.length
-            self.mask, self.opcode = raw, header.opcode
-            if header.opcode >= CONTROL:
-                self.control = b""
-                if not left:
-                    self._end_control(item)
-            elif header.opcode != CONTINUATION:
-                packed = bool(header.first & COMPRESSED)
-                if packed:
-                    self._emit(item, pieces, notes, out)
-                    pieces, notes, position, have = [], [], self.position, 0
-                    if not self.packed:
-                        self._put_gap("skipped", item, out)
-                    self.compressed += 1
-                self.packed = packed
-            if header.masked is not self.masks and left and (not notes or notes[-1] is not WRONG_MASK[self.masks]):
+            self._begin_frame(header, (self.head + data[at:after])[-4:], item, after, out)
+            at = after
+            if header.masked is not self.masks and self.left and (not notes or notes[-1] is not WRONG_MASK[self.masks]):
                 notes.append(WRONG_MASK[self.masks])
-        self.left, self.packed = left, packed
         self._emit(item, pieces, notes, out)
+
+    def _begin_frame(self, header: FrameHeader, mask: bytes, item: SideData, end: int, out: Items) -> None:
+        """Read a complete header, which ends at `end` of an item; `mask`: its last bytes."""
+        self.head = b""
+        self.headers += header.size
+        if self.trace is not None:
+            self.trace.append(FrameTrace("header", 0, item.position + end - header.size, header.size, b""))
+        self.left, self.opcode, self.mask = header.length, header.opcode, mask if header.masked else b""
+        if header.opcode >= CONTROL:
+            self.control = b""
+            if not self.left:
+                self._end_control(item)
+        elif header.opcode != CONTINUATION:
+            if header.packed and not self.packed:
+                self._put_gap("skipped", item, out)
+            self.packed = header.packed
+            self.compressed += header.packed
+
+    def _payload(self, data: bytes, outside: int, inside: int) -> bytes | None:
+        """Read the next bytes of the payload of a frame; return those that belong to the byte stream inside, None if these do not.
+        `outside`: their position; `inside`: the same inside, if they belong there."""
+        size = len(data)
+        if self.mask:
+            data = unmasked(data, self.mask)
+        kind: Literal["data", "control", "close"] = "data"
+        if self.opcode >= CONTROL:
+            kind, inside = "close" if self.opcode == CLOSE else "control", len(self.control or b"") - size * (self.control is None)
+            self.controls += size
+            if self.control is not None:
+                self.control += data
+        elif self.packed:
+            self.unread += size
+        if self.trace is not None and not self.packed:
+            self.trace.append(FrameTrace(kind, inside, outside, size, self.mask))
+        self.mask = turned(self.mask, size)
+        return data if kind == "data" and not self.packed else None
 
     def _emit(self, item: SideData, pieces: list[bytes], notes: list[str], out: Items) -> None:
         """Add what is inside of an item."""
@@ -274,9 +279,8 @@ class FrameReader(msgspec.Struct, gc=False):
         out.append(SideData(item.side, self.position, data, item.mark, mine))
         self.position += len(data)
 
-    def _end_control(self, item: SideData) -> None:
-        """Note a complete control frame."""
-        self.pings += self.opcode == PING
+    def _end_control(self, item: SideData | StreamGap) -> None:
+        """Note a control frame that ends here."""
         if self.opcode == CLOSE and self.close is None:
             self.close = close_of(item, self.control)
         self.control = b""
@@ -299,14 +303,12 @@ class FrameReader(msgspec.Struct, gc=False):
     def _miss(self, size: int, gap: StreamGap, out: Items) -> None:
         """Bytes of the payload are missing."""
         self.left -= size
-        if self.mask:
-            turn = size & 3
-            self.mask = self.mask[turn:] + self.mask[:turn]
+        self.mask = turned(self.mask, size)
         if self.opcode >= CONTROL:
             self.controls += size
             self.control = None
-            if not self.left and self.opcode == CLOSE and self.close is None:
-                self.close = close_of(gap, None)
+            if not self.left:
+                self._end_control(gap)
             return
         if self.packed:
             self.unread += size

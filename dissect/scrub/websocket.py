@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ..layers.frames import FrameTrace, unmasked
+from ..layers.frames import FrameTrace, turned, unmasked
 from .packets import Edit, Edits
 from .replace import FILL
 
@@ -44,8 +44,7 @@ def outside(inside: Edits, trace: Iterable[FrameTrace], instead: Instead, known:
             low, high = max(start, place), min(end, place + size)
             if low < high:
                 new = bytes((data,)) * (high - low) if isinstance(data, int) else data[low - start : high - start]
-                turn = (low - place) & 3
-                found.add(at + low - place, at + high - place, unmasked(new, mask[turn:] + mask[:turn]) if mask else new)
+                found.add(at + low - place, at + high - place, unmasked(new, turned(mask, low - place)) if mask else new)
             if end > place + size:
                 break
             edit = next(edits, None)
