@@ -14,6 +14,9 @@ OPCODES = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 CONTROL, LARGEST_CONTROL = 8, 125
 """From this opcode on frames are control frames; the bytes that one carries at most."""
 
+CODE = 2
+"""The bytes of a code at the beginning of a Close frame."""
+
 LEAST = 256
 """A message begins an item if the item before it has this many bytes: an item costs as much as a segment, wherever frames are searched."""
 
@@ -31,8 +34,8 @@ CERTAIN, CERTAIN_ALONE = 2, 4
 
 
 class FrameTrace(NamedTuple):
-    """A piece of the bytes of a side, for `scrub`: its position inside (`data`) or in its payload (`control`, `close`), that outside,
-    its size, and its mask; of `http` the head itself."""
+    """A piece of the bytes of a side, for `scrub`: its position inside (`data`) or in its payload (`control`, `close`; after missing bytes
+    of this frame `CODE`), that outside, its size, and its mask; of `http` the head itself."""
 
     kind: Literal["data", "control", "close", "header", "http"]
     inside: int
@@ -255,7 +258,7 @@ class FrameReader(msgspec.Struct, gc=False):
             data = unmasked(data, self.mask)
         kind: Literal["data", "control", "close"] = "data"
         if self.opcode >= CONTROL:
-            kind, inside = "close" if self.opcode == CLOSE else "control", len(self.control or b"") - size * (self.control is None)
+            kind, inside = "close" if self.opcode == CLOSE else "control", CODE if self.control is None else len(self.control)
             self.controls += size
             if self.control is not None:
                 self.control += data
@@ -477,8 +480,8 @@ class FrameSearch(msgspec.Struct, gc=False):
 def close_of(item: SideData | StreamGap, payload: bytes | None) -> WebSocketClose:
     """Return the Close frame that ends here; `payload` is None if bytes of it are missing."""
     code, text = None, "no code" if payload is not None else "a code that was not captured"
-    if payload is not None and len(payload) >= 2:
-        code, reason = int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "backslashreplace")
+    if payload is not None and len(payload) >= CODE:
+        code, reason = int.from_bytes(payload[:CODE], "big"), payload[CODE:].decode("utf-8", "backslashreplace")
         text = f"{code}{f' {CODES[code]}' if code in CODES else ''}{f': {reason}' if reason else ''}"
     return WebSocketClose(item.order, item.side, item.mark[1], item.mark[3], code, text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ..layers.frames import FrameTrace, turned, unmasked
+from ..layers.frames import CODE, FrameTrace, turned, unmasked
 from .packets import Edit, Edits
 from .replace import FILL
 
@@ -37,7 +37,7 @@ def outside(inside: Edits, trace: Iterable[FrameTrace], instead: Instead, known:
                 found.add(at + start, at + end, data)
         elif kind in ("control", "close") and instead("payload", b"") is not None:
             # The code of a Close stays
-            kept = max(0, 2 - place) * (kind == "close")
+            kept = max(0, CODE - place) * (kind == "close")
             found.add(at + kept, at + size, unmasked(FILL * size, mask)[kept:] if mask else FILL * (size - kept))
         while kind == "data" and edit is not None and edit[0] < place + size:
             start, end, data = edit

@@ -85,3 +85,13 @@ def test_what_was_not_read_is_overwritten(tmp_path: Path) -> None:
     assert shape(copy) == shape(capture)
     facts = [dict(shape(one)[-1])["websocket_close"] for one in (copy, scrubbed(capture, tmp_path, EVERYTHING))]
     assert facts == ["1008 policy violation: reason of a close by the client", f"1008 policy violation: {'x' * 17} by the client"]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_the_reason_of_a_close_of_which_a_segment_is_lost(lost: int, tmp_path: Path) -> None:
+    wire = Wire(port=8092).send(upgraded(LOCKSTEP)[:-2])
+    before = len(wire.packets)
+    capture = wire.send([(SERVER, frame(b"\x03\xf0a reason of a close", opcode=8))], 6).end().capture((before + lost,))
+    copy = scrubbed(capture, tmp_path, EVERYTHING)
+    assert b"close" in capture and b"close" not in copy
+    assert shape(copy) == shape(capture)
