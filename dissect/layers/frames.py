@@ -198,7 +198,7 @@ class FrameReader(msgspec.Struct, gc=False):
         size, at, have = len(data), 0, 0
         pieces: list[bytes] = []
         notes = [text for _, text in item.notes]
-        while True:
+        while at < size:
             if self.left:
                 end = min(size, at + self.left)
                 piece = self._payload(data[at:end], item.position + at, self.position + have)
@@ -209,8 +209,7 @@ class FrameReader(msgspec.Struct, gc=False):
                 at = end
                 if not self.left and self.opcode >= CONTROL:
                     self._end_control(item)
-            if at == size:
-                break
+                continue
             before = len(self.head)
             header = header_at(self.head + data[at : at + 14], 0, self.deflated) if before else header_at(data, at, self.deflated)
             if header is True:

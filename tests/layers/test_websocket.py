@@ -375,6 +375,14 @@ def pieces_of(data: bytes, cuts: list[int]) -> bytes:
     return b"".join(one.data for one in out[:until])
 
 
+def test_a_segment_without_bytes_inside_adds_nothing() -> None:
+    sent, reader, out, position = frame(b"hello") + frame(b"you", opcode=9) + frame(b"world"), FrameReader(1, False), list[Any](), 0
+    for piece in (sent[:2], sent[2:7], sent[7:10], sent[10:14], sent[14:]):
+        reader.feed(SideData(1, position, piece, (position, position, 0, 0)), out)
+        position += len(piece)
+    assert [(item.position, item.data) for item in out] == [(0, b"hello"), (5, b"world")]
+
+
 def test_a_layer_holds_little() -> None:
     layer = WebSocketLayer(True)
     none = False
