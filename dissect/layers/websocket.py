@@ -25,9 +25,10 @@ Items = list[SideData | StreamGap]
 
 
 class Upgrade(msgspec.Struct, gc=False):
-    """What is known of the HTTP messages. `heads`: of each side the number of those read, without interim responses."""
+    """What is known of the HTTP messages. `asked`, `answered`: the number of requests and, without interim ones, responses."""
 
-    heads: list[int]
+    asked: int = 0
+    answered: int = 0
     request: HttpHead | None = None
     response: HttpHead | None = None
     accepted: bool = False
@@ -37,8 +38,10 @@ class Upgrade(msgspec.Struct, gc=False):
     def add(self, head: HttpHead, packet: int) -> None:
         """Note the next head of a side, and the packet that completed it."""
         if head.target is not None:
+            self.asked += 1
             self.request = head
         elif head.status >= 200 or head.status == SWITCHING:
+            self.answered += 1
             self.response, self.packet = head, packet
             self.accepted = head.upgrades
 
@@ -83,8 +86,7 @@ class WebSocketSide(msgspec.Struct, gc=False):
 
     def sizes(self) -> tuple[int, ...]:
         """Return the bytes of HTTP, and those of `FrameReader.sizes`."""
-        held = sum([len(item.data) if isinstance(item, SideData) else item.size or 0 for item in self.held])
-        return self.handshake + len(self.head) + held, *self.frames.sizes()
+        return self.handshake + len(self.head) + sum(map(size_of, self.held)), *self.frames.sizes()
 
 
 class WebSocketLayer(msgspec.Struct, gc=False):
@@ -252,10 +254,10 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             if not request.upgrades or response is False:
                 return False
             if isinstance(response, HttpHead) or FrameReader.begins(asked[request.size : request.size + 14], True):
-                return self._begin(client, Upgrade([0, 0]), not isinstance(response, HttpHead))
+                return self._begin(client, Upgrade(), not isinstance(response, HttpHead))
             return None
         if isinstance(response, HttpHead) and response.upgrades and (self.broken[client] or not asked):
-            return self._begin(client, Upgrade([0, 0]))
+            return self._begin(client, Upgrade())
         if request is False or response is False or isinstance(response, HttpHead):
             return False
         return False if all(self.broken) else None
@@ -297,26 +299,20 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             self._resume(side, out)
             return
         if isinstance(item, StreamGap):
-            side.lost = True
             side.handshake += len(side.head)
-            side.head = b""
-            if upgrade.accepted:
-                self._frames(side, [item], out)
-            else:
-                side.handshake += item.size or 0
+            side.head, side.lost = b"", True
+            self._after_loss(side, item, out)
             return
         data = item.data
-        if side.body:
-            passed = min(side.body, len(data))
-            side.body -= passed
-            side.handshake += passed
-            data = data[passed:]
         while data:
+            if side.body:
+                passed = min(side.body, len(data))
+                side.body -= passed
+                side.handshake += passed
+                data = data[passed:]
+                continue
             if side.lost:
-                if upgrade.accepted:
-                    self._frames(side, [_rest(item, data)], out)
-                else:
-                    side.handshake += len(data)
+                self._after_loss(side, _rest(item, data), out)
                 return
             have = len(side.head)
             head = read_head(side.head + data)
@@ -336,29 +332,29 @@ class WebSocketLayer(msgspec.Struct, gc=False):
                 self.traces[item.side].append(FrameTrace("http", 0, at, head.size, raw))
             upgrade.add(head, item.mark[1])
             if head.target is not None:
-                upgrade.heads[0] += 1
                 side.waits = True
                 if data:
                     side.held.append(_rest(item, data))
                 self._resume(side, out)
                 return
-            final = head.status >= 200 or head.status == SWITCHING
-            upgrade.heads[1] += final
             if upgrade.accepted:
                 self._agree(head)
                 side.http = False
-                self._resume(self.sides[1 - item.side], out)
+            else:
+                side.lost, side.body = head.body is None, head.body or 0
+            self._resume(self.sides[1 - item.side], out)
+            if not side.http:
                 if data:
                     side.frames.feed(_rest(item, data), out)
                 return
-            body = head.body
-            if body is None:
-                side.lost = True
-            else:
-                side.body = max(0, body - len(data))
-                side.handshake += body - side.body
-                data = data[body:]
-            self._resume(self.sides[1 - item.side], out)
+
+    def _after_loss(self, side: WebSocketSide, item: SideData | StreamGap, out: Items) -> None:
+        """Read what follows missing bytes: frames, or what is not read."""
+        assert self.upgrade is not None
+        if self.upgrade.accepted:
+            self._frames(side, [item], out)
+        else:
+            side.handshake += size_of(item)
 
     def _resume(self, side: WebSocketSide, out: Items) -> None:
         """Read what the client sent behind its request, once the answer is known, or if these are frames."""
@@ -366,7 +362,7 @@ class WebSocketLayer(msgspec.Struct, gc=False):
         assert upgrade is not None
         if not side.waits:
             return
-        if not upgrade.accepted and upgrade.heads[1] < upgrade.heads[0]:
+        if not upgrade.accepted and upgrade.answered < upgrade.asked:
             first = b"".join([one.data for one in side.held[:16] if isinstance(one, SideData)])
             upgrade.accepted = FrameReader.begins(first, True)
             if not upgrade.accepted and len(side.held) <= PIECES:
@@ -392,6 +388,11 @@ class WebSocketLayer(msgspec.Struct, gc=False):
         deflated = any(one.partition(";")[0].strip() == "permessage-deflate" for one in head.tokens("sec-websocket-extensions"))
         for side in self.sides:
             side.frames.deflated = deflated
+
+
+def size_of(item: SideData | StreamGap) -> int:
+    """Return the bytes of an item, captured or not."""
+    return len(item.data) if isinstance(item, SideData) else item.size or 0
 
 
 def accept_of(key: str) -> str:
