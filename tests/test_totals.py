@@ -282,7 +282,7 @@ def test_undecided_bytes_over_all_conversations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "opened", "ended"),
     [
-        ("one byte", 4_000, 2_100),
+        ("one byte", 3_700, 2_100),
         ("a greeting of RabbitMQ", 8_800, 3_800),
         ("a greeting of Seastar", 7_500, 3_480),
         ("a ping of mewbase", 8_300, 2_500),

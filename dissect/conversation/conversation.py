@@ -484,7 +484,7 @@ def _unwrap(one: Conversation, websocket: WebSocketLayer, items: Items) -> Items
         one.detector = detector = Detector(detector.ports, False, one.run.options.undecided_limit, detector.dictionaries)
     if websocket.sides is None:
         if detector is not None:
-            detector.cost = max(detector.cost, websocket.size * bool(websocket.held))
+            detector.cost = max(detector.cost, websocket.held_bytes)
     elif not known:
         one.client = websocket.client
         one.from_start = one.client == 0 and websocket.from_beginning

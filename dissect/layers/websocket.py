@@ -89,6 +89,26 @@ class WebSocketSide(msgspec.Struct, gc=False):
         return self.handshake + len(self.head) + sum(map(size_of, self.held)), *self.frames.sizes()
 
 
+class Opening(msgspec.Struct, gc=False):
+    """The first items of a conversation, and what is known of them."""
+
+    first: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
+    """The first bytes of each side."""
+    heads: list[HttpHead | None] = msgspec.field(default_factory=lambda: [None, None])
+    """The head that these begin with, once it is complete."""
+    broken: list[bool] = msgspec.field(default_factory=lambda: [False, False])
+    """Bytes are missing in them."""
+    held: Items = []
+    size: int = 0
+    """Bytes in `held`."""
+
+    def head(self, side: int) -> HttpHead | bool | None:
+        """Return the head that a side begins with, as `read_head` does, or None; a complete one is read once, whatever follows."""
+        found = self.heads[side] or (read_head(self.first[side]) if self.first[side] else None)
+        self.heads[side] = found if isinstance(found, HttpHead) else None
+        return found
+
+
 class WebSocketLayer(msgspec.Struct, gc=False):
     """Strips the upgrade, the headers of frames and control frames from both sides."""
 
@@ -100,15 +120,8 @@ class WebSocketLayer(msgspec.Struct, gc=False):
     sides: tuple[WebSocketSide, WebSocketSide] | None = None
     """Set once it is certain that this is WebSocket, or an upgrade that was refused."""
     upgrade: Upgrade | None = None
-    first: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
-    """Before that: the first bytes of each side."""
-    heads: list[HttpHead | None] = msgspec.field(default_factory=lambda: [None, None])
-    """The head that these begin with, once it is complete."""
-    broken: list[bool] = msgspec.field(default_factory=lambda: [False, False])
-    """Bytes are missing in them."""
-    held: Items = []
-    size: int = 0
-    """Bytes in `held`."""
+    opening: Opening | None = None
+    """Before that: set while it is open what the first bytes are."""
     middle: FrameSearch | None = None
     """Looks for frames where the start was not captured."""
 
@@ -120,22 +133,34 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             return self._unwrap(items), False
         if self.middle is not None:
             return items, False
-        decided: bool | None = None
+        opening = self.opening
+        if opening is None:
+            opening = self.opening = Opening()
         for at, item in enumerate(items):
-            self.held.append(item)
-            decided = self._look(item)
+            opening.held.append(item)
+            decided = self._look(opening, item)
             if decided is not None:
-                held, self.held = self.held + items[at + 1 :], []
+                self.opening, held = None, opening.held + items[at + 1 :]
                 if decided:
                     return self._unwrap(held), False
                 if self.from_start:
                     return held, True
                 self.middle = FrameSearch()
                 return held, False
-        if last and self.held:
-            held, self.held = self.held, []
-            return held, True
-        return [], not self.held and last
+        if last:
+            self.opening = None
+            return opening.held, True
+        return [], False
+
+    @property
+    def held(self) -> Items:
+        """What is held until it is certain what it is."""
+        return [] if self.opening is None else self.opening.held
+
+    @property
+    def held_bytes(self) -> int:
+        """The number of bytes in `held`."""
+        return 0 if self.opening is None else self.opening.size
 
     def searched(self, items: Items) -> bool:
         """Return whether these items make frames certain, in the middle of a conversation; `begin_inside` then reads all so far."""
@@ -224,22 +249,22 @@ class WebSocketLayer(msgspec.Struct, gc=False):
 
     # Is it WebSocket?
 
-    def _look(self, item: SideData | StreamGap) -> bool | None:
+    def _look(self, opening: Opening, item: SideData | StreamGap) -> bool | None:
         """Return whether these are an upgrade and its answer; None while that is open."""
         side = item.side
         if type(item) is not SideData:
-            self.broken[side] = True
-            return None if any(self.first) or not self.from_start else False if all(self.broken) else None
-        self.size += len(item.data)
-        if not self.broken[side]:
-            self.first[side] += item.data
-        decided = self._decide()
-        if decided is None and (self.size > MOST_HELD or len(self.held) > PIECES):
+            opening.broken[side] = True
+            return None if any(opening.first) or not self.from_start else False if all(opening.broken) else None
+        opening.size += len(item.data)
+        if not opening.broken[side]:
+            opening.first[side] += item.data
+        decided = self._decide(opening)
+        if decided is None and (opening.size > MOST_HELD or len(opening.held) > PIECES):
             return False
         return decided
 
-    def _decide(self) -> bool | None:
-        first = self.first
+    def _decide(self, opening: Opening) -> bool | None:
+        first = opening.first
         client = next((side for side in (0, 1) if first[side] and fits(first[side], REQUEST)), None)
         if client is None:
             server = next((side for side in (0, 1) if first[side] and fits(first[side], RESPONSE)), None)
@@ -249,30 +274,24 @@ class WebSocketLayer(msgspec.Struct, gc=False):
         if self.from_start and client:
             return False
         asked = first[client]
-        request, response = self._head(client), self._head(1 - client)
+        request, response = opening.head(client), opening.head(1 - client)
         if isinstance(request, HttpHead):
             if not request.upgrades or response is False:
                 return False
             if isinstance(response, HttpHead) or FrameReader.begins(asked[request.size : request.size + 14], True):
                 return self._begin(client, Upgrade(), not isinstance(response, HttpHead))
             return None
-        if isinstance(response, HttpHead) and response.upgrades and (self.broken[client] or not asked):
+        if isinstance(response, HttpHead) and response.upgrades and (opening.broken[client] or not asked):
             return self._begin(client, Upgrade())
         if request is False or response is False or isinstance(response, HttpHead):
             return False
-        return False if all(self.broken) else None
-
-    def _head(self, side: int) -> HttpHead | bool | None:
-        """Return the head that a side begins with, as `read_head` does, or None; a complete one is read once, whatever follows."""
-        found = self.heads[side] or (read_head(self.first[side]) if self.first[side] else None)
-        self.heads[side] = found if isinstance(found, HttpHead) else None
-        return found
+        return False if all(opening.broken) else None
 
     def _begin(self, client: int, upgrade: Upgrade | None = None, accepted: bool = False) -> bool:
         """Note that this is WebSocket; `accepted`: the client sends frames, whatever the server answered."""
         traces = self.traces or (None, None)
         one, two = [WebSocketSide(FrameReader(side, side == client, traces[side])) for side in (0, 1)]
-        self.client, self.sides, self.upgrade, self.first = client, (one, two), upgrade, [b"", b""]
+        self.client, self.sides, self.upgrade = client, (one, two), upgrade
         if upgrade is not None:
             upgrade.accepted = accepted
         return True
