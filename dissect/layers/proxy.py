@@ -12,6 +12,7 @@ from functools import cache
 import msgspec
 
 from ..model import SideData, StreamGap
+from .http import fits
 
 BEGIN_1, BEGIN_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 BEGINNINGS = BEGIN_1[:1], BEGIN_2[:1]
@@ -108,7 +109,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
             if type(item) is not SideData or item.position != len(data):
                 return None
             data += item.data
-        begin = next((one for one in (BEGIN_1, BEGIN_2) if data[: len(one)] == one[: len(data)]), None)
+        begin = next((one for one in (BEGIN_1, BEGIN_2) if fits(data, one)), None)
         if begin is None or len(held) > PIECES:
             return None
         size = _size_1(data) if begin is BEGIN_1 else _size_2(data)
