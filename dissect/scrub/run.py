@@ -247,12 +247,8 @@ class _Plan:
         """What comes instead of a part that is not inside; None where it stays."""
         if what == "other":
             return FILL[0]
-        names = self.wanted.names or self.wanted.addresses
         if what == "name":
-            if not names:
-                return None
-            self.done.parts["name"] += 1
-            return self._names.of(data)
+            return self._host(data) if self.wanted.names or self.wanted.addresses else None
         if what == "secret":
             self.done.parts["secret"] += 1
         return self._instead(SensitivePart(0, len(data), "secret" if what == "secret" else "payload"), data)
