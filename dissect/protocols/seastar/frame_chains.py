@@ -180,7 +180,7 @@ def fit(
         far = bool(large) and after > bound and SEARCH_WINDOW < after - at <= longest
         if after > bound and after != bound + missing and not far:
             return None
-        if kind == "sealed" or (packed is not None and packed.is_empty(at, after)):
+        if kind == "sealed" or (packed is not None and (after - at < 8 or (codec == SCYLLA_V3 and packed.only_controls(at, after)))):
             frames += after - at >= 8 and (known or kind == "sealed")
             empty += 1
             if empty > MOST_EMPTY and not frames and codec == SCYLLA_V3:
@@ -220,10 +220,8 @@ class PackedFrames(NamedTuple):
     work_budget: WorkBudget
     dictionaries: Sequence[Dictionary]
 
-    def is_empty(self, at: int, after: int) -> bool:
-        """Return whether the frame data[at:after] holds no message."""
-        if after - at < 8 or self.codec != SCYLLA_V3:
-            return after - at < 8
+    def only_controls(self, at: int, after: int) -> bool:
+        """Return whether the frame data[at:after] of SCYLLA_V3 holds control blocks and no message."""
         head = head_of(self.data, at, min(after, self.bound))
         return head is not None and at + head.packed == after
 
