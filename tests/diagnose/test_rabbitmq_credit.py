@@ -43,7 +43,7 @@ def text(value: str) -> bytes:
 
 
 def chunk(first: int, size: int) -> bytes:
-    """A chunk of one message that has so many bytes, its header of 48 included."""
+    """A chunk of `size` bytes with one message, its header of 48 included."""
     body = struct.pack(">I", size - 52) + bytes(size - 52)
     return struct.pack(">BBHIqQQIIIB3x", 0x50, 0, 1, 1, 1_700_000_000_000, 1, first, zlib.crc32(body), len(body), 0, 0) + body
 
@@ -84,7 +84,7 @@ class Consumer(Connection):
         return self
 
     def deliver(self, size: int, ident: int = 0, version: int = 1, committed: int = 1_000) -> Consumer:
-        """A chunk of so many bytes."""
+        """A chunk of `size` bytes."""
         head = struct.pack(">B", ident) + (struct.pack(">Q", committed) if version == 2 else b"")
         self.tell(frame(0x0008, version, head + chunk(self.first, size)))
         self.first += 1
@@ -419,8 +419,8 @@ STORIES: dict[str, tuple[Connection, str, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("name", STORIES)
 def test_what_is_said_of_credit(name: str) -> None:
-    one, rule, told = STORIES[name]
-    assert causes(one, rule) == told
+    one, rule, reported = STORIES[name]
+    assert causes(one, rule) == reported
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -477,12 +477,12 @@ def test_many_credits_that_older_servers_take_are_not_all_kept() -> None:
 
 
 def test_what_the_reports_say() -> None:
-    told = [each for each in diagnosed(REPORTS / "rmq_byte_credit.pcap")[0] if each.severity != "note"]
-    assert [each.cause.partition(" refuses ")[2] for each in told] == [
+    reported = [each for each in diagnosed(REPORTS / "rmq_byte_credit.pcap")[0] if each.severity != "note"]
+    assert [each.cause.partition(" refuses ")[2] for each in reported] == [
         'a Credit of 1 chunk for subscription 0 ("invoices"): the credit of this subscription is in bytes',
         f'a Credit of 70,000,000 bytes for subscription 0 ("invoices"){TOO_MUCH}',
     ]
-    assert [each.messages for each in told] == [[21, 22], [23, 24]]
+    assert [each.messages for each in reported] == [[21, 22], [23, 24]]
     (starved,) = [each for each in diagnosed(REPORTS / "rmq_credit_negative.pcap")[0] if each.severity != "note"]
     assert starved.messages == [13, 14]
     assert "has had no credit for 3 min" in starved.cause
@@ -491,8 +491,14 @@ def test_what_the_reports_say() -> None:
 
 def test_tune_answered_with_the_response_bit() -> None:
     findings, _, records = diagnosed(REPORTS / "rmq_tune_response_bit.pcap")
-    asked, told = [one for one in records if type(one) is Message and one.name == "Tune"]
-    assert (told.sender, told.kind, told.fields["key"], told.request, told.notes) == ("client", "response", 0x8014, asked.number, [])
+    asked, answer = [one for one in records if type(one) is Message and one.name == "Tune"]
+    assert (answer.sender, answer.kind, answer.fields["key"], answer.request, answer.notes) == (
+        "client",
+        "response",
+        0x8014,
+        asked.number,
+        [],
+    )
     assert {one.severity for one in findings} == {"note"}
 
 

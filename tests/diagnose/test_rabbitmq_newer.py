@@ -83,8 +83,8 @@ def test_a_newer_version_answered_in_the_old_one() -> None:
 def test_both_sides_may_ask_with_the_same_number() -> None:
     one = Connection().ready().ask(frame(0x0020, 1, 5, b"c")).tell(frame(0x0020, 1, 5, b"s"))
     one.ask(frame(0x8020, 1, 5, b"c")).tell(frame(0x8020, 1, 5, b"s"))
-    *_, asked, told, by_client, by_server = messages(one)
-    assert (by_client.request, by_server.request) == (told.number, asked.number)
+    *_, asked, reported, by_client, by_server = messages(one)
+    assert (by_client.request, by_server.request) == (reported.number, asked.number)
 
 
 @pytest.mark.parametrize("size", range(4))

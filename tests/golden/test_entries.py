@@ -59,14 +59,14 @@ def _of(entry: Entry) -> tuple[Any, ...]:
 def _damaged(paths: list[Path], subtests: pytest.Subtests, kinds: tuple[str, ...]) -> None:
     for path in paths:
         found = packets(path)
-        whole = Counter(map(_of, streamdump.read(capture(found), entries=True)))
+        complete = Counter(map(_of, streamdump.read(capture(found), entries=True)))
         # A response may name the offset of what was published, and may be missing
-        whole |= Counter((*one[:3], None, *one[4:]) for one in whole.elements() if one[2] == "send_messages")
+        complete |= Counter((*one[:3], None, *one[4:]) for one in complete.elements() if one[2] == "send_messages")
         for variant in variants(found, random.Random(path.name)):
             if variant.kind in kinds:
                 with subtests.test(f"{capture_name(path)} {variant.kind} {variant.what}"):
                     there = Counter(map(_of, streamdump.read(capture(variant.packets), entries=True)))
-                    assert not there - whole
+                    assert not there - complete
 
 
 @every_family([path for path in PATHS if path.stem in ("js_subentries_436", "deliver_v2_405", "seed-headers", "java-types")])
@@ -85,9 +85,9 @@ def test_batches_never_show(paths: list[Path], subtests: pytest.Subtests) -> Non
     """Responses may come in the batch of their request, or long after it."""
     for path in paths:
         with subtests.test(capture_name(path)):
-            whole = [*streamdump.read(path, entries=True, bytes_as="raw")]
+            complete = [*streamdump.read(path, entries=True, bytes_as="raw")]
             for rows in (1, 5):
                 inspector = Inspector([open_capture(path)], Options(entries=True, bytes_as="raw"), rows, finite=True)
                 found = Entries(inspector.run)
-                assert [one for batch in inspector.batches() for one in found.add(batch)] + [*found.finish()] == whole
+                assert [one for batch in inspector.batches() for one in found.add(batch)] + [*found.finish()] == complete
                 assert not found._open and not found._queue and not found._held

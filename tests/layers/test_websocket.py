@@ -113,13 +113,13 @@ def test_inside_of_tls_and_behind_a_proxy_header() -> None:
 def test_a_conversation_goes_on_in_another_process(until: int) -> None:
     wire = Wire().send(upgraded(IGGY[:10], piece=11), 3).end()
     segments = segments_of(open_(wire.capture()))
-    whole, split = Session(Options(), KeyLog()), Session(Options(), KeyLog())
-    expected = [one for segment in segments for one in whole.feed(segment)] + whole.finish()
+    complete, split = Session(Options(), KeyLog()), Session(Options(), KeyLog())
+    expected = [one for segment in segments for one in complete.feed(segment)] + complete.finish()
     found = [one for segment in segments[:until] for one in split.feed(segment)]
     split = Session.restore(split.snapshot(), Options(), KeyLog())
     found += [one for segment in segments[until:] for one in split.feed(segment)] + split.finish()
     assert [one.record for one in found] == [one.record for one in expected]
-    assert list(split.table.rows(False)) == list(whole.table.rows(False))
+    assert list(split.table.rows(False)) == list(complete.table.rows(False))
 
 
 def open_(capture: bytes) -> Any:
@@ -189,12 +189,12 @@ def test_a_lost_segment_within_a_frame_costs_its_message() -> None:
     pieces = upgraded(IGGY)
     wire = Wire(port=8092).send(pieces, 400).end()
     lengths = [len(packet.data) for packet in wire.packets]
-    whole, (row,) = read(wire.capture())
+    complete, (row,) = read(wire.capture())
     inner = [number for number in range(6, len(lengths)) if lengths[number - 1] == lengths[number - 2] == lengths[number] == 454]
     assert inner
     found, (lossy,) = read(wire.capture([inner[0]]))
     assert [one.size for one in found if isinstance(one, Gap)] == [400]
-    assert len(messages(found)) == len(messages(whole))
+    assert len(messages(found)) == len(messages(complete))
     assert sum(one.fault is not None for one in found if isinstance(one, Message)) == 1
     assert lossy.facts["websocket_plain_bytes"] == row.facts["websocket_plain_bytes"]
     accounted(found, lossy)
@@ -204,14 +204,14 @@ def test_a_lost_segment_within_a_frame_costs_its_message() -> None:
 def test_each_lost_segment_costs_what_it_touches(lost: int) -> None:
     """One frame in each segment: without one of them, at most that message and its pair are missing."""
     wire = Wire(port=8092).send(upgraded(LOCKSTEP)).end()
-    whole, _ = read(wire.capture())
+    complete, _ = read(wire.capture())
     found, (row,) = read(wire.capture([lost]))
     for rows in (1, 7):
         assert read(wire.capture([lost]), rows) == (found, [row])
     if lost in (3, 4):
         # The request or the answer; the other is enough
         assert row.facts["websocket"] in ("upgraded", "upgraded, answer not captured")
-    assert len(messages(found)) >= len(messages(whole)) - 2
+    assert len(messages(found)) >= len(messages(complete)) - 2
     accounted(found, row)
 
 
@@ -358,9 +358,9 @@ def test_any_pieces_give_the_same() -> None:
                 data += draw.randbytes(draw.randrange(6))
             else:
                 data = data[: draw.randrange(len(data) + 1)]
-        whole = pieces_of(data, [])
+        complete = pieces_of(data, [])
         cuts = sorted(draw.randrange(len(data) + 1) for _ in range(draw.randrange(9)))
-        assert pieces_of(data, cuts) == whole
+        assert pieces_of(data, cuts) == complete
 
 
 def pieces_of(data: bytes, cuts: list[int]) -> bytes:
@@ -396,22 +396,22 @@ def test_a_layer_holds_little() -> None:
 # The end
 
 
-def told(pieces: Iterable[Said], port: int = 8092) -> list[tuple[str, str, str]]:
+def reported(pieces: Iterable[Said], port: int = 8092) -> list[tuple[str, str, str]]:
     return [(one.severity, one.rule, one.cause) for one in diagnosed(capture_of(pieces, port))[0] if one.rule == "tcp.websocket-failed"]
 
 
 def test_what_the_diagnosis_says_of_the_end() -> None:
     refused = [(CLIENT, request("/ws?a=b")), (SERVER, refusal("404 Not Found"))]
     cause = "the server answers the upgrade to WebSocket (GET /ws?<redacted 3 bytes>) with 404 Not Found"
-    assert told(refused) == [("error", "tcp.websocket-failed", cause)]
-    assert told(refused, 80) == []
+    assert reported(refused) == [("error", "tcp.websocket-failed", cause)]
+    assert reported(refused, 80) == []
     frames, (asked, answer, *rest) = Frames(), upgraded(LOCKSTEP)
-    assert told([asked, answer, *rest]) == []
+    assert reported([asked, answer, *rest]) == []
     for code, text in ((1001, None), (1009, "the server closes WebSocket with 1009 message too big")):
-        found = told([asked, answer, *rest[:-2], (SERVER, frames.close(SERVER, code)), (CLIENT, frames.close(CLIENT, code))])
+        found = reported([asked, answer, *rest[:-2], (SERVER, frames.close(SERVER, code)), (CLIENT, frames.close(CLIENT, code))])
         assert found == ([] if text is None else [("warning", "tcp.websocket-failed", text)])
     cause = "clients do not accept the server's answer to the upgrade: Sec-WebSocket-Accept does not belong to the key of the request"
-    assert told([asked, (SERVER, response(accept="x")), *rest]) == [("error", "tcp.websocket-failed", cause)]
+    assert reported([asked, (SERVER, response(accept="x")), *rest]) == [("error", "tcp.websocket-failed", cause)]
 
 
 def test_who_closes_is_who_says_so() -> None:

@@ -88,7 +88,7 @@ class Story:
         return self.message(0, name, "request", key, version, number("correlation_id", U32, self.number), *parts, asks=(key, self.number))
 
     def answer(self, name: str, key: int, *parts: tuple[str, Any, bytes], code: int = 1, of: int = 0) -> Story:
-        """The server answers the last request, or the one of so many before."""
+        """The server answers the last request, or the request `of` places before it."""
         ident = self.number - of
         head = number("correlation_id", U32, ident), number("response_code", U16, code)
         return self.message(1, name, "response", 0x8000 | key, 1, *head, *parts, answers=(key, ident))
@@ -322,17 +322,17 @@ def unknown_to_the_server() -> Story:
 def newer_release() -> Story:
     """A server and a client of a release to come: a command and a version that no table has, each answered."""
     story = Story(45009).ready("5.0.0", {**IN_BYTES, 0x000D: 2, 0x0020: 1})
-    for key, version, name, asked, told in (
+    for key, version, name, asked, reported in (
         (0x0020, 1, "unknown 0x0020", b"\0\6orders", b"\0\1\0\1x"),
         (0x000D, 2, "Create", b"\0\6orders\0\0\0\0\0", None),
     ):
         story.number += 1
         ident = struct.pack(">I", story.number)
         story.message(0, name, "one_way", key, version, ("body", (ident + asked).hex(), ident + asked), asks=(key, story.number))
-        if told is None:
+        if reported is None:
             story.answer(name, key)
         else:
-            body = ident + told
+            body = ident + reported
             story.message(1, name, "response", 0x8000 | key, version, ("body", body.hex(), body), answers=(key, story.number))
     return story.subscribe(BYTES, 65_536).subscribed().consume(b"n" * 10).unsubscribe().close()
 

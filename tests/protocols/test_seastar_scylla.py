@@ -477,13 +477,13 @@ def test_any_bytes_in_any_pieces(seed: int) -> None:
     for _ in range(source.randrange(6)):
         data[source.randrange(len(data))] = source.randrange(256)
     known = (FIRST,) if seed % 2 else ()
-    whole = read(agreed((0, bytes(data))), dictionaries=known)
+    complete = read(agreed((0, bytes(data))), dictionaries=known)
     cuts = sorted(source.sample(range(1, len(data)), 5))
     pieces = [(0, bytes(data[a:b])) for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
     parts = read(agreed(*pieces), dictionaries=known)
-    assert sum(one.size or 0 for one in whole) == sum(one.size or 0 for one in parts)  # type: ignore[union-attr]
-    if not any(isinstance(one, Gap) for one in (*whole, *parts)):
-        kept = [[(one.name, one.fields) for one in some if isinstance(one, Message)] for some in (whole, parts)]
+    assert sum(one.size or 0 for one in complete) == sum(one.size or 0 for one in parts)  # type: ignore[union-attr]
+    if not any(isinstance(one, Gap) for one in (*complete, *parts)):
+        kept = [[(one.name, one.fields) for one in some if isinstance(one, Message)] for some in (complete, parts)]
         assert kept[0] == kept[1]
 
 

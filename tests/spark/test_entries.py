@@ -58,7 +58,7 @@ def expected(path: Path) -> list[tuple[Any, ...]]:
     return found
 
 
-def told(row: dict[str, Any]) -> tuple[Any, ...]:
+def reported(row: dict[str, Any]) -> tuple[Any, ...]:
     partition = None if row["name"] == "send_messages" else row["partition"]
     return (*(row[name] for name in COLUMNS if name != "partition"), partition, row["offset"], row["body"])
 
@@ -70,7 +70,7 @@ def test_the_table_has_the_entries_of_the_library(more: dict[str, int], tmp_path
         out = tmp_path / f"tables{at}"
         go([path], out, entries=True, **more)
         tables = tables_of(out)
-        assert sorted(map(told, tables["entries"]), key=repr) == sorted(expected(path), key=repr), path.name
+        assert sorted(map(reported, tables["entries"]), key=repr) == sorted(expected(path), key=repr), path.name
         messages = {row["message_id"]: row for row in tables["messages"]}
         for row in tables["entries"]:
             assert messages[row["message_id"]]["time_ns"] == row["time_ns"]
