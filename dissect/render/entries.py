@@ -21,6 +21,10 @@ REMEMBERED = 8_192
 STREAM_WIDTH, STREAM_LIMIT, PLACE_WIDTH, SIZE_WIDTH, OUTCOME_WIDTH = 8, 30, 10, 9, 28
 """Columns of streams, at first and at most, of offsets and ids, of sizes, and of outcomes; what is longer shifts its line."""
 
+ROOMY, NARROW_SIZE, OUTCOME_WORD = 110, 6, 12
+"""Columns of a terminal from which on the outcome has its latency, reason or consumer; and those of the size, and of the outcome's word
+alone, on a narrower one, where the body, which is what people look for, gets the rest."""
+
 SHOWN = 3
 """Properties in a line."""
 
@@ -104,12 +108,14 @@ class EntryLines:
         self._introduced: dict[int, None] = {}
         self._stream_width = STREAM_WIDTH
         self._streams: dict[str | None, str] = {}
+        self._narrow = columns is not None and columns < ROOMY
+        self._size_width, self._outcome_width = (NARROW_SIZE, OUTCOME_WORD) if self._narrow else (SIZE_WIDTH, OUTCOME_WIDTH)
 
     def header(self) -> str:
         """The heading over the columns of a terminal."""
         assert self.columns is not None
-        names = f"{'stream':<{self._stream_width}} {'offset/id':<{PLACE_WIDTH}} {'size':>{SIZE_WIDTH}}"
-        line = f"{'#':>5} {'time':>10}        {names}   {'outcome':<{OUTCOME_WIDTH}}  body"
+        names = f"{'stream':<{self._stream_width}} {'offset/id':<{PLACE_WIDTH}} {'size':>{self._size_width}}"
+        line = f"{'#':>5} {'time':>10}        {names}   {'outcome':<{self._outcome_width}}  body"
         return f"{self.palette.dim}{cut(line, self.columns)}{self.palette.reset}\n"
 
     def text(self, entries: Iterable[Entry]) -> str:
@@ -135,8 +141,8 @@ class EntryLines:
         where = where if offset is None else f"offset {offset}"
         mark, outcome = self._outcome(entry)
         head = f"{entry.number:>5} {self.clock.text(entry.time_ns, entry.time):>10}"
-        middle = f"{stream} {where:<{PLACE_WIDTH}} {'' if entry.size is None else f'{entry.size:,} B':>{SIZE_WIDTH}}"
-        said = f"{outcome:<{OUTCOME_WIDTH}}" if outcome.isascii() else pad(outcome, OUTCOME_WIDTH)
+        middle = f"{stream} {where:<{PLACE_WIDTH}} {'' if entry.size is None else f'{entry.size:,} B':>{self._size_width}}"
+        said = f"{outcome:<{self._outcome_width}}" if outcome.isascii() else pad(outcome, self._outcome_width)
         detail = self._detail(entry) if entry.key is not None or entry.properties or entry.notes else ""
         body = "" if self.tree else body_text(entry, self.form, columns)
         if palette is PLAIN:
@@ -157,6 +163,9 @@ class EntryLines:
         if outcome is None:
             return " ", ""
         mark = MARKS.get(outcome, " ")
+        # Why something went wrong is worth more than the body
+        if self._narrow and mark != "!":
+            return mark, outcome
         if entry.consumer is not None:
             return mark, visible(f"{outcome} to {entry.consumer}")
         if entry.reason is not None:
