@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from streamdump.spark.storage import Folder
 
 SPARK, WRITTEN, FOLLOWING = "Spark", "Tables", "Following a folder"
-FORMATS = ("parquet", "delta", "json", "csv")
+FORMATS = ("parquet", "delta")
 FIELDS = ("both", "json", "typed")
 BY = ("protocol", "date")
 BRIEF = 1 << 30
@@ -72,16 +72,14 @@ def pipeline(
     ] = None,
     form: Annotated[
         str,
-        typer.Option(
-            "--format", metavar="FORM", help="parquet, delta, json or csv", rich_help_panel=WRITTEN, autocompletion=completion(FORMATS)
-        ),
+        typer.Option("--format", metavar="FORM", help="parquet or delta", rich_help_panel=WRITTEN, autocompletion=completion(FORMATS)),
     ] = "parquet",
     fields: Annotated[
         str,
         typer.Option(
             "--fields",
             metavar="HOW",
-            help="message fields as json text, typed columns, or both; formats json and csv have only the text",
+            help="message fields as json text, typed columns, or both",
             rich_help_panel=WRITTEN,
             autocompletion=completion(FIELDS),
         ),
@@ -249,7 +247,7 @@ def _refuse(
         (not (sources or sql or follows), "no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables"),
         (
             by and form != "parquet",
-            "--partition-by needs --format parquet; Delta tables are always partitioned by protocol and date, json and csv never",
+            "--partition-by needs --format parquet; Delta tables are always partitioned by protocol and date",
         ),
         (append and form != "delta", "--append needs --format delta"),
         (append and (follows or not sources), "--append needs captures; --follow always appends"),
@@ -346,7 +344,7 @@ class _Calls:
             if not self.quiet:
                 _summary(run)
             if self.sql is not None:
-                self._query(session, settings.form)
+                self._query(session)
             return code
 
         try:
@@ -356,23 +354,19 @@ class _Calls:
 
     def ask(self) -> int:
         """A query on tables that are there."""
-        from streamdump.spark.views import form_of
-
-        form = form_of(self.place)
-        if form is None:
-            raise UsageError(f"{self.out}: has no tables; give captures to create them")
+        refuse((not self.place.at("messages").exists(), f"{self.out}: has no tables; give captures to create them"))
 
         def done(session: SparkJvm) -> ExitCode:
-            self._query(session, form)
+            self._query(session)
             return ExitCode.DONE
 
         return self._with_spark(done, lambda: self._interrupted(None), brief=True)
 
-    def _query(self, session: SparkJvm, form: str) -> None:
+    def _query(self, session: SparkJvm) -> None:
         from streamdump.spark.views import views
 
         assert self.sql is not None
-        views(session.spark, self.place, form)
+        views(session.spark, self.place)
         _query(session.spark, self.sql)
 
     def _with_spark(self, action: Callable[[SparkJvm], ExitCode], interrupted: Callable[[], ExitCode], *, brief: bool) -> int:

@@ -90,9 +90,8 @@ class PipelineSettings(msgspec.Struct):
 
     def target(self, kept: Folder, out: Folder, run: str) -> Target:
         """Where a run of this name writes to."""
-        structured = self.form in ("parquet", "delta")
         by = BY_DAY if self.form == "delta" else self.by
-        return Target(kept.name, self.form, out.name, run, self.fields if structured else "json", by, self.where, self.entries)
+        return Target(kept.name, self.form, out.name, run, self.fields, by, self.where, self.entries)
 
 
 class RunState(msgspec.Struct):

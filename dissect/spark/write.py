@@ -20,13 +20,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from ..conversation.table import is_related
 from ..errors import Report, UsageError
 from ..filter import compile_filter
-from ..layout.values import base64
 from ..model import ConversationRow
 from . import storage, together
 from .flows import TaskResults, earliest
@@ -43,7 +41,7 @@ FRAMES, CARRIED = "frames", "carry"
 SMALL = frozenset(("conversations", "gaps", "endings", "findings"))
 """Tables of which a part has few rows, as a rule."""
 
-FORMATS = ("parquet", "delta", "json", "csv")
+FORMATS = ("parquet", "delta")
 
 JSON = ("fields", "facts")
 """Columns of JSON text."""
@@ -275,10 +273,10 @@ class PartWriter:
     def _out(self, table: str) -> Any:
         if table not in self._open:
             target = self.target
-            name = f"part-{self.part:05d}-{target.run}{uuid.uuid4().hex[:12]}{SUFFIX[target.form]}"
+            name = f"part-{self.part:05d}-{target.run}{uuid.uuid4().hex[:12]}.zstd.parquet"
             given = target.table(table), name, schema(table, target.fields)
             divided = target.by and TABLES[table].partitioned
-            self._open[table] = _Partitioned(*given, target.by) if divided else _OUTS[target.form](*given)
+            self._open[table] = _Partitioned(*given, target.by) if divided else _Parquet(*given)
         return self._open[table]
 
 
@@ -314,22 +312,19 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
 
-SUFFIX = {"parquet": ".zstd.parquet", "delta": ".zstd.parquet", "json": ".json", "csv": ".csv"}
-
-
-class _Out:
-    """A file of a table that is written; what some library makes of rows goes through its writer."""
+class _Parquet:
+    """A file of a table that is written."""
 
     def __init__(self, folder: Folder, name: str, whole: Any) -> None:
         self.schema = whole
+        self.written = Written(name)
         self._place = folder.at(*name.split("/"))
         self._stream = self._place.open()
-        self._opened = [self._stream]
-        self.written = Written(name)
-
-    def _through(self, writer: Any) -> Any:
-        self._opened.insert(0, writer)
-        return writer
+        self._writer = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
+        self._group: list[Any] = []
+        self._rows = 0
+        self.bytes = 0
+        """What waits to be written."""
 
     def write(self, rows: Any) -> None:
         """Take a batch."""
@@ -338,30 +333,6 @@ class _Out:
             times = rows.column("time_ns").to_numpy()
             least, most = self.written.span or (int(times[0]), int(times[0]))
             self.written.span = min(least, int(times.min())), max(most, int(times.max()))
-
-    def close(self) -> list[Written]:
-        """The file is whole."""
-        for one in self._opened:
-            one.close()
-        self.written.size = self._place.size()
-        return [self.written]
-
-    def abandon(self) -> None:
-        """Let go of it as it is."""
-        _let_go(*self._opened)
-
-
-class _Parquet(_Out):
-    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
-        super().__init__(folder, name, whole)
-        self._writer = self._through(pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole)))
-        self._group: list[Any] = []
-        self._rows = 0
-        self.bytes = 0
-        """What waits to be written."""
-
-    def write(self, rows: Any) -> None:
-        super().write(rows)
         self._group.append(rows)
         self._rows += rows.num_rows
         self.bytes += rows.get_total_buffer_size()
@@ -376,8 +347,16 @@ class _Parquet(_Out):
         self._rows = self.bytes = 0
 
     def close(self) -> list[Written]:
+        """The file is whole."""
         self.flush()
-        return super().close()
+        self._writer.close()
+        self._stream.close()
+        self.written.size = self._place.size()
+        return [self.written]
+
+    def abandon(self) -> None:
+        """Let go of it as it is."""
+        _let_go(self._writer, self._stream)
 
 
 class _Partitioned:
@@ -451,60 +430,11 @@ def _repeating(whole: Any) -> list[str]:
     return found
 
 
-class _Json(_Out):
-    """One object a line; times as text in the form of the JSON contract, fields as an object, so without the structs."""
-
-    _encoder = msgspec.json.Encoder()
-
-    def write(self, rows: Any) -> None:
-        super().write(rows)
-        lines = rows.to_pylist()
-        for line in lines:
-            for name in JSON:
-                if line.get(name) is not None:
-                    line[name] = msgspec.Raw(line[name].encode())
-            if "reasons" in line:
-                line["reasons"] = dict(line["reasons"])
-        self._stream.write(self._encoder.encode_lines(lines))
-
-
-class _Csv(_Out):
-    """Lists and structures as JSON text, bytes as base64, fields as they are."""
-
-    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
-        super().__init__(folder, name, whole)
-        self._writer = self._through(pa.csv.CSVWriter(self._stream, flat(whole)))
-
-    def write(self, rows: Any) -> None:
-        super().write(rows)
-        arrays = []
-        for field, column in zip(rows.schema, rows.columns, strict=True):
-            if pa.types.is_nested(field.type):
-                texts = [None if one is None else msgspec.json.encode(one).decode() for one in column.to_pylist()]
-                column = pa.array(texts, pa.string())
-            elif pa.types.is_binary(field.type):
-                column = pa.array([None if one is None else base64(one) for one in column.to_pylist()], pa.string())
-            arrays.append(column)
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=flat(rows.schema)))
-
-
 def _let_go(*opened: Any) -> None:
     """Close what need not be whole."""
     for one in opened:
         with suppress(OSError, ValueError):
             one.close()
-
-
-def flat(whole: Any) -> Any:
-    """A schema with text for what is nested, and for bytes."""
-
-    def kind(one: Any) -> Any:
-        return pa.string() if pa.types.is_nested(one) or pa.types.is_binary(one) else one
-
-    return pa.schema([pa.field(one.name, kind(one.type)) for one in whole])
-
-
-_OUTS: dict[str, Any] = {"parquet": _Parquet, "delta": _Parquet, "json": _Json, "csv": _Csv}
 
 
 def receipts(folder: Folder) -> dict[int, Receipt]:

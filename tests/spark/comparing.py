@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset
+from deltalake import DeltaTable
 
 from streamdump.capture.files import open_capture
 from streamdump.errors import CaptureError
 from streamdump.inspector import Inspector
 from streamdump.model import Options
-from streamdump.spark import flows, rows, storage, tables, views
+from streamdump.spark import flows, rows, storage, tables
 from streamdump.spark.splits import Plan, ends_of, last_packets, plan
 from streamdump.spark.typed import STRUCTS, struct_name
 
@@ -110,12 +112,24 @@ def _sorted(batches: Sequence[Any], names: Sequence[str]) -> Any:
 
 def tables_of(out: Path | str, form: str = "parquet") -> dict[str, list[dict[str, Any]]]:
     """The rows of all tables."""
-    place = storage.folder(str(out))
-    found = {}
-    for table in tables.TABLES:
-        at = place.at(table).name
-        found[table] = [row for batch in views.read(views.files_of(place, table, form), table, form, at) for row in batch.to_pylist()]
-    return found
+    return {table: _rows(storage.folder(str(out)), table, form) for table in tables.TABLES}
+
+
+def _rows(out: Any, table: str, form: str) -> list[dict[str, Any]]:
+    place = out.at(table).name
+    at = storage.local(place)
+    if form == "delta":
+        options = {} if at is not None else {"AWS_ALLOW_HTTP": "true"}
+        return list(DeltaTable(str(at or place), storage_options=options).to_pyarrow_table().to_pylist())
+    store, base = (None, str(at)) if at is not None else storage.remote(place)
+    names = sorted(storage.walk(place))
+    paths = [str(storage.local(name)) if at is not None else storage.remote(name)[1] for name in names]
+    whole = tables.schema(table)
+    parts = None
+    if tables.TABLES[table].partitioned:
+        parts = pa.dataset.HivePartitioning(pa.schema([whole.field("protocol"), pa.field(tables.DATE, pa.date32())]))
+    found = pa.dataset.dataset(paths, whole, "parquet", store, parts, partition_base_dir=base)
+    return list(found.to_table(columns=whole.names).to_pylist()) if names else []
 
 
 def same(out: Path | str, expected: Lines, form: str = "parquet") -> None:

@@ -221,7 +221,7 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--follow", "{full}/sub", "--out", "{full}"], "exists and was not written by --follow"),
         (["--finish", "--out", "x"], "--finish needs --follow FOLDER"),
         (["--follow", "{full}", "--out", "x", "--every", "soon"], "not a time"),
-        (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet, delta, json or csv"),
+        (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet or delta"),
         (["a.pcap", "--out", "x", "--append"], "--append needs --format delta"),
         (["--out", "x", "--append", "--format", "delta", "--sql", "select 1"], "--append needs captures"),
         (["hdfs://host/a.pcap", "--out", "x"], "hdfs:// is not known; known are s3://, s3a://, gs://, abfs://, abfss:// and file://"),

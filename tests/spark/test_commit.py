@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from streamdump.spark.pipeline import PipelineRun, PipelineSettings
@@ -19,8 +19,8 @@ PARTS = 2
 
 def written(folder: Path) -> PipelineRun:
     """A run whose parts are done."""
-    run = PipelineRun(PipelineSettings(["a.pcap"], "json"), str(folder / "out"))
-    run.target = PipelineSettings([], "json").target(run.folder, run.out, "run")
+    run = PipelineRun(PipelineSettings(["a.pcap"]), str(folder / "out"))
+    run.target = PipelineSettings([]).target(run.folder, run.out, "run")
     for part in range(PARTS):
         writer = PartWriter(run.target, part)
         writer.put("errors", [Trouble(part, f"{part}.pcap", None, None, "cut off", 1)])
@@ -29,7 +29,7 @@ def written(folder: Path) -> PipelineRun:
 
 
 def lines(out: Path, table: str) -> list[Any]:
-    return [msgspec.json.decode(line) for path in (out / table).iterdir() for line in path.read_bytes().splitlines()]
+    return [row for path in (out / table).iterdir() for row in pq.read_table(path).to_pylist()]
 
 
 def test_it_goes_on_wherever_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

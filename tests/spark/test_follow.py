@@ -411,5 +411,5 @@ def test_an_output_is_followed_into_by_one_process_with_the_same_options(begin: 
     all_of_it(work)
     with pytest.raises(UsageError, match="another streamdump follows into it"):
         Follow(work.settings, str(tmp_path / "out"), work.rotation)
-    with pytest.raises(UsageError, match="was started with other options \\(another --format\\)"):
-        begin(form="csv")
+    with pytest.raises(UsageError, match="was started with other options \\(another --point\\)"):
+        begin(point="c")

@@ -49,7 +49,7 @@ def test_there_are_ten_that_can_be_read() -> None:
 
 
 def test_all_engines_answer_them_alike(session: Any, tables: Path) -> None:
-    views(session.spark, folder(tables), "parquet")
+    views(session.spark, folder(tables))
     duck = duckdb.connect()
     for table in TABLES:
         duck.execute(f"create view {table} as from '{tables}/{table}/*.parquet'")

@@ -348,7 +348,7 @@ def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None
     assert sorted(map(repr, said)) == sorted(map(repr, table.select(structs).to_pylist()))
     assert sum(value is not None for row in said for struct in row.values() for value in (struct or {}).values()) == held > 0
 
-    views(spark, place(out), "parquet")
+    views(spark, place(out))
     lines = [one[0] for one in rows]
     streams = [one for one in lines if one.protocol == "rabbitmq-stream" and one.fields.get("stream") and one.kind == "request"]
     stream = streams[0].fields["stream"]
@@ -371,17 +371,3 @@ def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None
     assert half is not None
     assert largest == [Decimal((1 << 64) - 1)]
     assert by_path >= count
-
-
-@pytest.mark.parametrize("form", ["json", "csv"])
-def test_other_forms_have_the_fields_once(session: Any, tmp_path: Path, form: str) -> None:
-    rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
-    out = written(tmp_path, form, rows)
-    (path,) = out.joinpath("messages").iterdir()
-    first = path.read_text().splitlines()[0]
-    names = list(json.loads(first)) if form == "json" else [one.strip('"') for one in first.split(",")]
-    assert names == [column.name for column in TABLES["messages"].columns]
-    views(session.spark, place(out), form)
-    found = session.spark.sql("select * from messages")
-    assert found.columns == [*names, "variant"]
-    assert found.where("variant_get(variant, '$.code', 'int') = 38").count() == sum(one[0].fields.get("code") == 38 for one in rows)
