@@ -1,7 +1,5 @@
 """`streamdump browse`: a terminal interface on the records of captures, or of an interface.
 
-index.py     what is remembered of each packet and record, packed
-reading.py   reads in the background, filters, and reads messages again with all that is in them
 listing.py   a list of any length on a terminal
 places.py    the four places: findings, conversations, messages, fields with bytes
 screen.py    what is on the screen

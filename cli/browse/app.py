@@ -11,11 +11,11 @@ from streamdump.render.clock import Clock
 from streamdump.render.terminal import visible
 from streamdump.units import count
 
+from ..indexed.index import Shown
+from ..indexed.reading import View
 from . import saving
 from .asking import Asking
-from .index import Shown
 from .places import TIMES, Conversations, Fields, Findings, Messages, Place, TextPage
-from .reading import View
 
 FORMS = tuple(TIMES)
 

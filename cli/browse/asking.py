@@ -9,10 +9,10 @@ from textual.widgets import Input
 
 from streamdump.errors import FilterError
 
+from ..indexed.reading import Reader, View
 from . import saving
 from .listing import BAD, Names
 from .places import Fields, Messages, Place
-from .reading import Reader, View
 from .screen import Screen
 
 ASKS = {

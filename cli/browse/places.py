@@ -23,9 +23,9 @@ from streamdump.render.terminal import cut, pad, width
 from streamdump.render.tree import about, broken_span, by_interest, fault_text, nested, value_text
 from streamdump.units import duration_text
 
-from .index import Row, Shown
+from ..indexed.index import Row, Shown
+from ..indexed.reading import Reader, View
 from .listing import ANSWER, ASK, BAD, BOLD, CHOSEN, COLOURS, DIM, LOUD, PLAIN, WARN, Parts, Texts
-from .reading import Reader, View
 
 TIME = re.compile(r"(?:([0-9]{1,2}):([0-9]{2}):)?([0-9]{1,18}(?:[.][0-9]{1,9})?)s?")
 """A time of day, or seconds."""

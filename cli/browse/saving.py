@@ -16,8 +16,8 @@ from streamdump.model import Exchange, Message, Pair
 from streamdump.render.terminal import PLAIN, visible
 from streamdump.units import count
 
+from ..indexed.reading import Reader, View
 from .places import Messages, Place
-from .reading import Reader, View
 
 COLUMNS = 1 << 16
 """Columns of a line that is exported: it is not cut."""

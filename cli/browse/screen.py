@@ -14,10 +14,10 @@ from textual.events import Resize
 from streamdump.errors import StreamdumpError, describe_exception
 from streamdump.render.terminal import visible, width, wrapped
 
-from .index import Shown
+from ..indexed.index import Shown
+from ..indexed.reading import Reader
 from .listing import ANSWER, BAD, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
 from .places import Conversations, Fields, Findings, Messages, Place, TextPage
-from .reading import Reader
 
 TICK = 0.1
 """Seconds between two looks at what was read."""

@@ -56,7 +56,7 @@ def browse(
         from streamdump.render.clock import Clock, Times
 
         from ..browse.app import Browser
-        from ..browse.reading import Reader
+        from ..indexed.reading import Reader
 
         reader = Reader(run, run.inspector.options, Clock(cast(Times, clock)))
         title = Path(run.names[0]).name if len(run.names) == 1 else count(len(run.names), "file")

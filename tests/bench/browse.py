@@ -19,7 +19,7 @@ import termios
 import time
 from pathlib import Path
 
-from streamdump.cli.browse.reading import Reader, View
+from streamdump.cli.indexed.reading import Reader, View
 from streamdump.cli.run import FileRun
 from streamdump.filter import compile_filter
 from streamdump.model import Options

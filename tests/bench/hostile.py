@@ -1028,7 +1028,7 @@ class Cost(NamedTuple):
 
 def index(path: str) -> None:
     """What `browse` does before anybody looks."""
-    from streamdump.cli.browse.reading import Reader
+    from streamdump.cli.indexed.reading import Reader
     from streamdump.cli.run import FileRun
     from streamdump.model import Options
     from streamdump.render.clock import Clock

@@ -27,12 +27,12 @@ from textual.events import Key, Paste
 import streamdump
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
-from streamdump.cli.browse import index, reading
 from streamdump.cli.browse.app import HELP, Browser
 from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, TextPage
-from streamdump.cli.browse.reading import Reader, View
 from streamdump.cli.browse.screen import WORK
 from streamdump.cli.exits import ExitCode
+from streamdump.cli.indexed import index, reading
+from streamdump.cli.indexed.reading import Reader, View
 from streamdump.cli.run import FileRun
 from streamdump.errors import CaptureError
 from streamdump.filter.grammar import quoted

@@ -11,8 +11,8 @@ import pytest
 from streamdump.cli.app import main
 from streamdump.cli.browse import saving
 from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place
-from streamdump.cli.browse.reading import Reader
 from streamdump.cli.exits import ExitCode
+from streamdump.cli.indexed.reading import Reader
 from streamdump.cli.run import FileRun
 from streamdump.model import Options
 from streamdump.render.clock import Clock
