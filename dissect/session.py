@@ -13,8 +13,8 @@ from .tcp.assembler import Pool
 from .tls.keys import KeyLog
 from .tls.manager import TlsManager
 
-Linked = tuple[Record, Message | None, Message | None]
-"""A record with the request and the response it names."""
+Linked = tuple[Record, Message | None, Message | None, tuple[int, int] | None]
+"""A record with the request and the response it names; a gap with the file and number of its packet."""
 
 
 class Session:
@@ -51,11 +51,11 @@ class Session:
     def linked(self, emitted: list[Event]) -> list[Linked]:
         """Return the records of these events, all since the last call, with the messages that they name."""
         run = self.run
-        named: dict[int, Linked] = {id(record): (record, asked.record, response) for record, asked, response in run.links}
+        named: dict[int, Linked] = {id(record): (record, asked.record, response, None) for record, asked, response in run.links}
         run.links.clear()
         run.forget_emitted()
         run.large.clear()
-        return [named.get(id(one.record)) or (one.record, None, None) for one in emitted]
+        return [named.get(id(one.record)) or (one.record, None, None, one.packet) for one in emitted]
 
     def snapshot(self) -> bytes:
         """Return the serialised state that records of later segments depend on."""

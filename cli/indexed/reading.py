@@ -157,10 +157,10 @@ class Reader:
         for order, packet in self.packets.again(0 if known is None else known[1], row.until, frozenset((wanted.conversation,))):
             segment = link.segment(packet, order)
             emitted = [] if segment is None else session.feed(segment)
-            for one, _, _ in session.linked(emitted) if emitted else ():
+            for one, *_ in session.linked(emitted) if emitted else ():
                 if type(one) is Message and is_same(one, wanted):
                     return one
-        return next((one for one, _, _ in session.linked(session.finish()) if type(one) is Message and is_same(one, wanted)), None)
+        return next((one for one, *_ in session.linked(session.finish()) if type(one) is Message and is_same(one, wanted)), None)
 
     # In the thread
 

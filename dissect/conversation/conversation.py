@@ -511,13 +511,13 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
     reach = endings.inner_bytes(conversation)
     for side, start, end in conversation.unread_ranges:
         unread_ranges[side].append((start, min(end, reach[side])))
-    order, _, _, time_ns = tcp.last
+    order, number, file, time_ns = tcp.last
     for side, ranges in enumerate(unread_ranges):
         source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
         for start, end in united(ranges):
             head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[conversation.client][side], protocol)
             gap = Gap(*head, start, end - start, "skipped", False)
-            emitted.append(Event(order, side ^ (conversation.client or 0), start, gap, GAP, None, time_ns))
+            emitted.append(Event(order, side ^ (conversation.client or 0), start, gap, GAP, None, time_ns, packet=(file, number)))
     conversation.unread_ranges = ()
     emitted.sort(key=ORDER_KEY)
     for tally in (conversation.tally, conversation.run.counters):

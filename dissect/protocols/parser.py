@@ -245,7 +245,7 @@ class Parser:
             dissector.on_gap(side, order)
         for tally in self.tallies:
             count_gap(tally, gap)
-        self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
+        self.made.append(Event(order, rank, position, gap, GAP, None, time_ns, packet=(frame.file, frame.number)))
 
     def add_records(self, side: int, base: int, data: bytes, ends: Iterable[int], mark: Mark, frame: Frame | None = None) -> None:
         """Add the records of consecutive frames in `data`, at position `base`, up to each of `ends`, completed by the packet `mark`.
@@ -399,8 +399,7 @@ class Parser:
         buffer.partial = None
 
     def _put_gap(self, side: int, position: int, size: int | None, reason: Any, in_frame: bool, mark: Mark) -> None:
-        order, _, _, time_ns = mark
-        self.frames.append(FrameGap(side, position, size, reason, in_frame, order, time_ns))
+        self.frames.append(FrameGap(side, position, size, reason, in_frame, *mark))
         if not in_frame:
             self.buffers[side].split_to = position + (size or 0)
 

@@ -96,6 +96,8 @@ class Event(msgspec.Struct, gc=False):
     first_time: int
     end_captured: bool = True
     """Whether the packet with the last byte was captured."""
+    packet: tuple[int, int] | None = None
+    """Of a gap: file and number of the packet whose time it has."""
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -143,6 +145,8 @@ class FrameGap(msgspec.Struct, gc=False):
     reason: Literal["lost", "cut", "skipped"]
     in_frame: bool
     order: int
+    number: int
+    file: int
     time_ns: int
 
 

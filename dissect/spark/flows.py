@@ -24,8 +24,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from hashlib import blake2b
 from itertools import pairwise
-from typing import Any
+from struct import Struct
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -33,13 +35,13 @@ import pyarrow as pa
 from .. import snapshot
 from ..capture.blocks import UNREADABLE
 from ..capture.duplicates import Duplicates
-from ..capture.ends import network_key
+from ..capture.ends import network_key, split
 from ..capture.rare_packets import OddPackets
 from ..diagnose.engine import Diagnoser
 from ..diagnose.rules import Closed
 from ..diagnose.zero_window import Windows
 from ..errors import CaptureError, ForeignState, Report
-from ..model import ConversationRow, Finding, Message, Options, Segment
+from ..model import UNTIMED, ConversationRow, Finding, Message, Options, Segment
 from ..protocols.records import Event
 from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
@@ -55,15 +57,19 @@ IN_ORDER = ("merge_ns", "file", "number")
 
 NO_TOTAL = 1 << 62
 
-FILE_BITS = 40
-"""Where the file's index begins in the number of a conversation."""
-
 HELD_RECORDS, HELD_BYTES = 256, 16 << 20
 """So many records, or bytes of rows to be carried, are handed on together: what happens to records while they fit in the processor's
 cache is fast."""
 
 NEAR = 1 << 14
 """So many segments are compared with each other to find those that several files have."""
+
+
+class PointOf(Protocol):
+    """Where files were captured, by index."""
+
+    def get(self, file: int, /) -> str | None:
+        """Of a file."""
 
 
 class TaskResults(msgspec.Struct):
@@ -79,6 +85,8 @@ class TaskResults(msgspec.Struct):
     """Of two files that have conversations in common: how many segments of the second the first has too, of how many."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
+    files: dict[int, int] = msgspec.field(default_factory=dict)
+    """The file of the first packet of each conversation that these are of."""
     overview: Sequence[Any] | None = None
     """At the end what the rules go by that look at several conversations (`Diagnoser.learn`)."""
 
@@ -117,9 +125,18 @@ def _add(log: KeyLog, name: str) -> None:
             raise
 
 
-def conversation_id(first: Segment) -> int:
-    """A number of a conversation that is the same in every run: that of its first packet, below that of its file."""
-    return first.file << FILE_BITS | first.number
+def conversation_id(first: Segment, point: str | None) -> int:
+    """The number of a conversation: 63 bits of a digest of its first packet, so that runs over other files, or the same packets in other
+    files, give the same one. Of networks that are kept separate, the `point` is part of it."""
+    source, target, sport, dport, network = split(first.ends)
+    # Only its number tells packets without times apart
+    time = first.number if first.flags & UNTIMED else first.time_ns
+    content = PLACE.pack(time, first.seq, first.ack, first.flags, first.wire)
+    whole = b"".join((source, target, sport, dport, content, (point or "").encode("utf-8", "surrogateescape") if network else b""))
+    return int.from_bytes(blake2b(whole, digest_size=8).digest(), "big") >> 1
+
+
+PLACE = Struct("<qIIHI")
 
 
 def message_id(one: Message) -> str:
@@ -146,18 +163,19 @@ def dissect(
     several: bool = True,
     until: int | None = None,
     ends_ns: dict[int, int] | None = None,
+    points: PointOf | None = None,
 ) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
     `several`: they are of more than one file. `until`: more packets will come later; this is the latest capture time of
     those given so far. Nothing ends then because the rows do, and `TaskResults.carry` has what has to be given with the next packets.
-    `ends_ns`: when the captures end (`SharedState.ends_ns`).
+    `ends_ns`: when the captures end (`SharedState.ends_ns`). `points`: where files were captured, by index.
     """
     # What rules remember of open conversations is not carried
     findings = options.findings and until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     repeated = None
-    opened = Dissection(options, several, until, ends_ns)
+    opened = Dissection(options, several, until, ends_ns, points)
     for batch in batches:
         for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data in _columns(
             batch, COLUMNS
@@ -202,8 +220,15 @@ class Dissection:
     """The conversations of the `flow_id` at hand, and what was made of them and those before. Segments that are in the order of a plain
     run, and hold all packets of their conversations, have one `flow_id` together."""
 
-    def __init__(self, options: Options, several: bool, until: int | None = None, ends_ns: dict[int, int] | None = None) -> None:
-        """`several`: they are of more than one file; `ends_ns`: when the captures end."""
+    def __init__(
+        self,
+        options: Options,
+        several: bool,
+        until: int | None = None,
+        ends_ns: dict[int, int] | None = None,
+        points: PointOf | None = None,
+    ) -> None:
+        """`several`: they are of more than one file; the others: see `dissect`."""
         _begin(options)
         self.results = TaskResults()
         self._twice = DuplicateCount() if several else None
@@ -214,6 +239,9 @@ class Dissection:
         self._order = 0
         """Records so far, where these are diagnosed."""
         self._ends_ns = ends_ns or {}
+        self._points: PointOf = points if points is not None else {}
+        self._files: dict[int, int] = {}
+        """The file of the first packet of each conversation at hand."""
         self._until = until
         self._flow_id: int | None = None
         self._flow = b""
@@ -254,7 +282,7 @@ class Dissection:
             if self._row is not None:
                 session = self._restore()
             else:
-                session = self._session = Session(self._options, key_log(self._options.keylog), index=conversation_id)
+                session = self._session = Session(self._options, key_log(self._options.keylog), index=self._number)
                 self._flow_id, self._flow = flow_id, key_of(segment.ends)[1]
                 if self._diagnoser is not None:
                     session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
@@ -273,7 +301,18 @@ class Dissection:
         assert self._row is not None
         session = self._session = Session.restore(self._row["payload"], self._options, key_log(self._options.keylog))
         self._row = None
+        session.table.index = self._number
+        self._files = {one.index: one.tcp.first[2] for one in session.table.conversations}
         return session
+
+    def _number(self, first: Segment) -> int:
+        """The number of the conversation that begins with this segment."""
+        number = conversation_id(first, self._points.get(first.file))
+        # The same packet again, at the same time, after the end of a conversation
+        while number in self._files:
+            number += 1
+        self._files[number] = first.file
+        return number
 
     def made(self) -> Iterator[TaskResults]:
         """What became certain so far."""
@@ -287,14 +326,14 @@ class Dissection:
 
     def close(self) -> None:
         """No more rows of these conversations will come."""
-        results, session, row = self.results, self._session, self._row
+        session, row = self._session, self._row
         if row is not None:
             self._carry(row)
         elif session is not None:
             if self._until is None:
                 session.run.ends_ns = self._ends_ns
                 self._emitted += session.finish()
-                results.conversations += [one for some in session.table.rows(related=False) for one in some]
+                self._leave([one for some in session.table.rows(related=False) for one in some])
                 self._take(session)
                 if self._diagnoser is not None:
                     self._emitted += session.table.unused(self._diagnoser.ports())
@@ -302,13 +341,15 @@ class Dissection:
             else:
                 emitted, gone = session.forget(self._until, session.run.counters.packets)
                 self._emitted += emitted
-                results.conversations += gone
+                self._leave(gone)
                 self._take(session)
                 due = session.table.due()
                 if due is not None:
                     assert self._flow_id is not None
+                    session.table.index = None
                     self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
         self._session = self._row = None
+        self._files = {}
 
     def end(self) -> Iterator[TaskResults]:
         """No more rows will come."""
@@ -322,9 +363,17 @@ class Dissection:
                 one["messages"] = list(map(id_of, one["messages"]))
         yield from self.made()
 
+    def _leave(self, rows: list[ConversationRow]) -> None:
+        self.results.conversations += rows
+        self._place(row.conversation for row in rows)
+
+    def _place(self, conversations: Iterable[int | None]) -> None:
+        self.results.files.update({one: self._files[one] for one in conversations if one is not None})
+
     def _take(self, session: Session) -> None:
         results, run = self.results, session.run
         linked = session.linked(self._emitted)
+        self._place({one[0].conversation for one in linked})
         results.records += linked if self._diagnoser is None else self._diagnosed(linked, self._diagnoser)
         results.reports += run.reports
         results.suspected = earliest((results.suspected, run.suspected))
@@ -335,7 +384,7 @@ class Dissection:
     def _diagnosed(self, linked: list[Linked], diagnoser: Diagnoser) -> list[Linked]:
         """These records and what the rules find, which name messages by their `message_id`."""
         told: list[Any] = [one[0] for one in linked]
-        for order, (record, (_, request, response)) in enumerate(zip(told, linked, strict=True), self._order):
+        for order, (record, (_, request, response, _)) in enumerate(zip(told, linked, strict=True), self._order):
             if type(record) is not Closed:
                 record.number = number_of(order, record) if type(record) is Message else order << 128
             if request is not None:
@@ -352,7 +401,7 @@ class Dissection:
         diagnoser.reports.clear()
         return [
             *(one for one, record in zip(linked, told, strict=True) if type(record) is not Closed),
-            *((one, None, None) for one in found),
+            *((one, None, None, None) for one in found),
         ]
 
     def _carry(self, row: dict[str, Any]) -> None:
@@ -361,8 +410,8 @@ class Dissection:
 
 
 def earliest(rows: Iterable[ConversationRow | None]) -> ConversationRow | None:
-    """Of some conversations the one that began first, by their numbers."""
-    return min((row for row in rows if row is not None), key=lambda row: row.conversation, default=None)
+    """Of some conversations the one that began first."""
+    return min((row for row in rows if row is not None), key=lambda row: (row.time_ns, row.conversation), default=None)
 
 
 def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:

@@ -57,7 +57,7 @@ GONE_KEPT = 10_000
 COMPACTED = 16
 """After so many micro-batches small files are put together, where the form can do that."""
 
-FORMAT = 4
+FORMAT = 5
 """Changes when an older state could not be taken up."""
 
 

@@ -21,6 +21,7 @@ from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Options
 from . import PARTS, storage, tasks
 from .already_read import Captures
+from .flows import PointOf
 from .keys import NETWORKS
 from .session import SparkTasks, Watch
 from .splits import (
@@ -39,7 +40,7 @@ from .splits import (
     unpack,
 )
 from .storage import Disk, Folder
-from .tables import BY_DAY, TABLES, Input, PointOf
+from .tables import BY_DAY, TABLES, Input
 from .tasks import TaskInput, Work
 from .together import BUCKET, Together, by_server, frames, slowest
 from .write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
@@ -293,7 +294,7 @@ def gathered(
     with PartWriter(target, first + bucket, points) as writer:
         writer.receipt.reports += found.relate(before or ())
         for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings())):
-            writer.put(table, rows)
+            writer.put(table, rows, found.files)
         for table, left in found.rows:
             writer.take(table, left)
     return Gathered([writer.receipt], found.related if before is not None else [], found.commands, found.slowest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from ..errors import Report, describe_exception
 from ..model import Ending, Entry, Exchange, Finding, Gap, Message
 from ..protocols import PROTOCOLS
 from ..session import Linked
-from .flows import FILE_BITS, message_id
+from .flows import PointOf, message_id
 from .latencies import FOUND, TIMES
 from .typed import STRUCTS, Objects, Struct, struct_name
 
@@ -26,7 +26,7 @@ MOST = (1 << 31) - 1
 """Bytes that a column of text holds."""
 
 
-SCHEMA = 3
+SCHEMA = 4
 """Rises with every change of the columns: they are only ever added, so whoever reads an older table finds null in the new ones."""
 
 SCHEMA_KEY = "streamdump.schema"
@@ -45,25 +45,20 @@ class Input(msgspec.Struct):
     unpacked: int | None = None
 
 
-class PointOf(Protocol):
-    """Where files were captured, by index."""
-
-    def get(self, file: int, /) -> str | None:
-        """Of a file."""
-
-
 class Rows:
     """Some rows of one table, and what several of its columns are made of."""
 
-    def __init__(self, rows: Sequence[Any], linked: bool, points: PointOf | None = None) -> None:
+    def __init__(self, rows: Sequence[Any], linked: bool, points: PointOf | None = None, files: Mapping[int, int] | None = None) -> None:
+        """`files`: of conversations the file of the first packet."""
         self.rows = rows
         self.records: Sequence[Any] = [one[0] for one in rows] if linked else rows
         self._points: PointOf = points if points is not None else {}
+        self._files = files or {}
 
-    def points(self, files: Sequence[int]) -> list[str | None]:
-        """Where these files were captured."""
-        get = self._points.get
-        return [get(file) for file in files]
+    def points(self) -> list[str | None]:
+        """Where the conversations were captured; of messages these themselves."""
+        get, files = self._points.get, self._files
+        return [get(one.file if type(one) is Message else files.get(one.conversation, -1)) for one in self.records]
 
     @cached_property
     def packets(self) -> Columns:
@@ -93,7 +88,7 @@ class Rows:
 
 def ends_of(linked: Linked) -> tuple[str | None, str | None]:
     """Client and server of a record, null where the capture does not tell which is which; of a finding what it takes for them."""
-    one, request, response = linked
+    one, request, response, *_ = linked
     kind = type(one)
     if kind is Exchange:
         one = request if response is None or request.sender else response  # type: ignore[assignment, union-attr]
@@ -255,7 +250,7 @@ POINT = Column(
     "point",
     TEXT,
     "where it was captured: the folder of the capture, or what --point tells",
-    lambda rows: rows.points([one.conversation >> FILE_BITS for one in rows.records]),
+    Rows.points,
 )
 OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
 CLIENT = Column("client", TEXT, "the endpoint that is the client, null when the capture cannot tell", lambda rows: rows.ends[0])
@@ -285,7 +280,7 @@ MESSAGES: tuple[Column, ...] = (
     LATENCY,
     Column("notes", TEXTS, "anomalies in it", lambda rows: [one.notes for one in rows.records]),
     Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: [one.fault for one in rows.records], _faults),
-    msgspec.structs.replace(POINT, get=lambda rows: rows.points([one.file for one in rows.records])),
+    POINT,
     CLIENT,
     SERVER,
     STREAM,
@@ -347,7 +342,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     Column("time", TIME, "time of its first packet, cut to microseconds", _times, _cut),
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("duration_ns", LONG, "from its first to its last packet"),
-    _plain("conversation", LONG, "its number: index of the file times 2**40, plus the number of its first packet"),
+    _plain("conversation", LONG, "its number: a digest of its first packet, so other runs give it the same"),
     Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: [one.endpoints for one in rows.records]),
     _plain("client", TEXT, "the endpoint that is the client, null when the capture cannot tell"),
     _plain("server", TEXT, "the endpoint that is the server"),
@@ -394,12 +389,6 @@ FINDINGS: tuple[Column, ...] = (
     ),
     CLIENT,
     SERVER,
-    Column(
-        "point",
-        TEXT,
-        POINT.info,
-        lambda rows: [None if one.conversation is None else rows.points([one.conversation >> FILE_BITS])[0] for one in rows.records],
-    ),
 )
 
 
@@ -548,26 +537,26 @@ class PendingRows:
         self.count = 0
         """How many they are."""
 
-    def take(self, rows: Sequence[Any], reports: list[Report] | None = None) -> Iterator[Any]:
+    def take(self, rows: Sequence[Any], reports: list[Report] | None = None, files: Mapping[int, int] | None = None) -> Iterator[Any]:
         """Take rows; those before as columns, where these do not fit behind them. `reports` gets what is to be told of those that
-        cannot be taken, which is raised without it."""
+        cannot be taken, which is raised without it. `files`: see `Rows`."""
         try:
-            self._take(rows)
+            self._take(rows, files)
         except Exception as error:
             half = len(rows) // 2
             if isinstance(error, TooMuch) and self.count:
                 yield self.batch(reports)
-                yield from self.take(rows, reports)
+                yield from self.take(rows, reports, files)
             elif half and (reports is not None or isinstance(error, TooMuch)):
-                yield from self.take(rows[:half], reports)
-                yield from self.take(rows[half:], reports)
+                yield from self.take(rows[:half], reports, files)
+                yield from self.take(rows[half:], reports, files)
             elif reports is None:
                 raise
             else:
                 reports.append(self._about(rows[0], "too much for one row" if isinstance(error, TooMuch) else describe_exception(error)))
 
-    def _take(self, rows: Sequence[Any]) -> None:
-        some = Rows(rows, self._name in LINKED, self._points)
+    def _take(self, rows: Sequence[Any], files: Mapping[int, int] | None) -> None:
+        some = Rows(rows, self._name in LINKED, self._points, files)
         values = [column.get(some) for column in self._columns]
         text = sum(sum(map(len, texts)) for column, texts in zip(self._columns, values, strict=True) if column.make is _joined)
         if self._text + text > MOST:

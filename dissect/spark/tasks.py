@@ -22,7 +22,7 @@ from ..conversation.run_state import EVERY
 from ..model import Options
 from . import storage
 from .blocks import Runs, Sorter, SortOrder
-from .flows import IN_ORDER, SORTED_BY, Dissection, TaskResults, dissect, in_order
+from .flows import IN_ORDER, SORTED_BY, Dissection, PointOf, TaskResults, dissect, in_order
 from .keys import key_of
 from .rows import (
     CARRY,
@@ -39,7 +39,6 @@ from .rows import (
     timed_segments,
 )
 from .splits import Plan, Split, grouped
-from .tables import PointOf
 from .write import PartWriter, Target
 from .write import batches as table_batches
 
@@ -140,9 +139,9 @@ def alone(found: Plan, target: int) -> list[TaskInput]:
     return [TaskInput(0, [msgspec.structs.replace(split, flows=b"") for split in found.splits], alone=True)]
 
 
-def dissected(source: TaskInput, options: Options, ends_ns: dict[int, int]) -> Iterator[TaskResults]:
+def dissected(source: TaskInput, options: Options, ends_ns: dict[int, int], points: PointOf | None = None) -> Iterator[TaskResults]:
     """What a task that needs no others says."""
-    straight = Dissection(options, len({split.file for split in source.splits}) > 1, None, ends_ns)
+    straight = Dissection(options, len({split.file for split in source.splits}) > 1, None, ends_ns, points)
     if source.splits:
         yield from straight.take(merged_segments(source.splits, source.at_home, stateless=not source.alone))
     yield from straight.end()
@@ -204,7 +203,7 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Block]:
     elif sends:
         yield from _at_once(work, source)
     elif not source.done:
-        _write(work, source.part, dissected(source, work.options, work.ends_ns))
+        _write(work, source.part, dissected(source, work.options, work.ends_ns, work.points))
 
 
 def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
@@ -212,7 +211,7 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
     1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7."""
     home, sent = source.at_home, sorter(work.count)
     assert home is not None
-    straight = Dissection(work.options, False, None, work.ends_ns)
+    straight = Dissection(work.options, False, None, work.ends_ns, work.points)
     others: list[Row] = []
     with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
         for split in source.splits:
@@ -250,7 +249,7 @@ def _in_order(work: Work, source: TaskInput) -> Iterator[Block]:
     if source.alone:
         for rows in _ordered(ordered, work.carrying):
             runs.take(rows)
-    _write(work, source.part, dissect(runs.merged(), work.options, len(work.paths) > 1, work.until, work.ends_ns))
+    _write(work, source.part, _dissected(work, runs))
 
 
 def in_time(source: TaskInput) -> Iterator[bytes]:
@@ -275,8 +274,12 @@ def sorter(count: int) -> Sorter:
 
 def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
     """Dissects the conversations of a part, all packets of which are in these blocks."""
-    _write(work, part, dissect(Runs(BY_CONVERSATION, blocks).merged(), work.options, len(work.paths) > 1, work.until, work.ends_ns))
+    _write(work, part, _dissected(work, Runs(BY_CONVERSATION, blocks)))
     return part
+
+
+def _dissected(work: Work, runs: Runs) -> Iterator[TaskResults]:
+    return dissect(runs.merged(), work.options, len(work.paths) > 1, work.until, work.ends_ns, work.points)
 
 
 def _write(work: Work, part: int, found: Iterable[TaskResults]) -> None:

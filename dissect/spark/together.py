@@ -138,6 +138,8 @@ class Together:
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self.related: list[ConversationRow] = []
+        self.files: dict[int, int] = {}
+        """The file of the first packet of each of these."""
         self.rows: list[tuple[str, bytes]] = []
         """Rows of tables that are small in each part."""
         self.slowest: list[tuple[int, dict[str, Any]]] = []
@@ -147,7 +149,9 @@ class Together:
         for data in blocks:
             _, kind, value = msgspec.msgpack.decode(data)
             if kind == RELATED:
-                self.related.append(msgspec.convert(value, ConversationRow))
+                row, file = value
+                self.related.append(msgspec.convert(row, ConversationRow))
+                self.files[self.related[-1].conversation] = file
             elif kind == LATENCY:
                 minute, protocol, name, server, found = value
                 _counted(self._groups[minute, protocol, name, server], found)
@@ -170,7 +174,7 @@ class Together:
 
     def findings(self) -> list[Linked]:
         """What several conversations tell together."""
-        return [(one, None, None) for one in self._diagnoser.finish()]
+        return [(one, None, None, None) for one in self._diagnoser.finish()]
 
 
 def _told(group: LatencyGroup) -> tuple[Any, ...]:

@@ -27,11 +27,11 @@ from ..errors import Report, UsageError
 from ..filter import compile_filter
 from ..model import ConversationRow
 from . import storage, together
-from .flows import TaskResults, earliest
+from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
 from .splits import Trouble, each
 from .storage import Disk, Folder
-from .tables import DATE, TABLES, PendingRows, PointOf, entry_rows, schema, sorted_out
+from .tables import DATE, TABLES, PendingRows, entry_rows, schema, sorted_out
 from .together import Frames
 from .typed import STRUCTS, struct_name
 
@@ -160,18 +160,18 @@ class PartWriter:
         for table, rows in sorted_out(results.records).items():
             asked = self._filter is not None and table in ("messages", "exchanges")
             wanted = [one for one in rows if self._filter.keeps(one[0])] if asked else rows  # type: ignore[union-attr]
-            self.put(table, wanted)
+            self.put(table, wanted, results.files)
             if table == "messages" and self.target.entries:
                 entries = entry_rows(wanted)
                 # A message may have a million
                 while some := list(islice(entries, GROUP)):
-                    self.put("entries", some)
+                    self.put("entries", some, results.files)
             if rows and table == "exchanges":
                 self.frames.count(rows)
-        self.put("conversations", [row for row in results.conversations if not is_related(row.protocol)])
+        self.put("conversations", [row for row in results.conversations if not is_related(row.protocol)], results.files)
         for row in results.conversations:
             if is_related(row.protocol):
-                self.frames.leave(row.server, together.RELATED, row)
+                self.frames.leave(row.server, together.RELATED, (row, results.files[row.conversation]))
         if results.overview is not None:
             self.frames.leave(None, together.OVERVIEW, results.overview)
         if results.carry:
@@ -184,8 +184,8 @@ class PartWriter:
             before = self._twice.get(pair, (0, 0))
             self._twice[pair] = before[0] + found, before[1] + of
 
-    def put(self, table: str, rows: Sequence[Any]) -> None:
-        """Take rows of one table."""
+    def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
+        """Take rows of one table; `files`: of conversations the file of the first packet."""
         if not rows:
             return
         waiting = self._waiting.get(table)
@@ -193,7 +193,7 @@ class PartWriter:
             waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
         if table == "messages":
             self._bytes += sum([one[0].size for one in rows])
-        for some in waiting.take(rows, self.receipt.reports):
+        for some in waiting.take(rows, self.receipt.reports, files):
             self._write(table, some)
         if waiting.count >= GROUP or self._bytes >= GROUP_BYTES:
             self._flush(table)
@@ -301,7 +301,7 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
             else:
                 rows = sorted_out(results.records)[table]
             reports.extend(results.reports)
-            yield from waiting.take(rows, reports)
+            yield from waiting.take(rows, reports, results.files)
             if waiting.count >= GROUP:
                 yield waiting.batch(reports)
         yield waiting.batch(reports)

@@ -97,7 +97,7 @@ def at_once(files: Sequence[Path], options: Options = FOREVER) -> Lines:
     return {name: sorted(some) for name, some in found.items()} | {"conversations": brief(inspector.rows(related=False))}
 
 
-def line(record: Any, request: Any, response: Any) -> str:
+def line(record: Any, request: Any, response: Any, packet: Any = None) -> str:
     """A record without what depends on its place in this run."""
     found = msgspec.to_builtins(record)
     for name in ("number", "conversation"):
