@@ -84,7 +84,7 @@ def _kept(sources: tuple[str | Path | BinaryIO, ...], options: Options, bytes_as
 
     inspector = Inspector([open_capture(source) for source in sources], options, finite=True, keeps_rows=False)
     inspector.begins += [] if asked is None else [asked.begin]
-    found = Entries(inspector.run)
+    found = Entries(inspector.run.answers)
 
     def each() -> Iterator[Entry]:
         for batch in inspector.batches():

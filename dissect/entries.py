@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from time import monotonic
 from typing import Any, NamedTuple
 
-from .conversation.run_state import SharedState
 from .layout.types import BytesAs
 from .layout.values import RENDER
 from .model import Entry, EntryOutcome, Exchange, Message, Record
 from .pair.exchanges import KeyAnswer
-from .protocols import ByProtocol
+from .protocols import ByProtocol, Protocol
 from .protocols.entries import Carrier, EntrySource
 
 HELD_BYTES, HELD_MESSAGES = 8 << 20, 16_384
@@ -51,9 +50,9 @@ class Fate(NamedTuple):
 UNKNOWN = Fate(None)
 
 
-def entry_sources() -> ByProtocol[EntrySource | None]:
-    """Return a new source for each protocol with user messages, None for the others."""
-    return ByProtocol(lambda one: one.loaded.entries() if one.loaded.entries is not None else None)
+def entry_source(protocol: Protocol) -> EntrySource | None:
+    """Return a new source of user messages, None for a protocol that has none."""
+    return None if protocol.loaded.entries is None else protocol.loaded.entries()
 
 
 class Waiting:
@@ -73,13 +72,14 @@ class Waiting:
 
 
 class Entries:
-    """The entries of a run, from its records."""
+    """The entries of a run, from its records; or those of one conversation, if it gets no other records."""
 
-    def __init__(self, run: SharedState, live: bool = False) -> None:
-        """`run` was made with `Options.entries`. `live`: what waits leaves after `PATIENCE`, see `expire`."""
-        self._run = run
+    def __init__(self, answers: list[KeyAnswer] | None, live: bool = False) -> None:
+        """`answers` is what pairing fills with `Options.entries`. `live`: what waits leaves after `PATIENCE`, see `expire`."""
+        assert answers is not None
+        self.answers = answers
         self._live = live
-        self._sources = entry_sources()
+        self._sources = ByProtocol(entry_source)
         self._queue: deque[Waiting] = deque()
         self._held = 0
         """Bytes of the messages in the queue."""
@@ -100,6 +100,11 @@ class Entries:
 
     def add(self, records: Iterable[Record]) -> Iterator[Entry]:
         """Yield the entries whose fate is known with these records, all of them in order."""
+        for one in self.feed(records):
+            yield from self.entries(one)
+
+    def feed(self, records: Iterable[Record]) -> Iterator[Waiting]:
+        """Yield the messages whose entries have a known fate with these records; `entries` makes those, in this order."""
         ends: list[Exchange] = []
         sources, opened = self._sources, self._open
         for record in records:
@@ -118,8 +123,8 @@ class Entries:
                     self._answer(opened[record.request], record)
             elif type(record) is Exchange and record.request in opened:
                 ends.append(record)
-        if self._run.answers:
-            self._answer_keys(self._run.answers)
+        if self.answers:
+            self._answer_keys(self.answers)
         for end in ends:
             self._end(end)
         yield from self._release()
@@ -129,16 +134,26 @@ class Entries:
         before = monotonic() - PATIENCE
         while self._queue and self._queue[0].since < before:
             self._give_up("live")
-            yield from self._release()
+            for one in self._release():
+                yield from self.entries(one)
 
     def finish(self, stopped: bool = False) -> Iterator[Entry]:
         """Yield the last entries, when no more records come; `stopped`: though the capture goes on."""
+        for one in self.rest(stopped):
+            yield from self.entries(one)
+
+    def rest(self, stopped: bool = False) -> Iterator[Waiting]:
+        """Yield the last messages, as `feed` does."""
         while self._queue:
             if self._queue[0].left:
                 self._settle(self._queue[0], Fate("pending", "stopped") if stopped else UNKNOWN)
             yield from self._release()
 
     # What waits
+
+    def waiting(self) -> Iterator[Message]:
+        """Yield the messages whose entries have not left."""
+        return (one.carrier.message for one in self._queue)
 
     def _put(self, source: EntrySource, carrier: Carrier) -> None:
         message = carrier.message
@@ -205,7 +220,7 @@ class Entries:
             self.given_up += 1
             self._settle(first, Fate("pending", reason))
 
-    def _release(self) -> Iterator[Entry]:
+    def _release(self) -> Iterator[Waiting]:
         queue = self._queue
         while queue:
             first = queue[0]
@@ -215,11 +230,12 @@ class Entries:
                 self._give_up("limit")
             queue.popleft()
             self._held -= first.carrier.message.size
-            yield from self._entries(first)
+            yield first
 
     # What leaves
 
-    def _entries(self, one: Waiting) -> Iterator[Entry]:
+    def entries(self, one: Waiting) -> Iterator[Entry]:
+        """Yield the entries of a message that has left the queue, one by one."""
         carrier = one.carrier
         fates, fate, group = one.fates, one.fate, carrier.group
         for entry in one.source.entries(carrier):

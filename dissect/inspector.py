@@ -89,8 +89,6 @@ class Inspector:
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
             self.table.watchers.append(self.run.pairs.feed)
-        if self.options.entries:
-            self.run.answers = []
         if self._embedded:
             self.table.watchers.append(self._read_keys)
         self.begins: list[Callable[[int], None]] = []

@@ -31,6 +31,8 @@ class Session:
         """See `ConversationTable`."""
         counters = RunCounters()
         self.run = SharedState(options, TlsManager(options, keys), Pool(options), counters, Reports(counters))
+        if options.entries:
+            self.run.answers, self.run.entries = [], {}
         self.table = ConversationTable(self.run, finite, keeps_rows, index)
 
     def feed(self, segment: Segment) -> list[Event]:
@@ -90,4 +92,5 @@ def _written(table: ConversationTable) -> bytes:
     pairers = [one.pairer for one in table.conversations if one.pairer is not None]
     # Fields of released requests are not needed, and can be most of the state
     handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.remembered()}
+    handed_on -= {id(message.fields) for entries in (table.run.entries or {}).values() for message in entries.waiting()}
     return encode(table, handed_on)

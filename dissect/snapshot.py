@@ -30,7 +30,17 @@ from .tls.keys import KeyLog
 FORMAT = 10
 """Increase it when members change their meaning; reading detects added, removed and renamed members by itself."""
 
-PACKAGES: tuple[str, ...] = ("bson", "capture.duplicates", "capture.rare_packets", "conversation", "detect", "errors", "layers", "layout")
+PACKAGES: tuple[str, ...] = (
+    "bson",
+    "capture.duplicates",
+    "capture.rare_packets",
+    "conversation",
+    "detect",
+    "entries",
+    "errors",
+    "layers",
+    "layout",
+)
 PACKAGES += ("model", "pair", "protocols", "quota", "spark.flows", "tcp", "tls")
 """Packages whose classes can be written."""
 

@@ -110,7 +110,7 @@ def entries(
     with run_of(live, inputs_given, options, colour, None, prints=True, keeps_rows=False) as run:
         run.asked = asked
         run.inspector.begins += [] if asked is None else [asked.begin]
-        found = Entries(run.inspector.run, isinstance(run, LiveRun) or any(reader.is_pipe for reader in run.readers))
+        found = Entries(run.inspector.run.answers, isinstance(run, LiveRun) or any(reader.is_pipe for reader in run.readers))
         if raw:
             show = _raw(between)
         elif values:

@@ -25,6 +25,7 @@ from ..tls.manager import TlsManager
 if TYPE_CHECKING:
     from ..diagnose.engine import Diagnoser
     from ..diagnose.zero_window import Windows
+    from ..entries import Entries
     from .conversation import Conversation
 
 KEY_BYTES = 8 * KEYS_COUNTED
@@ -134,6 +135,8 @@ class SharedState(msgspec.Struct):
     """Filled by pairing, if not None."""
     answers: list[KeyAnswer] | None = None
     """Filled by pairing, if not None; the consumer clears it."""
+    entries: dict[int, Entries] | None = None
+    """By conversation its user messages, for a consumer that reads each conversation by itself."""
     early_endings: dict[int, Ending] = {}
     """Endings that were released early, by conversation."""
     keys: int = 0
@@ -163,7 +166,18 @@ class SharedState(msgspec.Struct):
     @contextmanager
     def only(self, index: int) -> Iterator[None]:
         """Hide the state of all other conversations and of the run while one conversation is serialised."""
-        mine = ("early_endings", "broken_off", "detecting", "diagnoser", "paired", "refused", "suspected", "unacknowledged", "windows")
+        mine = (
+            "early_endings",
+            "entries",
+            "broken_off",
+            "detecting",
+            "diagnoser",
+            "paired",
+            "refused",
+            "suspected",
+            "unacknowledged",
+            "windows",
+        )
         places: list[tuple[Any, str]] = [(self, name) for name in mine]
         places += [(self.tls_manager, "inside"), (self.tls_manager, "waiting"), (self.pool, "queue")]
         saved = [(whose, name, getattr(whose, name)) for whose, name in places]

@@ -108,6 +108,10 @@ class Filter:
         """Return whether a record matches. Call it for all records of a run, in order."""
         if self._earlier is not None:
             self._earlier.learn((record,))
+        return self.matches(record)
+
+    def matches(self, record: Record | Entry) -> bool:
+        """Return whether a record matches, after `learn` got it and all before it."""
         return bool(self._tests[type(record)](record))
 
     def select(self, records: Iterable[R]) -> list[R]:

@@ -133,11 +133,11 @@ def missing(message: Message, read: int, declared: int | None = None) -> str | N
     if fault is None:
         return None
     if declared is not None and read >= declared:
-        return f"message {message.number} is damaged behind its entries: {fault.field} {fault.reason}"
+        return f"the message is damaged behind its entries: {fault.field} {fault.reason}"
     what = f"entry {read + 1:,}" if declared is None else f"{declared - read:,} of {declared:,} entries"
     if type(fault) is Limited:
-        return f"{what} of message {message.number} not shown: {fault.reason}; --values-limit raises this limit"
-    return f"{what} of message {message.number} not complete: {fault.field} {fault.reason}".rstrip()
+        return f"{what} not shown: {fault.reason}; --values-limit raises this limit"
+    return f"{what} not complete: {fault.field} {fault.reason}".rstrip()
 
 
 def keep(known: dict[Any, Any], key: Any, value: Any) -> None:

@@ -141,5 +141,5 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
     from . import tasks
     from .write import pointless
 
-    chosen = replace(options or Options(), findings=name == "findings")
+    chosen = replace(options or Options(), findings=name == "findings", entries=name == "entries")
     return by_conversation(packets, parts).mapInArrow(partial(tasks.records, name, chosen), from_arrow_schema(pointless(name)))

@@ -27,7 +27,7 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import pairwise
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 import pyarrow as pa
@@ -40,8 +40,9 @@ from ..capture.rare_packets import OddPackets
 from ..diagnose.engine import Diagnoser
 from ..diagnose.rules import Closed
 from ..diagnose.zero_window import Windows
+from ..entries import Entries, Waiting
 from ..errors import CaptureError, ForeignState, Report
-from ..model import UNTIMED, ConversationRow, Finding, Message, Options, Segment
+from ..model import UNTIMED, ConversationRow, Entry, Finding, Message, Options, Segment
 from ..protocols.records import Event
 from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
@@ -72,10 +73,15 @@ class PointOf(Protocol):
         """Of a file."""
 
 
+MessageEntries = tuple[Message, Iterable[Entry]]
+"""A message and its user messages, which are made as they are read: those of one conversation have to be read in order."""
+
+
 class TaskResults(msgspec.Struct):
     """What some packets made certain."""
 
     records: list[Linked] = msgspec.field(default_factory=list)
+    entries: list[MessageEntries] = msgspec.field(default_factory=list)
     conversations: list[ConversationRow] = msgspec.field(default_factory=list)
     carry: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot, and in `carry_batch` as a batch."""
@@ -237,7 +243,7 @@ class Dissection:
         self._options = replace(options, exchanges=True)
         self._diagnoser = Diagnoser() if options.findings else None
         self._order = 0
-        """Records so far, where these are diagnosed."""
+        """Records so far, where these have numbers."""
         self._ends_ns = ends_ns or {}
         self._points: PointOf = points if points is not None else {}
         self._files: dict[int, int] = {}
@@ -335,6 +341,8 @@ class Dissection:
                 self._emitted += session.finish()
                 self._leave([one for some in session.table.rows(related=False) for one in some])
                 self._take(session)
+                for entries in (session.run.entries or {}).values():
+                    self._release(entries, entries.rest())
                 if self._diagnoser is not None:
                     self._emitted += session.table.unused(self._diagnoser.ports())
                     self._take(session)
@@ -343,6 +351,7 @@ class Dissection:
                 self._emitted += emitted
                 self._leave(gone)
                 self._take(session)
+                self._carry_entries(session, gone)
                 due = session.table.due()
                 if due is not None:
                     assert self._flow_id is not None
@@ -374,6 +383,10 @@ class Dissection:
         results, run = self.results, session.run
         linked = session.linked(self._emitted)
         self._place({one[0].conversation for one in linked})
+        if self._diagnoser is not None or run.entries is not None:
+            self._give_numbers(linked)
+        if run.entries is not None:
+            self._entries(session, linked)
         results.records += linked if self._diagnoser is None else self._diagnosed(linked, self._diagnoser)
         results.reports += run.reports
         results.suspected = earliest((results.suspected, run.suspected))
@@ -381,17 +394,48 @@ class Dissection:
         run.reports.clear()
         self._emitted = []
 
-    def _diagnosed(self, linked: list[Linked], diagnoser: Diagnoser) -> list[Linked]:
-        """These records and what the rules find, which name messages by their `message_id`."""
-        told: list[Any] = [one[0] for one in linked]
-        for order, (record, (_, request, response, _)) in enumerate(zip(told, linked, strict=True), self._order):
+    def _give_numbers(self, linked: list[Linked]) -> None:
+        """Give records numbers that rise, and of which the `message_id` of a message can be made."""
+        for order, (record, request, response, _) in enumerate(cast(list[tuple[Any, Any, Any, Any]], linked), self._order):
             if type(record) is not Closed:
                 record.number = number_of(order, record) if type(record) is Message else order << 128
             if request is not None:
                 record.request = request.number
             if response is not None:
                 record.response = response.number
-        self._order += len(told)
+        self._order += len(linked)
+
+    def _entries(self, session: Session, linked: list[Linked]) -> None:
+        """Take the user messages whose fate is known with these records. Each conversation is read by itself, so that what they say does
+        not depend on which conversations a task reads."""
+        every, answers = session.run.entries, session.run.answers
+        assert every is not None and answers is not None
+        groups: defaultdict[Any, list[Any]] = defaultdict(list)
+        for record, *_ in linked:
+            groups[record.conversation].append(record)
+        for answer in answers:
+            every.setdefault(answer.request.conversation, Entries([])).answers.append(answer)
+        answers.clear()
+        for conversation, records in groups.items():
+            entries = every.setdefault(conversation, Entries([]))
+            self._release(entries, entries.feed(records))
+
+    def _release(self, entries: Entries, left: Iterable[Waiting]) -> None:
+        self.results.entries += [(one.carrier.message, entries.entries(one)) for one in left]
+
+    def _carry_entries(self, session: Session, gone: list[ConversationRow]) -> None:
+        """Take the user messages of conversations that were forgotten; what others wait for comes with later packets."""
+        every = session.run.entries
+        if every is not None:
+            for row in gone:
+                if (entries := every.pop(row.conversation, None)) is not None:
+                    self._release(entries, entries.rest())
+            # Which offsets were delivered is known, and carried, once they are made
+            self.results.entries = [(message, list(some)) for message, some in self.results.entries]
+
+    def _diagnosed(self, linked: list[Linked], diagnoser: Diagnoser) -> list[Linked]:
+        """These records and what the rules find, which name messages by their `message_id`."""
+        told: list[Any] = [one[0] for one in linked]
         # Later ones may go by them as they are
         found = [
             msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.feed(told) if type(one) is Finding

@@ -92,7 +92,7 @@ class PipelineSettings(msgspec.Struct):
     def target(self, kept: Folder, out: Folder, run: str) -> Target:
         """Where a run of this name writes to."""
         by = BY_DAY if self.form == "delta" else self.by
-        return Target(kept.name, self.form, out.name, run, self.fields, by, self.where, self.entries)
+        return Target(kept.name, self.form, out.name, run, self.fields, by, self.where)
 
 
 class RunState(msgspec.Struct):
@@ -216,7 +216,7 @@ class Job:
     def options(self, found: Plan) -> Options:
         """What tasks dissect by. Keys of TLS are read where they are needed, from the captures too: none goes through Spark."""
         given = self.settings.options
-        return replace(given, keylog=(*given.keylog, *found.secrets), findings=self.settings.findings)
+        return replace(given, keylog=(*given.keylog, *found.secrets), findings=self.settings.findings, entries=self.settings.entries)
 
     def dissect(self, work: Work, made: Sequence[TaskInput], size: int, done: Collection[int] = (), depend: bool = False) -> None:
         """Write the parts that are not done, with a receipt for each: those of the tasks, and after them those that these send to.

@@ -114,4 +114,6 @@ def _read(table: str | None, data: bytes) -> Iterator[Any]:
             yield from read(split)
         return
     source, secrets, ends_ns = msgspec.msgpack.decode(data, type=tuple[TaskInput, list[str], dict[int, int]])
-    yield from batches(table, dissected(source, Options(keylog=tuple(secrets), findings=table == "findings"), ends_ns))
+    yield from batches(
+        table, dissected(source, Options(keylog=tuple(secrets), findings=table == "findings", entries=table == "entries"), ends_ns)
+    )

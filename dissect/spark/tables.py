@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -11,12 +11,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ..entries import entry_sources
 from ..errors import Report, describe_exception
 from ..model import Ending, Entry, Exchange, Finding, Gap, Message
 from ..protocols import PROTOCOLS
 from ..session import Linked
-from .flows import PointOf, message_id
+from .flows import MessageEntries, PointOf, id_of, message_id
 from .latencies import FOUND, TIMES
 from .typed import STRUCTS, Objects, Struct, struct_name
 
@@ -426,6 +425,16 @@ ENTRIES: tuple[Column, ...] = (
     CLIENT,
     SERVER,
     Column("message_id", TEXT, "message_id of the message that carries it", lambda rows: _ids([one[1] for one in rows.rows])),
+    _plain("consumer", TEXT, "whom it was delivered to: a consumer, group or subscription"),
+    _plain("outcome", TEXT, "what became of it, as far as its conversation shows"),
+    _plain("reason", TEXT, "the code of a refusal, or why there is no response"),
+    Column(
+        "response_id",
+        TEXT,
+        "message_id of the response that says so",
+        lambda rows: [one.response and id_of(one.response) for one in rows.records],
+    ),
+    LATENCY,
 )
 
 LATENCIES: tuple[Column, ...] = (
@@ -621,13 +630,6 @@ def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:
     return found
 
 
-def entry_rows(messages: Sequence[Linked]) -> Iterator[tuple[Entry, Message, None]]:
-    """Yield the entries of messages, each with its message. What became of them is in table exchanges, by message."""
-    sources = entry_sources()
-    for message, *_ in messages:
-        assert type(message) is Message
-        source = sources[message.protocol]
-        carrier = None if source is None else source.carrier(message)
-        if source is not None and carrier is not None:
-            for entry in source.entries(carrier):
-                yield entry, message, None
+def entry_rows(found: Iterable[MessageEntries]) -> Iterator[tuple[Entry, Message, None, None]]:
+    """Yield the entries of messages, each with its message."""
+    return ((entry, message, None, None) for message, entries in found for entry in entries)

@@ -76,8 +76,6 @@ class Target(msgspec.Struct):
     """Columns by whose values files are divided, of `tables.BY_DAY`."""
     where: str | None = None
     """What messages and exchanges have to fit."""
-    entries: bool = False
-    """Whether the user messages of messages are written, too."""
     first_ns: int | None = None
     """When the first packet of all captures came, from which relative times count."""
 
@@ -159,15 +157,14 @@ class PartWriter:
             self._filter.learn([one[0] for one in results.records])
         for table, rows in sorted_out(results.records).items():
             asked = self._filter is not None and table in ("messages", "exchanges")
-            wanted = [one for one in rows if self._filter.keeps(one[0])] if asked else rows  # type: ignore[union-attr]
+            wanted = [one for one in rows if self._filter.matches(one[0])] if asked else rows  # type: ignore[union-attr]
             self.put(table, wanted, results.files)
-            if table == "messages" and self.target.entries:
-                entries = entry_rows(wanted)
-                # A message may have a million
-                while some := list(islice(entries, GROUP)):
-                    self.put("entries", some, results.files)
             if rows and table == "exchanges":
                 self.frames.count(rows)
+        entries = entry_rows(some for some in results.entries if self._filter is None or self._filter.matches(some[0]))
+        # A message may have a million
+        while group := list(islice(entries, GROUP)):
+            self.put("entries", group, results.files)
         self.put("conversations", [row for row in results.conversations if not is_related(row.protocol)], results.files)
         for row in results.conversations:
             if is_related(row.protocol):
@@ -297,7 +294,7 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
             if table == "conversations":
                 rows = results.conversations
             elif table == "entries":
-                rows = list(entry_rows(sorted_out(results.records)["messages"]))
+                rows = list(entry_rows(results.entries))
             else:
                 rows = sorted_out(results.records)[table]
             reports.extend(results.reports)

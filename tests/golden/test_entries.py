@@ -88,6 +88,6 @@ def test_batches_never_show(paths: list[Path], subtests: pytest.Subtests) -> Non
             complete = [*streamdump.read(path, entries=True, bytes_as="raw")]
             for rows in (1, 5):
                 inspector = Inspector([open_capture(path)], Options(entries=True, bytes_as="raw"), rows, finite=True)
-                found = Entries(inspector.run)
+                found = Entries(inspector.run.answers)
                 assert [one for batch in inspector.batches() for one in found.add(batch)] + [*found.finish()] == complete
                 assert not found._open and not found._queue and not found._held

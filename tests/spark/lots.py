@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import streamdump
 from streamdump.capture.files import open_capture
 from streamdump.conversation.run_state import EVERY
 from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Options
+from streamdump.model import ConversationRow, Entry, Message, Options
 from streamdump.spark import flows, rows, tables
 from streamdump.spark.splits import plan
 from tests.spark.comparing import Lines
@@ -58,6 +59,10 @@ class Lots:
             for one in results.records:
                 self.lines[tables.KINDS[type(one[0])]].append(line(*one))
                 self.named.add(one[0].conversation)
+            for _, entries in results.entries:
+                self.lines["entries"] += [
+                    entry_line(one, flows.id_of(one.message), one.response and flows.id_of(one.response)) for one in entries
+                ]
         self.carry = pa.Table.from_batches(carry).combine_chunks().to_batches()[0] if sum(map(len, carry)) else rows.batch_of_rows([])
         self.conversations += ended
         return ended
@@ -94,7 +99,17 @@ def at_once(files: Sequence[Path], options: Options = FOREVER) -> Lines:
     for record in records:
         named = [getattr(record, name, None) for name in ("request", "response")]
         found[tables.KINDS[type(record)]].append(line(record, *[None if number is None else records[number - 1] for number in named]))
+    ids = [flows.message_id(one) if type(one) is Message else "" for one in records]
+    for one in streamdump.read(*files, **{**asdict(options), "entries": True, "exchanges": True}) if options.entries else ():
+        found["entries"].append(entry_line(one, ids[one.message - 1], one.response and ids[one.response - 1]))
     return {name: sorted(some) for name, some in found.items()} | {"conversations": brief(inspector.rows(related=False))}
+
+
+def entry_line(entry: Entry, message: str, response: str | None) -> str:
+    """An entry without what depends on its place in this run; the messages by side and position."""
+    found = msgspec.to_builtins(entry) | {"message": message.partition("-")[2], "response": response and response.partition("-")[2]}
+    del found["number"], found["conversation"]
+    return msgspec.json.encode(found, order="sorted").decode()
 
 
 def line(record: Any, request: Any, response: Any, packet: Any = None) -> str:

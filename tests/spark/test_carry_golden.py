@@ -42,6 +42,24 @@ def test_answers_that_come_in_trouble_only() -> None:
     assert in_lots([path], list(range(1, packets([path]).num_rows))) == expected
 
 
+def test_user_messages_that_wait_for_responses_are_carried() -> None:
+    options = replace(FOREVER, entries=True)
+    names = (
+        "deliver_v2_405",
+        "publish_error_310",
+        "consumer_update_sac_436",
+        "publishers_310",
+        "credit_flow_405",
+        "py090-basic",
+        "java-sub",
+    )
+    found = [path for path in CAPTURES if path.stem in names]
+    for path in found:
+        expected = at_once([path], options)
+        assert in_lots([path], places(packets([path]).num_rows, 15), options) == expected and expected["entries"], path.stem
+    assert len(found) == len(names)
+
+
 CHOSEN = (
     "iggy/py090-errors.pcap",
     "iggy/py080-errors.pcap",

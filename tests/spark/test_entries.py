@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import streamdump
+from streamdump.model import Message
 from tests.bench.generate import Peer
 from tests.spark.comparing import tables_of
 from tests.spark.here import go
@@ -28,6 +29,8 @@ NAMES = (
     "seed-headers",
     "java-types",
     "basic",
+    "publish_error_310",
+    "consumer_update_sac_436",
 )
 PATHS = [path for path in sorted(GOLDEN.rglob("*.pcap")) if path.stem in NAMES]
 COLUMNS = (
@@ -43,6 +46,10 @@ COLUMNS = (
     "compression",
     "size",
     "body_type",
+    "consumer",
+    "outcome",
+    "reason",
+    "latency_ns",
 )
 
 
@@ -50,16 +57,12 @@ def expected(path: Path) -> list[tuple[Any, ...]]:
     found = []
     for one in streamdump.read(path, entries=True, bytes_as="raw"):
         body = one.body if type(one.body) is bytes else msgspec.json.encode(one.body)
-        # Where a published entry was stored is known from the response
-        offset = None if one.consumer is None else one.offset
-        partition = one.partition if one.consumer is not None or one.name != "send_messages" else None
-        found.append((*(getattr(one, name) for name in COLUMNS if name != "partition"), partition, offset, body))
+        found.append((*(getattr(one, name) for name in COLUMNS), one.offset, body))
     return found
 
 
 def reported(row: dict[str, Any]) -> tuple[Any, ...]:
-    partition = None if row["name"] == "send_messages" else row["partition"]
-    return (*(row[name] for name in COLUMNS if name != "partition"), partition, row["offset"], row["body"])
+    return (*(row[name] for name in COLUMNS), row["offset"], row["body"])
 
 
 @pytest.mark.parametrize("more", [{}, {"split": 3_000, "parts": 3}], ids=str)
@@ -74,15 +77,17 @@ def test_the_table_has_the_entries_of_the_library(more: dict[str, int], tmp_path
         for row in tables["entries"]:
             assert messages[row["message_id"]]["time_ns"] == row["time_ns"]
             assert (row["client"], row["server"]) in ((row["src"], row["dst"]), (row["dst"], row["src"]))
+            if row["response_id"] is not None:
+                answer = messages[row["response_id"]]
+                assert answer["kind"] == "response" and answer["conversation"] == row["conversation"]
+            assert (row["response_id"] is None) == (row["outcome"] not in ("confirmed", "refused", "deduplicated"))
 
 
-def test_what_became_of_an_entry_is_in_the_exchange_of_its_message(tmp_path: Path) -> None:
+def test_each_entry_has_its_own_fate(tmp_path: Path) -> None:
     out = tmp_path / "tables"
     go([GOLDEN / "rabbitmq-stream" / "publish_error_310.pcap"], out, entries=True)
-    tables = tables_of(out)
-    outcomes = {row["message_id"]: (row["outcome"], row["code_label"]) for row in tables["exchanges"]}
-    found = [(row["body"], *outcomes[row["message_id"]]) for row in tables["entries"]]
-    assert (b"after delete", "refused", None) in found and len(found) == 5
+    found = [(row["body"], row["outcome"], row["reason"]) for row in tables_of(out)["entries"]]
+    assert (b"after delete", "refused", "publisher does not exist") in found and len(found) == 5
 
 
 def test_without_being_asked_for_it_is_empty_and_a_filter_of_messages_holds(tmp_path: Path) -> None:
@@ -90,6 +95,13 @@ def test_without_being_asked_for_it_is_empty_and_a_filter_of_messages_holds(tmp_
     assert tables_of(tmp_path / "none")["entries"] == []
     go([GOLDEN / "rabbitmq-stream" / "js_subentries_436.pcap"], tmp_path / "some", entries=True, where="name == Deliver")
     assert {row["name"] for row in tables_of(tmp_path / "some")["entries"]} == {"Deliver"}
+
+
+def test_a_filter_of_the_time_since_the_message_before_selects_as_the_library_does(tmp_path: Path) -> None:
+    path, where = GOLDEN / "rabbitmq-stream" / "deliver_v2_405.pcap", "delta > 10ms"
+    go([path], tmp_path / "tables", where=where)
+    expected = [(one.time_ns, one.name) for one in streamdump.read(path, where=where) if isinstance(one, Message)]
+    assert sorted((row["time_ns"], row["name"]) for row in tables_of(tmp_path / "tables")["messages"]) == sorted(expected) != []
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])

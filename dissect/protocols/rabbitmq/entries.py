@@ -205,7 +205,7 @@ class RabbitmqEntries(EntrySource):
                 count += 1
         except Malformed as wrong:
             if before is not None:
-                before[_MISSING] = (f"entry {count + 1:,} of message {message.number} not complete: {wrong.field} {wrong.reason}",)
+                before[_MISSING] = (f"entry {count + 1:,} not complete: {wrong.field} {wrong.reason}",)
         if before is not None:
             yield before
 
