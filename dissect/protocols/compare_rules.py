@@ -52,12 +52,24 @@ class CompareRules(NamedTuple):
     """The requests of the handshake."""
     ready: tuple[str, ...] = ()
     """Those of which one must be answered to open the connection; empty: any."""
+    login: tuple[str, ...] = ()
+    """Those that log in; empty: the handshake does not show whether the server knows the client."""
     releases: Mapping[str, str] = {}
     """Layouts with a description of their servers."""
     apart: tuple[str, ...] = ()
     """Messages whose order relative to others of their side is chance; their order among themselves counts."""
     flows: Mapping[str, tuple[TotalRule, ...]] = {}
     """By message name."""
+
+    def authenticated(self, step: str | None) -> bool | None:
+        """Return whether the server had accepted a login after a step of `HandshakeProgress`; None if that is unknown."""
+        name, _, outcome = (step or "").partition(", ")
+        if not self.login or (name != "ready" and name not in self.handshake):
+            return None
+        if name in self.login:
+            # An answer may also be a challenge, and the next step shows which it was
+            return False if outcome == "refused" else None
+        return name == "ready" or self.handshake.index(name) > self.handshake.index(self.login[-1])
 
 
 class HandshakeProgress:

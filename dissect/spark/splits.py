@@ -138,6 +138,27 @@ class Trouble(msgspec.Struct):
     fatal: bool = True
     """Whether packets are missing because of it."""
 
+    @property
+    def code(self) -> str:
+        """What kind of problem it is, in a word that stays the same when its sentence changes."""
+        found = (code for code, words in CODES.items() if words in self.reason)
+        return next(found, "unreadable" if self.offset is None else "damaged")
+
+
+CODES = {
+    "duplicate": "are the same there: ",
+    "one-piece": "; read in one piece from byte ",
+    "grown": "has another size than when it was read",
+    "deleted": "was deleted or written anew before it was read",
+    "missing": "no such file",
+    "empty": "is empty",
+    "not-a-capture": "is not a capture",
+    "unsupported": "not supported",
+    "no-codec": "reading it needs the package",
+    "truncated": "cut off in",
+}
+"""Words in the sentences of problems, by code."""
+
 
 class Plan(msgspec.Struct):
     """How some captures are read."""

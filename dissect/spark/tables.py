@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import Report, describe_exception
-from ..model import Ending, Entry, Exchange, Finding, Gap, Message
+from ..model import ConversationRow, Ending, Entry, Exchange, Finding, Gap, Message
 from ..protocols import PROTOCOLS
 from ..session import Linked
 from .flows import MessageEntries, PointOf, id_of, message_id
@@ -65,16 +64,6 @@ class Rows:
         return list(zip(*[one.packets for one in self.records], strict=True)) or [(), ()]
 
     @cached_property
-    def requests(self) -> Columns:
-        """Where the requests are that records name."""
-        return _where([one[1] for one in self.rows])
-
-    @cached_property
-    def responses(self) -> Columns:
-        """Where the responses are that records name."""
-        return _where([one[2] for one in self.rows])
-
-    @cached_property
     def ends(self) -> Sequence[Sequence[str | None]]:
         """Client and server, by the record, or where that is an exchange by one of its messages."""
         return list(zip(*map(ends_of, self.rows), strict=True)) or [(), ()]
@@ -114,17 +103,6 @@ def _ids(messages: Sequence[Message | None]) -> list[str | None]:
 
 
 Columns = Sequence[Sequence[int | None]]
-
-WHERE = ("file", "first_packet", "last_packet", "position")
-"""What is told of another message."""
-
-_NOWHERE = (None,) * len(WHERE)
-
-
-def _where(found: list[Message | None]) -> Columns:
-    # Once through: these messages may be long out of the processor's cache
-    places = [_NOWHERE if one is None else (one.file, *one.packets, one.position) for one in found]
-    return list(zip(*places, strict=True)) or [()] * len(WHERE)
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -204,21 +182,6 @@ class TooMuch(Exception):
     """So many rows do not fit into one batch."""
 
 
-def _other(prefix: str, what: str) -> tuple[Column, ...]:
-    """Where the request or response is that a record names."""
-
-    def column(name: str, kind: Any, info: str) -> Column:
-        at, whose = WHERE.index(name), attrgetter(f"{prefix}s")
-        return Column(f"{prefix}_{name}", kind, f"{info} {what}", lambda rows: whose(rows)[at])
-
-    return (
-        column("file", INT, "index of the input, of"),
-        column("first_packet", LONG, "first packet of"),
-        column("last_packet", LONG, "last packet of"),
-        column("position", LONG, "position in its byte stream of"),
-    )
-
-
 def _common(name: bool = True) -> tuple[Column, ...]:
     columns = [
         Column("time", TIME, "capture time, cut to microseconds", _times, _cut),
@@ -238,6 +201,10 @@ def _common(name: bool = True) -> tuple[Column, ...]:
 
 def _times(rows: Rows) -> list[int]:
     return [one.time_ns for one in rows.records]
+
+
+def _requested(rows: Rows) -> list[int]:
+    return [one[1].time_ns for one in rows.rows]
 
 
 def _cut(times: Sequence[int]) -> Any:
@@ -274,7 +241,7 @@ MESSAGES: tuple[Column, ...] = (
     Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
     Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
     Column("fields", TEXT, "every field, as JSON", lambda rows: _json([one.fields for one in rows.records]), _joined),
-    *_other("request", "its request"),
+    Column("request_id", TEXT, "message_id of its request", lambda rows: _ids([one[1] for one in rows.rows])),
     OUTCOME,
     LATENCY,
     Column("notes", TEXTS, "anomalies in it", lambda rows: [one.notes for one in rows.records]),
@@ -289,8 +256,7 @@ MESSAGES: tuple[Column, ...] = (
 
 EXCHANGES: tuple[Column, ...] = (
     *_common(),
-    *_other("request", "the request"),
-    *_other("response", "the response"),
+    Column("request_time", TIME, "time of the request's last packet, cut to microseconds", _requested, _cut),
     OUTCOME,
     Column("reason", TEXT, "why there is no response", lambda rows: [one.reason for one in rows.records]),
     LATENCY,
@@ -319,6 +285,8 @@ GAPS: tuple[Column, ...] = (
         "whether they lie in a frame that is a message all the same",
         lambda rows: [one.in_frame for one in rows.records],
     ),
+    Column("file", INT, "index of the input, in table files, of the packet that shows it", lambda rows: [one[3][0] for one in rows.rows]),
+    Column("packet", LONG, "that packet: the first after it, or the one that was cut", lambda rows: [one[3][1] for one in rows.rows]),
     POINT,
 )
 
@@ -336,6 +304,37 @@ ENDINGS: tuple[Column, ...] = (
     _plain("refused", LONG, "requests that were refused"),
     POINT,
 )
+
+
+def _fact(name: str, info: str) -> Column:
+    return Column(name, TEXT, info, lambda rows: [one.facts.get(name) for one in rows.records])
+
+
+def _sides(role: str) -> tuple[Column, ...]:
+    """What conversations say of the side of the client, or of the server."""
+
+    def column(name: str, kind: Any, info: str, get: Callable[[ConversationRow, int], Any]) -> Column:
+        def values(rows: Rows) -> list[Any]:
+            ends = [(one, getattr(one, role)) for one in rows.records]
+            return [None if end is None else get(one, one.endpoints.index(end)) for one, end in ends]
+
+        return Column(f"{role}_{name}", kind, f"{info} of the {role}", values)
+
+    return (
+        column("host", TEXT, "address", lambda one, side: one.endpoints[side].rpartition(":")[0].strip("[]")),
+        column("port", INT, "port", lambda one, side: int(one.endpoints[side].rpartition(":")[2])),
+        column("packets", LONG, "packets", lambda one, side: one.packets[side]),
+        column("bytes", LONG, "length of the byte stream", lambda one, side: one.bytes[side]),
+    )
+
+
+LOGINS = {one.name: one.loaded.compare_rules for one in PROTOCOLS}
+
+
+def _authenticated(one: ConversationRow) -> bool | None:
+    rules = LOGINS.get(one.protocol or "")
+    return None if rules is None else rules.authenticated(one.facts.get("handshake"))
+
 
 CONVERSATIONS: tuple[Column, ...] = (
     Column("time", TIME, "time of its first packet, cut to microseconds", _times, _cut),
@@ -367,8 +366,17 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
     Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records]), _joined),
     POINT,
-    Column("client_product", TEXT, "product stated by the client", lambda rows: [one.facts.get("client_product") for one in rows.records]),
-    Column("client_version", TEXT, "version stated by the client", lambda rows: [one.facts.get("client_version") for one in rows.records]),
+    *_sides("client"),
+    *_sides("server"),
+    _fact("handshake", "how far it got: the last step with its outcome, or ready; null if none was captured"),
+    Column(
+        "authenticated",
+        pa.bool_(),
+        "whether the server accepted a login; null if the capture cannot tell, or the protocol has none",
+        lambda rows: [_authenticated(one) for one in rows.records],
+    ),
+    _fact("client_product", "product stated by the client"),
+    _fact("client_version", "version stated by the client"),
 )
 
 FINDINGS: tuple[Column, ...] = (
@@ -451,6 +459,7 @@ ERRORS: tuple[Column, ...] = (
     _plain("path", TEXT, "the file"),
     _plain("offset", LONG, "byte position in the unpacked file, where that is known"),
     _plain("packet", LONG, "the last complete packet"),
+    _plain("code", TEXT, "kind of problem, which stays the same when sentences change"),
     _plain("reason", TEXT, "what is wrong"),
     _plain("lost", LONG, "bytes that were not decoded, null if unknown"),
     _plain("fatal", pa.bool_(), "false: everything was read all the same"),

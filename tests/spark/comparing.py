@@ -23,13 +23,13 @@ from streamdump.spark.typed import STRUCTS, struct_name
 
 Lines = dict[str, list[str]]
 
-LEFT_OUT = {"time", "conversation", "point", "date", *map(struct_name, STRUCTS), "client", "server", "message_id"}
-LEFT_OUT |= {"response_id", "request_size", "response_size", "code", "code_label"}
+LEFT_OUT = {"time", "conversation", "point", "date", *map(struct_name, STRUCTS), "client", "server", "message_id", "request_time"}
+LEFT_OUT |= {"request_id", "response_id", "request_size", "response_size", "code", "code_label"}
 """Columns that a plain run has no word for, or that `fields` says already (`test_tables` compares the structs with it)."""
 
 
 def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
-    """The records of a plain run with `--json --exchanges`, with requests and responses by file, packets and position."""
+    """The records of a plain run with `--json --exchanges`, with requests and responses by side and position, gaps without packets."""
     readers = []
     for file in files:
         try:
@@ -47,7 +47,7 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
         for name in ("request", "response"):
             if name in line:
                 other: Any = by_number.get(line[name])
-                line[name] = other and [other.file, list(other.packets), other.position]
+                line[name] = other and f"{int(other.src > other.dst)}-{other.position}"
         if "packets" in line:
             line["packets"] = list(line["packets"])
         if "notes" in line:
@@ -67,11 +67,11 @@ def told(table: str, columns: Sequence[dict[str, Any]]) -> list[str]:
         if table == "messages":
             line["packets"] = [line.pop("first_packet"), line.pop("last_packet")]
             line["fields"] = msgspec.json.decode(line["fields"])
-        for name in ("request", "response"):
-            if f"{name}_file" in line:
-                file, position = line.pop(f"{name}_file"), line.pop(f"{name}_position")
-                packets = [line.pop(f"{name}_first_packet"), line.pop(f"{name}_last_packet")]
-                line[name] = None if file is None else [file, packets, position]
+        if table == "gaps":
+            del line["file"], line["packet"]
+        names = {"messages": {"request": "request_id"}, "exchanges": {"request": "message_id", "response": "response_id"}}
+        for name, column in names.get(table, {}).items():
+            line[name] = row[column] and row[column].partition("-")[2]
         lines.append(_line(line))
     return sorted(lines)
 

@@ -78,9 +78,10 @@ def test_messages_exchanges_and_conversations_are_joined_by_what_they_name(tmp_p
     codes = set()
     for row in found["exchanges"]:
         request, response = messages[row["message_id"]], messages.get(row["response_id"])
-        assert [request[name] for name in ("position", "size", "name")] == [row["request_position"], row["request_size"], row["name"]]
+        assert [request[name] for name in ("time", "size", "name")] == [row["request_time"], row["request_size"], row["name"]]
         assert (response is None) == (row["outcome"] in ("unanswered", "superseded"))
         assert row["response_size"] == (response and response["size"])
+        assert response is None or response["request_id"] == row["message_id"]
         assert row["client"] == request["client"] == conversations[row["conversation"]]["client"]
         assert row["server"] == request["server"] == conversations[row["conversation"]]["server"]
         codes.add((row["protocol"], row["outcome"], row["code"], row["code_label"]))

@@ -81,6 +81,8 @@ _HEADER = (
     "manifest_checksum",
 )
 
+LOGINS = ("login_user", "login_with_personal_access_token", "login_register", "login_register_with_pat")
+
 COMPARE_RULES = CompareRules(
     dropped=(
         *_HEADER,
@@ -145,7 +147,8 @@ COMPARE_RULES = CompareRules(
     reduced={"messages.id": _id, "batches.messages.id": _id},
     releases={layout: f"{layout} ({in_words((layout,))})" for layout in LAYOUTS},
     heartbeats=("ping",),
-    handshake=("login_user", "login_with_personal_access_token", "login_register", "login_register_with_pat"),
+    handshake=LOGINS,
+    login=LOGINS,
     flows={
         "poll_messages": (
             TotalRule("request", _asking, content=("strategy_value",)),

@@ -79,6 +79,7 @@ COMPARE_RULES = CompareRules(
     heartbeats=("Heartbeat",),
     handshake=("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open"),
     ready=("Open",),
+    login=("SaslAuthenticate",),
     apart=("MetadataUpdate", "ConsumerUpdate", "StoreOffset"),
     flows={
         "Publish": (TotalRule("request", _publisher, _published, ("published_messages",)),),
