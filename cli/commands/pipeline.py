@@ -152,7 +152,7 @@ def pipeline(
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="write passwords and tokens", rich_help_panel=WRITTEN)] = False,
     separate: Annotated[
         bool,
-        typer.Option("--separate", help="treat captures of different points as separate networks", rich_help_panel=READ),
+        typer.Option("--separate-points", help="treat captures of different points as separate networks", rich_help_panel=READ),
     ] = False,
     point: Annotated[
         str | None,

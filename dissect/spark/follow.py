@@ -409,7 +409,7 @@ _SAYS = {
     "folder": "folder",
     "form": "--format",
     "options": "way to decode",
-    "separate": "--separate",
+    "separate": "--separate-points",
     "point": "--point",
 }
 

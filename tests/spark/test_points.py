@@ -81,6 +81,15 @@ def test_captures_of_different_networks_do_not_touch_each_other(
     assert len(found["conversations"]) == 12
 
 
+def test_files_that_are_points_are_separate_as_for_other_commands(packets: list[Packet], tmp_path: Path) -> None:
+    files = [write(tmp_path / "a" / f"{at}.pcap", some) for at, some in enumerate((packets, shifted(packets), packets))]
+    go(files, tmp_path / "out", separate=True, point=".*")
+    same(tmp_path / "out", apart(files))
+    found = tables_of(tmp_path / "out")
+    assert {row["point"] for row in found["conversations"]} == set(map(str, files))
+    assert len({row["conversation"] for row in found["conversations"]}) == 12
+
+
 def test_files_of_one_point_belong_together(packets: list[Packet], tmp_path: Path) -> None:
     files = [write(tmp_path / "a" / f"{at}.pcap", packets[at * 600 :][:600]) for at in range(2)]
     other = write(tmp_path / "b" / "0.pcap", shifted(packets))
@@ -99,7 +108,7 @@ def test_the_same_bytes_in_two_files_are_told(packets: list[Packet], tmp_path: P
     assert run.plan is not None
     (trouble,) = run.plan.troubles
     assert (trouble.file, trouble.path, trouble.fatal, trouble.lost) == (1, str(files[1]), False, 0)
-    assert "--separate keeps captures of different points apart" in trouble.reason
+    assert "--separate-points keeps captures of different points apart" in trouble.reason
     assert str(files[0]) in trouble.reason
     assert [row["fatal"] for row in tables_of(tmp_path / "merged")["errors"]] == [False]
     assert go(files, tmp_path / "apart", separate=True).plan.troubles == []  # type: ignore[union-attr]
