@@ -421,7 +421,9 @@ class Dissection:
             self._release(entries, entries.feed(records))
 
     def _release(self, entries: Entries, left: Iterable[Waiting]) -> None:
-        self.results.entries += [(one.carrier.message, entries.entries(one)) for one in left]
+        found = [(one.carrier.message, entries.entries(one)) for one in left]
+        self._place({message.conversation for message, _ in found})
+        self.results.entries += found
 
     def _carry_entries(self, session: Session, gone: list[ConversationRow]) -> None:
         """Take the user messages of conversations that were forgotten; what others wait for comes with later packets."""

@@ -61,9 +61,6 @@ def _with_file(line: str, file: int) -> str:
     one = msgspec.json.decode(line)
     if "file" in one:
         one["file"] = file
-    for name in ("request", "response"):
-        if one.get(name) is not None:
-            one[name][0] = file
     return msgspec.json.encode(one, order="sorted").decode()
 
 
