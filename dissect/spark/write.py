@@ -478,7 +478,8 @@ def twice(done: Sequence[Receipt], paths: Mapping[int, str]) -> list[Trouble]:
             None,
             None,
             f"{found:,} of its {of:,} segments with data in conversations that {paths.get(first, '')} has too are the same there: "
-            "merged, they count as retransmissions and mend each other's losses; --separate-points keeps captures of different points apart",
+            "merged, they count as retransmissions and mend each other's losses; "
+            "--separate-points keeps captures of different points apart",
             0,
             False,
         )
