@@ -38,8 +38,21 @@ class Seen(NamedTuple):
     packets: Sequence[int]
 
 
+class Occurrence(NamedTuple):
+    """When something happened, to which client, and the last packet and message that show it."""
+
+    time_ns: int
+    client: str
+    packet: int
+    message: Any
+
+
 class Failed(msgspec.Struct):
-    """The same error, warning or fact about one server, in one or several conversations."""
+    """The same error, warning or fact about one server, in one or several conversations.
+
+    What it says does not depend on the order in which these are added, so that those of several tasks can be merged: the cause, the client
+    and the places are those of the earliest.
+    """
 
     rule: str
     severity: Severity
@@ -49,42 +62,36 @@ class Failed(msgspec.Struct):
     protocol: str
     client: str | None
     server: str | None
-    places: tuple[str, ...] = ()
-    conversations: int = 0
-    latest: int = -1
-    first_ns: int = 0
-    last_ns: int = 0
+    places: tuple[str, ...]
+    conversations: int
+    first_ns: int
+    last_ns: int
     hosts: dict[str, int] = msgspec.field(default_factory=dict)
-    messages: list[int] = msgspec.field(default_factory=list)
-    packets: list[int] = msgspec.field(default_factory=list)
+    """By client the conversations, of those with the lowest names."""
+    shown: list[Occurrence] = msgspec.field(default_factory=list)
+    """The earliest."""
 
-    def add(self, context: ConversationContext, seen: Seen) -> None:
-        """Count one more occurrence."""
-        if context.conversation != self.latest:
-            self.conversations += 1
-            self.latest = context.conversation
-            self._note({(context.client or "").rpartition(":")[0]: 1})
-        if not self.first_ns or seen.time_ns < self.first_ns:
-            self.first_ns, self.cause = seen.time_ns, seen.cause
-        self.last_ns = max(self.last_ns, seen.time_ns)
-        if len(self.messages) < EVIDENCE:
-            self.messages += seen.messages[:EVIDENCE][-1:]
-        if len(self.packets) < EVIDENCE:
-            self.packets += seen.packets[:EVIDENCE][-1:]
+    @property
+    def messages(self) -> list[int]:
+        return [one.message for one in self.shown if one.message is not None]
+
+    @property
+    def packets(self) -> list[int]:
+        return [one.packet for one in self.shown if one.packet]
 
     def merge(self, other: Failed) -> None:
-        """Add what another `Overview` counted, of other conversations."""
+        """Add other occurrences."""
+        if other.shown[0][:3] < self.shown[0][:3]:
+            self.severity, self.cause, self.client, self.places = other.severity, other.cause, other.client, other.places
         self.conversations += other.conversations
-        self.first_ns, self.cause = min((self.first_ns, self.cause), (other.first_ns, other.cause))
+        # 0 is the time of packets without one
+        self.first_ns = min(self.first_ns or other.first_ns, other.first_ns or self.first_ns)
         self.last_ns = max(self.last_ns, other.last_ns)
-        self._note(other.hosts)
-        self.messages = [*self.messages, *other.messages][:EVIDENCE]
-        self.packets = [*self.packets, *other.packets][:EVIDENCE]
-
-    def _note(self, hosts: dict[str, int]) -> None:
-        for host, count in hosts.items():
-            if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
-                self.hosts[host] = self.hosts.get(host, 0) + count
+        self.shown = sorted([*self.shown, *other.shown], key=lambda one: one[:3])[:EVIDENCE]
+        for host, count in other.hosts.items():
+            self.hosts[host] = self.hosts.get(host, 0) + count
+        while len(self.hosts) > HOSTS_KEPT:
+            del self.hosts[max(self.hosts)]
 
     def evidence(self, cause: str) -> FindingDraft:
         return FindingDraft(cause, tuple(self.messages), tuple(self.packets))
@@ -112,8 +119,8 @@ class Overview:
 
     @property
     def failed(self) -> list[Failed]:
-        """All errors and warnings."""
-        return list(self._failed.values())
+        """All errors and warnings, the first before the others."""
+        return sorted(self._failed.values(), key=_place)
 
     def accepts(self, server: str | None) -> bool:
         """Whether a server accepted a connection, or may have."""
@@ -122,7 +129,7 @@ class Overview:
     def facts(self, rule: str) -> list[Failed]:
         """Return the facts of a kind (`fact`), the first before the others."""
         found = [one for one in self._facts.values() if one.rule.partition(".")[2] == rule]
-        return sorted(found, key=lambda one: (one.first_ns, one.client or ""))
+        return sorted(found, key=_place)
 
     def accept(self, server: str, count: int) -> None:
         """Count connections that a server accepted."""
@@ -133,13 +140,27 @@ class Overview:
         """Count a fact, or what went wrong, as other conversations may have it, too."""
         kept = self._facts if draft.is_fact else self._failed
         key = (seen.rule, draft.alike or without_times(seen.cause), context.server)
-        found = kept.get(key)
-        if found is None and len(kept) < ACROSS_KEPT:
-            found = kept[key] = Failed(
-                seen.rule, seen.severity, seen.cause, key[1], context.protocol, context.client, context.server, draft.places
-            )
-        if found is not None:
-            found.add(context, seen)
+        counted = key in context.counted
+        if not counted and len(context.counted) < ACROSS_KEPT:
+            context.counted.add(key)
+        host = {} if counted else {(context.client or "").rpartition(":")[0]: 1}
+        messages, packets = seen.messages[:EVIDENCE][-1:], seen.packets[:EVIDENCE][-1:]
+        shown = Occurrence(seen.time_ns, context.client or "", packets[0] if packets else 0, messages[0] if messages else None)
+        about = seen.rule, seen.severity, seen.cause, key[1], context.protocol, context.client, context.server, draft.places
+        self._count(kept, Failed(*about, int(not counted), seen.time_ns, seen.time_ns, host, [shown]))
+
+    def _count(self, kept: dict[tuple[Hashable, ...], Failed], one: Failed) -> None:
+        key = (one.rule, one.alike, one.server)
+        if key in kept:
+            kept[key].merge(one)
+        elif len(kept) < ACROSS_KEPT:
+            kept[key] = one
+
+    def send(self, places: tuple[str, ...], finding: Finding) -> None:
+        """Note a finding that sends clients to these endpoints, the first one."""
+        before = self.sent.get(places)
+        if len(self.sent) < PLACES_KEPT if before is None else _came(finding) < _came(before):
+            self.sent[places] = finding
 
     def seen(self) -> tuple[Any, ...]:
         """All of it but ICMP and DNS, as plain data."""
@@ -152,20 +173,25 @@ class Overview:
         *failed, sent, dialled, active, accepted, copies, end_ns = seen
         for kept, more in zip((self._failed, self._facts), failed, strict=True):
             for one in more:
-                found = Failed(**one | {"places": tuple(one["places"])})
-                key = (found.rule, found.alike, found.server)
-                if key in kept:
-                    kept[key].merge(found)
-                elif len(kept) < ACROSS_KEPT:
-                    kept[key] = found
+                shown = [Occurrence(*each) for each in one["shown"]]
+                self._count(kept, Failed(**one | {"places": tuple(one["places"]), "shown": shown, "hosts": {**one["hosts"]}}))
         for places, one in sent:
-            self.sent.setdefault(tuple(places), Finding(**one))
+            self.send(tuple(places), Finding(**one))
         self.dialled |= dict.fromkeys(dialled)
         self.active |= dict.fromkeys(active)
         for server, count in accepted.items():
             self.accept(server, count)
         self.copies.merge(copies)
         self.end_ns = max(self.end_ns, end_ns)
+
+
+def _place(one: Failed) -> tuple[Any, ...]:
+    """What sorts errors and facts, the earliest first."""
+    return *one.shown[0][:3], one.rule, one.alike
+
+
+def _came(finding: Finding) -> tuple[Any, ...]:
+    return finding.time_ns, finding.src, finding.dst, finding.packets
 
 
 class Across(NamedTuple):
@@ -182,6 +208,9 @@ ACROSS_KEPT = 4_096
 
 HOSTS_KEPT = 16
 """Clients counted for one error, at most."""
+
+PLACES_KEPT = 256
+"""Endpoints that clients are sent to, at most."""
 
 SAME = 3
 """Occurrences that make a pattern."""
@@ -228,19 +257,18 @@ def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | F
 
 def _copied(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for cause, marks, one in causes(seen.copies.found()):
-        where = Failed("tcp.captured-twice", NOTE, cause, cause, one.protocol, one.client, one.server, last_ns=one.time_ns)
+        about = "tcp.captured-twice", NOTE, cause, cause, one.protocol, one.client, one.server, ()
+        where = Failed(*about, len(marks), one.time_ns, one.time_ns)
         yield FindingDraft(cause, packets=marks), where
 
 
 def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
-        host = next((host for host, times in one.hosts.items() if times >= SAME), None)
-        if one.severity == ERROR and host is not None and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
+        host, times = max(one.hosts.items(), key=lambda each: (each[1], each[0]), default=("", 0))
+        if one.severity == ERROR and times >= SAME and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
             each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
             often = f", one every {duration_text(each)}" if each else ""
-            cause = (
-                f"{host} retries repeatedly: {one.hosts[host]:,} connections to {one.server}{often}, each with the same error: {one.cause}"
-            )
+            cause = f"{host} retries repeatedly: {times:,} connections to {one.server}{often}, each with the same error: {one.cause}"
             yield one.evidence(cause), one
 
 
@@ -253,7 +281,7 @@ def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
 
 def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """Clients are sent to an endpoint that does not answer."""
-    for places, finding in seen.sent.items():
+    for places, finding in sorted(seen.sent.items()):
         for one in seen.failed:
             if one.server in places and one.rule in _TCP_ENDS and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
                 cause = f"clients are sent to {one.server}, where connections fail: {one.cause}"
@@ -267,7 +295,7 @@ def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Find
     for one in seen.facts("advertised-not-dialled"):
         if one.server in explained or any(seen.network.unresolved(place.rpartition(":")[0]) for place in one.places):
             continue
-        lost = [host for host in one.hosts if host not in seen.active]
+        lost = [host for host in sorted(one.hosts) if host not in seen.active]
         tries = one.conversations if one.last_ns - one.first_ns <= one.conversations * SOON_NS else 0
         if lost and (one.severity != NOTE or tries >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
             yield one.evidence(f"{some(lost)} {one.cause}, and the capture has no connection to it"), one
@@ -275,7 +303,7 @@ def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Find
 
 def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """Clients are sent to a name that has no address."""
-    sent: list[tuple[tuple[str, ...], str | None, Failed | Finding]] = [(places, one.src, one) for places, one in seen.sent.items()]
+    sent: list[tuple[tuple[str, ...], str | None, Failed | Finding]] = [(places, one.src, one) for places, one in sorted(seen.sent.items())]
     sent += [(one.places, one.server, one) for one in (*seen.facts("advertised-name"), *seen.facts("advertised-not-dialled"))]
     done = set()
     for place, server, one in [(place, server, one) for places, server, one in sent for place in places]:

@@ -63,10 +63,10 @@ class Copies:
         """The copies of each connection that was captured several times, in the order of their times."""
         groups = []
         for numbers, found in self._opened.items():
-            first, *others = found
+            first, *others = sorted(found, key=lambda one: (one.time_ns, one.packet, one.server))
             drawn = min(numbers) >= DRAWN
             if 0 < len(others) < COPIES_KEPT and all(first.is_copy(one, drawn) for one in others):
-                groups.append(sorted(found, key=lambda one: (one.time_ns, one.packet, one.server)))
+                groups.append([first, *others])
         return sorted(groups, key=lambda group: (group[0].time_ns, group[0].packet, group[0].server))
 
     def seen(self) -> list[Any]:

@@ -55,9 +55,6 @@ PENDING = 16
 RETRY_NS = 10_000_000_000
 """A client that asks again what it cannot do without does so by then."""
 
-PLACES_KEPT = 256
-"""Endpoints that clients are sent to, at most."""
-
 SUMMARIES_KEPT = 100_000
 
 
@@ -357,8 +354,8 @@ class Diagnoser:
 
     def _report_finding(self, context: ConversationContext, finding: Finding, draft: FindingDraft, seen: Seen, out: list[Record]) -> None:
         self._add(out, finding)
-        if draft.places and len(self.overview.sent) < PLACES_KEPT:
-            self.overview.sent.setdefault(draft.places, finding)
+        if draft.places:
+            self.overview.send(draft.places, finding)
         if context.worst is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(context.worst.severity):
             context.worst = finding
         if finding.severity != NOTE:

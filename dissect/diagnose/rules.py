@@ -463,6 +463,8 @@ class ConversationContext(msgspec.Struct, gc=False):
     reported: set[int] = set()
     """Messages that findings of an error or warning are about: no other rule need speak of them."""
     worst: Finding | None = None
+    counted: set[Hashable] = set()
+    """What it was counted for in `Overview`."""
 
     @property
     def failed(self) -> bool:

@@ -368,8 +368,10 @@ class Dissection:
         if self._diagnoser is not None:
             self._diagnoser.overview.end_ns = max([self._diagnoser.overview.end_ns, *self._ends_ns.values()])
             self.results.overview = failed, later, sent, *_ = self._diagnoser.overview.seen()
-            for one in (*failed, *later, *(finding for _, finding in sent)):
-                one["messages"] = list(map(id_of, one["messages"]))
+            for one in (*failed, *later):
+                one["shown"] = [shown._replace(message=shown.message and id_of(shown.message)) for shown in one["shown"]]
+            for _, finding in sent:
+                finding["messages"] = list(map(id_of, finding["messages"]))
         yield from self.made()
 
     def _leave(self, rows: list[ConversationRow]) -> None:

@@ -1,0 +1,104 @@
+"""Findings are those of `diagnose --json`, however captures are cut, sent and put together."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamdump.capture.files import open_capture
+from streamdump.capture.link import LinkParser
+from streamdump.inspector import Inspector
+from streamdump.model import Finding, Message, Options, Segment
+from tests.spark.comparing import tables_of
+from tests.spark.here import go
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+SAID = ("time_ns", "src", "dst", "sender", "protocol", "rule", "severity", "cause", "advice")
+
+
+def cut(path: Path, count: int, folder: Path) -> list[Path]:
+    """The packets of a little-endian pcap file, in so many files."""
+    data, at, ends = path.read_bytes(), 24, [24]
+    while at < len(data):
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+        ends.append(at)
+    borders = [ends[(len(ends) - 1) * place // count] for place in range(count + 1)]
+    found = []
+    for place, (start, stop) in enumerate(pairwise(borders)):
+        if start < stop:
+            found.append(folder / f"{path.stem}-{place:02}.pcap")
+            found[-1].write_bytes(data[:24] + data[start:stop])
+    return found
+
+
+def first_packet(first: Segment) -> int:
+    return first.file << 40 | first.number
+
+
+def plainly(files: Sequence[Path]) -> Counter[Any]:
+    """The findings of a plain run, with conversations by their beginning and messages by their place."""
+    inspector = Inspector([open_capture(file) for file in files], Options(findings=True))
+    inspector.read_with(LinkParser(), first_packet)
+    places: dict[int, Any] = {}
+    found = []
+    for one in inspector.records():
+        if type(one) is Message:
+            places[one.number] = one.file, one.packets[1], one.src, one.position
+        elif type(one) is Finding:
+            found.append(one)
+    begun = {row.conversation: (row.time_ns, row.client, row.server) for row in inspector.rows(related=False)}
+    return Counter(
+        (*[getattr(one, name) for name in SAID], begun.get(one.conversation or 0), tuple(places[at] for at in one.messages), *one.packets)
+        for one in found
+    )
+
+
+def piped(files: Sequence[Path], out: Path, cluster: Any = None, **more: Any) -> Counter[Any]:
+    """The same of the table `findings`."""
+    go(files, out, cluster, findings=True, **more)
+    rows = tables_of(out)
+    places = {row["message_id"]: (row["file"], row["last_packet"], row["src"], row["position"]) for row in rows["messages"]}
+    begun = {row["conversation"]: (row["time_ns"], row["client"], row["server"]) for row in rows["conversations"]}
+    assert all(row["message_id"] == (row["messages"] or [None])[0] for row in rows["findings"])
+    return Counter(
+        (*[row[name] for name in SAID], begun.get(row["conversation"]), tuple(places[at] for at in row["messages"]), *row["packets"])
+        for row in rows["findings"]
+    )
+
+
+def differences(what: str, files: Sequence[Path], out: Path, cluster: Any = None, **more: Any) -> list[str]:
+    """What is missing in the table, and what it has instead."""
+    wanted, found = plainly(files), piped(files, out, cluster, **more)
+    assert wanted, what
+    return [f"{what} {sign} {one}" for sign, some in (("-", wanted - found), ("+", found - wanted)) for one in some.elements()]
+
+
+ACROSS = (
+    "golden/iggy/leader-not-dialled.pcap",
+    "golden/rabbitmq-stream/rstream_name_not_resolved_405.pcap",
+    "golden/seastar-rpc/timeout_expiry.pcap",
+    "samples/reports/backlog_one_of_ten.pcap",
+    "samples/reports/dnat_both_sides.pcap",
+    "samples/reports/lb_never_leader.pcap",
+    "samples/reports/r02b_proxy_rst.pcap",
+    "samples/reports/sac_stale_offset.pcap",
+    "samples/reports/seastar_reset_after_first_call.pcap",
+    "samples/reports/stream_deleted_consumer_idle.pcap",
+)
+"""Captures in which several conversations together show something."""
+
+
+@pytest.mark.spark
+def test_findings_of_several_conversations_in_many_files_and_parts(tmp_path: Path) -> None:
+    found: list[str] = []
+    for name in ACROSS:
+        folder = tmp_path / Path(name).stem
+        folder.mkdir()
+        found += differences(name, cut(CAPTURES / name, 40, folder), folder / "out", split=5_000, parts=4)
+    assert not found, "\n".join(found)
