@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .capture.files import CaptureReader
 from .capture.link import LinkParser, SeparateFiles
 from .capture.merge import PacketSource, merge
+from .capture.packet_processes import PacketProcess
 from .capture.selection import ConversationSpan
 from .conversation.endings import patience_ns
 from .conversation.run_state import EVERY, AcknowledgedPairs
@@ -67,6 +68,9 @@ class Inspector:
             file: EmbeddedKeys(one) for file, one in enumerate(inputs) if isinstance(one, CaptureReader) and one.format == "pcapng"
         }
         self.keys.embedded += self._embedded.values()
+        self._processes = {file: one.processes for file, one in enumerate(inputs) if isinstance(one, CaptureReader)}
+        for one in self._processes.values():
+            one.wanted = True
         self.session = Session(self.options, self.keys, finite, keeps_rows)
         self.run, self.table = self.session.run, self.session.table
         if not finite:
@@ -160,6 +164,8 @@ class Inspector:
                 finally:
                     # Do not lose the packets before one that fails
                     counters.packets = order
+                    if any(reader.waiting for reader in self._processes.values()):
+                        self._note_processes(batch[at : at + BLOCK], segments)
                     emitted += feed(segments)
                 if len(emitted) >= PART:
                     yield self._hand_out(emitted)
@@ -168,6 +174,17 @@ class Inspector:
             yield self._hand_out(emitted)
             raise
         yield self._hand_out(emitted)
+
+    def _note_processes(self, block: list[Packet], segments: list[Segment]) -> None:
+        """Pass on which processes these segments belong to."""
+        found: dict[tuple[int, int], PacketProcess] = {}
+        for file, last in {packet.file: packet.number for packet in block}.items():
+            waiting = self._processes[file].waiting
+            while waiting and waiting[0].number <= last:
+                one = waiting.popleft()
+                found[file, one.number] = one
+        orders = {segment.order: (segment.file, segment.number) for segment in segments}
+        self.table.packet_processes = {order: found[place] for order, place in orders.items() if place in found}
 
     def _read_keys(self, segment: Segment) -> None:
         """Read the keys that a capture contains before a segment."""
@@ -222,7 +239,7 @@ class Inspector:
         if self.diagnoser is not None:
             yield self._hand_out(self.table.unused(self.diagnoser.ports()))
             self.diagnoser.overview.end_ns = max([self.diagnoser.overview.end_ns, *self.run.ends_ns.values()])
-            yield self.diagnoser.finish()
+            yield self._of_processes(self.diagnoser.finish())
 
     def age(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None = None) -> list[Record]:
         """Return, for a capture without an end, the requests not answered in time and the last records of forgotten conversations.
@@ -235,7 +252,7 @@ class Inspector:
         self.run.ends_ns[EVERY] = now_ns
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
         if self.diagnoser is not None:
-            records += self.diagnoser.age(now_ns)
+            records += self._of_processes(self.diagnoser.age(now_ns))
         self.table.drop(now_ns, leaving)
         return records
 
@@ -291,7 +308,15 @@ class Inspector:
         self.asked.clear()
         self.run.forget_emitted()
 
+    def _of_processes(self, findings: list[Record]) -> list[Record]:
+        """Return these records, findings with the processes of their conversations."""
+        if self.run.processes:
+            self.run.processes.complete_findings(findings)
+        return findings
+
     def _hand_out(self, emitted: list[Event]) -> list[Record]:
+        if self.run.processes:
+            self.run.processes.complete(emitted)
         every: list[Any] = [one.record for one in emitted]
         records: list[Record] = every
         if self.diagnoser is not None:
@@ -314,7 +339,7 @@ class Inspector:
         self.run.links.clear()
         self.run.compact()
         if self.diagnoser is not None:
-            records = self.diagnoser.feed(every)
+            records = self._of_processes(self.diagnoser.feed(every))
             self.reports += self.diagnoser.reports
             self.diagnoser.reports.clear()
         return records

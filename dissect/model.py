@@ -28,6 +28,7 @@ __all__ = [
     "Kind",
     "Message",
     "Options",
+    "Process",
     "Record",
     "Sender",
     "Severity",
@@ -88,6 +89,28 @@ class Span(msgspec.Struct, gc=False):
     buffer: str = "frame"
 
 
+class Process(msgspec.Struct, omit_defaults=True, gc=False):
+    """The process behind an endpoint of a conversation, as the capture or this host describes it; what is not known is left out.
+
+    `endpoint` None: the capture does not show which side it belongs to. `others`: packets of this endpoint name other processes, too.
+    """
+
+    endpoint: str | None
+    process: str | None = None
+    pid: int | None = None
+    container: str | None = None
+    pod: str | None = None
+    namespace: str | None = None
+    others: bool = False
+
+
+PROCESS_KEYS = ("process", "pid", "container", "pod", "namespace")
+"""What may be known of a process: also names in filters, columns and groups."""
+
+Processes = tuple[Process, ...]
+"""The processes behind the endpoints of a conversation, in the order of these; one without an endpoint comes last."""
+
+
 class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=True, gc=False):
     """A decoded frame; `streamdump schema` describes each key."""
 
@@ -114,6 +137,8 @@ class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=T
     latency_ns: int | None
     notes: Sequence[str]
     fault: Fault | None
+    # Only where it is known, also in the other records
+    processes: Processes | None = None
     # Not in the contract: set only with Options.detail
     raw: dict[str, bytes] | None = None
     spans: list[Span] | None = None
@@ -135,6 +160,7 @@ class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True, gc=
     size: int | None
     reason: Literal["lost", "cut", "skipped"]
     in_frame: bool
+    processes: Processes | None = None
 
 
 class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults=True, gc=False):
@@ -158,6 +184,7 @@ class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults
     reason: str | None
     latency_ns: int | None
     waited_ns: int | None
+    processes: Processes | None = None
 
 
 class Ending(msgspec.Struct, tag_field="record", tag="ending", omit_defaults=True, gc=False):
@@ -181,6 +208,7 @@ class Ending(msgspec.Struct, tag_field="record", tag="ending", omit_defaults=Tru
     quiet_ns: int | None
     open: int
     refused: int
+    processes: Processes | None = None
 
 
 class Finding(msgspec.Struct, tag_field="record", tag="finding", omit_defaults=True, gc=False):
@@ -202,6 +230,7 @@ class Finding(msgspec.Struct, tag_field="record", tag="finding", omit_defaults=T
     advice: str
     messages: list[int]
     packets: list[int]
+    processes: Processes | None = None
 
 
 class Entry(msgspec.Struct, tag_field="record", tag="entry", gc=False):
@@ -270,7 +299,7 @@ class Pair(msgspec.Struct, gc=False):
     acknowledged_ns: int | None = None
 
 
-class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
+class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation", omit_defaults=True):
     """One conversation as a whole. Pairs are [from side 0, from side 1] in the order of `endpoints`.
 
     `protocol` is a supported one or null, `name` then names another one if recognised. `bytes` is the length of each byte stream, captured
@@ -307,6 +336,7 @@ class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
     limit_hits: int
     internal_error: str | None
     facts: dict[str, Any]
+    processes: Processes | None = None
 
     @property
     def damaged(self) -> int:

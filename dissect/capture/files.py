@@ -16,6 +16,7 @@ from ..errors import CaptureError, NoCapture
 from ..model import Packet
 from . import pcap, pcapng
 from .blocks import Blocks, RawInput, explain, parts
+from .packet_processes import ProcessReader
 from .unpack import packing
 
 NAMES = (".pcap", ".pcapng", ".cap")
@@ -40,6 +41,8 @@ class CaptureReader:
         self.format = ""
         self.secrets: pcapng.Secrets = []
         """TLS key logs found so far, each with the number of packets before it; the consumer removes them."""
+        self.processes = ProcessReader()
+        """Processes of packets read so far; the consumer removes them from `waiting`."""
         self._packets = self._begin()
 
     def _begin(self) -> Iterator[list[Packet]]:
@@ -51,7 +54,7 @@ class CaptureReader:
             return pcap.read_packets(self._blocks)
         if magic == pcapng.MAGIC:
             self.format = "pcapng"
-            return pcapng.read_packets(self._blocks, self.secrets)
+            return pcapng.read_packets(self._blocks, self.secrets, self.processes)
         if not start:
             raise CaptureError("is empty", self.name)
         if magic in pcap.MODIFIED:

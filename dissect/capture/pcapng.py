@@ -14,12 +14,14 @@ from typing import NamedTuple
 from ..errors import CaptureError
 from ..model import Packet
 from .blocks import Blocks
+from .packet_processes import LEAST_OPTIONS, ProcessReader
 from .pcap import ALWAYS, size_limit
 
 MAGIC = bytes.fromhex("0a0d0d0a")
 BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}
 
 SECTION, INTERFACE, OBSOLETE, SIMPLE, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 2, 3, 6, 10
+CUSTOM, DARWIN_PROCESS = (0xBAD, 0x40000BAD), 0x80000001
 LEAST = {SECTION: 28, INTERFACE: 20, OBSOLETE: 32, SIMPLE: 16, ENHANCED: 32}
 """The length of the smallest block of each kind."""
 
@@ -103,9 +105,9 @@ class WalkedBlocks(NamedTuple):
     skip: bool = False
 
 
-def read_packets(blocks: Blocks, secrets: Secrets | None = None) -> Iterator[list[Packet]]:
-    """The packets of all sections; key logs of TLS go into `secrets`."""
-    sections = Sections(secrets)
+def read_packets(blocks: Blocks, secrets: Secrets | None = None, processes: ProcessReader | None = None) -> Iterator[list[Packet]]:
+    """The packets of all sections; key logs of TLS go into `secrets`, and `processes` reads which processes packets belong to."""
+    sections = Sections(secrets, processes)
     base, buffer = 0, blocks.read(12)
     while buffer:
         walked = sections.walk(buffer, blocks.packets + 1)
@@ -149,8 +151,9 @@ def _skip(blocks: Blocks, size: int, end: int) -> bytes:
 class Sections:
     """State of reading: the section's byte order and interfaces, and the time of the last packet."""
 
-    def __init__(self, secrets: Secrets | None) -> None:
+    def __init__(self, secrets: Secrets | None, processes: ProcessReader | None = None) -> None:
         self._secrets = secrets
+        self._processes = processes
         self._secrets_left = 0
         self._interfaces = Interfaces()
         self._limit = ALWAYS
@@ -211,12 +214,17 @@ class Sections:
                     link = interfaces.links[interface]
                     wire = wire if wire > captured else captured
                     packets.append(Packet(buffer, self._time_ns, number + len(packets), 0, offset, captured, wire, link, kind == SIMPLE))
+                    if room - captured >= LEAST_OPTIONS and kind == ENHANCED and self._processes is not None:
+                        options = offset + (captured + 3 & ~3)
+                        self._processes.packet(buffer, options, at + size - 4, number + len(packets) - 1, self._time_ns)
             elif kind == SECTION:
                 (major,) = struct.unpack_from(self._order + "H", buffer, at + 12)
                 if major != 1:
                     wrong = f"pcapng version {major} is not known"
                 self._interfaces = Interfaces()
                 self._limit = ALWAYS
+                if self._processes is not None:
+                    self._processes.begin(self._order)
             elif kind == INTERFACE:
                 if len(self._interfaces) >= MOST_INTERFACES:
                     wrong = f"a section describes more than {MOST_INTERFACES} interfaces"
@@ -224,6 +232,11 @@ class Sections:
                     self._describe(buffer, at, size)
             elif kind == SECRETS and size >= LEAST_SECRETS:
                 self._unlock(buffer, at, size, number + len(packets) - 1)
+            elif self._processes is not None and size <= OPTIONS_ROOM:
+                if kind in CUSTOM:
+                    self._processes.custom_block(buffer[at + 8 : at + size - 4])
+                elif kind == DARWIN_PROCESS:
+                    self._processes.darwin_block(buffer[at + 8 : at + size - 4])
             if wrong is not None:
                 return WalkedBlocks(packets, at, 0, wrong)
             at += size

@@ -585,6 +585,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
         conversation.limit_hits + tcp.limit_hits,
         conversation.failure,
         facts,
+        conversation.run.processes.of(tcp.index),
     )
 
 

@@ -138,6 +138,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         () if run.diagnoser is None else run.diagnoser.overview.network.of(tcp, run.options.separate),
         before,
     )
+    closed.processes = run.processes.of(tcp.index)
     return Event(end.order, end.rank, end.position, closed, NONE, None, end.time_ns)
 
 

@@ -21,6 +21,7 @@ from ..tcp.assembler import ACK, SYN, Pool
 from ..tcp.sequence import MASK, distance
 from ..tcp.signs import SentAgain
 from ..tls.manager import TlsManager
+from .processes import ProcessTable
 
 if TYPE_CHECKING:
     from ..diagnose.engine import Diagnoser
@@ -155,7 +156,8 @@ class SharedState(msgspec.Struct):
     """Time of the last packet so far, or the current time if live: by file with `--separate`, otherwise under EVERY."""
     suspected: ConversationRow | None = None
     """The first conversation whose forced protocol is wrong: it contains a login of another one (fact `looks_like`)."""
-
+    processes: ProcessTable = msgspec.field(default_factory=ProcessTable)
+    """The processes behind conversations, where the capture or the host shows them."""
     traces: dict[int, tuple[list[FrameTrace], list[FrameTrace]]] | None = None
     """For `scrub`: by conversation in WebSocket, where the payloads of each side are."""
 
@@ -173,6 +175,7 @@ class SharedState(msgspec.Struct):
             "detecting",
             "diagnoser",
             "paired",
+            "processes",
             "refused",
             "suspected",
             "unacknowledged",

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from ..capture.ends import back, endpoints, ends_between
+from ..capture.packet_processes import PacketProcess
 from ..capture.selection import ConversationSpan
 from ..errors import Report, describe_exception
 from ..model import END, ConversationRow, Options, Segment, SideData
@@ -168,6 +169,8 @@ class ConversationTable:
         self._most = run.options.tracked_limit if finite else None
         self.watchers: list[Callable[[Segment], None]] = []
         """Called with each segment before its records are made."""
+        self.packet_processes: dict[int, PacketProcess] = {}
+        """By the order of packets that `feed` is about to get: the processes that they belong to."""
         self._left = EPOCH
         """Bytes left until the totals are checked."""
         self._opened = 0
@@ -189,7 +192,7 @@ class ConversationTable:
         steps: list[Step] = []
         find, left = self._by_ends.get, self._left
         # Watchers see every segment; conversations waiting for keys continue with the next one
-        every = bool(self.watchers or self.run.tls_manager.waiting)
+        every = bool(self.watchers or self.run.tls_manager.waiting or self.packet_processes)
         for segment in segments:
             left -= len(segment.data) + SEGMENT
             if left <= 0:
@@ -220,11 +223,13 @@ class ConversationTable:
     def _make(self, steps: list[Step]) -> list[Event]:
         """Return the records of these steps, and clear them."""
         emitted: list[Event] = []
-        waiting = self.run.tls_manager.waiting
+        waiting, named = self.run.tls_manager.waiting, self.packet_processes
         for conversation, item, segment in steps:
             for watch in self.watchers:
                 watch(segment)
             mine = self._feed(segment) if item is False else NOTHING if item is True else conversation.parse(item)
+            if named and segment.order in named:
+                self.run.processes.note(named.pop(segment.order), segment, self._by_ends.get(segment.ends))
             emitted += self._resume_tls(mine, segment.order) if waiting else mine
         steps.clear()
         return emitted
@@ -363,6 +368,7 @@ class ConversationTable:
         table, conversation = copy(self), pairs[ends][0]
         table._by_index, table._by_ends = {conversation.index: conversation}, pairs
         table.packed, table.forgotten, table.index, table.watchers = PackedRows(), ForgottenCounts(), None, []
+        table.packet_processes = {}
         return table
 
     def __len__(self) -> int:
@@ -495,6 +501,7 @@ class ConversationTable:
         for one in gone:
             self.run.tls_manager.inside.pop(one.index, None)
             self.run.early_endings.pop(one.index, None)
+            self.run.processes.pop(one.index, None)
             del self._by_index[one.index]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Report, describe_exception
-from ..model import Exchange, Finding, Gap, Message, Record, Severity
+from ..model import Exchange, Finding, Gap, Message, Processes, Record, Severity
 from ..protocols.records import rfc3339
 from .across import ACROSS, ACROSS_KEPT, Failed, Overview, Seen
 from .common import COMMON, FIRST, PLAIN
@@ -73,6 +73,7 @@ class Outcome(msgspec.Struct):
     messages: int
     worst: Severity | None
     rule: str | None
+    processes: Processes | None = None
 
 
 class RuleTable:
@@ -169,8 +170,9 @@ class Diagnoser:
                     client, server = (one.client, one.server) if isinstance(one, Failed) else (one.dst, one.src)
                     time_ns = one.last_ns if isinstance(one, Failed) else one.time_ns
                     head = (1, 0, rfc3339(time_ns), time_ns, None, client or "", server or "", None, one.protocol, name)
-                    evidence = [list((each or ())[:EVIDENCE]) for each in (draft.messages, draft.packets)]
-                    self._add(out, Finding(*head, draft.severity or rule.severity, draft.cause, draft.advice or rule.advice, *evidence))
+                    messages, packets = [list((each or ())[:EVIDENCE]) for each in (draft.messages, draft.packets)]
+                    said = (draft.severity or rule.severity, draft.cause, draft.advice or rule.advice)
+                    self._add(out, Finding(*head, *said, messages, packets))
             except Exception as error:
                 self._report(describe_exception(error), None)
         return out
@@ -272,6 +274,7 @@ class Diagnoser:
             sum(context.messages),
             None if worst is None else worst.severity,
             None if worst is None else worst.rule,
+            closed.processes,
         )
 
     def _note_opened(self, context: ConversationContext, closed: Closed) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from ..layers.proxy import ProxyHeader
 from ..layers.websocket import WebSocketOutcome
-from ..model import Exchange, Finding, Gap, Message, Severity, Verdict
+from ..model import Exchange, Finding, Gap, Message, Processes, Severity, Verdict
 from ..tcp.signs import Signs
 from ..units import duration_text
 from .copies import MESSAGES_COMPARED, content_of
@@ -287,6 +287,7 @@ class Closed(msgspec.Struct):
     """The segments that brought other bytes where there were some already."""
     untimed: bool = False
     """Packets of it have no time: its times stand still, and nothing in it seems to last."""
+    processes: Processes | None = None
 
     @property
     def lacking(self) -> bool:

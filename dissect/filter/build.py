@@ -240,7 +240,8 @@ class _Builder:
         pieces |= {record: of_key(key) for record, key in meaning.keys.items()}
         if meaning.paths:
             pairs = {protocol: [pair for path in paths for pair in of_path(path)] for protocol, paths in meaning.paths.items()}
-            pieces[deep] = self._deep({protocol: some for protocol, some in pairs.items() if some})
+            fields = self._deep({protocol: some for protocol, some in pairs.items() if some})
+            pieces[deep] = _joined([{deep: pieces[deep]}, {deep: fields}], " or ", FALSE, TRUE)[deep]
         return pieces | _of_heads(name, pieces[deep])
 
     def _deep(self, pairs: dict[str, list[tuple[tuple[str, ...], Test]]]) -> _Piece:

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..model import Entry, Options, Record
 from .grammar import Exists, parse, parts_of, shortened
 from .names import AS_IN_TSHARK, DELTA, ENDPOINT, FRAME, RAW, RELATIVE, SHORT, Key, NameTable, Path, table_of
-from .values import SHOWN, Earlier, collect, fields_of, split
+from .values import BEHIND, SHOWN, Earlier, collect, fields_of, split
 
 HEADINGS = {**SHORT, **{name: f"{name}_ns" for name in (RELATIVE, DELTA)}}
 
@@ -60,8 +60,13 @@ def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
         raise UsageError(f"-e {shortened(name)}: no field has that name; {known.advice(known.nearest(name))}")
     getters = {record: _key(name, key, earlier) for record, key in meaning.keys.items()}
     if meaning.paths:
-        getters[known.records[0]] = _fields(meaning.paths)
+        of_key, of_fields = getters.get(known.records[0]), _fields(meaning.paths)
+        getters[known.records[0]] = of_fields if of_key is None else lambda record: _first(of_key(record), of_fields(record))
     return getters
+
+
+def _first(value: Any, other: Any) -> Any:
+    return other if value is None else value
 
 
 def _key(name: str, key: Key, earlier: Earlier) -> Get:
@@ -75,7 +80,14 @@ def _key(name: str, key: Key, earlier: Earlier) -> Get:
     # A time has its text beside the number that is compared
     source = "r.time" if name == "time" else key.source
     get: Get = eval(f"lambda r: {source}", {"__builtins__": {}, **earlier.scope()})
+    if source.startswith(BEHIND):
+        return lambda record: _alone(get(record))
     return (lambda record: None if get(record) is None else msgspec.structs.asdict(get(record))) if key.struct else get
+
+
+def _alone(values: list[Any]) -> Any:
+    """Return the only one of these values, or all; None if there is none."""
+    return values if len(values) > 1 else values[0] if values else None
 
 
 def _fields(paths: Any) -> Get:
@@ -91,7 +103,7 @@ def _fields(paths: Any) -> Get:
             elif found:
                 present.append(found[0])
         if len(present) < 2:
-            return present[0] if present else None
+            return _alone(present)
         return [one for value in present for one in (value if isinstance(value, list) else [value])]
 
     return get

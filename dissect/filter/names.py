@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from ..model import Entry, Exchange, Gap, Message, Options, Record
+from ..model import PROCESS_KEYS, Entry, Exchange, Gap, Message, Options, Process, Record
 from ..protocols import PROTOCOLS
 from ..protocols.field_registry import BOOL, FLOAT, INT, LEFT_OVER, OBJECT, OTHER, WORDS, RegisteredField, declared
 from ..protocols.protocol import Protocol
@@ -165,6 +165,17 @@ _OF_ENDS = {
 """Return the keys derived from `src` and `dst`."""
 
 
+def _of_processes() -> dict[str, Key]:
+    """Return the keys of processes: of either side, of the client's and of the server's. A client that is not known has none."""
+    found: dict[str, Key] = {}
+    types = {field.name: field.type for field in msgspec.structs.fields(Process)}
+    for prefix, side in (("", ""), ("client.", ", client(r) or '-'"), ("server.", ", server(r) or '-'")):
+        for name in PROCESS_KEYS:
+            kinds, *_ = _kinds(types[name])
+            found[f"{prefix}{name}"] = Key(f"behind(r, '{name}'{side})", frozenset(kinds), True)
+    return found
+
+
 def _keys(record: type[msgspec.Struct], records: Iterable[type[msgspec.Struct]]) -> dict[str, Key]:
     """The keys of one kind of record, of these."""
     found = {"record": Key(repr(tag_of(record)), frozenset((WORDS,)), False, tuple(map(tag_of, records)))}
@@ -191,6 +202,8 @@ def _keys(record: type[msgspec.Struct], records: Iterable[type[msgspec.Struct]])
         found[RAW] = Key("raw(r)", frozenset((WORDS,)), True)
     if "src" in found and "dst" in found:
         found.update(_OF_ENDS)
+    if any(field.name == "processes" for field in msgspec.structs.fields(record)):
+        found.update(_of_processes())
     if record is Entry:
         found |= {name: Key(f"shown(r.{name})", frozenset((WORDS,)), True) for name in ("id", "key", *OPEN)}
     if record is Message:
@@ -276,7 +289,7 @@ class NameTable:
         """Return the meaning of a name; None if unknown."""
         own = ".".join(parts)
         keys = {record: known[own] for record, known in self.keys.items() if own in known and not isinstance(parts[-1], BracketEntry)}
-        if keys:
+        if keys and own not in PROCESS_KEYS:
             return ResolvedName(keys, {})
         paths: dict[str, tuple[Path, ...]] = {}
         for protocol, tree in self.trees.items():
@@ -284,7 +297,7 @@ class NameTable:
             found = {path.steps: path for path in (_descend(tree, parts[1:], ()) if full_path else self._by_end(protocol, parts))}
             if found:
                 paths[protocol] = tuple(found.values())
-        return ResolvedName({}, paths) if paths else None
+        return ResolvedName(keys, paths) if keys or paths else None
 
     def _by_end(self, protocol: str, parts: tuple[str, ...]) -> Iterator[Path]:
         """The fields whose path ends like this."""

@@ -89,7 +89,14 @@ class Earlier:
 
     def scope(self) -> dict[str, Any]:
         """Return the functions that expressions of keys call."""
-        ends: dict[str, Any] = {"ports": ports, "srcport": srcport, "dstport": dstport, "addresses": addresses, "shown": shown}
+        ends: dict[str, Any] = {
+            "ports": ports,
+            "srcport": srcport,
+            "dstport": dstport,
+            "addresses": addresses,
+            "shown": shown,
+            "behind": behind,
+        }
         return {"client": self.client, "server": self.server, RELATIVE: self.relative, DELTA: self.delta, **ends}
 
 
@@ -118,6 +125,19 @@ def dstport(record: Any) -> int:
 def addresses(record: Any) -> list[str]:
     """Return the addresses of both ends."""
     return [split(end)[0] for end in (record.src, record.dst) if end is not None]
+
+
+BEHIND = "behind("
+"""How the source of a key begins whose values are of processes."""
+
+EITHER = ""
+"""Stands for both endpoints."""
+
+
+def behind(record: Any, name: str, endpoint: str | None = EITHER) -> list[Any]:
+    """Return what is known of the processes of a record under this name: of both sides, or of an endpoint."""
+    found = [getattr(one, name) for one in record.processes or () if endpoint == EITHER or one.endpoint == endpoint]
+    return [value for value in found if value is not None]
 
 
 def texts(record: Any, show_secrets: bool) -> list[str]:

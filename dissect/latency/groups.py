@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import msgspec
 
-from ..model import Message, Pair
+from ..model import PROCESS_KEYS, Message, Pair
 from ..protocols import PROTOCOLS
 from ..protocols.records import rfc3339
 from .records import SlowRow
@@ -37,6 +37,19 @@ def _end(pair: Pair, client: bool) -> str | None:
     return None if asks is None else request.src if (asks == "client") == client else request.dst
 
 
+def _behind(pair: Pair, name: str) -> Hashable:
+    """Return what is known of the client's process under this name; where only another one is known, that with its side."""
+    processes = pair.request.processes
+    if processes is None:
+        return None
+    client = _end(pair, True)
+    known = {one.endpoint: value for one in processes if (value := getattr(one, name)) is not None}
+    if not known or client in known:
+        return known.get(client)
+    endpoint, value = next(iter(known.items()))
+    return f"{value} ({'side unknown' if client is None or endpoint is None else 'server'})"
+
+
 _PARTS: dict[str, Callable[[Pair], Hashable]] = {
     "command": attrgetter("request.name"),
     "conversation": attrgetter("request.conversation"),
@@ -44,7 +57,8 @@ _PARTS: dict[str, Callable[[Pair], Hashable]] = {
     "client": partial(_end, client=True),
     "stream": attrgetter("request.stream"),
 }
-BY = (*_PARTS, "verb")
+_PROCESS_PARTS = {name: partial(_behind, name=name) for name in PROCESS_KEYS}
+BY = (*_PARTS, "verb", *PROCESS_KEYS)
 """What exchanges can be grouped by, besides their protocol."""
 
 
@@ -140,7 +154,7 @@ class Latencies:
         """The lowest latency among the slowest, once there are enough."""
         self._server_time_ns = {one.name: one.loaded.server_time_ns for one in PROTOCOLS if one.loaded.server_time_ns is not None}
         self._verbs = {one.name: one.loaded.verb for one in PROTOCOLS if one.loaded.verb is not None}
-        parts = _PARTS | {"verb": self._verb}
+        parts = _PARTS | _PROCESS_PARTS | {"verb": self._verb}
         self._parts = [parts[one] for one in self.by]
 
     def add(self, pairs: Iterable[Pair]) -> None:

@@ -36,6 +36,12 @@ class _Group(msgspec.Struct, kw_only=True):
     client: str | None = None
     stream: str | None = None
     verb: str | None = None
+    # Only in groups by them
+    process: str | msgspec.UnsetType | None = msgspec.UNSET
+    pid: int | str | msgspec.UnsetType | None = msgspec.UNSET
+    container: str | msgspec.UnsetType | None = msgspec.UNSET
+    pod: str | msgspec.UnsetType | None = msgspec.UNSET
+    namespace: str | msgspec.UnsetType | None = msgspec.UNSET
     others: bool = False
     count: int
     answered: int

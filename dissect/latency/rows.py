@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..model import PROCESS_KEYS
 from ..protocols.records import rfc3339
 from .groups import BY, Key, Latencies, LatencyGroup
 from .records import IntervalRow, LatencyRow, Times
@@ -39,7 +40,7 @@ def _said(found: Latencies, key: Key, group: LatencyGroup) -> dict[str, Any]:
         known = {"client": group.ends[0], "server": group.ends[1], **known}
     return {
         "protocol": key[0],
-        **{name: known.get(name) for name in BY},
+        **{name: known.get(name) for name in BY if name in found.by or name not in PROCESS_KEYS},
         "others": len(key) == 1 and bool(found.by),
         "count": group.count,
         "answered": group.answered,

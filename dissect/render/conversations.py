@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..model import ConversationRow
 from ..units import count
+from . import processes
 from .summary import bytes_text
 from .terminal import Palette, cut, pad, those, visible, width, wrapped
 
@@ -43,8 +44,8 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
                 str(row.out_of_order),
                 str(row.conflicts),
                 str(row.limit_hits),
-                visible("; ".join([row.ended, *_error(row), *([] if evidence else _facts(row, LAYERS))])),
-                *([visible("; ".join([*row.evidence, *_facts(row)]))] if evidence else []),
+                visible("; ".join([row.ended, *_error(row), *([] if evidence else _known(row, LAYERS))])),
+                *([visible("; ".join([*row.evidence, *_known(row)]))] if evidence else []),
             ]
         )
     sizes = [max(width(line[column]) for line in lines) for column in range(len(lines[0]))]
@@ -72,7 +73,7 @@ def page_rows(rows: Iterable[ConversationRow]) -> list[list[str | int]]:
     lines: list[list[str | int]] = []
     for row in rows:
         first, arrow, second, _ = sides(row)
-        ended = "; ".join([row.ended, *_error(row)])
+        ended = "; ".join([row.ended, *_error(row), *processes.of_row(row)])
         amounts = (row.messages, sum(row.packets), sum(row.bytes), row.gaps, row.damaged, row.refused, row.unanswered, row.retransmissions)
         lines.append([str(row.conversation), first, arrow, second, protocol_of(row), ended, *amounts])
     return lines
@@ -116,7 +117,7 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
         if not beside:
             lines.append(cut(below.rstrip(), columns))
         trouble = ", ".join(trouble_of(row))
-        rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _facts(row, LAYERS))
+        rests = "; ".join([*row.evidence, *_known(row)] if evidence else _known(row, LAYERS))
         if evidence and rests and row.confidence:
             rests = f"confidence {row.confidence:.0%}: {rests}"
         for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (rests, palette.dim)):
@@ -152,6 +153,11 @@ def protocol_of(row: ConversationRow) -> str:
         return visible(row.name or "unknown")
     layout = row.layout or "/".join(row.candidates)
     return f"{row.protocol}:{layout}" if layout else row.protocol
+
+
+def _known(row: ConversationRow, about: str | tuple[str, ...] = "") -> list[str]:
+    """The processes behind a conversation, and these facts."""
+    return [*processes.of_row(row), *_facts(row, about)]
 
 
 def _facts(row: ConversationRow, about: str | tuple[str, ...] = "") -> list[str]:

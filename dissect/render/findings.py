@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..diagnose.engine import Outcome
 from ..diagnose.rules import SEVERITIES
 from ..model import Finding
+from . import processes
 from .clock import Clock
 from .terminal import Palette, cut, pad, visible, width, wrapped
 
@@ -46,10 +47,11 @@ def _worth(summaries: Sequence[Outcome]) -> Sequence[Outcome]:
 
 
 class RepeatedFinding(NamedTuple):
-    """A finding, and the conversations of which it or others say the same."""
+    """A finding, the conversations of which it or others say the same, and the first processes behind these."""
 
     finding: Finding
     conversations: list[int]
+    processes: dict[str, None]
 
 
 class FindingGroups:
@@ -71,9 +73,11 @@ class FindingGroups:
                 if len(self._same) >= self.KEPT:
                     self.passed += 1
                     continue
-                same = self._same[key] = RepeatedFinding(one, [])
+                same = self._same[key] = RepeatedFinding(one, [], {})
             if one.conversation is not None:
                 same.conversations.append(one.conversation)
+            if len(same.processes) <= SHOWN:
+                same.processes.update(dict.fromkeys(processes.of_finding(one)))
 
     def ordered(self) -> list[RepeatedFinding]:
         """All findings, the worst first."""
@@ -105,9 +109,12 @@ def _named(name: str, numbers: Sequence[int], more: str = "") -> NamedNumbers:
     return NamedNumbers(f"{name}{'s' if len(numbers) > 1 else ''}", numbers[:SHOWN], ", ..." if len(numbers) > SHOWN else more)
 
 
-def place_of(one: Finding, conversations: Sequence[int] = (), files: Files = NO_FILES, clock: Clock | None = None) -> str:
-    """Return the places of a finding, and with a clock its time, as text."""
+def place_of(
+    one: Finding, conversations: Sequence[int] = (), files: Files = NO_FILES, clock: Clock | None = None, behind: Sequence[str] = ()
+) -> str:
+    """Return the places of a finding with the processes `behind` it, and with a clock its time, as text."""
     where = [str(place) for place in places_of(one, conversations, files)]
+    where += [*(behind or processes.of_finding(one))[:SHOWN], *(["..."] if len(behind) > SHOWN else [])]
     if clock is not None and one.conversation is not None:
         where.append(f"at {clock.text(one.time_ns, one.time)}")
     return "; ".join(where)
@@ -121,11 +128,13 @@ def finding_lines(
     conversations: Sequence[int] = (),
     advised: bool = False,
     files: Files = NO_FILES,
+    behind: Sequence[str] = (),
 ) -> list[str]:
-    """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`)."""
+    """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`).
+    `behind`: the processes of all these conversations, if not only those of its own."""
     colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
     head = f"{one.severity:<7}  {visible(one.rule)}"
-    place = place_of(one, conversations, files, clock)
+    place = visible(place_of(one, conversations, files, clock, behind))
     if width(head) + 2 + width(place) <= columns:
         lines = [f"{colour}{head}{palette.reset}  {palette.dim}{place}{palette.reset}"]
         place = ""
@@ -147,7 +156,8 @@ def conversation_lines(summaries: Sequence[Outcome], columns: int, palette: Pale
         ends = f"{one.client} {'>' if one.known else '-'} {one.server}"
         protocol = visible(one.protocol or one.name or ("" if one.messages else "-"))
         worst = {"error": "!", "warning": "*"}.get(one.worst or "", " ")
-        rows.append((worst, str(one.conversation), ends, protocol, f"{visible(one.reached)}, {visible(one.ended)}", one))
+        went = ", ".join([one.reached, one.ended, *processes.texts(one.processes, one.client if one.known else None)])
+        rows.append((worst, str(one.conversation), ends, protocol, visible(went), one))
     sizes = [max(map(width, column)) for column in ([row[1] for row in rows], [row[2] for row in rows], [row[3] for row in rows])]
     lines = []
     for mark, number, ends, protocol, went, one in rows:
@@ -177,7 +187,7 @@ def page(
     advised: set[tuple[str, str]] = set()
     for same in findings.ordered():
         given = (same.finding.rule, same.finding.advice)
-        lines += [*finding_lines(same.finding, room, palette, clock, same.conversations, given in advised, files), ""]
+        lines += [*finding_lines(same.finding, room, palette, clock, same.conversations, given in advised, files, [*same.processes]), ""]
         advised.add(given)
     if findings.passed:
         lines += [f"and {findings.passed:,} more", ""]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from ..model import ConversationRow, Ending, Entry, Exchange, Fault, Finding, Gap, Message
+from ..model import ConversationRow, Ending, Entry, Exchange, Fault, Finding, Gap, Message, Process
 from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, Stall, StreamRow, SubscriptionRow, TotalRow
 
 _COMMON = {
@@ -22,6 +22,18 @@ _COMMON = {
     "id": "Correlation id, msg_id, rID, queryID...; null where the protocol has none. Wider than 64 bits: a string.",
     "stream": "The stream or topic that it speaks of, of a publisher or subscription the one it was declared with; null where the "
     "capture does not tell or the protocol has none.",
+    "processes": "The processes behind the endpoints, in the order of these. The key is only there if the capture or the host shows one by "
+    "then.",
+}
+
+_PROCESS = {
+    "endpoint": "The endpoint that it is behind; null: one of both, the capture does not show which.",
+    "process": "Its name. This key and the following ones are only there if they are known.",
+    "pid": "Its number on its host.",
+    "container": "Name of its container, or the container's id.",
+    "pod": "Name of its Kubernetes pod.",
+    "namespace": "Kubernetes namespace of the pod.",
+    "others": "True if packets of this endpoint belong to other processes, too.",
 }
 
 _MESSAGE = {
@@ -166,6 +178,12 @@ _GROUP = {
     "client": "Endpoint of the client.",
     "stream": "Stream, channel, or stream and topic that the requests name; null if none.",
     "verb": "The verb that they call (Seastar RPC).",
+    "process": "Process behind the client; where only another one is known, that with `(server)` or `(side unknown)`. This key and the "
+    "following ones are only there if requests are grouped by them; null: unknown.",
+    "pid": "Number of the process, in the same way.",
+    "container": "Its container.",
+    "pod": "Its pod.",
+    "namespace": "The namespace of its pod.",
     "others": "Whether this is the total of all groups beyond the limit.",
     "count": "Requests.",
     "answered": "Those that were answered.",
@@ -237,6 +255,7 @@ _EXACT: dict[str, dict[str, Any]] = {
     **{name: {"anyOf": [{"$ref": "#/$defs/Times"}, {"type": "null"}]} for name in ("latency", "handler", "network", "network_at_most")},
     "listed": {"type": "array", "items": {"$ref": "#/$defs/Stall"}},
     "histogram": {"type": "array", "items": {"$ref": "#/$defs/Bucket"}},
+    "processes": {"type": "array", "items": {"$ref": "#/$defs/Process"}, "minItems": 1},
 }
 """Where the struct's annotation is wider than the contract, or names a definition."""
 
@@ -361,7 +380,10 @@ _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
 )
 
 
-_PARTS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = ((Fault, _FAULT), (Stall, _STALL), (Times, _TIMES), (Bucket, _BUCKET))
+_PARTS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
+    *((Fault, _FAULT), (Stall, _STALL), (Times, _TIMES), (Bucket, _BUCKET)),
+    (Process, _PROCESS),
+)
 
 
 def schema() -> dict[str, Any]:
@@ -381,13 +403,21 @@ def _tag(record: type[msgspec.Struct]) -> str:
 
 def _object(struct: type[msgspec.Struct], said: dict[str, str]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
+    optional: set[str] = set()
     if struct.__struct_config__.tag is not None:
         properties["record"] = {"const": _tag(struct), "description": said["record"]}
     for field in msgspec.structs.fields(struct):
-        if struct is Message and not field.required:
+        if struct is Message and field.name in ("raw", "spans"):
             # made for the views of details, never part of the JSON
             continue
+        if field.name == "processes" or field.default is msgspec.UNSET or (struct is Process and not field.required):
+            optional.add(field.name)
         exact = _EXACT.get(field.name) if struct is not Entry or field.name not in _OWN else None
         kind = exact if exact is not None else msgspec.json.schema(field.type)
         properties[field.name] = {**kind, "description": said[field.name]}
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [one for one in properties if one not in optional],
+        "additionalProperties": False,
+    }

@@ -14,6 +14,7 @@ from ..model import Ending, Exchange, Finding, Gap, Message, Record, Unreadable
 from ..protocols import ByProtocol
 from ..tcp.signs import SentAgain
 from ..units import count, duration_text
+from . import processes
 from .clock import LATE, Clock, ReleaseOrder, Times
 from .terminal import PLAIN, Palette, cut, visible, width, wrapped
 
@@ -287,6 +288,8 @@ class Lines:
         inside = self.inside.get(-1 if record.conversation is None else record.conversation)
         if inside is not None:
             text += f"  {inside}"
+        if record.processes is not None:
+            text += f"  {visible(', '.join(processes.texts(record.processes, client if place.known else None)))}"
         if not place.known:
             text += "  (which side is the client is not known)"
         assert self.columns is not None

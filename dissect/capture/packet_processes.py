@@ -1,0 +1,228 @@
+"""The process that a packet belongs to, as pcapng files state it.
+
+Read are, with the names that their writers use:
+
+- ptcpdump: packet comments of lines `key: value` (`PID`, `Cmd`, `ContainerName`, `PodName`, `PodNamespace`);
+- Wireshark 4.7: the option epb_processid_threadid of a packet, and process information in custom blocks of the enterprise number 32622,
+  entry type 3, which is little-endian in any section (wiretap/pcapng-wireshark-custom.c);
+- tcpdump of macOS: process blocks of type 0x80000001, and a packet's option 32769, the index of its block.
+
+Comments of other programs are not read; etl2pcapng's name the process that was running when the packet passed, often another one.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..model import Process
+
+COMMENT, FLAGS, PROCESS_THREAD, DARWIN_PROCESS = 1, 2, 8, 32769
+"""Options of packets."""
+
+INBOUND, OUTBOUND = 1, 2
+"""The direction in the flags of a packet."""
+
+WIRESHARK, PROCESS_ENTRY = 32622, 3
+"""The enterprise number of custom blocks, and the type of their entry."""
+
+NAME, PATH, START = 2, 3, 9
+"""Options of a process block."""
+
+LEAST_OPTIONS = 8
+"""Bytes of the shortest options that are read; fewer after a packet are padding."""
+
+MAX_OPTIONS, MAX_OPTION_BYTES, MAX_COMMENT = 64, 64 << 10, 4 << 10
+"""Options of a packet that are read, how far apart they may be, and the bytes of a comment."""
+
+MAX_TEXT = 128
+"""Characters of a name; of a longer one the first are kept, and an ellipsis. Pods of Kubernetes may have 253."""
+
+MAX_POD = 253
+
+MAX_CACHED, MAX_CACHED_BYTES = 1_024, 4 << 10
+"""Different options that are remembered, and their size: most packets have those of others."""
+
+MAX_PROCESSES = 16_384
+"""Processes that the blocks of a section describe; further ones have no name."""
+
+COMMENT_KEYS = {
+    "PID": "pid",
+    "Cmd": "process",
+    "Command": "process",
+    "ContainerName": "container",
+    "ContainerId": "container_id",
+    "PodName": "pod",
+    "PodNamespace": "namespace",
+}
+
+FREE_TEXT = ("Args", "ParentArgs", "ThreadName", "ContainerLabels", "PodLabels", "PodAnnotations")
+"""Keys whose values may contain line breaks, and lines that look like others: nothing of a comment is read after them."""
+
+
+class PacketProcess(NamedTuple):
+    """The process of the packet with this number. `outbound`: whether it sent the packet; None if unknown."""
+
+    number: int
+    outbound: bool | None
+    process: Process
+
+
+Waiting = deque[PacketProcess]
+
+
+class _Options(NamedTuple):
+    """What the options of a packet say: the direction, the process by its comments, its PID, and the index of its block."""
+
+    outbound: bool | None
+    process: Process | None
+    pid: int
+    block: int | None
+
+
+NOTHING = _Options(None, None, 0, None)
+
+
+class ProcessReader:
+    """Reads the options of packets and the process blocks of a file."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        """Whether there is a consumer."""
+        self.waiting: Waiting = deque()
+        """The processes of packets read so far; the consumer removes them."""
+        self._cached: dict[bytes, _Options] = {}
+        self.begin("<")
+
+    def begin(self, order: str) -> None:
+        """Begin a section, which may be of another machine."""
+        self._order = order
+        self._started: dict[int, list[tuple[int, int, Process]]] = {}
+        """By PID: start time, number of the block and process, sorted."""
+        self._indexed: list[Process] = []
+        self._cached.clear()
+
+    def packet(self, buffer: bytes, start: int, end: int, number: int, time_ns: int) -> None:
+        """Read the options of a packet, buffer[start:end]."""
+        if not self.wanted:
+            return
+        key = buffer[start : min(end, start + MAX_OPTION_BYTES)]
+        found = self._cached.get(key)
+        if found is None:
+            found = self._options(key)
+            if len(key) <= MAX_CACHED_BYTES:
+                if len(self._cached) >= MAX_CACHED:
+                    self._cached.clear()
+                self._cached[key] = found
+        if found is NOTHING:
+            return
+        process, outbound = found.process, found.outbound
+        if process is None and found.pid:
+            process = self._at(found.pid, time_ns)
+            # The option is of the process that sent the packet, unless that came from another machine
+            outbound = outbound is not False
+        elif process is None and found.block is not None and found.block < len(self._indexed):
+            process = self._indexed[found.block]
+        if process is not None:
+            self.waiting.append(PacketProcess(number, outbound, process))
+
+    def custom_block(self, body: bytes) -> None:
+        """Read the body of a custom block."""
+        if len(body) < 16 or struct.unpack_from(self._order + "I", body)[0] != WIRESHARK:
+            return
+        kind, size, pid = struct.unpack_from("<III", body, 4)
+        if kind != PROCESS_ENTRY or not pid or len(self._indexed) >= MAX_PROCESSES:
+            return
+        name, start = b"", 0
+        for code, value in _each(body[16 : 12 + size], "<"):
+            if code == NAME or (code == PATH and not name):
+                name = value if code == NAME else value.rpartition(b"/")[2]
+            elif code == START and len(value) == 8:
+                (start,) = struct.unpack("<Q", value)
+        process = Process(None, _text(name), pid)
+        # Counts the blocks, too
+        self._indexed.append(process)
+        insort(self._started.setdefault(pid, []), (start, len(self._indexed), process))
+
+    def darwin_block(self, body: bytes) -> None:
+        """Read the body of a process block of macOS."""
+        if len(body) < 4 or len(self._indexed) >= MAX_PROCESSES:
+            return
+        (pid,) = struct.unpack_from(self._order + "I", body)
+        names = [value for code, value in _each(body[4:], self._order) if code == NAME]
+        self._indexed.append(Process(None, _text(names[0]) if names else None, pid or None))
+
+    def _at(self, pid: int, time_ns: int) -> Process:
+        """Return the process that had a PID at this time: the last to have started, otherwise the first."""
+        known = self._started.get(pid)
+        if known is None:
+            return Process(None, None, pid)
+        return next((process for start, _, process in reversed(known[-MAX_OPTIONS:]) if start <= time_ns), known[0][2])
+
+    def _options(self, region: bytes) -> _Options:
+        outbound: bool | None = None
+        pid, index = 0, None
+        comments: dict[str, str] = {}
+        for code, value in _each(region, self._order):
+            if code == COMMENT:
+                _read_comment(value[:MAX_COMMENT], comments)
+            elif code == FLAGS and len(value) == 4:
+                direction = struct.unpack(self._order + "I", value)[0] & 3
+                outbound = None if direction not in (INBOUND, OUTBOUND) else direction == OUTBOUND
+            elif code == PROCESS_THREAD and len(value) == 8:
+                pid, _ = struct.unpack(self._order + "II", value)
+            elif code == DARWIN_PROCESS and len(value) == 4:
+                (index,) = struct.unpack(self._order + "I", value)
+        process = _of_comments(comments) if comments else None
+        return NOTHING if process is None and not pid and index is None else _Options(outbound, process, pid, index)
+
+
+def _each(region: bytes, order: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the first options, up to one that is cut off."""
+    at = 0
+    for _ in range(MAX_OPTIONS):
+        if at + 4 > len(region):
+            return
+        code, size = struct.unpack_from(order + "HH", region, at)
+        if not code or at + 4 + size > len(region):
+            return
+        yield code, region[at + 4 : at + 4 + size]
+        at += 4 + (size + 3 & ~3)
+
+
+def _read_comment(comment: bytes, found: dict[str, str]) -> None:
+    """Add the values of a comment; the first one of each key counts."""
+    for line in comment.decode("utf-8", "backslashreplace").split("\n"):
+        key, colon, value = line.partition(":")
+        key = key.strip()
+        if not colon or key in FREE_TEXT:
+            return
+        name = COMMENT_KEYS.get(key)
+        if name is not None and value.strip():
+            found.setdefault(name, value.strip())
+
+
+def _of_comments(found: dict[str, str]) -> Process | None:
+    """Return the process that comments describe; None if these say nothing of it."""
+    text = found.get("pid", "")
+    pid = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else 0
+    command, container = found.get("process"), found.get("container") or found.get("container_id")
+    pod = found.get("pod")
+    if not (0 < pid < 1 << 32) and not container and not pod:
+        # Another program's comment
+        return None
+    name = None if command is None else command.rpartition("/")[2] or command
+    namespace = found.get("namespace") if pod else None
+    return Process(None, clipped(name), pid or None, clipped(container), clipped(pod, MAX_POD), clipped(namespace))
+
+
+def clipped(text: str | None, most: int = MAX_TEXT) -> str | None:
+    """Return the text of a name, of a long one only the first characters."""
+    return text if text is None or len(text) <= most else f"{text[:most]}…"
+
+
+def _text(name: bytes) -> str | None:
+    return clipped(name[: 4 * MAX_TEXT].split(b"\0")[0].decode("utf-8", "backslashreplace")) or None

@@ -1,0 +1,83 @@
+"""The processes behind the conversations of a run, as packets or the host show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..capture.packet_processes import PacketProcess
+from ..model import PROCESS_KEYS, Ending, Exchange, Finding, Gap, Message, Process, Processes, Segment
+from ..protocols.records import Event
+
+if TYPE_CHECKING:
+    from .conversation import Conversation
+
+RECORDS = frozenset((Message, Gap, Exchange, Ending))
+"""Kinds of records that a packet completes."""
+
+
+class State(msgspec.Struct):
+    """What is known of a conversation from a packet on."""
+
+    order: int
+    time_ns: int
+    processes: Processes
+
+
+class ProcessTable(dict[int, list[State]]):
+    """What is known by conversation, in the order in which it became known: a record has what the packets up to its own show, whatever was
+    read with them. Each change adds something that was not known, so there are few."""
+
+    def note(self, packet: PacketProcess, segment: Segment, found: tuple[Conversation, int] | None) -> None:
+        """Add the process that the packet of a segment belongs to; `found`: its conversation, with the sender's side."""
+        if found is not None:
+            conversation, side = found
+            of = None if packet.outbound is None else side if packet.outbound else 1 - side
+            self.add(conversation.index, conversation.tcp.endpoints, of, packet.process, segment.order, segment.time_ns)
+
+    def add(self, conversation: int, endpoints: tuple[str, str], side: int | None, process: Process, order: int, time_ns: int) -> None:
+        """Add the process behind a side (None: unknown which), as the packet `order` shows it."""
+        states = self.setdefault(conversation, [])
+        known = states[-1].processes if states else ()
+        endpoint = None if side is None else endpoints[side]
+        mine = next((one for one in known if one.endpoint == endpoint), None)
+        if mine is None:
+            changed = msgspec.structs.replace(process, endpoint=endpoint)
+        else:
+            changed = _merged(mine, process)
+            if changed is mine:
+                return
+        rest = [one for one in known if one is not mine]
+        places = {endpoints[0]: 0, endpoints[1]: 1, None: 2}
+        processes = tuple(sorted([*rest, changed], key=lambda one: places[one.endpoint]))
+        states.append(State(order, max(time_ns, states[-1].time_ns) if states else time_ns, processes))
+
+    def of(self, conversation: int) -> Processes | None:
+        """Return all that is known of a conversation; None if that is nothing."""
+        states = self.get(conversation)
+        return states[-1].processes if states else None
+
+    def complete(self, emitted: Iterable[Event]) -> None:
+        """Set the processes of the records of these events."""
+        for event in emitted:
+            record: Any = event.record
+            states = self.get(record.conversation) if type(record) in RECORDS else None
+            if states is not None:
+                record.processes = next((one.processes for one in reversed(states) if one.order <= event.order), None)
+
+    def complete_findings(self, records: Iterable[Any]) -> None:
+        """Set the processes of findings, which go by their times."""
+        for record in records:
+            states = self.get(record.conversation) if type(record) is Finding and record.conversation is not None else None
+            if states is not None:
+                record.processes = next((one.processes for one in reversed(states) if one.time_ns <= record.time_ns), None)
+
+
+def _merged(one: Process, other: Process) -> Process:
+    """Return the process with what another packet adds; `one` itself if that is nothing."""
+    if one.pid is not None and other.pid is not None and one.pid != other.pid:
+        return one if one.others else msgspec.structs.replace(one, others=True)
+    added = {name: getattr(other, name) for name in PROCESS_KEYS if getattr(one, name) is None and getattr(other, name) is not None}
+    return msgspec.structs.replace(one, **added) if added else one

@@ -1,0 +1,311 @@
+"""The processes of packets in pcapng files: what is read, what is not, and that records, filters and groups show it."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streamdump
+from streamdump.capture import packet_processes
+from streamdump.capture.files import open_capture
+from streamdump.capture.packet_processes import MAX_CACHED, MAX_POD, MAX_TEXT, ProcessReader
+from streamdump.filter import compile_filter
+from streamdump.filter.columns import compile_columns
+from streamdump.inspector import Inspector
+from streamdump.latency.groups import Latencies
+from streamdump.model import ConversationRow, Finding, Message, Options, Process, Record
+from streamdump.render.conversations import plain
+from streamdump.scrub.files import copied
+from tests.capture.process_stories import (
+    COMMENT,
+    FLAGS,
+    INBOUND,
+    OUTBOUND,
+    STORIES,
+    annotated,
+    comment,
+    encoded,
+    flags,
+    packet_block,
+    process_block,
+    thread,
+    wireshark,
+)
+from tests.support import rewrite
+from tests.support.captures import GOLDEN
+from tests.support.frames import block, pcapng, section
+
+RABBIT = "rabbitmq-stream"
+BOTH, PTCPDUMP = (GOLDEN / RABBIT / f"processes_{name}_made.pcapng" for name in ("both_ends", "ptcpdump"))
+ONE = GOLDEN / RABBIT / "missing_stream_405.pcap"
+PRODUCER = {"process": "python3.11", "pid": 41207, "container": "producer", "pod": "orders-7c9f6d-x2x4q", "namespace": "shop"}
+CLIENT, SERVER = "127.0.0.1:60824", "127.0.0.1:5552"
+
+
+def read(source: Path | bytes, **options: Any) -> tuple[list[Record], list[ConversationRow]]:
+    opened = open_capture(source if isinstance(source, Path) else io.BytesIO(source), name="made")
+    inspector = Inspector([opened], Options(**options))
+    return list(inspector.records()), inspector.rows()
+
+
+def processes(source: Path | bytes) -> list[Any]:
+    return [msgspec.json.decode(msgspec.json.encode(row.processes)) for row in read(source)[1]]
+
+
+def alone(*options: tuple[int, bytes], order: str = "<") -> Any:
+    """The processes of a conversation all of whose packets have these options."""
+    (found,) = processes(annotated(ONE, lambda *_: options, order=order))
+    return found
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_captures_are_those_of_the_stories(name: str) -> None:
+    assert (GOLDEN / name).read_bytes() == STORIES[name]()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (PTCPDUMP, [[{"endpoint": "127.0.0.1:37200", **PRODUCER}]]),
+        (
+            BOTH,
+            [
+                [
+                    {"endpoint": CLIENT, "process": "orders", "pid": 700},
+                    {"endpoint": SERVER, "process": "beam.smp", "pid": 611, "others": True},
+                ],
+                None,
+            ],
+        ),
+        (GOLDEN / RABBIT / "processes_no_direction_made.pcapng", [[{"endpoint": None, "process": "python3.11", "pid": 41207}]]),
+        (
+            GOLDEN / "iggy" / "processes_wireshark_made.pcapng",
+            [
+                [
+                    {"endpoint": "192.0.2.1:40000", "process": "consumer", "pid": 500},
+                    {"endpoint": "192.0.2.2:8090", "process": "iggy-server", "pid": 77},
+                ]
+            ],
+        ),
+        (GOLDEN / "mewbase" / "processes_macos_made.pcapng", [[{"endpoint": "127.0.0.1:59876", "process": "java", "pid": 7201}]]),
+    ],
+    ids=lambda one: one.name if isinstance(one, Path) else "",
+)
+def test_the_processes_behind_conversations(name: Path, expected: Any) -> None:
+    assert processes(name) == expected
+
+
+def test_the_entry_of_wireshark_is_little_endian_in_any_section() -> None:
+    assert processes(wireshark(">")) == processes(wireshark("<"))
+
+
+def test_flags_and_numbers_have_the_order_of_the_section() -> None:
+    assert alone(flags(OUTBOUND, ">"), thread(9, ">"), order=">") == alone(flags(OUTBOUND), thread(9))
+    assert [one["pid"] for one in alone(thread(9))] == [9, 9]
+
+
+def test_a_record_has_what_the_packets_up_to_its_own_show() -> None:
+    said = [comment("PID: 8", "Cmd: /bin/late"), flags(OUTBOUND)]
+    records, rows = read(annotated(ONE, lambda index, to_server: said if to_server and index > 12 else []))
+    shown = [one.processes is not None for one in records if isinstance(one, Message)]
+    assert shown == sorted(shown)
+    assert shown[0] is False and shown[-1] is True and rows[0].processes is not None
+
+
+def test_connections_on_the_same_ports_have_their_own() -> None:
+    found = rewrite.packets(ONE)
+    later = [one._replace(time_ns=one.time_ns + 10**11) for one in found]
+    blocks = [packet_block(one, [thread(1 if at < len(found) else 2)]) for at, one in enumerate(found + later)]
+    head = pcapng([])
+    first, second = processes(head + b"".join(blocks))
+    assert {one["pid"] for one in first} == {1} and {one["pid"] for one in second} == {2}
+
+
+def test_what_arguments_contain_is_not_read() -> None:
+    assert alone(comment("PID: 5", "Cmd: /bin/a", "Args: a\nPodName: forged\nCmd: b"), flags(INBOUND))[0] == {
+        "endpoint": "127.0.0.1:35502",
+        "process": "a",
+        "pid": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [comment("PID=1234")],
+        [comment("a note: see PID: 4")],
+        [comment("Cmd: /bin/only")],
+        [comment("PID: 0", "Cmd: x")],
+        [comment("PID: 4294967296")],
+        [comment("PID: 99999999999999999999999")],
+        [comment("PID: \u0664")],
+        [comment("PodNamespace: shop")],
+        [thread(0)],
+        [(8, bytes(7))],
+        [(32769, struct.pack("<I", 7))],
+        [(FLAGS, b"\x02\0\0\0")],
+    ],
+)
+def test_what_names_no_process(options: list[tuple[int, bytes]]) -> None:
+    assert alone(*options) is None
+
+
+def test_names_are_cut() -> None:
+    (one, _) = alone(comment(f"PodName: {'p' * 300}", f"PodNamespace: {'n' * 300}", f"ContainerName: {'c' * 300}"), flags(OUTBOUND))
+    assert (len(one["pod"]), len(one["namespace"]), len(one["container"])) == (MAX_POD + 1, MAX_TEXT + 1, MAX_TEXT + 1)
+    assert one["pod"].endswith("p…")
+
+
+def test_a_section_begins_anew() -> None:
+    found = rewrite.packets(ONE)
+    head = pcapng([])
+    named = [process_block(7, (2, b"first")), *[packet_block(one, [thread(7)]) for one in found]]
+    later = [packet_block(one._replace(time_ns=one.time_ns + 10**11), [thread(7)]) for one in found]
+    (first, second) = processes(head + b"".join([*named, head, *later]))
+    assert first[0]["process"] == "first" and "process" not in second[0]
+
+
+def test_hostile_texts_are_harmless_on_a_terminal() -> None:
+    _, rows = read(GOLDEN / RABBIT / "processes_hostile_made.pcapng")
+    shown = plain(rows)
+    assert "\\x1b]0;owned" in shown and "\\u202e" in shown
+    assert all(character.isprintable() or character == "\n" for character in shown)
+
+
+def test_many_different_comments_leave_little_behind() -> None:
+    said = lambda index, _: [comment(f"PID: {index + 1}", f"Cmd: /bin/{index}"), flags(OUTBOUND)]  # noqa: E731
+    inspector = Inspector([open_capture(io.BytesIO(annotated(BOTH, said)), name="made")], Options())
+    list(inspector.records())
+    assert all(len(states) <= 4 for states in inspector.run.processes.values())
+    reader = ProcessReader()
+    reader.wanted = True
+    for index in range(3 * MAX_CACHED):
+        data = encoded([comment(f"PID: {index + 1}")])
+        reader.packet(data, 0, len(data), index, 0)
+    assert len(reader._cached) <= MAX_CACHED
+
+
+def test_processes_beyond_the_limit_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packet_processes, "MAX_PROCESSES", 1)
+    assert processes(wireshark())[0][1] == {"endpoint": "192.0.2.2:8090", "pid": 77}
+
+
+OPTION = st.tuples(
+    st.sampled_from([0, COMMENT, FLAGS, 8, 32769, 3, 60_000]), st.binary(max_size=60) | st.just(bytes(4)) | st.just(bytes(8))
+)
+LINE = st.sampled_from(["PID", "Cmd", "Command", "ContainerName", "ContainerId", "PodName", "PodNamespace", "Args", "x"])
+
+
+@given(st.binary(max_size=200) | st.lists(OPTION, max_size=6).map(encoded), st.sampled_from("<>"), st.integers(0, 200))
+def test_any_options_can_be_read(region: bytes, order: str, end: int) -> None:
+    reader = ProcessReader()
+    reader.wanted = True
+    reader.begin(order)
+    for _ in range(2):
+        reader.packet(region, 0, min(end, len(region)), 1, 0)
+        reader.custom_block(region)
+        reader.darwin_block(region)
+    assert all(_is_bounded(one.process) for one in reader.waiting)
+
+
+@given(st.lists(st.tuples(LINE, st.text(max_size=400)), max_size=8))
+def test_any_comment_can_be_read(lines: list[tuple[str, str]]) -> None:
+    reader = ProcessReader()
+    reader.wanted = True
+    data = encoded([(COMMENT, "\n".join(f"{key}: {value}" for key, value in lines).encode()[:60_000])])
+    reader.packet(data, 0, len(data), 1, 0)
+    assert all(_is_bounded(one.process) for one in reader.waiting)
+
+
+def _is_bounded(one: Process) -> bool:
+    texts = [one.process, one.container, one.namespace]
+    return all(text is None or 0 < len(text) <= MAX_TEXT + 1 for text in texts) and (one.pid is None or 0 < one.pid < 1 << 32)
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("process == orders", 50),
+        ("client.process == orders", 50),
+        ("server.process == orders", 0),
+        ("pid in {1, 611} and process matches '^beam'", 50),
+        ("not process", 78),
+        ("client.pid > 600 and server.pid < 700", 50),
+        ("pod", 0),
+    ],
+)
+def test_filters_ask_for_processes(where: str, count: int) -> None:
+    assert sum(1 for _ in streamdump.read(BOTH, where=where)) == count
+
+
+def test_a_name_of_processes_that_is_also_a_field_means_both() -> None:
+    keeps = compile_filter("namespace == shop").keeps
+    assert any(keeps(one) for one in read(PTCPDUMP)[0])
+    compile_filter("namespace == 3 and fields.namespace == 3")
+    found = [one for one in read(GOLDEN / "iggy" / "replica-refused.pcap")[0] if isinstance(one, Message) and "namespace" in one.fields]
+    same = [compile_filter(f"{name} >= 0") for name in ("namespace", "fields.namespace")]
+    assert [same[0].keeps(one) for one in found] == [same[1].keeps(one) for one in found]
+
+
+def test_columns_show_processes() -> None:
+    columns = compile_columns(["process", "client.pid", "server.process", "pod"])
+    records, _ = read(BOTH)
+    columns.learn(records)
+    assert columns.values(records[5]) == [["orders", "beam.smp"], 700, "beam.smp", None]
+    other = next(one for one in records if one.conversation == 1)
+    assert columns.values(other) == [None, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("path", "by", "groups"),
+    [
+        (BOTH, "process", {"orders", None}),
+        (BOTH, "pid", {700, None}),
+        (GOLDEN / RABBIT / "processes_no_direction_made.pcapng", "process", {"python3.11 (side unknown)"}),
+        (PTCPDUMP, "pod", {"orders-7c9f6d-x2x4q"}),
+    ],
+)
+def test_latencies_by_process(path: Path, by: str, groups: set[Any]) -> None:
+    inspector, found = Inspector([open_capture(path)], Options(pairs=True, exchanges=True)), Latencies((by,))
+    for _ in inspector.batches():
+        found.add(inspector.run.released_pairs())
+    assert {key[1] for key in found.groups} == groups
+
+
+def test_a_group_by_the_server_alone_says_so() -> None:
+    data = annotated(ONE, lambda _, to_server: [comment("PID: 3", "Cmd: /bin/server"), flags(INBOUND if to_server else OUTBOUND)])
+    inspector, found = (
+        Inspector([open_capture(io.BytesIO(data), name="made")], Options(pairs=True, exchanges=True)),
+        Latencies(("process",)),
+    )
+    for _ in inspector.batches():
+        found.add(inspector.run.released_pairs())
+    assert {key[1] for key in found.groups} == {"server (server)"}
+
+
+def test_findings_have_the_processes_of_their_conversation() -> None:
+    records, _ = read(PTCPDUMP, findings=True)
+    found = [one for one in records if isinstance(one, Finding)]
+    assert found and all(one.processes is not None and one.processes[0].pid == 41207 for one in found)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_scrubbing_removes_them(name: str) -> None:
+    out = io.BytesIO()
+    copied(GOLDEN / name, out, name)
+    assert processes(out.getvalue()) == [None] * len(processes(GOLDEN / name))
+    for text in (b"python3.11", b"orders-7c9", b"beam.smp", b"iggy-server", b"mDNSResponder", b"\x1b]0;owned"):
+        assert text not in out.getvalue()
+
+
+def test_blocks_of_others_are_skipped() -> None:
+    ours = struct.pack("<I", 32622)
+    blocks = [block(0xBAD, bytes(4)), block(0xBAD, ours + bytes(8)), block(0x40000BAD, ours), block(0x80000001, b"\1\0\0\0")]
+    assert processes(section() + annotated(ONE, lambda *_: [thread(6)], blocks))[0][0] == {"endpoint": "127.0.0.1:35502", "pid": 6}
