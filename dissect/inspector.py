@@ -21,6 +21,7 @@ from .session import Session
 from .tls.keys import EmbeddedKeys, KeyLog
 
 if TYPE_CHECKING:
+    from .capture.host_processes import HostProcesses
     from .diagnose.engine import Diagnoser
 
 BLOCK = 64
@@ -71,8 +72,11 @@ class Inspector:
         self._processes = {file: one.processes for file, one in enumerate(inputs) if isinstance(one, CaptureReader)}
         for one in self._processes.values():
             one.wanted = True
+        self._host: HostProcesses | None = next((one.host for one in inputs if hasattr(one, "host")), None)
         self.session = Session(self.options, self.keys, finite, keeps_rows)
         self.run, self.table = self.session.run, self.session.table
+        if self._host is not None:
+            self.table.created = []
         if not finite:
             self.table.timers = Timers(self.options)
         self.counters = self.run.counters
@@ -173,6 +177,8 @@ class Inspector:
         except Exception:
             yield self._hand_out(emitted)
             raise
+        if self._host is not None:
+            self._ask_host(self._host)
         yield self._hand_out(emitted)
 
     def _note_processes(self, block: list[Packet], segments: list[Segment]) -> None:
@@ -185,6 +191,16 @@ class Inspector:
                 found[file, one.number] = one
         orders = {segment.order: (segment.file, segment.number) for segment in segments}
         self.table.packet_processes = {order: found[place] for order, place in orders.items() if place in found}
+
+    def _ask_host(self, host: HostProcesses) -> None:
+        """Look up the processes behind conversations on this host."""
+        table = self.table
+        for conversation, ends in table.created or ():
+            host.begin(conversation.index, ends)
+        if table.created:
+            table.created.clear()
+        for found in host.found():
+            self.run.processes.from_host(found, table.get(found.conversation))
 
     def _read_keys(self, segment: Segment) -> None:
         """Read the keys that a capture contains before a segment."""
@@ -250,6 +266,8 @@ class Inspector:
         self._forget_handed_out()
         self.keys.poll(self.counters.packets)
         self.run.ends_ns[EVERY] = now_ns
+        if self._host is not None:
+            self._ask_host(self._host)
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
         if self.diagnoser is not None:
             records += self._of_processes(self.diagnoser.age(now_ns))

@@ -220,7 +220,11 @@ class Reader:
 
     def _forget(self) -> None:
         """Let what is oldest of a capture without an end go."""
-        records, known = self.records, self.run.inspector.table.knows
+        records, table = self.records, self.run.inspector.table
+
+        def known(conversation: int) -> bool:
+            return table.get(conversation) is not None
+
         first = records.first
         records.drop(LIVE)
         if records.first != first:

@@ -22,6 +22,7 @@ from ..model import Packet
 from . import bpf
 from .blocks import explain, parts
 from .duplicates import Duplicates, digest, place_of
+from .host_processes import HostProcesses
 from .interfaces import Interface, interfaces, is_up, needs_linux
 from .link import IPV4, IPV6
 
@@ -103,6 +104,7 @@ class Live:
             program += bpf.expression(expression, None if self._cooked else LINK_ETHERNET, snap)
         else:
             program += bpf.tcp(sorted(set(ports)) if expression is None and len(ports) <= MOST_PORTS else (), snap)
+        self.host = HostProcesses()
         self._duplicates = Duplicates()
         self._received = 0
         """Packets received by the kernel since the ring exists, including dropped ones."""

@@ -12,6 +12,7 @@ from ..model import PROCESS_KEYS, Ending, Exchange, Finding, Gap, Message, Proce
 from ..protocols.records import Event
 
 if TYPE_CHECKING:
+    from ..capture.host_processes import HostProcess
     from .conversation import Conversation
 
 RECORDS = frozenset((Message, Gap, Exchange, Ending))
@@ -36,6 +37,12 @@ class ProcessTable(dict[int, list[State]]):
             conversation, side = found
             of = None if packet.outbound is None else side if packet.outbound else 1 - side
             self.add(conversation.index, conversation.tcp.endpoints, of, packet.process, segment.order, segment.time_ns)
+
+    def from_host(self, found: HostProcess, conversation: Conversation | None) -> None:
+        """Add a process of this host, which is behind a conversation from its first packet on."""
+        if conversation is not None:
+            tcp = conversation.tcp
+            self.add(tcp.index, tcp.endpoints, found.side, found.process, tcp.first[0], tcp.first[3])
 
     def add(self, conversation: int, endpoints: tuple[str, str], side: int | None, process: Process, order: int, time_ns: int) -> None:
         """Add the process behind a side (None: unknown which), as the packet `order` shows it."""

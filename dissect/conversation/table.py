@@ -169,6 +169,8 @@ class ConversationTable:
         self._most = run.options.tracked_limit if finite else None
         self.watchers: list[Callable[[Segment], None]] = []
         """Called with each segment before its records are made."""
+        self.created: list[tuple[Conversation, bytes]] | None = None
+        """New conversations, with the ends of segments from side 0 to side 1, if not None; the consumer clears it."""
         self.packet_processes: dict[int, PacketProcess] = {}
         """By the order of packets that `feed` is about to get: the processes that they belong to."""
         self._left = EPOCH
@@ -356,9 +358,9 @@ class ConversationTable:
         for index in self.packed.protocols():
             yield self.packed.flow(index, separate)
 
-    def knows(self, index: int) -> bool:
-        """Return whether a conversation is not forgotten."""
-        return index in self._by_index
+    def get(self, index: int) -> Conversation | None:
+        """Return a conversation that is not forgotten."""
+        return self._by_index.get(index)
 
     def alone(self, ends: bytes) -> ConversationTable | None:
         """Return a table with only the conversation whose segments have these ends, to serialise it; None if none is open."""
@@ -368,7 +370,7 @@ class ConversationTable:
         table, conversation = copy(self), pairs[ends][0]
         table._by_index, table._by_ends = {conversation.index: conversation}, pairs
         table.packed, table.forgotten, table.index, table.watchers = PackedRows(), ForgottenCounts(), None, []
-        table.packet_processes = {}
+        table.packet_processes, table.created = {}, None
         return table
 
     def __len__(self) -> int:
@@ -393,6 +395,8 @@ class ConversationTable:
         conversation = self._by_index[index] = Conversation(self.run, tcp)
         if self.timers is not None:
             self.timers.set_next(conversation, segment.time_ns)
+        if self.created is not None:
+            self.created.append((conversation, back(ends) if side else ends))
         self._by_ends[back(ends)] = conversation, 1 - side
         found = self._by_ends[ends] = conversation, side
         return found

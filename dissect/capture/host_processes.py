@@ -1,0 +1,248 @@
+"""The processes of this host that are behind connections, from /proc of Linux.
+
+A connection is looked up when its first packet arrives, and a few times more, as a server's socket has no process before it is accepted:
+its ends in net/tcp and net/tcp6 give the inode of a socket, and the open files of processes whose that is. Other network namespaces are
+searched for what this one does not have. What the user may not read stays unknown; nothing is asked of container runtimes.
+
+The cost is bounded: after each look there is a pause of many times its duration, however many connections there are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections import OrderedDict
+from time import monotonic
+from typing import NamedTuple
+
+from ..model import Process
+from .ends import split
+from .packet_processes import clipped
+
+AGES = (0.0, 0.1, 0.5, 2.0)
+"""Seconds after the beginning of a connection at which it is looked up, at the earliest."""
+
+PAUSE, SHARE = 0.05, 20
+"""Seconds between two looks at least, and how many times its duration the pause after a look takes: 5 % of one processor."""
+
+MAX_PENDING = 1_024
+"""Connections that wait to be looked up; further ones stay unknown."""
+
+MAX_TABLE, MAX_NAMESPACES = 32 << 20, 64
+"""Bytes that are read of a table of sockets, and namespaces besides the own that are searched."""
+
+MAX_SCAN_S, FILES, RECENT = 0.25, 1_024, 64
+"""How long the open files of processes are searched at a time, and how many are between two looks at the clock. Processes that are searched
+first: those found last, and the newest."""
+
+MAX_SOCKETS = 65_536
+"""Sockets of which the process is remembered."""
+
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
+"""The id of a container in the path of a control group: Docker, containerd, CRI-O and Podman."""
+
+SHORT_ID = 12
+"""Characters of a container's id that are shown, as by its tools."""
+
+MAPPED = bytes(10) + b"\xff\xff"
+"""An IPv4 address in a table of IPv6 begins with it."""
+
+
+class HostProcess(NamedTuple):
+    """The process behind a side of a conversation."""
+
+    conversation: int
+    side: int
+    process: Process
+
+
+class _Pending:
+    """A conversation that is looked up: by side what its line in a table of sockets contains."""
+
+    __slots__ = ("begun", "conversation", "keys", "looks")
+
+    def __init__(self, conversation: int, keys: dict[int, tuple[bytes, ...]], begun: float) -> None:
+        self.conversation = conversation
+        self.keys = keys
+        self.begun = begun
+        self.looks = 0
+
+
+class _Owner(NamedTuple):
+    """A process that has a socket. `shared`: others have it, too."""
+
+    pid: int
+    shared: bool
+
+
+Place = tuple[int, int]
+"""A conversation and a side."""
+
+
+class HostProcesses:
+    """Finds the processes behind conversations."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._pending: list[_Pending] = []
+        self._next = 0.0
+        self._sockets: OrderedDict[int, _Owner] = OrderedDict()
+        """By inode, as of the last search."""
+        self._namespaces: dict[str, str] = {}
+        """A process of each other network namespace."""
+        self._at = 0
+        """Where the last search stopped, if it took too long."""
+
+    def begin(self, conversation: int, ends: bytes) -> None:
+        """Look up a conversation from now on; `ends`: those of segments from side 0 to side 1."""
+        if len(self._pending) < MAX_PENDING:
+            one, two, sport, dport, _ = split(ends)
+            first, second = (one, sport), (two, dport)
+            keys = {0: socket_keys(first, second), 1: socket_keys(second, first)}
+            self._pending.append(_Pending(conversation, keys, monotonic()))
+
+    def found(self) -> list[HostProcess]:
+        """Return what was found since the last call."""
+        now = monotonic()
+        due = [] if now < self._next else [one for one in self._pending if now - one.begun >= AGES[one.looks]]
+        if not due:
+            return []
+        found = self._look(due)
+        for one in due:
+            one.looks += 1
+        self._pending = [one for one in self._pending if one.keys and one.looks < len(AGES)]
+        after = monotonic()
+        self._next = after + max(PAUSE, SHARE * (after - now))
+        return found
+
+    def _look(self, due: list[_Pending]) -> list[HostProcess]:
+        """Look these up once; a side that is found is not looked up again."""
+        inodes = self._inodes("self", due)
+        here = {conversation for conversation, _ in inodes}
+        elsewhere = [one for one in due if one.conversation not in here and one.looks]
+        if {inode for inode in inodes.values() if inode not in self._sockets} or (elsewhere and not self._namespaces):
+            self._search({inode for inode in inodes.values() if inode not in self._sockets})
+        if elsewhere:
+            more = self._elsewhere(elsewhere)
+            if missing := {inode for inode in more.values() if inode not in self._sockets}:
+                self._search(missing)
+            inodes |= more
+        found: list[HostProcess] = []
+        for one in due:
+            for side in list(one.keys):
+                owner = self._sockets.get(inodes.get((one.conversation, side), 0))
+                process = None if owner is None else self.process(owner)
+                if process is not None:
+                    del one.keys[side]
+                    found.append(HostProcess(one.conversation, side, process))
+        return found
+
+    def _inodes(self, pid: str, due: list[_Pending]) -> dict[Place, int]:
+        """Return the inodes of sockets, as the network namespace of a process shows them."""
+        tables = [self._read(f"{pid}/net/{name}", MAX_TABLE) for name in ("tcp", "tcp6")]
+        every = [(one.conversation, side, key) for one in due for side, keys in one.keys.items() for key in keys]
+        found = {(conversation, side): _inode(table, key) for conversation, side, key in every for table in tables if key in table}
+        return {place: inode for place, inode in found.items() if inode}
+
+    def _elsewhere(self, due: list[_Pending]) -> dict[Place, int]:
+        """Return the inodes in other namespaces; none where several have such a connection."""
+        found: dict[Place, int] = {}
+        several: set[Place] = set()
+        for pid in self._namespaces.values():
+            for place, inode in self._inodes(pid, due).items():
+                if found.setdefault(place, inode) != inode:
+                    several.add(place)
+        return {place: inode for place, inode in found.items() if place not in several}
+
+    def _search(self, wanted: set[int]) -> None:
+        """Search the open files of processes for these sockets, the newest processes first; of what takes too long the rest is searched
+        the next time."""
+        until = monotonic() + MAX_SCAN_S
+        own = self._link("self/ns/net")
+        names = sorted([name for name in self._names("") if name.isdecimal()], key=int, reverse=True)
+        recent = [str(owner.pid) for owner in reversed(self._sockets.values())]
+        every = dict.fromkeys([*recent[:RECENT], *names[:RECENT], *names[self._at :], *names[: self._at]])
+        self._namespaces.clear()
+        self._at = 0
+        for at, name in enumerate(every):
+            if monotonic() > until:
+                self._at = at % len(names) if names else 0
+                return
+            namespace = self._link(f"{name}/ns/net")
+            if namespace not in (own, "") and len(self._namespaces) < MAX_NAMESPACES:
+                self._namespaces.setdefault(namespace, name)
+            self._note_sockets(int(name), until)
+
+    def _note_sockets(self, pid: int, until: float) -> None:
+        """Remember the sockets of a process."""
+        for at, name in enumerate(self._names(f"{pid}/fd")):
+            if at % FILES == 0 and monotonic() > until:
+                return
+            target = self._link(f"{pid}/fd/{name}")
+            if not target.startswith("socket:["):
+                continue
+            inode = int(target[8:-1])
+            known = self._sockets.get(inode)
+            if known is None:
+                self._sockets[inode] = _Owner(pid, False)
+            elif known.pid != pid and self._names(f"{known.pid}/fd"):
+                self._sockets[inode] = known._replace(shared=True)
+            else:
+                self._sockets[inode] = known._replace(pid=pid)
+            self._sockets.move_to_end(inode)
+        while len(self._sockets) > MAX_SOCKETS:
+            self._sockets.popitem(last=False)
+
+    def process(self, owner: _Owner) -> Process | None:
+        """Return what is known of a process; None if it has ended."""
+        name = self._link(f"{owner.pid}/exe").removesuffix(" (deleted)").rpartition("/")[2]
+        name = name or self._read(f"{owner.pid}/comm", 64).decode("utf-8", "backslashreplace").rstrip("\n")
+        if not name:
+            return None
+        ids = _CONTAINER.findall(self._read(f"{owner.pid}/cgroup", 4_096).decode("utf-8", "backslashreplace"))
+        return Process(None, clipped(name), owner.pid, ids[-1][:SHORT_ID] if ids else None, others=owner.shared)
+
+    def _read(self, path: str, most: int) -> bytes:
+        """Return the beginning of a file; nothing if it cannot be read."""
+        try:
+            with open(f"{self._proc}/{path}", "rb") as file:  # noqa: PTH123
+                return file.read(most)
+        except OSError:
+            return b""
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return os.listdir(f"{self._proc}/{path}")  # noqa: PTH208
+        except OSError:
+            return []
+
+    def _link(self, path: str) -> str:
+        try:
+            return os.readlink(f"{self._proc}/{path}")  # noqa: PTH115
+        except OSError:
+            return ""
+
+
+def socket_keys(local: tuple[bytes, bytes], remote: tuple[bytes, bytes]) -> tuple[bytes, ...]:
+    """Return what lines of net/tcp and net/tcp6 contain for a socket with these ends, each address and port."""
+    every = [(local[0], remote[0])]
+    if len(local[0]) == 4:
+        every.append((MAPPED + local[0], MAPPED + remote[0]))
+    return tuple(b" %b:%04X %b:%04X " % (_hex(one), _port(local), _hex(two), _port(remote)) for one, two in every)
+
+
+def _hex(address: bytes) -> bytes:
+    """The words of an address as the kernel prints them, in this host's byte order."""
+    return b"".join([b"%08X" % word for word in struct.unpack(f"={len(address) // 4}I", address)])
+
+
+def _port(end: tuple[bytes, bytes]) -> int:
+    return int.from_bytes(end[1], "big")
+
+
+def _inode(table: bytes, key: bytes) -> int:
+    """Return the inode in the line with this key; 0 if there is no line, or no process has the socket yet."""
+    at = table.find(key)
+    fields = table[at + len(key) : at + len(key) + 160].split(b"\n")[0].split() if at >= 0 else []
+    return int(fields[6]) if len(fields) > 6 and fields[6].isdigit() else 0
