@@ -34,7 +34,6 @@ HABITS = {
     "-R": "use -Y, such as -Y 'name == Open'",
     "-S": "output always has one line per message; there is no separator to set",
     "-U": "PDUs cannot be exported; -w FILE -Y EXPR writes the packets of matching conversations",
-    "-N": "omit it: names are never resolved",
     "-O": "-V shows every field",
     "-A": "-x shows the bytes",
     "-X": "-x shows the bytes",

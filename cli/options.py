@@ -141,7 +141,9 @@ CaptureFilter = Annotated[
         show_default=False,
     ),
 ]
-Unresolved = Annotated[bool, typer.Option("-n", help="accepted for compatibility: names are never resolved", rich_help_panel=OTHER)]
+Unresolved = Annotated[
+    bool, typer.Option("-n", help="accepted for compatibility: no name server is asked for names", rich_help_panel=OTHER)
+]
 Alone = Annotated[
     bool, typer.Option("-p", help="accepted for compatibility: only --promiscuous turns promiscuous mode on", rich_help_panel=OTHER)
 ]

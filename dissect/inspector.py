@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .capture.files import CaptureReader
 from .capture.link import LinkParser, SeparateFiles
 from .capture.merge import PacketSource, merge
-from .capture.packet_processes import PacketProcess
 from .capture.selection import ConversationSpan
 from .conversation.endings import patience_ns
+from .conversation.process_sources import ProcessSources
 from .conversation.run_state import EVERY, AcknowledgedPairs
 from .conversation.table import ForgottenCounts, Timers
 from .errors import CaptureError, InternalError, Report, describe_exception
@@ -21,7 +21,6 @@ from .session import Session
 from .tls.keys import EmbeddedKeys, KeyLog
 
 if TYPE_CHECKING:
-    from .capture.host_processes import HostProcesses
     from .diagnose.engine import Diagnoser
 
 BLOCK = 64
@@ -69,14 +68,9 @@ class Inspector:
             file: EmbeddedKeys(one) for file, one in enumerate(inputs) if isinstance(one, CaptureReader) and one.format == "pcapng"
         }
         self.keys.embedded += self._embedded.values()
-        self._processes = {file: one.processes for file, one in enumerate(inputs) if isinstance(one, CaptureReader)}
-        for one in self._processes.values():
-            one.wanted = True
-        self._host: HostProcesses | None = next((one.host for one in inputs if hasattr(one, "host")), None)
         self.session = Session(self.options, self.keys, finite, keeps_rows)
         self.run, self.table = self.session.run, self.session.table
-        if self._host is not None:
-            self.table.created = []
+        self._processes = ProcessSources(inputs, self.run, self.table)
         if not finite:
             self.table.timers = Timers(self.options)
         self.counters = self.run.counters
@@ -168,39 +162,19 @@ class Inspector:
                 finally:
                     # Do not lose the packets before one that fails
                     counters.packets = order
-                    if any(reader.waiting for reader in self._processes.values()):
-                        self._note_processes(batch[at : at + BLOCK], segments)
+                    if self._processes.waiting():
+                        self._processes.note(batch[at : at + BLOCK], segments)
                     emitted += feed(segments)
+                if self.table.created:
+                    self._processes.begin(self.table.created)
                 if len(emitted) >= PART:
                     yield self._hand_out(emitted)
                     emitted = []
         except Exception:
             yield self._hand_out(emitted)
             raise
-        if self._host is not None:
-            self._ask_host(self._host)
+        self._processes.ask_host()
         yield self._hand_out(emitted)
-
-    def _note_processes(self, block: list[Packet], segments: list[Segment]) -> None:
-        """Pass on which processes these segments belong to."""
-        found: dict[tuple[int, int], PacketProcess] = {}
-        for file, last in {packet.file: packet.number for packet in block}.items():
-            waiting = self._processes[file].waiting
-            while waiting and waiting[0].number <= last:
-                one = waiting.popleft()
-                found[file, one.number] = one
-        orders = {segment.order: (segment.file, segment.number) for segment in segments}
-        self.table.packet_processes = {order: found[place] for order, place in orders.items() if place in found}
-
-    def _ask_host(self, host: HostProcesses) -> None:
-        """Look up the processes behind conversations on this host."""
-        table = self.table
-        for conversation, ends in table.created or ():
-            host.begin(conversation.index, ends)
-        if table.created:
-            table.created.clear()
-        for found in host.found():
-            self.run.processes.from_host(found, table.get(found.conversation))
 
     def _read_keys(self, segment: Segment) -> None:
         """Read the keys that a capture contains before a segment."""
@@ -248,6 +222,7 @@ class Inspector:
             for _, text in getattr(source, "secrets", None) or ():
                 self.keys.add(text, END)
         self.keys.ended = True
+        self._processes.finish()
         emitted = self.table.finish()
         for at in range(0, len(emitted), LAST):
             self.asked.clear()
@@ -266,8 +241,7 @@ class Inspector:
         self._forget_handed_out()
         self.keys.poll(self.counters.packets)
         self.run.ends_ns[EVERY] = now_ns
-        if self._host is not None:
-            self._ask_host(self._host)
+        self._processes.ask_host()
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
         if self.diagnoser is not None:
             records += self._of_processes(self.diagnoser.age(now_ns))

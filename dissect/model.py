@@ -92,7 +92,8 @@ class Span(msgspec.Struct, gc=False):
 class Process(msgspec.Struct, omit_defaults=True, gc=False):
     """The process behind an endpoint of a conversation, as the capture or this host describes it; what is not known is left out.
 
-    `endpoint` None: the capture does not show which side it belongs to. `others`: packets of this endpoint name other processes, too.
+    `endpoint` None: the capture does not show which side it belongs to. `host`: the name of its address, with `Options.host_names`.
+    `others`: packets of this endpoint name other processes, too.
     """
 
     endpoint: str | None
@@ -101,10 +102,11 @@ class Process(msgspec.Struct, omit_defaults=True, gc=False):
     container: str | None = None
     pod: str | None = None
     namespace: str | None = None
+    host: str | None = None
     others: bool = False
 
 
-PROCESS_KEYS = ("process", "pid", "container", "pod", "namespace")
+PROCESS_KEYS = ("process", "pid", "container", "pod", "namespace", "host")
 """What may be known of a process: also names in filters, columns and groups."""
 
 Processes = tuple[Process, ...]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from streamdump.model import Pair, Record
     from streamdump.render.clock import Clock
 
-GROUPED = ("command", "conversation", "server", "client", "stream", "verb", "process", "pid", "container", "pod", "namespace")
+GROUPED = ("command", "conversation", "server", "client", "stream", "verb", "process", "pid", "container", "pod", "namespace", "host")
 SHORTEST_NS, INTERVALS = 1_000_000, 120
 """The shortest interval of a page for which no other was asked, and so many at most: it grows with the time that was captured."""
 
@@ -63,8 +63,8 @@ def latency(
         typer.Option(
             "--by",
             metavar="WHAT",
-            help="group by command (default), conversation, server, client, stream, verb, process, pid, container, pod or namespace; may "
-            "be repeated, or separated by commas",
+            help="group by command (default), conversation, server, client, stream, verb, process, pid, container, pod, namespace or host; "
+            "may be repeated, or separated by commas",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(GROUPED),

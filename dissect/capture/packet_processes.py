@@ -16,9 +16,12 @@ import struct
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..model import Process
+
+if TYPE_CHECKING:
+    from .address_names import AddressNames
 
 COMMENT, FLAGS, PROCESS_THREAD, DARWIN_PROCESS = 1, 2, 8, 32769
 """Options of packets."""
@@ -92,6 +95,8 @@ class ProcessReader:
     def __init__(self) -> None:
         self.wanted = False
         """Whether there is a consumer."""
+        self.names: AddressNames | None = None
+        """The names of addresses, if there is a consumer."""
         self.waiting: Waiting = deque()
         """The processes of packets read so far; the consumer removes them."""
         self._cached: dict[bytes, _Options] = {}

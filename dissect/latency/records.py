@@ -42,6 +42,7 @@ class _Group(msgspec.Struct, kw_only=True):
     container: str | msgspec.UnsetType | None = msgspec.UNSET
     pod: str | msgspec.UnsetType | None = msgspec.UNSET
     namespace: str | msgspec.UnsetType | None = msgspec.UNSET
+    host: str | msgspec.UnsetType | None = msgspec.UNSET
     others: bool = False
     count: int
     answered: int

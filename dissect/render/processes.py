@@ -27,7 +27,8 @@ def texts(processes: Processes | None, client: str | None) -> list[str]:
 def text(one: Process) -> str:
     """Return what is known of a process: `orders (pid 700, pod shop/orders-x2x4q, container producer)`."""
     pod = one.pod if one.namespace is None else f"{one.namespace}/{one.pod}"
-    parts = [f"{name} {value}" for name, value in (("pid", one.pid), ("pod", pod), ("container", one.container)) if value is not None]
+    every = (("pid", one.pid), ("pod", pod), ("container", one.container), ("host", one.host))
+    parts = [f"{name} {value}" for name, value in every if value is not None]
     parts += ["and others"] if one.others else []
     if one.process is None:
         return ", ".join(parts)

@@ -33,6 +33,7 @@ _PROCESS = {
     "container": "Name of its container, or the container's id.",
     "pod": "Name of its Kubernetes pod.",
     "namespace": "Kubernetes namespace of the pod.",
+    "host": "Name of its address in the capture, with -N.",
     "others": "True if packets of this endpoint belong to other processes, too.",
 }
 
@@ -184,6 +185,7 @@ _GROUP = {
     "container": "Its container.",
     "pod": "Its pod.",
     "namespace": "The namespace of its pod.",
+    "host": "The name of its address.",
     "others": "Whether this is the total of all groups beyond the limit.",
     "count": "Requests.",
     "answered": "Those that were answered.",

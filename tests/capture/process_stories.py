@@ -200,11 +200,19 @@ def hostile() -> bytes:
     return annotated(GOLDEN / "rabbitmq-stream" / "missing_stream_405.pcap", options, blocks)
 
 
+def names() -> bytes:
+    """Names of addresses before the packets, and behind them, as programs that resolve names at the end write them."""
+    before = names_block((bytes((127, 0, 0, 2)), "broker-1.example"), (bytes((127, 0, 0, 2)), "not-the-first.example"), (bytes(6), "mac"))
+    behind = names_block((bytes((127, 0, 0, 1)), "orders.example"), (bytes((127, 0, 0, 2)), "later.example"))
+    return annotated(GOLDEN / "rabbitmq-stream" / "missing_stream_405.pcap", lambda *_: [], [before]) + behind
+
+
 STORIES: dict[str, Callable[[], bytes]] = {
     "rabbitmq-stream/processes_ptcpdump_made.pcapng": ptcpdump,
     "rabbitmq-stream/processes_both_ends_made.pcapng": both_ends,
     "rabbitmq-stream/processes_no_direction_made.pcapng": no_direction,
     "rabbitmq-stream/processes_hostile_made.pcapng": hostile,
+    "rabbitmq-stream/names_made.pcapng": names,
     "iggy/processes_wireshark_made.pcapng": wireshark,
     "mewbase/processes_macos_made.pcapng": macos,
 }

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamdump
-from streamdump.capture import packet_processes
+from streamdump.capture import address_names, packet_processes
+from streamdump.capture.address_names import AddressNames
 from streamdump.capture.files import open_capture
 from streamdump.capture.packet_processes import MAX_CACHED, MAX_POD, MAX_TEXT, ProcessReader
 from streamdump.filter import compile_filter
@@ -294,6 +295,35 @@ def test_findings_have_the_processes_of_their_conversation() -> None:
     records, _ = read(PTCPDUMP, findings=True)
     found = [one for one in records if isinstance(one, Finding)]
     assert found and all(one.processes is not None and one.processes[0].pid == 41207 for one in found)
+
+
+NAMED = GOLDEN / RABBIT / "names_made.pcapng"
+
+
+def test_names_of_addresses_are_shown_if_asked_for() -> None:
+    assert processes(NAMED) == [None]
+    records, (row,) = read(NAMED, host_names=True)
+    broker, client = Process("127.0.0.2:5552", host="broker-1.example"), Process("127.0.0.1:35502", host="orders.example")
+    assert row.processes == (client, broker)
+    assert records[0].processes == (broker,)
+    assert "host broker-1.example" in plain([row])
+    assert sum(1 for _ in streamdump.read(NAMED, where="server.host == broker-1.example", host_names=True)) == len(records)
+    found, _ = read(GOLDEN / RABBIT / "processes_hostile_made.pcapng", host_names=True)
+    assert all(len(one.host or "") <= MAX_POD + 1 for record in found for one in record.processes or ())
+
+
+@given(st.binary(max_size=120), st.sampled_from("<>"))
+def test_any_block_of_names_can_be_read(body: bytes, order: str) -> None:
+    found = AddressNames()
+    found.read(body, order, 0)
+    assert all(found.get(address, 1) for address in found._names)
+
+
+def test_there_is_a_limit_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address_names, "MAX_ADDRESSES", 2)
+    found = AddressNames()
+    found.read(b"".join(struct.pack("<HH4s4s", 1, 8, bytes((10, 0, 0, at)), b"abc") for at in range(5)), "<", 0)
+    assert len(found._names) == 2
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -170,7 +170,6 @@ def test_limits_are_a_topic_that_the_help_of_reading_commands_names(capsys: pyte
         ("--foo", "streamdump --help lists the options"),
         ("-Z", "streamdump --help lists the options"),
         ("-R", "use -Y, such as -Y 'name == Open'"),
-        ("-N", "omit it: names are never resolved"),
         ("-o", "there are no preferences; --keylog FILE names the TLS key log"),
     ],
 )
