@@ -89,11 +89,11 @@ class Options:
         "FILE",
     )
     """Their bytes. Control blocks name the one in force by its SHA-256."""
-    host_names: bool = _setting(False, "-N", "flag", "reading", "show the names of addresses that pcapng files contain")
-    """From name resolution blocks. No other name is looked up."""
     separate: bool = _setting(
         False, "--separate", "flag", "files", "treat each file as a separate network: connections do not continue in another file"
     )
+    host_names: bool = _setting(False, "-N", "flag", "files", "show the names of addresses that pcapng files contain")
+    """From name resolution blocks. No other name is looked up."""
     keylog: tuple[str, ...] = _setting(
         (),
         "--keylog",

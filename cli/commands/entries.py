@@ -87,7 +87,7 @@ def entries(
     clock: TimeForm = "r",
     enough: Enough = None,
     live: LiveOptions,
-    options: Annotated[Options, Members(*(name for name in SETTINGS if name not in ("exchanges", "findings")))],
+    options: Annotated[Options, Members(*(name for name in SETTINGS if name not in ("exchanges", "findings", "host_names")))],
     colour: Colour = "auto",
 ) -> int:
     """Show the messages that applications published and were delivered, and what became of each."""
