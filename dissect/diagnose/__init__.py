@@ -23,8 +23,9 @@ The evidence is the message and its request. Return a `FindingDraft` instead of 
 by which equal findings are reported once for each conversation. `context` (`rules.ConversationContext`) has the request
 (`context.request_of(message)`), the last message of each side, the progress of the handshake, and the family's own `state`, which its
 `follow` updates after the rules, within bounds: it does not contain the message at hand yet. What a rule has to remember is a field of the
-family's state and a function in its `_FOLLOW`. A rule uses only the records of its conversation, in their order, and what `follow` put
-into `context.shared`, so that the size of batches does not matter.
+family's state and a function in its `_FOLLOW`. A rule uses only the records of its conversation, in their order, so that the size of
+batches does not matter. Where a server keeps something across connections, such as the offset of a consumer, `context.share` passes steps
+of plain data to `Family.shared`, which sees those of all connections to the server in the order of their times.
 
 A rule about several conversations is a line of `across.ACROSS`. Each conversation reports what it knows as a `fact`, which is not a
 finding, and the rule combines the facts of all at the end, so that findings are the same for any split of a capture, and in Spark.

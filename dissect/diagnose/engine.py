@@ -8,12 +8,12 @@ Findings about several conversations come at the end of the run.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..errors import Report, describe_exception
-from ..model import Exchange, Finding, Gap, Message, Processes, Record, Severity
+from ..model import Exchange, Finding, Gap, Message, Processes, Record, Sender, Severity
 from ..protocols.records import rfc3339
 from .across import ACROSS, ACROSS_KEPT, Failed, Overview, Seen
 from .common import COMMON, FIRST, PLAIN
@@ -56,6 +56,26 @@ RETRY_NS = 10_000_000_000
 """A client that asks again what it cannot do without does so by then."""
 
 SUMMARIES_KEPT = 100_000
+
+SERVERS_KEPT = 1_024
+"""Servers of which families keep something across connections, at most."""
+
+
+class Step(NamedTuple):
+    """A step of what a server keeps across connections, with what a finding about it needs; plain data."""
+
+    rule: str
+    conversation: int
+    client: str | None
+    server: str | None
+    protocol: str
+    message: int | None
+    """The number of the message, None at the end of the conversation."""
+    time_ns: int
+    src: str
+    dst: str
+    sender: Sender | None
+    step: Any
 
 
 class Outcome(msgspec.Struct):
@@ -109,7 +129,8 @@ _RECORDS = (ANY, GAP, EXCHANGE, CLOSED, CLOSED_BEFORE, LIVE)
 class Diagnoser:
     """Finds what went wrong in the conversations of one run, from all records in their order and the end of each conversation."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: list[Step] | None = None) -> None:
+        """`steps`: gets those of what servers keep across connections, for `replay`; None: they are taken at once."""
         self.summaries: dict[int, Outcome] = {}
         """Of conversations that ended, until `forget` drops them."""
         self.reports: list[Report] = []
@@ -121,7 +142,9 @@ class Diagnoser:
         self._ports: set[int] = set()
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: RuleTable(family) for family in (PLAIN, *FAMILIES)}
-        self._shared: dict[Family, dict[Hashable, Any]] = {family: {} for family in self._rules}
+        self._steps = steps
+        self._kept: dict[tuple[str, str | None], dict[Hashable, Any]] = {}
+        """By protocol and server what it keeps across connections."""
 
     def begin(self, conversation: int, protocol: str, from_start: bool, layout: str | None = None) -> None:
         """Note the protocol of a conversation, and its layout if that is known; `from_start`: its beginning was captured."""
@@ -177,6 +200,22 @@ class Diagnoser:
                 self._report(describe_exception(error), None)
         return out
 
+    def replay(self, steps: Iterable[Step]) -> list[Record]:
+        """Return what steps show that are in the order of their times."""
+        out: list[Record] = []
+        for one in steps:
+            family = self._families[one.protocol]
+            assert family.shared is not None
+            for draft in family.shared(self._kept_of(one.protocol, one.server), one.step):
+                context = self._context_of(one.conversation, one.protocol)
+                context.client, context.server = one.client, one.server
+                rule = next(rule for rule in family.rules if rule.name == one.rule)
+                self._report_draft(context, rule, draft, one, out)
+        for context in self._contexts.values():
+            self._release(context, out)
+        self._contexts.clear()
+        return out
+
     def forget(self, conversations: Iterable[int]) -> None:
         """Drop what is known of these conversations."""
         for one in conversations:
@@ -193,8 +232,8 @@ class Diagnoser:
         context = self._contexts.get(conversation)
         if context is None:
             family = self._families.get(f"{protocol}:{layout}") or self._families.get(protocol or "", PLAIN)
-            shared, ready = self._shared[family], not family.steps
-            context = ConversationContext(conversation, protocol or "tcp", family, family.new_state(), shared, ready)
+            ready = not family.steps
+            context = ConversationContext(conversation, protocol or "tcp", family, family.new_state(), self._share, ready)
             self._contexts[conversation] = context
         return context
 
@@ -276,6 +315,24 @@ class Diagnoser:
             None if worst is None else worst.rule,
             closed.processes,
         )
+
+    def _share(self, context: ConversationContext, record: Any, rule: str, step: Any) -> list[FindingDraft]:
+        shared = context.family.shared
+        assert shared is not None
+        if self._steps is None:
+            return shared(self._kept_of(context.protocol, context.server), step)
+        about = rule, context.conversation, context.client, context.server, context.protocol
+        if type(record) is Message:
+            shown = Step(*about, record.number, record.time_ns, record.src, record.dst, record.sender, step)
+        else:
+            shown = Step(*about, None, record.until_ns, context.client or "", context.server or "", None, step)
+        self._steps.append(shown)
+        return []
+
+    def _kept_of(self, protocol: str, server: str | None) -> dict[Hashable, Any]:
+        if len(self._kept) >= SERVERS_KEPT and (protocol, server) not in self._kept:
+            del self._kept[next(iter(self._kept))]
+        return self._kept.setdefault((protocol, server), {})
 
     def _note_opened(self, context: ConversationContext, closed: Closed) -> None:
         """Note a connection whose beginning was captured, as others may be copies of it."""

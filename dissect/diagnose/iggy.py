@@ -7,6 +7,7 @@ names of their codes, which changed with the releases.
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -62,7 +63,7 @@ FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream"
 """Commands whose empty response means "not found"."""
 
 FOLLOWED = 1_024
-"""Consumers of partitions followed, at most."""
+"""Consumers of partitions of a server followed, at most."""
 
 EMPTIED = frozenset(("delete_consumer_offset", "delete_segments", "delete_stream", "delete_topic", "purge_stream", "purge_topic"))
 """Commands behind which consumers may begin anew."""
@@ -466,23 +467,43 @@ def _span(fields: dict[str, Any]) -> tuple[int, int] | None:
     return (offsets[0], offsets[1]) if offsets else None
 
 
-def _consumer(context: ConversationContext, request: Message, partition: Any) -> tuple[Any, ...]:
-    return context.server, *(str(request.fields.get(name)) for name in ("consumer", "stream_id", "topic_id")), partition
+def _progress(context: ConversationContext, message: Message) -> list[FindingDraft]:
+    """Polls with strategy next continue after the last poll or the stored offset, on whichever connection that was."""
+    if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
+        return []
+    request, name, span = context.request_of(message), message.name, _span(message.fields)
+    asked = {} if request is None else request.fields
+    if name in EMPTIED or (name == "store_consumer_offset" and not asked.get("partition_given", True)):
+        return context.share(context, message, "offsets", (None, 0, None, False, "", (), ()))
+    continues = asked.get("strategy_label") == "next"
+    if request is None or (name != "store_consumer_offset" and (span is None or not (continues or asked.get("auto_commit")))):
+        return []
+    partition, last = (message.fields.get("partition_id"), span[1]) if span else (asked.get("partition_id"), asked.get("offset", -1))
+    consumer = asked.get("consumer") or {}
+    kind = str(consumer.get("kind_label"))
+    key = f"{asked.get('consumer')} {asked.get('stream_id')} {asked.get('topic_id')} {partition}"
+    who = f"{_words(kind)} {_named(consumer.get('id'))} of {_place(request)}, partition {partition},"
+    first = span[0] if span and continues and context.orphans is not None else None
+    evidence = numbers(request, message), packets(request, message)
+    return context.share(context, message, "offsets", (key, last + 1, first, kind == "consumer_group", who, *evidence))
 
 
-def _progress(context: ConversationContext, message: Message) -> FindingDraft | None:
-    """Polls with strategy next continue after the last poll or the stored offset."""
-    request, span = context.request_of(message), None if message.fault is not None or context.orphans is None else _span(message.fields)
-    if request is None or span is None or request.fields.get("strategy_label") != "next":
-        return None
-    partition, consumer = message.fields.get("partition_id"), request.fields.get("consumer") or {}
-    following, first, kind = context.shared.get(_consumer(context, request, partition)), span[0], consumer.get("kind_label")
-    if following is None or first == following or (first > following and kind == "consumer_group"):
-        return None
-    who = f"{_words(str(kind))} {_named(consumer.get('id'))} of {_place(request)}, partition {partition},"
-    behind = "" if first < following else f", {first - following:,} are skipped"
+def _consumers(kept: dict[Hashable, Any], step: Sequence[Any]) -> list[FindingDraft]:
+    """Keep the next offset of each consumer of a partition."""
+    key, following, first, grouped, who, messages, marks = step
+    if key is None:
+        kept.clear()
+        return []
+    before = kept.pop(key, None)
+    kept[key] = following
+    if len(kept) > FOLLOWED:
+        del kept[next(iter(kept))]
+    if before is None or first is None or first == before or (first > before and grouped):
+        return []
+    behind = "" if first < before else f", {first - before:,} are skipped"
     again = "" if behind else " again"
-    return FindingDraft(f"{who} gets offset {first:,}{again}: {following:,} was the next{behind}", key=(who, again))
+    cause = f"{who} gets offset {first:,}{again}: {before:,} was the next{behind}"
+    return [FindingDraft(cause, tuple(messages), tuple(marks), key=(who, again), alike=f"{who}{again}")]
 
 
 def _stream_facts(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -532,7 +553,6 @@ def follow(context: ConversationContext, message: Message) -> None:
         state.logged_in = None if state.logged_in else state.logged_in
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
         return
-    _follow_consumers(context, message)
     if name == "get_cluster_metadata":
         nodes = [one for one in message.fields.get("nodes") or () if one.get("role_label") == "leader" and "tcp_port" in one]
         leads = f"{nodes[0].get('ip')}:{nodes[0].get('tcp_port')}" if nodes else ""
@@ -556,23 +576,6 @@ def follow(context: ConversationContext, message: Message) -> None:
         place = _place(context.request_of(message))
         if place is not None and len(state.sent) < PLACES:
             state.sent[place] = None
-
-
-def _follow_consumers(context: ConversationContext, message: Message) -> None:
-    """Keep the next offset of each consumer of a partition, on whichever connection it polls."""
-    shared, request, span = context.shared, context.request_of(message), _span(message.fields)
-    asked, name = {} if request is None else request.fields, message.name
-    if name in EMPTIED or (name == "store_consumer_offset" and not asked.get("partition_given", True)):
-        shared.clear()
-    elif request is not None and (
-        name == "store_consumer_offset" or (span and (asked.get("strategy_label") == "next" or asked.get("auto_commit")))
-    ):
-        partition, last = (message.fields.get("partition_id"), span[1]) if span else (asked.get("partition_id"), asked.get("offset", -1))
-        key = _consumer(context, request, partition)
-        shared.pop(key, None)
-        shared[key] = last + 1
-        if len(shared) > FOLLOWED:
-            del shared[next(iter(shared))]
 
 
 def reached(context: ConversationContext, closed: Closed) -> str:
@@ -636,7 +639,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "offsets",
         WARNING,
-        "poll_messages",
+        ("poll_messages", "store_consumer_offset", *sorted(EMPTIED)),
         _progress,
         "Have the consumer store its offset or poll with auto_commit; check who else polls or stores offsets as this consumer, "
         "and what the topic retains.",
@@ -666,4 +669,5 @@ FAMILY = Family(
     refusal=refusal,
     reuses_ids=True,
     reached=reached,
+    shared=_consumers,
 )

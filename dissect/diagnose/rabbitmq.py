@@ -6,7 +6,7 @@ Codes are looked at by their labels, which both versions of the protocol have, t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,7 +66,7 @@ CREDIT_LIMIT = {CHUNKS: "stream.max_credit_chunks", BYTES: "stream.max_credit_by
 """The settings of servers that limit one grant of credit."""
 
 STREAMS_KEPT = 1_024
-"""Streams remembered with the last ids of their publishers, at most."""
+"""Streams of a server remembered with the last ids of their publishers, and publishers, at most."""
 
 REFERENCES = 255
 """A stream remembers as many references of publishers, those that wrote last."""
@@ -168,13 +168,20 @@ OWN_RULES = ("authentication failure", "SASL challenge", "loopback", "mechanism 
 
 
 class RabbitmqPublisher(msgspec.Struct):
-    """One publisher, and what it published that the server has already."""
+    """One publisher."""
 
+    whose: str
+    """What tells it from all others."""
     ident: int
     stream: str | None
     reference: str
-    stored: dict[str, int]
-    """By reference the highest id that is known to be stored in the stream."""
+
+
+class RabbitmqIds(msgspec.Struct):
+    """What a publisher with a reference published that the server has already."""
+
+    stream: str
+    reference: str
     highest: int = -1
     """The highest id that it sent."""
     sent: int = 0
@@ -182,8 +189,8 @@ class RabbitmqPublisher(msgspec.Struct):
     """Messages, of all of them those whose ids are not above the last."""
     first: tuple[int, int, tuple[int, ...], tuple[int, ...]] | None = None
     """The first of these ids, the last one before it, and the evidence."""
-    confirmed: Message | None = None
-    """What confirmed that."""
+    confirmed: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """The evidence of what confirmed that."""
 
 
 class RabbitmqPeriod(msgspec.Struct):
@@ -308,8 +315,10 @@ class RabbitmqState(msgspec.Struct):
     credits: dict[int, RabbitmqCredit] = msgspec.field(default_factory=dict)
     """By number the last Credits."""
     publishers: dict[int, RabbitmqPublisher] = msgspec.field(default_factory=dict)
-    with_old_ids: list[RabbitmqPublisher] = msgspec.field(default_factory=list)
-    """Those that sent ids that are not above the last."""
+    declared: int = 0
+    """So many publishers were declared."""
+    with_reference: dict[str, tuple[int, str | None, str]] = msgspec.field(default_factory=dict)
+    """Those that published with a reference: id, stream and reference."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id the publishers that were refused, and the finding if the client publishes anyway."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
@@ -664,17 +673,9 @@ def _id_in_use(context: ConversationContext, message: Message) -> str | None:
 
 
 def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
-    return [
-        FindingDraft(
-            f"{one.dropped:,} of {count(one.sent, 'message')} of publisher {one.ident} (reference {quoted(one.reference)}, stream "
-            f"{quoted(one.stream)}) {'is' if one.dropped == 1 else 'are'} confirmed but not stored, "
-            f"from id {one.first[0]} on: the server has ids up to {one.first[1]} of this reference",
-            one.first[2] + numbers(one.confirmed),
-            one.first[3] + packets(one.confirmed),
-        )
-        for one in context.state.with_old_ids
-        if one.first is not None and one.confirmed is not None
-    ]
+    found = [(whose, *each) for whose, each in context.state.with_reference.items()]
+    at_ns = min(closed.until_ns, closed.last[3])
+    return context.share(context, closed, "confirmed-and-lost", ("closed", found, at_ns)) if found else []
 
 
 # Consuming
@@ -1212,8 +1213,9 @@ def _declared(context: ConversationContext, state: RabbitmqState, message: Messa
     request = context.request_of(message)
     if message.outcome == "answered" and request is not None and len(state.publishers) < PUBLISHERS:
         ident, reference = request.fields.get("publisher_id", -1), str(request.fields.get("publisher_reference") or "")
+        state.declared += 1
         state.publishers[ident] = RabbitmqPublisher(
-            ident, _stream_name(request.fields), reference, _stored(context, request.fields.get("stream"))
+            f"{context.conversation} {state.declared}", ident, _stream_name(request.fields), reference
         )
         state.refused.pop(ident, None)
     elif message.outcome == "refused" and request is not None and len(state.refused) < PUBLISHERS:
@@ -1236,68 +1238,136 @@ def _undeclared(context: ConversationContext, state: RabbitmqState, message: Mes
         state.publishers.pop(request.fields.get("publisher_id", -1), None)
 
 
-def _stored(context: ConversationContext, stream: object) -> dict[str, int]:
-    """By reference the highest id that is known to be stored in a stream; those that were written last are last."""
-    if stream is None:
-        return {}
-    if len(context.shared) >= STREAMS_KEPT:
-        del context.shared[next(iter(context.shared))]
-    found: dict[str, int] = context.shared.setdefault((context.server, context.state.vhost, str(stream)[:200]), {})
-    return found
+def _stream_key(context: ConversationContext, stream: object) -> str:
+    return f"{context.state.vhost} {str(stream)[:200]}"
 
 
-def _note_stored(stored: dict[str, int], reference: str, ident: int) -> None:
-    stored.pop(reference, None)
-    stored[reference] = ident
-    if len(stored) > REFERENCES:
-        del stored[next(iter(stored))]
+def _share(context: ConversationContext, message: Message, *step: Any) -> None:
+    context.share(context, message, "confirmed-and-lost", step)
 
 
 def _emptied(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     """Streams are new, or gone, and so is what they remembered."""
     asked = context.request_of(message) if message.outcome == "answered" else message if message.kind == "one_way" else None
     for stream in (asked.fields.get("stream"), *(asked.fields.get("partitions") or ())) if asked is not None else ():
-        _stored(context, stream).clear()
-        for one in state.publishers.values():
-            one.highest = -1 if one.stream == stream else one.highest
+        if stream is not None:
+            whose = [one.whose for one in state.publishers.values() if one.stream == stream]
+            _share(context, message, "emptied", _stream_key(context, stream), whose)
 
 
 def _sequence(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request, last = context.request_of(message), fields.get("sequence")
-    if message.outcome == "answered" and request is not None and last is not None:
+    if message.outcome == "answered" and request is not None and last is not None and request.fields.get("stream") is not None:
+        reference = str(request.fields.get("publisher_reference"))
         # 0 is what is said of none, too
-        _note_stored(_stored(context, request.fields.get("stream")), str(request.fields.get("publisher_reference")), last or -1)
+        _share(context, message, "sequence", _stream_key(context, request.fields["stream"]), reference, last or -1)
+
+
+def _with_reference(state: RabbitmqState, fields: dict[str, Any]) -> RabbitmqPublisher | None:
+    one = state.publishers.get(fields.get("publisher_id", -1))
+    return one if one is not None and one.reference else None
 
 
 def _published(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = state.publishers.get(fields.get("publisher_id", -1))
-    if one is None or not one.reference:
+    one = _with_reference(state, fields)
+    if one is None or (one.whose not in state.with_reference and len(state.with_reference) >= PUBLISHERS):
         return
-    for entry in fields.get("published_messages") or ():
-        ident, records = entry.get("publishing_id", 0), entry.get("num_records", 1)
-        last = max(one.highest, one.stored.get(one.reference, -1))
+    state.with_reference[one.whose] = one.ident, one.stream, one.reference
+    entries = [(entry.get("publishing_id", 0), entry.get("num_records", 1)) for entry in fields.get("published_messages") or ()]
+    about = one.whose, _stream_key(context, one.stream), one.reference
+    _share(context, message, "published", *about, entries, numbers(message), packets(message))
+
+
+def _confirmed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one, idents = _with_reference(state, fields), fields.get("publishing_ids")
+    if one is not None and one.whose in state.with_reference and idents:
+        _share(context, message, "confirmed", one.whose, idents, numbers(message), packets(message))
+
+
+def _not_stored(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = _with_reference(state, fields)
+    if one is not None:
+        # What was refused may be published again
+        _share(context, message, "refused", one.whose)
+
+
+def _publishing(kept: dict[Hashable, Any], step: Sequence[Any]) -> list[FindingDraft]:
+    """Keep the highest id of each publisher reference that is known to be stored in a stream."""
+    return _PUBLISHING[step[0]](kept, *step[1:]) or []
+
+
+def _ids_published(kept: dict[Hashable, Any], whose: str, stream: str, reference: str, entries: Any, messages: Any, marks: Any) -> None:
+    one = kept.setdefault(whose, RabbitmqIds(stream, reference))
+    stored = kept.get((stream,), {}).get(reference, -1)
+    for ident, records in entries:
+        last = max(one.highest, stored)
         one.sent += records
         one.highest = max(one.highest, ident)
         if ident <= last:
             one.dropped += records
-            if one.first is None and len(state.with_old_ids) < PUBLISHERS:
-                one.first = ident, last, numbers(message), packets(message)
-                state.with_old_ids.append(one)
+            one.first = one.first or (ident, last, tuple(messages), tuple(marks))
+    _bound(kept)
 
 
-def _confirmed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one, idents = state.publishers.get(fields.get("publisher_id", -1)), fields.get("publishing_ids")
-    if one is not None and one.sent and idents:
-        _note_stored(one.stored, one.reference, max(*idents, one.stored.get(one.reference, -1)))
-        if one.first is not None and one.confirmed is None and one.first[0] in idents:
-            one.confirmed = message
-
-
-def _not_stored(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    one = state.publishers.get(fields.get("publisher_id", -1))
+def _ids_confirmed(kept: dict[Hashable, Any], whose: str, idents: Any, messages: Any, marks: Any) -> None:
+    one = kept.get(whose)
     if one is not None:
-        # What was refused may be published again
-        one.highest = -1
+        stored = kept.get((one.stream,), {}).get(one.reference, -1)
+        _ids_stored(kept, one.stream, one.reference, max(*idents, stored))
+        if one.first is not None and one.confirmed is None and one.first[0] in idents:
+            one.confirmed = tuple(messages), tuple(marks)
+
+
+def _ids_stored(kept: dict[Hashable, Any], stream: str, reference: str, ident: int) -> None:
+    stored = kept.setdefault((stream,), {})
+    stored.pop(reference, None)
+    stored[reference] = ident
+    if len(stored) > REFERENCES:
+        del stored[next(iter(stored))]
+    _bound(kept)
+
+
+def _ids_emptied(kept: dict[Hashable, Any], stream: str, whose: Any) -> None:
+    kept.pop((stream,), None)
+    for one in whose:
+        _ids_refused(kept, one)
+
+
+def _ids_refused(kept: dict[Hashable, Any], whose: str) -> None:
+    if whose in kept:
+        kept[whose].highest = -1
+
+
+def _ids_closed(kept: dict[Hashable, Any], every: Any, at_ns: int) -> list[FindingDraft]:
+    found = [(kept.pop(whose, None), *about) for whose, *about in every]
+    return [
+        FindingDraft(
+            f"{one.dropped:,} of {count(one.sent, 'message')} of publisher {ident} (reference {quoted(reference)}, stream "
+            f"{quoted(stream)}) {'is' if one.dropped == 1 else 'are'} confirmed but not stored, "
+            f"from id {one.first[0]} on: the server has ids up to {one.first[1]} of this reference",
+            one.first[2] + one.confirmed[0],
+            one.first[3] + one.confirmed[1],
+            at_ns=at_ns,
+        )
+        for one, ident, stream, reference in found
+        if one is not None and one.first is not None and one.confirmed is not None
+    ]
+
+
+def _bound(kept: dict[Hashable, Any]) -> None:
+    if len(kept) > STREAMS_KEPT:
+        del kept[next(iter(kept))]
+
+
+_PUBLISHING: dict[str, Callable[..., list[FindingDraft] | None]] = {
+    "published": _ids_published,
+    "confirmed": _ids_confirmed,
+    "sequence": _ids_stored,
+    "emptied": _ids_emptied,
+    "refused": _ids_refused,
+    "closed": _ids_closed,
+}
+"""What a step of publishers does."""
 
 
 def _subscribed(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -1776,6 +1846,7 @@ FAMILY = Family(
     ),
     new_state=RabbitmqState,
     follow=follow,
+    shared=_publishing,
     refusal=refusal,
     closing=frozenset(("Close",)),
     opening=frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "Close", "Heartbeat")),

@@ -161,6 +161,14 @@ class Refusal(NamedTuple):
     """The name of the request, where all have the same and it may not be remembered."""
 
 
+Shared = Callable[[dict[Hashable, Any], Any], list[FindingDraft]]
+"""Updates what a server keeps across connections with a step, which is plain data, and returns what that shows. It bounds what is kept."""
+
+Share = Callable[["ConversationContext", Any, str, Any], list[FindingDraft]]
+"""Gets a record of a conversation, the rule that it is for, and the step to be taken with it: at once, or when those of all tasks are
+together, in the order of their times."""
+
+
 def _nothing() -> None:
     return None
 
@@ -204,6 +212,8 @@ class Family(msgspec.Struct, frozen=True, eq=False):
     """The requests of the client that should have been answered, and when they were sent, where not all are owed an answer."""
     reached: Callable[[ConversationContext, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
+    shared: Shared | None = None
+    """Takes steps of what a server keeps across connections."""
     steps_by_message: dict[tuple[str, str], int] = {}
     """By name and kind of its message the index of each step."""
 
@@ -404,8 +414,8 @@ class ConversationContext(msgspec.Struct, gc=False):
     protocol: str
     family: Family
     state: Any
-    shared: dict[Hashable, Any]
-    """What the family keeps of servers, from all conversations; the family bounds it."""
+    share: Share
+    """Takes a step of what a server keeps across connections (`Family.shared`)."""
     ready: bool
     client: str | None = None
     server: str | None = None

@@ -37,7 +37,7 @@ from ..capture.blocks import UNREADABLE
 from ..capture.duplicates import Duplicates
 from ..capture.ends import network_key, split
 from ..capture.rare_packets import OddPackets
-from ..diagnose.engine import Diagnoser
+from ..diagnose.engine import Diagnoser, Step
 from ..diagnose.rules import Closed
 from ..diagnose.zero_window import Windows
 from ..entries import Entries, Waiting
@@ -77,6 +77,10 @@ MessageEntries = tuple[Message, Iterable[Entry]]
 """A message and its user messages, which are made as they are read: those of one conversation have to be read in order."""
 
 
+Place = tuple[int, int, int]
+"""The latest time so far, and the file and the number of the packet that made something certain."""
+
+
 class TaskResults(msgspec.Struct):
     """What some packets made certain."""
 
@@ -94,7 +98,10 @@ class TaskResults(msgspec.Struct):
     files: dict[int, int] = msgspec.field(default_factory=dict)
     """The file of the first packet of each conversation that these are of."""
     overview: Sequence[Any] | None = None
-    """At the end what the rules go by that look at several conversations (`Diagnoser.learn`)."""
+    """At the end what the rules go by that look at several conversations (`Overview.seen`)."""
+    steps: list[tuple[tuple[int, int, int, int], int, Step]] = msgspec.field(default_factory=list)
+    """Of what servers keep across connections, each with its `Place` and a number that rises in a task, which sort it, and the file of its
+    conversation."""
 
     def carry_batch(self) -> pa.RecordBatch:
         return batch_of_rows(self.carry)
@@ -241,7 +248,12 @@ class Dissection:
         self._held = 0
         """Bytes in rows to be carried."""
         self._options = replace(options, exchanges=True)
-        self._diagnoser = Diagnoser() if options.findings else None
+        self._steps: list[Step] = []
+        self._diagnoser = Diagnoser(self._steps) if options.findings else None
+        self._places: list[Place] = []
+        """Where what was emitted became certain, while the capture goes on."""
+        self._latest_ns = EARLIEST
+        self._stepped = 0
         self._order = 0
         """Records so far, where these have numbers."""
         self._ends_ns = ends_ns or {}
@@ -301,6 +313,9 @@ class Dissection:
             session.run.windows.feed(segment)
         found = session.feed(segment)
         self._emitted += found
+        if self._diagnoser is not None:
+            self._latest_ns = max(self._latest_ns, segment.time_ns)
+            self._places += [(self._latest_ns, segment.file, segment.number)] * len(found)
         return bool(found) and self.full
 
     def _restore(self) -> Session:
@@ -359,6 +374,7 @@ class Dissection:
                     self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
         self._session = self._row = None
         self._files = {}
+        self._latest_ns = EARLIEST
 
     def end(self) -> Iterator[TaskResults]:
         """No more rows will come."""
@@ -444,6 +460,14 @@ class Dissection:
         found = [
             msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.feed(told) if type(one) is Finding
         ]
+        first = self._order - len(told)
+        for one in self._steps:
+            self._stepped += 1
+            at = len(told) if one.message is None else (one.message >> 128) - first
+            place = self._places[at] if at < len(self._places) else END_OF_CAPTURE
+            self.results.steps.append(((*place, self._stepped), self._files[one.conversation], _named(one._replace(message=None))))
+        self._steps.clear()
+        self._places.clear()
         diagnoser.summaries.clear()
         self.results.reports += diagnoser.reports
         diagnoser.reports.clear()
@@ -455,6 +479,18 @@ class Dissection:
     def _carry(self, row: dict[str, Any]) -> None:
         self.results.carry.append(row)
         self._held += len(row["payload"])
+
+
+END_OF_CAPTURE: Place = (LATEST, 0, 0)
+
+
+def _named(value: Any) -> Any:
+    """Plain data with the `message_id` of messages instead of their numbers, which are larger than all others."""
+    if isinstance(value, Step):
+        return Step(*map(_named, value))
+    if type(value) in (list, tuple):
+        return [_named(one) for one in value]
+    return id_of(value) if type(value) is int and value > WORD else value
 
 
 def earliest(rows: Iterable[ConversationRow | None]) -> ConversationRow | None:

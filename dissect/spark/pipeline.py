@@ -42,7 +42,7 @@ from .splits import (
 from .storage import Disk, Folder
 from .tables import BY_DAY, TABLES, Input
 from .tasks import TaskInput, Work
-from .together import BUCKET, Together, by_server, frames, slowest
+from .together import BUCKET, Together, by_server, findings_of, frames, slowest
 from .write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
@@ -251,7 +251,10 @@ class Job:
         else:
             second = partial(gathered, target, points, first)
             made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
-        result = Gathered([], [], defaultdict(LatencyGroup), slowest(one for some in made for one in some.slowest))
+        result = Gathered([], [], defaultdict(LatencyGroup), slowest(one for some in made for one in some.slowest), [])
+        with PartWriter(target, first + count, points) as writer:
+            writer.put("findings", findings_of(one for some in made for one in some.overviews))
+        done.append(writer.receipt)
         for some in made:
             done += some.receipts
             result.related.extend(some.related)
@@ -284,6 +287,8 @@ class Gathered(NamedTuple):
     commands: defaultdict[tuple[str, str], LatencyGroup]
     """Exchanges by protocol and command."""
     slowest: list[tuple[int, dict[str, Any]]]
+    overviews: list[Any]
+    """What rules go by that look at several conversations, of each task."""
 
 
 def gathered(
@@ -297,7 +302,7 @@ def gathered(
             writer.put(table, rows, found.files)
         for table, left in found.rows:
             writer.take(table, left)
-    return Gathered([writer.receipt], found.related if before is not None else [], found.commands, found.slowest)
+    return Gathered([writer.receipt], found.related if before is not None else [], found.commands, found.slowest, found.overviews)
 
 
 def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

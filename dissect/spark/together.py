@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
+import pyarrow as pa
 
 from ..conversation.table import relate
-from ..diagnose.engine import Diagnoser
+from ..diagnose.engine import Diagnoser, Step
 from ..errors import Report
 from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Exchange
 from ..session import Linked
 from . import storage
+from .blocks import Runs, SortOrder
 from .latencies import told
 from .tables import ends_of
 
@@ -39,7 +41,7 @@ SLOWEST = 5
 BUCKET = 16 << 20
 """Bytes of frames that come together in one place, about; read, they take ten times as much."""
 
-RELATED, LATENCY, SLOW, OVERVIEW, ROWS = range(5)
+RELATED, LATENCY, SLOW, OVERVIEW, ROWS, STEP = range(6)
 """What a frame holds."""
 
 EXCHANGES = ("src", "dst", "protocol", "name", "id", "latency_ns")
@@ -145,7 +147,9 @@ class Together:
         self.slowest: list[tuple[int, dict[str, Any]]] = []
         self.commands: defaultdict[tuple[str, str], LatencyGroup] = defaultdict(LatencyGroup)
         self._groups: defaultdict[GroupKey, LatencyGroup] = defaultdict(LatencyGroup)
-        self._diagnoser = Diagnoser()
+        self.overviews: list[Any] = []
+        """What rules go by that look at several conversations, of each task."""
+        self._steps = Steps()
         for data in blocks:
             _, kind, value = msgspec.msgpack.decode(data)
             if kind == RELATED:
@@ -160,8 +164,10 @@ class Together:
                 self.rows.append(tuple(value))
             elif kind == SLOW:
                 self.slowest = slowest([*self.slowest, tuple(value)])
+            elif kind == STEP:
+                self._steps.add(*value)
             else:
-                self._diagnoser.overview.merge(value)
+                self.overviews.append(value)
         self.related.sort(key=lambda row: (row.time_ns, row.conversation))
 
     def relate(self, before: Sequence[ConversationRow]) -> list[Report]:
@@ -173,8 +179,59 @@ class Together:
         return [Minute(*key, _told(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
 
     def findings(self) -> list[Linked]:
-        """What several conversations tell together."""
-        return [(one, None, None, None) for one in self._diagnoser.finish()]
+        """What is found in what servers keep across connections, which adds to the overviews."""
+        found = self._steps.findings()
+        self.files |= self._steps.files
+        if found:
+            self.overviews.append(self._steps.diagnoser.overview.seen())
+        return found
+
+
+def findings_of(overviews: Iterable[Any]) -> list[Linked]:
+    """What several conversations tell together."""
+    diagnoser = Diagnoser()
+    for one in overviews:
+        diagnoser.overview.merge(one)
+    return [(one, None, None, None) for one in diagnoser.finish()]
+
+
+BY_PLACE = SortOrder(("merge_ns", "file", "number", "at"))
+STEPS = pa.schema([*((name, pa.int64()) for name, _ in BY_PLACE.names), ("length", pa.int64()), ("step", pa.binary())])
+
+
+class Steps:
+    """Steps of what servers keep across connections, to be put in the order of their times, however many there are."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, int] = {}
+        """The file of the first packet of each conversation that has findings."""
+        self.diagnoser = Diagnoser()
+        self._runs = Runs(BY_PLACE)
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add(self, place: Sequence[int], file: int, step: Sequence[Any]) -> None:
+        """Take a step."""
+        data = msgspec.msgpack.encode((file, step))
+        self._rows.append((*place, len(data), data))
+        if len(self._rows) >= NOTED:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._runs.take(pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*self._rows, strict=True)], schema=STEPS))
+            self._rows.clear()
+
+    def findings(self) -> list[Linked]:
+        """What they show."""
+        self._flush()
+        return [(one, None, None, None) for one in self.diagnoser.replay(self._ordered())]
+
+    def _ordered(self) -> Iterator[Step]:
+        for batch in self._runs.merged() if self._runs.any else ():
+            for data in batch.column("step").to_pylist():
+                file, step = msgspec.msgpack.decode(data)
+                self.files[step[1]] = file
+                yield Step(*step)
 
 
 def _told(group: LatencyGroup) -> tuple[Any, ...]:

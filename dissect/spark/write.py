@@ -171,6 +171,8 @@ class PartWriter:
                 self.frames.leave(row.server, together.RELATED, (row, results.files[row.conversation]))
         if results.overview is not None:
             self.frames.leave(None, together.OVERVIEW, results.overview)
+        for place, file, step in results.steps:
+            self.frames.leave(step.server, together.STEP, (place, file, step))
         if results.carry:
             if self._carried is None:
                 self._carried = pa.parquet.ParquetWriter(self._beside(CARRIED, "parquet"), SCHEMA, compression="zstd")

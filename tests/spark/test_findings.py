@@ -15,6 +15,9 @@ from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
 from streamdump.inspector import Inspector
 from streamdump.model import Finding, Message, Options, Segment
+from tests.diagnose.talks import MS, Connection, capture
+from tests.diagnose.test_iggy import OFFSETS, reconnected, took
+from tests.diagnose.test_rabbitmq import LOST
 from tests.spark.comparing import tables_of
 from tests.spark.here import go
 
@@ -75,7 +78,6 @@ def piped(files: Sequence[Path], out: Path, cluster: Any = None, **more: Any) ->
 def differences(what: str, files: Sequence[Path], out: Path, cluster: Any = None, **more: Any) -> list[str]:
     """What is missing in the table, and what it has instead."""
     wanted, found = plainly(files), piped(files, out, cluster, **more)
-    assert wanted, what
     return [f"{what} {sign} {one}" for sign, some in (("-", wanted - found), ("+", found - wanted)) for one in some.elements()]
 
 
@@ -101,4 +103,38 @@ def test_findings_of_several_conversations_in_many_files_and_parts(tmp_path: Pat
         folder = tmp_path / Path(name).stem
         folder.mkdir()
         found += differences(name, cut(CAPTURES / name, 40, folder), folder / "out", split=5_000, parts=4)
+    assert not found, "\n".join(found)
+
+
+def in_turn(*ends: int) -> list[Connection]:
+    """Two connections of a consumer whose polls alternate, each of which gets these."""
+    one, two = took(), reconnected()
+    two.now = one.now
+    for offset in ends:
+        for each in (one, two):
+            took(offset, one=each.wait(2 * MS))
+    return [one.fin(0), two.fin(0)]
+
+
+KEPT: dict[str, Any] = {
+    "iggy: begins anew": OFFSETS["another connection begins anew"][0],
+    "iggy: goes on": OFFSETS["another connection goes on"][0],
+    "iggy: in turn": lambda: in_turn(0, 1, 2),
+    "iggy: often": lambda: in_turn(*range(12)),
+    "rabbitmq: the next connection": LOST["on the next connection"][0],
+    "rabbitmq: higher": LOST["on the next connection, and higher"][0],
+    "rabbitmq: the sequence": LOST["the sequence of another connection"][0],
+    "rabbitmq: a new stream": LOST["the sequence says that the stream is new"][0],
+}
+"""Connections to servers that keep something across them."""
+
+
+@pytest.mark.spark
+def test_findings_of_what_servers_keep_across_connections(tmp_path: Path) -> None:
+    found: list[str] = []
+    for at, (name, make) in enumerate(KEPT.items()):
+        path = tmp_path / f"{at}.pcap"
+        path.write_bytes(capture(*make()))
+        found += differences(name, [path], tmp_path / f"{at}-one", split=5_000, parts=4)
+        found += differences(name, cut(path, 40, tmp_path), tmp_path / f"{at}-many", split=5_000, parts=4)
     assert not found, "\n".join(found)
