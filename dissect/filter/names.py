@@ -385,6 +385,7 @@ def _messages(protocol: Protocol) -> Iterator[str]:
     for layout in protocol.loaded.layouts:
         if getattr(layout, "kind", "part") != "part" and " " not in layout.name:
             yield layout.name
+    yield from protocol.loaded.names
 
 
 def _protocol_like(text: str) -> str | None:

@@ -170,7 +170,7 @@ class LoadedProtocol(msgspec.Struct, frozen=True):
         return tables() if callable(tables) else tables
 
     names: tuple[str, ...] = ()
-    """The names of its messages, if `tables` is a function."""
+    """The names of messages that no table describes."""
     traffic: Callable[[Message], Traffic | None] | None = None
     """How many user messages a message carries."""
     entries: Callable[[], EntrySource] | None = None

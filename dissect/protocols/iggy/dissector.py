@@ -20,7 +20,6 @@ from ..records import DecodedTuple, Frame, FrameGap
 from . import PORTS, frames, replica_layouts
 from .bodies import ADDED, PARTS
 from .candidates import Candidates, PendingRequest, Placement
-from .commands import COMMANDS
 from .compare_rules import COMPARE_RULES
 from .entries import IggyEntries
 from .frame_redaction import LOGIN
@@ -274,7 +273,6 @@ PROTOCOL = LoadedProtocol(
     forced=(*LAYOUTS, replica_layouts.LAYOUT),
     compare_rules=COMPARE_RULES,
     scrub_rules=SCRUB_RULES,
-    names=(*(command.name for command in COMMANDS), *replica_layouts.SENT.values()),
     traffic=traffic,
     entries=IggyEntries,
     verb=verb,

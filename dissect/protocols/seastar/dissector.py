@@ -385,6 +385,7 @@ PROTOCOL = LoadedProtocol(
     heuristic,
     info,
     layouts.LAYOUTS,
+    names=("Empty",),
     text=TEXT,
     added=layouts.ADDED,
     labelled=lambda options: {"verb": (SCYLLA if options.verbs is None else options.verbs).values()},
