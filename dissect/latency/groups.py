@@ -28,7 +28,7 @@ Key = tuple[Hashable, ...]
 """The protocol and a value per criterion; beyond the limit the protocol alone."""
 
 
-def _end(pair: Pair, client: bool) -> str | None:
+def end_of(pair: Pair, client: bool) -> str | None:
     """Return the endpoint of the client, or of the server; None if unknown."""
     request, response = pair.request, pair.response
     asks = request.sender
@@ -42,7 +42,7 @@ def _behind(pair: Pair, name: str) -> Hashable:
     processes = pair.request.processes
     if processes is None:
         return None
-    client = _end(pair, True)
+    client = end_of(pair, True)
     known = {one.endpoint: value for one in processes if (value := getattr(one, name)) is not None}
     if not known or client in known:
         return known.get(client)
@@ -53,8 +53,8 @@ def _behind(pair: Pair, name: str) -> Hashable:
 _PARTS: dict[str, Callable[[Pair], Hashable]] = {
     "command": attrgetter("request.name"),
     "conversation": attrgetter("request.conversation"),
-    "server": partial(_end, client=False),
-    "client": partial(_end, client=True),
+    "server": partial(end_of, client=False),
+    "client": partial(end_of, client=True),
     "stream": attrgetter("request.stream"),
 }
 _PROCESS_PARTS = {name: partial(_behind, name=name) for name in PROCESS_KEYS}
@@ -202,7 +202,7 @@ class Latencies:
         if group is None:
             group = self.groups[key] = LatencyGroup()
             if "conversation" in self.by and len(key) > 1:
-                client, server = _end(pair, True), _end(pair, False)
+                client, server = end_of(pair, True), end_of(pair, False)
                 group.ends = (client, server) if client is not None and server is not None else None
         return key, group
 

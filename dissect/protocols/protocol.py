@@ -195,6 +195,8 @@ class Protocol(msgspec.Struct, frozen=True):
     captured."""
     websocket: tuple[int, ...] = ()
     """Those of `ports` on which servers expect WebSocket."""
+    system: str = ""
+    """What OpenTelemetry calls the system whose protocol this is, if not `name`."""
 
     @property
     def loaded(self) -> LoadedProtocol:

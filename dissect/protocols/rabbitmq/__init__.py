@@ -30,6 +30,8 @@ def _load_draft() -> LoadedProtocol:
 
 
 PROTOCOLS = (
-    Protocol("rabbitmq-stream", "RabbitMQ Streams", (5552, 5551), _load, _may_begin),
-    Protocol("rabbitmq-stream-draft", "RabbitMQ Streams, first draft (May 2020)", (5552, 5551, 5555), _load_draft, _may_begin),
+    Protocol("rabbitmq-stream", "RabbitMQ Streams", (5552, 5551), _load, _may_begin, system="rabbitmq"),
+    Protocol(
+        "rabbitmq-stream-draft", "RabbitMQ Streams, first draft (May 2020)", (5552, 5551, 5555), _load_draft, _may_begin, system="rabbitmq"
+    ),
 )
