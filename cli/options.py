@@ -330,6 +330,11 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
     return text
 
 
+def several_of(option: str, texts: Sequence[str], choices: tuple[str, ...]) -> list[str]:
+    """What one or several of an option say, separated by commas, each once; all must be among `choices`."""
+    return list(dict.fromkeys(one_of(option, part.strip(), choices) for text in texts for part in text.split(",")))
+
+
 def check_clock(text: str, more: tuple[str, ...] = ()) -> None:
     """Raises `UsageError` for what is no way to show times; `more`: further ones of a view."""
     if text in BETWEEN and not more:

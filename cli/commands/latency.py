@@ -30,7 +30,7 @@ from ..options import (
     enough_of,
     inputs,
     interval_of,
-    one_of,
+    several_of,
     whole_number,
 )
 from ..output import columns, palette, say, write_json, write_text
@@ -99,7 +99,7 @@ def latency(
     """Count requests and measure how long they took, by command, server, stream and more."""
     refuse((json and csv, "--json and --csv cannot be combined; choose one"))
     names = inputs(read_files, files)
-    grouped = _grouped(by)
+    grouped = several_of("--by", by or ("command",), GROUPED)
     width_ns = interval_of(interval)
     number = whole_number("--slowest", slowest, 0)
     limit = whole_number("--group-limit", group_limit)
@@ -124,12 +124,6 @@ def latency(
         if taker.matched and not found.groups:
             say("-Y: no match is a response; -Y selects latencies by their responses, such as `name == PublishConfirm`")
         return code
-
-
-def _grouped(by: list[str] | None) -> list[str]:
-    """What one or several `--by` say, each once."""
-    wanted = [part.strip() for text in by or ("command",) for part in text.split(",")]
-    return list(dict.fromkeys(one_of("--by", part, GROUPED) for part in wanted))
 
 
 class _Taker:
