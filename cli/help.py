@@ -84,6 +84,13 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump latency --html report.html capture.pcap", "a page with tables and charts"),
         ("streamdump latency -i any", "a live table"),
     ),
+    "metrics": (
+        ("streamdump metrics -i any", "serve http://127.0.0.1:9464/metrics until Ctrl-C"),
+        ("streamdump metrics -i any --label stream,server", "by stream and server, too"),
+        ("streamdump metrics -i any --listen 0.0.0.0:9464", "for a Prometheus on another host"),
+        ("streamdump metrics capture.pcap", "print the metrics of a capture"),
+        ("streamdump metrics --listen 127.0.0.1:9464 capture.pcap", "serve those of a capture until Ctrl-C"),
+    ),
     "pipeline": (
         ("streamdump pipeline captures/ --out tables", "the captures of a folder as Parquet tables, and a summary"),
         ("streamdump pipeline 'ring/*.pcapng' --out t --format json", "the same as JSON Lines"),

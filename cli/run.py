@@ -47,6 +47,7 @@ COMMANDS = (
     "follow",
     "help",
     "latency",
+    "metrics",
     "pipeline",
     "protocols",
     "schema",

@@ -159,8 +159,8 @@ def calls_of(path: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("path", [path for path in PAGES if calls_of(path)], ids=lambda path: str(path.relative_to(ROOT)))
 def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a small capture under the names they use. A live one on an interface that is not there, what takes Spark or a terminal as far
-    as its options."""
+    """On a small capture under the names they use. A live one on an interface that is not there, what takes Spark, a terminal or another
+    extra as far as its options."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "captures").symlink_to(ROOT / "captures")
     (tmp_path / "tests").mkdir()
@@ -178,9 +178,10 @@ def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
                 shutil.copy(SMALL, name)
         arguments = [str(SMALL) if word == "-" else word for word in call]
         arguments = [str(one) for word in arguments for one in (sorted(Path().glob(word)) if "*" in word and "=" not in word else [word])]
-        live = "-i" in arguments and call[0] != "browse"
+        optional = call[0] in ("pipeline", "browse", "metrics")
+        live = "-i" in arguments and not optional
         arguments = ["none0" if before == "-i" else word for before, word in zip(["", *arguments], arguments, strict=False)]
-        if call[0] in ("pipeline", "browse"):
+        if optional:
             arguments.append("--help")
         code = main(arguments)
         # A filter is compiled first, for which libpcap may be missing.

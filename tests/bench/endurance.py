@@ -1,8 +1,9 @@
-"""Reads for long: python tests/bench/endurance.py [file] [live] [--gigabytes 10] [--connections 1000000] [--open 100000] [--rate 12000]
+"""Reads for long: tests/bench/endurance.py [file] [live] [metrics] [--gigabytes 10] [--connections 1000000] [--open 100000] [--rate 12000]
 
-file  copies of real traffic (`mix`) through several views: CPU a GB in each half of the file, and resident memory at the end of each
-live  connections through one run, so many of them open at once, on a pair of virtual interfaces, while a ring of files and a key log
-      rotate: resident memory as time goes on, and what was dropped. Needs root and `ip` (iproute2)
+file     copies of real traffic (`mix`) through several views: CPU a GB in each half of the file, and resident memory at the end of each
+live     connections through one run, so many of them open at once, on a pair of virtual interfaces, while a ring of files and a key log
+         rotate: resident memory as time goes on, and what was dropped. Needs root and `ip` (iproute2)
+metrics  the same connections through `metrics` with all labels, scraped every 30 seconds: also CPU a million packets
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -85,6 +87,34 @@ def interfaces() -> Iterator[None]:
         ip("del", NEAR)
 
 
+def send(process: int, connections: int, held: int, rate: int, tell: Callable[[], str]) -> None:
+    """Send these connections; every 30 seconds print the memory and CPU of the process that reads them, and what else there is to tell."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+        out.bind((FAR, 0))
+        begun = time.monotonic()
+        sent, told, cpu = 0, begun, spent(process)
+        since, size = 0, connections * len(conversation(0, 1))
+        for number in range(connections + held):
+            # Three packets open one; what it says, and its end, come when so many more are open.
+            frames = conversation(number, 1)[:3] if number < connections else []
+            frames += conversation(number - held, 1)[3:] if number >= held else []
+            for one in frames:
+                out.send(one)
+            sent += len(frames)
+            wait = begun + sent / rate - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            if time.monotonic() - told > 30:
+                told = time.monotonic()
+                before, cpu = cpu, spent(process)
+                a_million = (cpu - before) / (sent - since) * 1e6
+                since = sent
+                now = f"{told - begun:6.0f} s, {sent / size:5.1%}, {resident(process) >> 10} MB, {a_million:.0f} s CPU a million packets"
+                print(f"{now}, {tell()}", flush=True)
+        time.sleep(2)
+        print(f"all sent: {resident(process) >> 10} MB; CPU {spent(process):.0f} s")
+
+
 def listen(connections: int, held: int, rate: int) -> None:
     with tempfile.TemporaryDirectory() as folder, interfaces():
         keys, ring = Path(folder) / "keys.log", Path(folder) / "ring.pcapng"
@@ -92,39 +122,43 @@ def listen(connections: int, held: int, rate: int) -> None:
         # No connection that is open is forgotten, of those that ended as many are remembered as fit
         more = ["--tracked-limit", str(held + held // 5)]
         more += ["-b", "filesize:20000", "-b", "files:3", "--keylog", str(keys), "-T", "fields", "-e", "number", "-Y", "number == 1"]
+
+        def tell() -> str:
+            # The key log is replaced, as one that rotates.
+            fresh = keys.with_suffix(".new")
+            fresh.write_text(f"CLIENT_RANDOM {os.urandom(32).hex()} {os.urandom(48).hex()}\n")
+            fresh.replace(keys)
+            return f"{len(list(Path(folder).glob('ring*')))} files"
+
         null = open(os.devnull, "wb")  # noqa: PTH123, SIM115
-        with capturing("-i", NEAR, "-w", str(ring), *more, stdout=null) as capture, socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
-            out.bind((FAR, 0))
-            begun = time.monotonic()
-            sent, told = 0, 0.0
-            size = connections * len(conversation(0, 1))
-            for number in range(connections + held):
-                # Three packets open one; what it says, and its end, come when so many more are open.
-                frames = conversation(number, 1)[:3] if number < connections else []
-                frames += conversation(number - held, 1)[3:] if number >= held else []
-                for one in frames:
-                    out.send(one)
-                sent += len(frames)
-                wait = begun + sent / rate - time.monotonic()
-                if wait > 0:
-                    time.sleep(wait)
-                if time.monotonic() - told > 30:
-                    told = time.monotonic()
-                    # The key log is replaced, as one that rotates.
-                    fresh = keys.with_suffix(".new")
-                    fresh.write_text(f"CLIENT_RANDOM {os.urandom(32).hex()} {os.urandom(48).hex()}\n")
-                    fresh.replace(keys)
-                    now = f"{told - begun:6.0f} s, {sent / size:5.1%}, {resident(capture.process.pid) >> 10} MB"
-                    print(f"{now}, {len(list(Path(folder).glob('ring*')))} files", flush=True)
-            time.sleep(2)
-            print(f"all sent: {resident(capture.process.pid) >> 10} MB; CPU {spent(capture.process.pid):.0f} s")
+        with capturing("-i", NEAR, "-w", str(ring), *more, stdout=null) as capture:
+            send(capture.process.pid, connections, held, rate, tell)
             code, _, err = capture.finish(signal.SIGINT)
             print(f"exit {code}", *err.splitlines()[-2:], sep="\n")
 
 
+def serve(connections: int, held: int, rate: int) -> None:
+    # A busy machine may stop the reader for seconds; a ring hands over a block at least every 20 ms
+    more = ["--tracked-limit", str(held + held // 5), "-B", "128M", "--label", "client,server,stream", "--listen", "127.0.0.1:0"]
+    with interfaces(), capturing("metrics", "-i", NEAR, *more) as capture:
+        capture.tells("/metrics\n")
+        address = capture.told.decode().partition("serving ")[2].split()[0]
+
+        def tell() -> str:
+            begin = time.monotonic()
+            with urllib.request.urlopen(address) as response:
+                text = response.read()
+            return f"scraped {len(text):,} bytes, {text.count(b'{')} series in {time.monotonic() - begin:.2f} s"
+
+        send(capture.process.pid, connections, held, rate, tell)
+        print(tell())
+        code, _, err = capture.finish(signal.SIGINT)
+        print(f"exit {code}", *err.splitlines()[-3:], sep="\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["file", "live"])
+    parser.add_argument("parts", nargs="*", default=["file", "live", "metrics"])
     parser.add_argument("--gigabytes", type=float, default=10)
     parser.add_argument("--connections", type=int, default=1_000_000)
     parser.add_argument("--open", type=int, default=100_000)
@@ -134,6 +168,8 @@ def main() -> None:
         read_file(options.gigabytes)
     if "live" in options.parts:
         listen(options.connections, options.open, options.rate)
+    if "metrics" in options.parts:
+        serve(options.connections, options.open, options.rate)
 
 
 if __name__ == "__main__":

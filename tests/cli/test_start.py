@@ -33,6 +33,7 @@ COMMANDS = (
     "diff",
     "follow",
     "latency",
+    "metrics",
     "pipeline",
     "protocols",
     "schema",
