@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 SPARK, WRITTEN, FOLLOWING = "Spark", "Tables", "Following a folder"
 FORMATS = ("parquet", "delta")
-FIELDS = ("both", "json", "typed")
+FIELDS = ("json", "typed", "both")
 BY = ("protocol", "date")
 BRIEF = 1 << 30
 """Captures of fewer bytes together are work of a minute or so."""
@@ -79,11 +79,11 @@ def pipeline(
         typer.Option(
             "--fields",
             metavar="HOW",
-            help="message fields as json text, typed columns, or both",
+            help="message fields as json text, typed (columns in a table for each protocol), or both",
             rich_help_panel=WRITTEN,
             autocompletion=completion(FIELDS),
         ),
-    ] = "both",
+    ] = "json",
     partition_by: Annotated[
         str | None,
         typer.Option(

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ..errors import UsageError, how_to_install
 from .storage import Disk, Folder
-from .tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema
+from .tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema, tables_with
 from .write import Written
 
 CLAIM = "streamdump.claim"
@@ -57,8 +57,10 @@ def check() -> None:
 class Delta:
     """The tables in one folder."""
 
-    def __init__(self, out: Folder) -> None:
+    def __init__(self, out: Folder, fields: str = "json") -> None:
+        """`fields`: one of `tables.FIELDS`."""
         self._out = out
+        self._wanted = tables_with(fields)
         self._tables: dict[str, Any] = {}
         self.claim = 0
         """The number of the own claim, 0 without one."""
@@ -71,7 +73,8 @@ class Delta:
     def begin(self) -> None:
         """Make the tables, or give them the columns that are new, and claim to be the one who writes."""
         for name in TABLES:
-            self._tables[name] = self._made(name)
+            if name in self._wanted or self._is_there(name):
+                self._tables[name] = self._made(name)
         table = self._tables[DECIDES]
         while True:
             table.update_incremental()
@@ -85,11 +88,12 @@ class Delta:
 
     def read(self) -> None:
         """Open tables that are there."""
-        for name in TABLES:
-            self._tables[name] = self._opened(name)
+        self._tables = {name: self._opened(name) for name in TABLES if self._is_there(name)}
 
     def files(self, table: str) -> list[str]:
         """The Parquet files of a table, by the names that this package knows them by."""
+        if table not in self._tables:
+            return []
         found = pa.table(self._tables[table].get_add_actions()).column("path").to_pylist()
         return [self._out.at(table, *unquote(name).split("/")).name for name in found]
 
@@ -112,7 +116,7 @@ class Delta:
 
     def commit(self, app: str, version: int, files: Mapping[str, Sequence[Written]]) -> None:
         """Add files to the tables; what is in already, by transaction, stays as it is. Raises `CommitLost`."""
-        for name in (DECIDES, *(name for name in TABLES if name != DECIDES)):
+        for name in (DECIDES, *(name for name in self._tables if name != DECIDES)):
             table = self._tables[name]
             table.update_incremental()
             if (table.transaction_version(app) or 0) >= version:
@@ -135,8 +139,7 @@ class Delta:
         from deltalake.exceptions import DeltaError
 
         gone = 0
-        for name in TABLES:
-            table = self._tables[name]
+        for table in self._tables.values():
             table.update_incremental()
             sizes: dict[str, int] = {}
             for action in pa.table(table.get_add_actions()).to_pylist():
@@ -150,6 +153,9 @@ class Delta:
                     gone += done["numFilesRemoved"]
                     table.vacuum(retention_hours=RETENTION_HOURS, dry_run=False)
         return gone
+
+    def _is_there(self, name: str) -> bool:
+        return self._out.at(name, "_delta_log").exists()
 
     def _options(self) -> dict[str, str]:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""

@@ -28,7 +28,7 @@ from .rotation import ReadFile, Ready, Rotation, SeenFile, same_file
 from .session import of_spark
 from .splits import NEVER, LastPacket, Plan, Trouble, ends_of, first_packet, last_packets
 from .storage import Disk, Folder
-from .tables import TABLES, Input
+from .tables import TABLES, Input, tables_with
 from .tasks import Work, flows_carried
 from .write import CARRIED, Receipt, Target, Written, files_of, receipts, suspected, twice
 
@@ -140,7 +140,7 @@ class Follow(Job):
             from .delta import Delta, check
 
             check()
-            self._delta = Delta(self.out)
+            self._delta = Delta(self.out, settings.fields)
         elif not isinstance(self.out, Disk):
             raise UsageError(f"{out}: to an object store --follow writes --format delta, since renaming is no commit there")
         self._lock = _locked(self.folder)
@@ -358,7 +358,7 @@ class Follow(Job):
         if self._delta is not None:
             rows = self._delta.committed(APP) or self._delta.files("files")
         else:
-            for table in TABLES:
+            for table in tables_with(self.settings.fields):
                 self.out.at(table).make()
             rows = [name for table in TABLES for name in self.out.at(table).names()]
         if rows:

@@ -40,7 +40,7 @@ from .splits import (
     unpack,
 )
 from .storage import Disk, Folder
-from .tables import BY_DAY, TABLES, Input
+from .tables import BY_DAY, TABLES, Input, tables_with
 from .tasks import TaskInput, Work
 from .together import BUCKET, Together, by_server, findings_of, frames, slowest
 from .write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
@@ -84,7 +84,7 @@ class PipelineSettings(msgspec.Struct):
     """Whether rules look for what went wrong."""
     entries: bool = False
     """Whether the user messages that messages carry are written, too."""
-    fields: str = "both"
+    fields: str = "json"
     """How the fields of messages are written, of `tables.FIELDS`."""
     by: tuple[str, ...] = ()
     """Columns by whose values files of Parquet are divided, of `tables.BY_DAY`."""
@@ -272,7 +272,7 @@ class Job:
         with PartWriter(target, max(receipt.part for receipt in done) + 1, points) as last:
             last.put("errors", errors)
             last.put("files", files)
-            for table in TABLES if complete else ():
+            for table in tables_with(target.fields) if complete else ():
                 if not any(table in receipt.files for receipt in done) and not last.waits(table):
                     last.empty(table)
         done.append(last.receipt)
@@ -367,7 +367,7 @@ class PipelineRun(Job):
         from .delta import Delta, check
 
         check()
-        self._delta = delta = Delta(self.out)
+        self._delta = delta = Delta(self.out, self.settings.fields)
         intent = self._intent()
         if intent is not None or self.settings.append:
             delta.begin()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from ..protocols import PROTOCOLS
 from ..session import Linked
 from .flows import MessageEntries, PointOf, id_of, message_id
 from .latencies import FOUND, TIMES
-from .typed import STRUCTS, Objects, Struct, struct_name
+from .typed import STRUCTS, Objects, Struct
 
 _JSON = msgspec.json.Encoder()
 
@@ -231,6 +231,11 @@ LATENCY = Column(
     "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one.latency_ns for one in rows.records]
 )
 
+FIELDS_COLUMN = Column(
+    "fields", TEXT, "every field, as JSON; null with --fields typed", lambda rows: _json([one.fields for one in rows.records]), _joined
+)
+NO_FIELDS = msgspec.structs.replace(FIELDS_COLUMN, get=lambda rows: [None] * len(rows.records), make=list)
+
 MESSAGES: tuple[Column, ...] = (
     *_common(),
     SENDER,
@@ -240,7 +245,7 @@ MESSAGES: tuple[Column, ...] = (
     Column("last_packet", LONG, "packet that completed it", lambda rows: rows.packets[1]),
     Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
     Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
-    Column("fields", TEXT, "every field, as JSON", lambda rows: _json([one.fields for one in rows.records]), _joined),
+    FIELDS_COLUMN,
     Column("request_id", TEXT, "message_id of its request", lambda rows: _ids([one[1] for one in rows.rows])),
     OUTCOME,
     LATENCY,
@@ -253,6 +258,11 @@ MESSAGES: tuple[Column, ...] = (
     Column("message_id", TEXT, "what tells it from all others", lambda rows: _ids(rows.records)),
 )
 
+
+TYPED_KEYS: tuple[Column, ...] = (
+    Column("message_id", TEXT, "that of the message in table messages", lambda rows: _ids(rows.records)),
+    *_common()[:2],
+)
 
 EXCHANGES: tuple[Column, ...] = (
     *_common(),
@@ -477,32 +487,36 @@ FILES: tuple[Column, ...] = (
 
 
 class TableSchema(msgspec.Struct, frozen=True):
-    """One table."""
+    """One table: its rows, schema and page are made of these columns."""
 
     name: str
     columns: tuple[Column, ...]
     record: type | None = None
     """The record of the engine that its rows are, each with the messages that it names; None: rows that a run makes itself."""
-    structs: Mapping[str, Struct] = {}
-    """A column more for each protocol, for forms that have structs which may be null."""
     partitioned: tuple[str, ...] = ()
     """Columns by which its files are divided, where the form can do that; `DATE` is added for it."""
+    struct: Struct | None = None
+    """Its members are columns, too."""
 
 
 DATE = "date"
 BY_DAY = ("protocol", DATE)
 
+TYPED = {name: f"messages_{name.replace('-', '_')}" for name in STRUCTS}
+"""By protocol the table of the typed fields of its messages."""
+
 TABLES: dict[str, TableSchema] = {
     table.name: table
     for table in (
-        TableSchema("messages", MESSAGES, Message, STRUCTS, BY_DAY),
-        TableSchema("exchanges", EXCHANGES, Exchange, {}, BY_DAY),
-        TableSchema("conversations", CONVERSATIONS, None, {}, BY_DAY),
-        TableSchema("gaps", GAPS, Gap, {}, BY_DAY),
-        TableSchema("endings", ENDINGS, Ending, {}, BY_DAY),
-        TableSchema("findings", FINDINGS, Finding, {}, BY_DAY),
-        TableSchema("entries", ENTRIES, Entry, {}, BY_DAY),
-        TableSchema("latency", LATENCIES, None, {}, BY_DAY),
+        TableSchema("messages", MESSAGES, Message, BY_DAY),
+        *(TableSchema(table, TYPED_KEYS, None, (DATE,), STRUCTS[protocol]) for protocol, table in TYPED.items()),
+        TableSchema("exchanges", EXCHANGES, Exchange, BY_DAY),
+        TableSchema("conversations", CONVERSATIONS, None, BY_DAY),
+        TableSchema("gaps", GAPS, Gap, BY_DAY),
+        TableSchema("endings", ENDINGS, Ending, BY_DAY),
+        TableSchema("findings", FINDINGS, Finding, BY_DAY),
+        TableSchema("entries", ENTRIES, Entry, BY_DAY),
+        TableSchema("latency", LATENCIES, None, BY_DAY),
         TableSchema("errors", ERRORS),
         TableSchema("files", FILES),
     )
@@ -512,46 +526,47 @@ TABLES: dict[str, TableSchema] = {
 KINDS: dict[type, str] = {table.record: table.name for table in TABLES.values() if table.record is not None}
 
 
-RECORDS = (*KINDS.values(), "conversations")
+RECORDS = (*KINDS.values(), *TYPED.values(), "conversations")
 """Tables whose rows are certain where a conversation is read."""
 
-LINKED = frozenset(KINDS.values())
+LINKED = frozenset((*KINDS.values(), *TYPED.values()))
 """Tables whose rows come with the request and the response that they name."""
 
 
-FIELDS = ("both", "json", "typed")
-"""How the fields of messages are written: as JSON text, as the structs of their protocols, or both."""
+FIELDS = ("json", "typed", "both")
+"""How the fields of messages are written: as JSON text in `messages`, as columns in the table of their protocol, or both."""
 
 
-def _chosen(table: str, fields: str) -> tuple[list[Column], Mapping[str, Struct]]:
-    """The columns of a table, and its structs."""
+def tables_with(fields: str) -> list[str]:
+    """The tables that a run writes; `fields`: one of `FIELDS`."""
+    return [name for name, table in TABLES.items() if table.struct is None or fields != "json"]
+
+
+def schema(table: str) -> Any:
+    """The Arrow schema of a table."""
     found = TABLES[table]
-    return [one for one in found.columns if one.name != "fields" or fields != "typed"], found.structs if fields != "json" else {}
-
-
-def schema(table: str, fields: str = "both") -> Any:
-    """The Arrow schema of a table; `fields`: one of `FIELDS`."""
-    plain, structs = _chosen(table, fields)
-    members = [(one.name, one.type, one.info) for one in plain]
-    members += [(struct_name(name), one.type, one.info) for name, one in structs.items()]
-    return pa.schema([pa.field(name, kind, metadata={"comment": info}) for name, kind, info in members], {SCHEMA_KEY: str(SCHEMA)})
+    plain = [pa.field(one.name, one.type, metadata={"comment": one.info}) for one in found.columns]
+    return pa.schema([*plain, *(found.struct.type if found.struct is not None else ())], {SCHEMA_KEY: str(SCHEMA)})
 
 
 class PendingRows:
     """Rows of one table that wait to be columns: their values, which are taken as long as the records are in the processor's cache."""
 
-    def __init__(self, table: str, fields: str = "both", points: PointOf | None = None) -> None:
+    def __init__(self, table: str, fields: str = "json", points: PointOf | None = None) -> None:
         """`fields`: one of `FIELDS`; `points`: where files were captured, by index."""
         self._name = table
-        self._columns, self._structs = _chosen(table, fields)
-        self._schema = schema(table, fields)
+        self._columns = [NO_FIELDS if one is FIELDS_COLUMN and fields == "typed" else one for one in TABLES[table].columns]
+        self._struct = TABLES[table].struct
+        self._schema = schema(table)
         self._points = points
         self._begin()
 
     def _begin(self) -> None:
         self._values: list[list[Any]] = [[] for _ in self._columns]
-        self._objects = {protocol: Objects(struct) for protocol, struct in self._structs.items()}
+        self._objects = None if self._struct is None else Objects(self._struct)
         self._text = 0
+        self.size = 0
+        """Bytes of the frames of messages among them."""
         self.count = 0
         """How many they are."""
 
@@ -579,24 +594,22 @@ class PendingRows:
         text = sum(sum(map(len, texts)) for column, texts in zip(self._columns, values, strict=True) if column.make is _joined)
         if self._text + text > MOST:
             raise TooMuch
-        if self._objects:
-            protocols = {one.protocol for one in some.records}
-            for protocol in protocols:
-                places: Sequence[int] = range(len(rows))
-                if len(protocols) > 1:
-                    places = [place for place in places if some.records[place].protocol == protocol]
-                self._objects[protocol].add([some.records[place].fields for place in places], [self.count + place for place in places])
+        if self._objects is not None:
+            self._objects.add([one.fields for one in some.records], range(self.count, self.count + len(rows)))
         for those, these in zip(self._values, values, strict=True):
             those += these
         self._text += text
         self.count += len(rows)
+        if self._objects is not None or self._name == "messages":
+            self.size += sum([one.size for one in some.records])
 
     def batch(self, reports: list[Report] | None = None) -> Any:
         """All that wait as columns; nothing waits any more. `reports` gets what is to be told of values that are none of their column,
         and null there; without it that is raised."""
         columns = zip(self._columns, self._values, strict=True)
         arrays = [self._array(column, values, reports) for column, values in columns]
-        arrays += [objects.column(self.count) for objects in self._objects.values()]
+        if self._objects is not None:
+            arrays += self._objects.column(self.count).flatten()
         self._begin()
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -636,6 +649,14 @@ def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:
     found: dict[str, list[Linked]] = {name: [] for name in KINDS.values()}
     for one in records:
         found[KINDS[type(one[0])]].append(one)
+    return found
+
+
+def by_protocol(messages: Iterable[Linked]) -> dict[str, list[Linked]]:
+    """Messages by the table of their typed fields."""
+    found: dict[str, list[Linked]] = {}
+    for one in messages:
+        found.setdefault(TYPED[cast(Message, one[0]).protocol], []).append(one)
     return found
 
 

@@ -1,7 +1,7 @@
-"""The fields of messages as typed columns: for each protocol a struct, made of its own field tables.
+"""The fields of messages as typed columns: for each protocol a table, made of its own field tables.
 
 What `Protocol.layouts` says of a field decides its type; a field that several messages have is one member, of a type that holds them
-all. Nothing here knows a protocol, so a new one gets its column by itself.
+all. Nothing here knows a protocol, so a new one gets its table by itself. A protocol is a struct here, whose members are the columns.
 
 | declared | member |
 | --- | --- |
@@ -18,9 +18,9 @@ all. Nothing here knows a protocol, so a new one gets its column by itself.
 | what is read by hand, and no table of its own says what it is (entries, BSON documents, AMQP values) | no member |
 | a name that differs from an earlier one in case only (`SubID` of old mewbase clients) | no member, since Spark could not tell them apart |
 
-So `fields` has everything, the structs what a query can ask for without parsing. A member is null where the message has no such field,
+So `fields` has everything, the columns what a query can ask for without parsing. A member is null where the message has no such field,
 where its value is null, and where the value is not of the declared type (a boolean byte of 7, a mewbase field of another BSON type).
-Such an item of a list is null too. A struct is null in messages of other protocols.
+Such an item of a list is null too.
 
 The values are taken of each message at once, as long as it is in the processor's cache, and columns are made of those of many: messages
 with the same keys are taken together, and only the fields that they have are touched.
@@ -280,14 +280,9 @@ def _members(found: RegisteredField) -> dict[str, Member | Struct]:
     return made
 
 
-def struct_name(protocol: str) -> str:
-    """The column of a protocol."""
-    return protocol.replace("-", "_")
-
-
 def struct_of(protocol: Protocol) -> Struct:
     """What the tables of a protocol give."""
-    return Struct(f"typed fields of {protocol.title}, null in messages of other protocols", _members(declared(protocol)))
+    return Struct(f"typed fields of {protocol.title}", _members(declared(protocol)))
 
 
 STRUCTS = {one.name: struct_of(one) for one in PROTOCOLS}

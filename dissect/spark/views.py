@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,19 +22,22 @@ def views(spark: Any, out: Folder) -> None:
         delta.read()
     for table in TABLES:
         names = delta.files(table) if delta is not None else sorted(storage.walk(out.at(table).name))
-        found = _table(spark, out.at(table).name, names, schema(table), bool(TABLES[table].partitioned))
+        if not names and TABLES[table].struct is not None:
+            continue
+        found = _table(spark, out.at(table).name, names, schema(table), TABLES[table].partitioned)
         for name in ("fields", "facts"):
             if name in found.columns:
                 found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")
         found.createOrReplaceTempView(table)
 
 
-def _table(spark: Any, place: str, names: list[str], columns: Any, divided: bool) -> Any:
+def _table(spark: Any, place: str, names: list[str], columns: Any, by: Sequence[str]) -> Any:
     """The rows of the Parquet files of a table in `place`, with the column of their day where they are divided by it."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    by_day = divided and any(f"/{DATE}=" in name for name in names)
-    whole = columns.append(pa.field(DATE, pa.date32())) if by_day else columns
+    by_day = DATE in by and any(f"/{DATE}=" in name for name in names)
+    known = columns.append(pa.field(DATE, pa.date32()))
+    whole = known if by_day else columns
     if not names:
         return spark.createDataFrame([], from_arrow_schema(whole))
     at = storage.local(place)
@@ -46,7 +49,7 @@ def _table(spark: Any, place: str, names: list[str], columns: Any, divided: bool
     def rows(given: Iterator[Any]) -> Iterator[Any]:
         # Spark has no library for object stores along
         store, base = storage.remote(place)
-        parts = pa.dataset.HivePartitioning(pa.schema([whole.field("protocol"), pa.field(DATE, pa.date32())])) if divided else None
+        parts = pa.dataset.HivePartitioning(pa.schema([known.field(one) for one in by])) if by else None
         paths = [storage.remote(names[index])[1] for batch in given for index in batch.column(0).to_pylist()]
         found = pa.dataset.dataset(paths, whole, "parquet", store, parts, partition_base_dir=base)
         yield from found.to_batches(columns=whole.names)

@@ -31,9 +31,8 @@ from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
 from .splits import Trouble, each
 from .storage import Disk, Folder
-from .tables import DATE, TABLES, PendingRows, entry_rows, schema, sorted_out
+from .tables import DATE, TABLES, PendingRows, by_protocol, entry_rows, schema, sorted_out, tables_with
 from .together import Frames
-from .typed import STRUCTS, struct_name
 
 FRAMES, CARRIED = "frames", "carry"
 """The files with what is put together of several parts, and with what has to be given with later packets."""
@@ -70,7 +69,7 @@ class Target(msgspec.Struct):
     out: str = ""
     run: str = ""
     """A name of the run, part of the names of its files."""
-    fields: str = "both"
+    fields: str = "json"
     """How the fields of messages are written, of `tables.FIELDS`."""
     by: tuple[str, ...] = ()
     """Columns by whose values files are divided, of `tables.BY_DAY`."""
@@ -127,7 +126,6 @@ class PartWriter:
         self._leaves = leaves
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, PendingRows] = {}
-        self._bytes = 0
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
@@ -159,6 +157,9 @@ class PartWriter:
             asked = self._filter is not None and table in ("messages", "exchanges")
             wanted = [one for one in rows if self._filter.matches(one[0])] if asked else rows  # type: ignore[union-attr]
             self.put(table, wanted, results.files)
+            if table == "messages" and self.target.fields != "json":
+                for name, some in by_protocol(wanted).items():
+                    self.put(name, some, results.files)
             if rows and table == "exchanges":
                 self.frames.count(rows)
         entries = entry_rows(some for some in results.entries if self._filter is None or self._filter.matches(some[0]))
@@ -190,11 +191,9 @@ class PartWriter:
         waiting = self._waiting.get(table)
         if waiting is None:
             waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
-        if table == "messages":
-            self._bytes += sum([one[0].size for one in rows])
         for some in waiting.take(rows, self.receipt.reports, files):
             self._write(table, some)
-        if waiting.count >= GROUP or self._bytes >= GROUP_BYTES:
+        if waiting.count >= GROUP or waiting.size >= GROUP_BYTES:
             self._flush(table)
 
     @property
@@ -248,8 +247,6 @@ class PartWriter:
         _let_go(*carried, *(stream for _, _, stream in self._side.values()))
 
     def _flush(self, table: str) -> None:
-        if table == "messages":
-            self._bytes = 0
         if self.waits(table):
             self._write(table, self._waiting[table].batch(self.receipt.reports))
 
@@ -273,21 +270,21 @@ class PartWriter:
         if table not in self._open:
             target = self.target
             name = f"part-{self.part:05d}-{target.run}{uuid.uuid4().hex[:12]}.zstd.parquet"
-            given = target.table(table), name, schema(table, target.fields)
-            divided = target.by and TABLES[table].partitioned
-            self._open[table] = _Partitioned(*given, target.by) if divided else _Parquet(*given)
+            given = target.table(table), name, schema(table)
+            by = [one for one in target.by if one in TABLES[table].partitioned]
+            self._open[table] = _Partitioned(*given, by) if by else _Parquet(*given)
         return self._open[table]
 
 
 def pointless(table: str) -> Any:
     """The columns of a table where nobody knows where files were captured."""
-    whole = schema(table)
-    return whole.remove(whole.get_field_index("point"))
+    return pa.schema([one for one in schema(table) if one.name != "point"])
 
 
 def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
     """The rows of a table as Arrow batches, `pointless`."""
     waiting = PendingRows(table)
+    kept = pointless(table).names
     reports: list[Report] = []
 
     def filled() -> Iterator[Any]:
@@ -297,6 +294,8 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
                 rows = results.conversations
             elif table == "entries":
                 rows = list(entry_rows(results.entries))
+            elif TABLES[table].struct is not None:
+                rows = by_protocol(sorted_out(results.records)["messages"]).get(table, ())
             else:
                 rows = sorted_out(results.records)[table]
             reports.extend(results.reports)
@@ -306,7 +305,7 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
         yield waiting.batch(reports)
 
     for batch in filled():
-        yield batch.drop_columns(["point"])
+        yield batch.select(kept)
     # There is no driver of ours that could tell; Spark keeps what its workers say in its log
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
@@ -359,7 +358,8 @@ class _Parquet:
 
 
 class _Partitioned:
-    """A file for each value of some columns, in folders that say so; one of one protocol has no structs of others."""
+    """A file for each value of some columns, in folders that say so. All of them have the other columns, also the one without rows of a
+    table that has none at all: who reads the folder finds out which there are."""
 
     def __init__(self, folder: Folder, name: str, whole: Any, by: Sequence[str]) -> None:
         self._folder = folder
@@ -370,13 +370,12 @@ class _Partitioned:
 
     def write(self, rows: Any) -> None:
         """Take a batch."""
-        protocols = rows.column("protocol").dictionary_encode()
-        # What has no protocol has the last of these
-        names = [*protocols.dictionary.to_pylist(), None]
-        values = {
-            "protocol": protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64),
-            DATE: rows.column("time_ns").to_numpy() // DAY_NS,
-        }
+        values, names = {DATE: rows.column("time_ns").to_numpy() // DAY_NS}, list[str | None]()
+        if "protocol" in self._by:
+            protocols = rows.column("protocol").dictionary_encode()
+            # What has no protocol has the last of these
+            names = [*protocols.dictionary.to_pylist(), None]
+            values["protocol"] = protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         keys = np.stack([values[column] for column in self._by])
         kinds = np.unique(keys, axis=1)
         for kind in kinds.T:
@@ -392,14 +391,15 @@ class _Partitioned:
         out = self._open.get(key)
         if out is None:
             folders = [f"{column}={value or NULL_PARTITION}" for column, value in partition.items()]
-            others = {*partition, *(struct_name(one) for one in STRUCTS if one != partition.get("protocol", one))}
-            whole = pa.schema([one for one in self._whole if one.name not in others], self._whole.metadata)
+            whole = pa.schema([one for one in self._whole if one.name not in partition], self._whole.metadata)
             out = self._open[key] = _Parquet(self._folder, "/".join((*folders, self._name)), whole)
             out.written.partition = partition
         return out
 
     def close(self) -> list[Written]:
         """All files are whole."""
+        if not self._open:
+            self._out(dict.fromkeys(self._by))
         return [one for out in self._open.values() for one in out.close()]
 
     def abandon(self) -> None:
@@ -509,7 +509,7 @@ def commit(target: Target, done: Sequence[Receipt]) -> None:
     """Make the files of these receipts the tables; what else is in the folder goes."""
     out = storage.folder(target.out)
     kept = target.kept
-    wanted: dict[str, set[str]] = {table: set() for table in TABLES}
+    wanted: dict[str, set[str]] = {table: set() for table in tables_with(target.fields)}
     for table, one in files_of(done):
         wanted[table].add(one.name)
     try:

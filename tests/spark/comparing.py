@@ -19,11 +19,10 @@ from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.spark import flows, rows, storage, tables
 from streamdump.spark.splits import Plan, ends_of, last_packets, plan
-from streamdump.spark.typed import STRUCTS, struct_name
 
 Lines = dict[str, list[str]]
 
-LEFT_OUT = {"time", "conversation", "point", "date", *map(struct_name, STRUCTS), "client", "server", "message_id", "request_time"}
+LEFT_OUT = {"time", "conversation", "point", "date", "client", "server", "message_id", "request_time"}
 LEFT_OUT |= {"request_id", "response_id", "request_size", "response_size", "code", "code_label"}
 """Columns that a plain run has no word for, or that `fields` says already (`test_tables` compares the structs with it)."""
 
@@ -39,7 +38,7 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
     inspector = Inspector(readers, replace(options or Options(), exchanges=True))  # type: ignore[arg-type]
     records = list(inspector.records())
     by_number = {record.number: record for record in records}
-    found: Lines = {name: [] for name in tables.LINKED}
+    found: Lines = {name: [] for name in tables.KINDS.values()}
     for record in records:
         line = msgspec.to_builtins(record)
         for name in ("record", "v", "number", "conversation", "time"):
@@ -95,7 +94,7 @@ def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple
     alone = _sorted(ordered, flows.IN_ORDER)
     packets = [one.filter(pc.equal(one.column("kind"), rows.SEGMENT)) for one in read]
     packets += list(flows.in_order(iter(alone.to_batches(batch))))
-    lines: Lines = {name: [] for name in tables.LINKED}
+    lines: Lines = {name: [] for name in tables.KINDS.values()}
     options = Options(keylog=tuple(found.secrets))
     ends_ns = ends_of(last_packets(found.splits), ())
     for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, len(found.files) > 1, None, ends_ns):
@@ -118,6 +117,8 @@ def tables_of(out: Path | str, form: str = "parquet") -> dict[str, list[dict[str
 def _rows(out: Any, table: str, form: str) -> list[dict[str, Any]]:
     place = out.at(table).name
     at = storage.local(place)
+    if form == "delta" and not out.at(table, "_delta_log").exists():
+        return []
     if form == "delta":
         options = {} if at is not None else {"AWS_ALLOW_HTTP": "true"}
         return list(DeltaTable(str(at or place), storage_options=options).to_pyarrow_table().to_pylist())
@@ -127,7 +128,8 @@ def _rows(out: Any, table: str, form: str) -> list[dict[str, Any]]:
     whole = tables.schema(table)
     parts = None
     if tables.TABLES[table].partitioned:
-        parts = pa.dataset.HivePartitioning(pa.schema([whole.field("protocol"), pa.field(tables.DATE, pa.date32())]))
+        known = whole.append(pa.field(tables.DATE, pa.date32()))
+        parts = pa.dataset.HivePartitioning(pa.schema([known.field(name) for name in tables.TABLES[table].partitioned]))
     found = pa.dataset.dataset(paths, whole, "parquet", store, parts, partition_base_dir=base)
     return list(found.to_table(columns=whole.names).to_pylist()) if names else []
 

@@ -16,7 +16,7 @@ from streamdump.spark import delta, tables
 from streamdump.spark.delta import Delta
 from streamdump.spark.pipeline import PipelineRun, PipelineSettings, partial_folder
 from streamdump.spark.storage import folder
-from streamdump.spark.tables import SCHEMA_KEY, TABLES
+from streamdump.spark.tables import SCHEMA_KEY, TABLES, TYPED
 from streamdump.spark.typed import STRUCTS, Struct
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, same, tables_of, told
@@ -181,25 +181,33 @@ def test_an_older_table_gets_the_new_columns_and_a_newer_one_stays(
     old_columns = tuple(column for column in tables.MESSAGES if column.name != "notes")
     struct = STRUCTS["rabbitmq-stream"]
     fewer = Struct(struct.info, {name: member for name, member in struct.members.items() if name != "correlation_id"})
-    old = msgspec.structs.replace(TABLES["messages"], columns=old_columns, structs={**STRUCTS, "rabbitmq-stream": fewer})
+    typed = TYPED["rabbitmq-stream"]
+    old = {
+        "messages": msgspec.structs.replace(TABLES["messages"], columns=old_columns),
+        typed: msgspec.structs.replace(TABLES[typed], struct=fewer),
+    }
     with monkeypatch.context() as patched:
-        patched.setitem(TABLES, "messages", old)
+        for name, described in old.items():
+            patched.setitem(TABLES, name, described)
         patched.setattr(tables, "SCHEMA", 0)
         patched.setattr(delta, "SCHEMA", 0)
-        add(files[:1], out)
+        add(files[:1], out, fields="typed")
         assert "notes" not in tables_of(out, "delta")["messages"][0]
-    add(files[1:2], out)
-    rows = tables_of(out, "delta")["messages"]
+    add(files[1:2], out, fields="typed")
+    found = tables_of(out, "delta")
+    rows = found["messages"]
     assert [row["notes"] for row in rows if row["file"] == 0] == [None] * sum(row["file"] == 0 for row in rows)
     assert all(row["notes"] is not None for row in rows if row["file"] == 1)
-    requests = [row for row in rows if row["kind"] == "request" and row["id"] is not None]
-    assert {row["file"] for row in requests if row["rabbitmq_stream"]["correlation_id"] is not None} == {1}
+    of = {row["message_id"]: row["file"] for row in rows if row["kind"] == "request" and row["id"] is not None}
+    numbered = {row["message_id"] for row in found[typed] if row["correlation_id"] is not None}
+    assert {file for message_id, file in of.items() if message_id in numbered} == {1}
     table = delta.Delta(folder(out))
     table.read()
     assert table._tables["messages"].metadata().configuration[SCHEMA_KEY] == str(tables.SCHEMA)
     # And the older version adds to the newer table what it knows.
     with monkeypatch.context() as patched:
-        patched.setitem(TABLES, "messages", old)
+        for name, described in old.items():
+            patched.setitem(TABLES, name, described)
         add(files[2:], out)
     rows = tables_of(out, "delta")["messages"]
     assert {row["file"] for row in rows} == {0, 1, 2}
@@ -255,14 +263,17 @@ def test_others_read_it(files: list[Path], tmp_path: Path) -> None:
 
     out = tmp_path / "out"
     add(files[:1], out)
-    add([GOLDEN / "iggy" / "py060-basic.pcap"], out)
-    expected = tables_of(out, "delta")["messages"]
+    # Tables that the first run did not make
+    add([GOLDEN / "iggy" / "py060-basic.pcap"], out, fields="typed")
+    found = tables_of(out, "delta")
+    expected = found["messages"]
+    assert [len(found[table]) for table in TYPED.values()] == [0, 0, sum(row["protocol"] == "iggy" for row in expected), 0, 0]
     wanted = sorted((row["protocol"], row["name"], row["time_ns"]) for row in expected)
     dataset = DeltaTable(str(out / "messages")).to_pyarrow_dataset()
     frame = polars.read_delta(str(out / "messages"))
     assert sorted(frame.select("protocol", "name", "time_ns").rows()) == wanted
-    lengths = frame.select(polars.col("rabbitmq_stream").struct.field("correlation_id").max()).item()
-    assert lengths == max(row["rabbitmq_stream"]["correlation_id"] or 0 for row in expected if row["rabbitmq_stream"])
+    lengths = polars.read_delta(str(out / TYPED["iggy"])).select(polars.col("length").max()).item()
+    assert lengths == max(row["length"] or 0 for row in found[TYPED["iggy"]])
     assert dataset.count_rows() == len(wanted)
     query = "select protocol, name, time_ns from dataset order by all"
     assert [tuple(row) for row in duckdb.sql(query).fetchall()] == wanted

@@ -8,13 +8,13 @@ from typing import Any
 
 import duckdb
 import polars
+import pyarrow
 import pyarrow.parquet
 import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
-from streamdump.spark.tables import FIELDS, TABLES, schema
-from streamdump.spark.typed import STRUCTS, struct_name
+from streamdump.spark.tables import DATE, FIELDS, TABLES, TYPED, schema, tables_with
 from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import go
 
@@ -24,7 +24,6 @@ FILES = [
     GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap",
     GOLDEN / "mewbase" / "java-query.pcap",
 ]
-NAMES = [struct_name(one) for one in STRUCTS]
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -35,37 +34,52 @@ def rows(out: Path) -> list[dict[str, Any]]:
 def test_each_way_to_write_fields_has_its_columns(tmp_path: Path) -> None:
     for fields in FIELDS:
         go(FILES, tmp_path / fields, fields=fields)
-        found = pyarrow.parquet.read_table(tmp_path / fields / "messages")
-        assert found.schema.equals(schema("messages", fields))
-    both, json, typed = (rows(tmp_path / fields) for fields in FIELDS)
-    assert [{**row, "fields": None} for row in both] == typed
-    assert [{**row, **dict.fromkeys(NAMES)} for row in both] == json
-    assert all(row["fields"] and any(row[name] for name in NAMES) for row in both)
+        assert {path.name for path in (tmp_path / fields).iterdir()} == {*tables_with(fields)}
+        for table in tables_with(fields):
+            assert pyarrow.parquet.read_table(tmp_path / fields / table).schema.equals(schema(table))
+    json, typed, both = (tables_of(tmp_path / fields) for fields in FIELDS)
+    assert rows(tmp_path / "json") == rows(tmp_path / "both")
+    assert [{**row, "fields": None} for row in rows(tmp_path / "json")] == rows(tmp_path / "typed")
+    assert all(row["fields"] for row in json["messages"])
+    for protocol, table in TYPED.items():
+        ids = sorted(row["message_id"] for row in json["messages"] if row["protocol"] == protocol)
+        assert sorted(row["message_id"] for row in typed[table]) == sorted(row["message_id"] for row in both[table]) == ids
+        assert not json[table]
+    assert {len(typed[TYPED[protocol]]) > 0 for protocol in ("iggy", "rabbitmq-stream", "mewbase")} == {True}
 
 
 @pytest.mark.parametrize("by", [("protocol",), ("date", "protocol"), ("date",)])
 def test_files_are_divided_by_columns(by: tuple[str, ...], tmp_path: Path) -> None:
-    go(FILES, tmp_path / "whole")
-    go(FILES, tmp_path / "out", by=by, split=20_000, parts=3)
+    go(FILES, tmp_path / "whole", fields="both")
+    go(FILES, tmp_path / "out", by=by, split=20_000, parts=3, fields="both")
     same(tmp_path / "out", plain(FILES))
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
-    places = [path.relative_to(tmp_path / "out" / "messages") for path in (tmp_path / "out" / "messages").rglob("*.parquet")]
-    assert {tuple(part.partition("=")[0] for part in path.parts[:-1]) for path in places} == {by}
-    for path in places:
-        structs = [name for name in pyarrow.parquet.read_schema(tmp_path / "out" / "messages" / path).names if name in NAMES]
-        protocol = next((part.partition("=")[2] for part in path.parts if part.startswith("protocol=")), None)
-        assert structs == (NAMES if protocol is None else [struct_name(protocol)])
-    pattern = f"{tmp_path}/out/messages/**/*.parquet"
-    query = "select protocol, count(*) as many, sum(iggy.length) as length from {} group by protocol order by protocol"
-    wanted = polars.from_arrow(pyarrow.parquet.read_table(tmp_path / "whole" / "messages"))
-    expected = polars.SQLContext(it=wanted).execute(query.format("it"), eager=True).rows()
-    found = duckdb.execute(query.format(f"read_parquet('{pattern}', union_by_name=true, hive_partitioning=true)")).fetchall()
-    assert found == expected
-    # Polars takes the columns of the first file for those of all
-    own = f"{tmp_path}/out/messages/**/protocol=iggy/**/*.parquet" if "protocol" in by else pattern
-    only = polars.scan_parquet(own, hive_partitioning=True).filter(polars.col("protocol") == "iggy")
-    length = only.select(polars.col("iggy").struct.field("length").sum()).collect().item()
-    assert ("iggy", length) in {(name, total) for name, _, total in expected}
+    for table, described in TABLES.items():
+        places = [path.relative_to(tmp_path / "out" / table) for path in (tmp_path / "out" / table).rglob("*.parquet")]
+        divided = tuple(one for one in by if one in described.partitioned)
+        assert {tuple(part.partition("=")[0] for part in path.parts[:-1]) for path in places} == {divided}
+        wanted = pyarrow.schema([one for one in schema(table) if one.name not in divided])
+        assert all(pyarrow.parquet.read_schema(tmp_path / "out" / table / path).equals(wanted) for path in places)
+
+
+def test_divided_tables_are_read_without_options(session: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    go(FILES, out, by=("date", "protocol"), split=20_000, parts=3, fields="typed")
+    found = tables_of(out)
+    for table, described in TABLES.items():
+        names = {*schema(table).names, *([DATE] if described.partitioned else [])}
+        duck = duckdb.sql(f"from '{out}/{table}/**/*.parquet'")
+        frame = polars.scan_parquet(out / table)
+        spark = session.spark.read.parquet(str(out / table))
+        assert {*duck.columns} == {*frame.collect_schema().names()} == {*spark.columns} == names
+        counted = (duck.aggregate("count(*)").fetchall()[0][0], frame.select(polars.len()).collect().item(), spark.count())
+        assert counted == (len(found[table]),) * 3, table
+    query = "select protocol, date, count(*) as many, sum(size) as bytes from {} group by protocol, date order by protocol, date"
+    expected = duckdb.sql(query.format(f"'{out}/messages/**/*.parquet'")).fetchall()
+    assert [row[0] for row in expected] == ["iggy", "mewbase", "rabbitmq-stream"]
+    assert polars.SQLContext(it=polars.scan_parquet(out / "messages")).execute(query.format("it"), eager=True).rows() == expected
+    session.spark.read.parquet(str(out / "messages")).createOrReplaceTempView("it")
+    assert [tuple(row) for row in session.spark.sql(query.format("it")).collect()] == expected
 
 
 def test_messages_exchanges_and_conversations_are_joined_by_what_they_name(tmp_path: Path) -> None:
@@ -97,7 +111,7 @@ def test_messages_exchanges_and_conversations_are_joined_by_what_they_name(tmp_p
 def test_tables_without_a_protocol_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "empty.pcap").write_bytes(b"")
     go([*FILES, tmp_path / "empty.pcap"], tmp_path / "out", by=("protocol", "date"))
-    for table in TABLES:
+    for table in tables_with("json"):
         place = tmp_path / "out" / table
         assert any(path.suffix == ".parquet" for path in place.iterdir()) == (not TABLES[table].partitioned)
 

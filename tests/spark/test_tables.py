@@ -43,11 +43,11 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import LoadedProtocol, Protocol
 from streamdump.spark import tables, typed, write
-from streamdump.spark.flows import Dissection, Linked
+from streamdump.spark.flows import Dissection, Linked, TaskResults
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.storage import folder as place
-from streamdump.spark.tables import TABLES, PendingRows, schema, sorted_out
-from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_name, struct_of
+from streamdump.spark.tables import TABLES, TYPED, PendingRows, by_protocol, schema, sorted_out, tables_with
+from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_of
 from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, commit
 from tests.spark.captures import generated
@@ -88,18 +88,20 @@ def expected(member: Member | Struct, value: Any) -> Any:
     return value if low <= value <= high else None
 
 
-def check(made: Any) -> int:
-    """Every typed member is what the JSON of its row says; how many are not null."""
+def check(rows: list[Linked]) -> int:
+    """Every typed column is what the JSON of its message says; how many values are not null."""
     held = 0
-    for row in made.to_pylist():
-        fields = json.loads(row["fields"])
-        for protocol, struct in STRUCTS.items():
-            found = row[struct_name(protocol)]
-            if protocol != row["protocol"]:
-                assert found is None
-                continue
+    for protocol, struct in STRUCTS.items():
+        mine = by_protocol(rows).get(TYPED[protocol], [])
+        texts = {row["message_id"]: row["fields"] for row in batch("messages", mine).to_pylist()}
+        made = batch(TYPED[protocol], mine)
+        made.validate(full=True)
+        assert made.schema.equals(schema(TYPED[protocol]))
+        assert made.num_rows == len(mine)
+        for row in made.to_pylist():
+            found = {name: row[name] for name in struct.members}
+            fields = json.loads(texts[row["message_id"]])
             assert repr(found) == repr(expected(struct, fields)), "by what is printed, since NaN is not itself"
-            assert list(found) == list(struct.members)
             held += sum(value is not None for value in found.values())
     return held
 
@@ -110,15 +112,15 @@ def test_typed_members_say_what_the_json_says(folder: str) -> None:
     everything: list[Linked] = []
     for path in sorted(GOLDEN.joinpath(folder).glob("*.pcap*")):
         found = messages(path)
-        made = batch("messages", found)
-        made.validate(full=True)
-        held += check(made)
+        held += check(found)
         rows += len(found)
         everything += found
     assert held > 2 * rows > 0
     # All of them together, in an order in which no two neighbours are alike, are the same columns.
+    for at, one in enumerate(everything):
+        one[0].conversation = at
     mixed = sorted(everything, key=lambda one: hash((one[0].position * 7919, one[0].size)))
-    assert check(batch("messages", mixed)) == held
+    assert check(mixed) == held
 
 
 def columns(table: str) -> list[tuple[str, str, str]]:
@@ -167,12 +169,9 @@ def test_all_columns_are_documented() -> None:
         assert [name for name, _, _ in found if "." not in name] == schema(table).names
         assert all(info for _, _, info in found)
         names = [name.lower() for name, _, _ in found]
-        assert len(set(names)) == len(names), "Spark does not tell names apart by case"
-    said = {name: (kind, info) for name, kind, info in columns("messages")}
-    assert {struct_name(one.name) for one in PROTOCOLS} == {
-        name for name, (kind, _) in said.items() if kind == "struct" and "." not in name
-    } - {"fault"}
-    assert said["rabbitmq_stream"] == ("struct", "typed fields of RabbitMQ Streams, null in messages of other protocols")
+        assert len(set(names)) == len(names), "Spark does not tell names apart by case, and no field has the name of a key"
+    assert {TYPED[one.name] for one in PROTOCOLS} == {*tables_with("typed")} - {*tables_with("json")}
+    said = {f"{table.removeprefix('messages_')}.{name}": (kind, info) for table in TYPED.values() for name, kind, info in columns(table)}
     assert said["rabbitmq_stream.correlation_id"][0] == "bigint"
     assert said["rabbitmq_stream.offset"][0] == "decimal(20,0)"
     assert said["rabbitmq_stream.publishing_ids"][0] == "array<decimal(20,0)>"
@@ -260,19 +259,18 @@ def test_values_that_do_not_fit_are_null_and_stop_nothing() -> None:
             fields["not_declared"] = value
             rows.append((msgspec.structs.replace(some, protocol=protocol, fields=fields), None, None))
             rows.append((msgspec.structs.replace(some, protocol=protocol, fields={"size": value}), None, None))
-    made = batch("messages", rows)
-    made.validate(full=True)
-    check(made)
-    for row in rows:
-        check(batch("messages", [row]))
+    for at, row in enumerate(rows):
+        row[0].conversation = at
+        check([row])
+    check(rows)
 
 
 def test_secrets_are_hidden_as_in_the_json() -> None:
     path = sorted(GOLDEN.glob("rabbitmq-stream/*.pcap"))[0]
-    hidden, shown = (batch("messages", messages(path, show_secrets=show)) for show in (False, True))
-    check(shown)
-    secrets = [one["sasl_opaque_data"] for one in shown["rabbitmq_stream"].to_pylist() if one["sasl_opaque_data"]]
-    texts = [one["sasl_opaque_data"] for one in hidden["rabbitmq_stream"].to_pylist() if one["sasl_opaque_data"]]
+    check(messages(path, show_secrets=True))
+    hidden, shown = (batch(TYPED["rabbitmq-stream"], messages(path, show_secrets=show)) for show in (False, True))
+    secrets = [one for one in shown["sasl_opaque_data"].to_pylist() if one]
+    texts = [one for one in hidden["sasl_opaque_data"].to_pylist() if one]
     assert len(texts) == len(secrets) > 0
     assert all(one.startswith("<redacted ") for one in texts)
     assert all(one in str(shown.to_pylist()) and one not in str(hidden.to_pylist()) for one in secrets)
@@ -289,12 +287,13 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
 
 
 def written(folder: Path, form: str, rows: list[Linked]) -> Path:
-    target = PipelineSettings([], form).target(place(folder / "work"), place(folder / "out"), "")
+    target = PipelineSettings([], form, fields="both").target(place(folder / "work"), place(folder / "out"), "")
     writer = PartWriter(target, 0)
-    for one in rows:
-        writer.put("messages", [one])
+    for at, one in enumerate(rows):
+        one[0].conversation = at
+        writer.add(TaskResults([one], files={at: 0}))
     for table in TABLES:
-        if table != "messages":
+        if not writer.waits(table):
             writer.empty(table)
     commit(target, [writer.close()])
     return folder / "out"
@@ -306,7 +305,9 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     monkeypatch.setattr(write, "GROUP_BYTES", 1000)
     monkeypatch.setattr(write, "ROW_GROUP", 30)
     made = PendingRows.batch
-    monkeypatch.setattr(PendingRows, "batch", lambda self, *more: held.append(self.count) or made(self, *more))
+    monkeypatch.setattr(
+        PendingRows, "batch", lambda self, *more: (self._name == "messages" and held.append(self.count)) or made(self, *more)
+    )
     (path,) = written(tmp_path, "parquet", rows).joinpath("messages").iterdir()
     assert sum(held) == len(rows)
     assert len(held) > 3
@@ -336,17 +337,18 @@ def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
 def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None:
     rows = [one for family in sorted(GOLDEN.iterdir()) for path in sorted(family.glob("*.pcap"))[1::3] for one in messages(path)]
     out = written(tmp_path, "parquet", rows)
-    table = pa.parquet.read_table(out / "messages")
-    assert table.schema.equals(schema("messages"))
-    assert table.schema.field("iggy").type.field("stream_id").metadata[b"comment"].startswith(b"object or uint32le")
-    held = check(table)
+    assert check(rows) > 0
     spark = session.spark
-    found = spark.read.parquet(str(out / "messages"))
-    assert found.schema.simpleString() == from_arrow_schema(schema("messages")).simpleString()
-    structs = [struct_name(protocol) for protocol in STRUCTS]
-    said = [row.asDict(recursive=True) for row in found.select(structs).collect()]
-    assert sorted(map(repr, said)) == sorted(map(repr, table.select(structs).to_pylist()))
-    assert sum(value is not None for row in said for struct in row.values() for value in (struct or {}).values()) == held > 0
+    for protocol, name in TYPED.items():
+        table = pa.parquet.read_table(out / name)
+        assert table.schema.equals(schema(name))
+        assert table.num_rows == len(by_protocol(rows).get(TYPED[protocol], [])) > 0
+        found = spark.read.parquet(str(out / name))
+        assert found.schema.simpleString() == from_arrow_schema(schema(name)).simpleString()
+        members = list(STRUCTS[protocol].members)
+        said = [row.asDict(recursive=True) for row in found.select(members).collect()]
+        assert sorted(map(repr, said)) == sorted(map(repr, table.select(members).to_pylist()))
+    assert schema("messages_iggy").field("stream_id").metadata[b"comment"].startswith(b"object or uint32le")
 
     views(spark, place(out))
     lines = [one[0] for one in rows]
@@ -360,11 +362,14 @@ def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None
     ]
     # All at once, as planning a query costs more than all these rows
     ((count, most, total, half, largest, by_path),) = spark.sql(
-        f"""select count(*) filter (where rabbitmq_stream.stream = '{stream}' and kind = 'request'),
-        max(rabbitmq_stream.correlation_id) filter (where rabbitmq_stream.stream = '{stream}' and kind = 'request'),
-        sum(rabbitmq_stream.chunk.num_records) + coalesce(sum(rabbitmq_stream_draft.chunk.num_records), 0), percentile(iggy.offset, 0.5),
-        collect_set(iggy.max_topic_size) filter (where iggy.max_topic_size > 9223372036854775807),
-        count(*) filter (where variant_get(variant, '$.stream', 'string') = '{stream}') from messages"""
+        f"""select count(*) filter (where r.stream = '{stream}' and kind = 'request'),
+        max(r.correlation_id) filter (where r.stream = '{stream}' and kind = 'request'),
+        sum(r.chunk.num_records) + coalesce(sum(d.chunk.num_records), 0), percentile(i.offset, 0.5),
+        collect_set(max_topic_size) filter (where max_topic_size > 9223372036854775807),
+        count(*) filter (where variant_get(variant, '$.stream', 'string') = '{stream}')
+        from messages as m left join messages_rabbitmq_stream as r on m.message_id = r.message_id
+        left join messages_rabbitmq_stream_draft as d on m.message_id = d.message_id
+        left join messages_iggy as i on m.message_id = i.message_id"""
     ).collect()
     assert (count, most) == (len(same), max(one.fields.get("correlation_id", 0) for one in same))
     assert total == sum(chunks)
