@@ -102,13 +102,15 @@ class LatencyGroup(msgspec.Struct):
 
     def pack(self) -> bytes:
         """Return the counts as bytes, for `unpack`."""
-        return msgspec.msgpack.encode((self.answered, self.refused, self.reasons, [one.pack() for one in self._sketches()]))
+        sketches = [(one.pack(), one.least, one.greatest, one.total) for one in self._sketches()]
+        # Sums may have more than 64 bits
+        return msgspec.json.encode((self.answered, self.refused, self.reasons, sketches))
 
     @classmethod
     def unpack(cls, data: bytes) -> LatencyGroup:
         """Return the group that `pack` serialised."""
-        answered, refused, reasons, sketches = msgspec.msgpack.decode(data)
-        latency, handler, network, bound = map(Sketch.unpack, sketches)
+        answered, refused, reasons, sketches = msgspec.json.decode(data)
+        latency, handler, network, bound = [Sketch.unpack(*one) for one in sketches]
         return cls(answered, refused, reasons, latency, handler, network, bound)
 
     def note(

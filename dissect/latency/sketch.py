@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import msgspec
 from ddsketch.mapping import LogarithmicMapping
 
 from .records import Bucket
@@ -26,17 +25,9 @@ BOUNDS = tuple(sorted(sign * digit * 10**power for sign in (-1, 1) for digit in 
 _MAPPING = LogarithmicMapping(ACCURACY)
 
 
-class SketchState(msgspec.Struct):
-    """A serialised sketch: bins by number, for negative values by that of their absolute value. Numbers over 64 bits are text."""
-
-    v: int
-    accuracy: float
-    least: str
-    greatest: str
-    total: str
-    zeros: int
-    positive: list[tuple[int, int]]
-    negative: list[tuple[int, int]]
+def _place(value: int) -> int:
+    """The bin of a value."""
+    return value and (1 + _MAPPING.key(value) if value > 0 else -1 - _MAPPING.key(-value))
 
 
 class Sketch:
@@ -53,7 +44,7 @@ class Sketch:
 
     def add(self, value: int) -> None:
         """One more value."""
-        place = value and (1 + _MAPPING.key(value) if value > 0 else -1 - _MAPPING.key(-value))
+        place = _place(value)
         self._bins[place] = self._bins.get(place, 0) + 1
         self._note(1, value, value, value)
 
@@ -79,7 +70,7 @@ class Sketch:
         return self.greatest
 
     def bins(self) -> Iterator[tuple[int, int]]:
-        """A value and how many there are about it, from the least on."""
+        """A value, which lies in its bin itself, and how many there are about it, from the least on."""
         for place, count in sorted(self._bins.items()):
             size = place and max(1, round(_MAPPING.value(abs(place) - 1)))
             yield -size if place < 0 else size, count
@@ -93,24 +84,30 @@ class Sketch:
         filled = [index for index, count in enumerate(counts) if count]
         return [Bucket(edges[index], edges[index + 1], counts[index]) for index in range(filled[0], filled[-1] + 1)] if filled else []
 
-    def pack(self) -> bytes:
-        """The sketch as bytes, for `unpack`."""
-        bins = sorted((abs(place) - 1, count, place < 0) for place, count in self._bins.items() if place)
-        positive, negative = ([(number, count) for number, count, below in bins if below == side] for side in (False, True))
-        known = str(self.least), str(self.greatest), str(self.total), self._bins.get(0, 0)
-        return msgspec.msgpack.encode(SketchState(2, ACCURACY, *known, positive, negative))
+    def pack(self) -> list[tuple[int, int]]:
+        """The sketch as pairs of `bins`, for `unpack`; the pairs of several, added up by value, are those of the merged sketch."""
+        return [*self.bins()]
 
     @classmethod
-    def unpack(cls, data: bytes) -> Sketch:
-        """The sketch that `pack` made bytes of; a `ValueError` where it is of another version or accuracy."""
-        state = msgspec.msgpack.decode(data, type=SketchState)
-        if state.v != 2 or state.accuracy != ACCURACY:
-            raise ValueError(f"a sketch of version {state.v} and accuracy {state.accuracy} cannot be read here")
+    def unpack(
+        cls,
+        buckets: Iterable[tuple[int, int] | Mapping[str, int]],
+        least: int | None = None,
+        greatest: int | None = None,
+        total: int | None = None,
+    ) -> Sketch:
+        """The sketch of the pairs that `pack` made, which may be rows with the columns bucket and count. Least, greatest and sum are as
+        exact as the buckets where they are not given."""
+        pairs = [tuple(one.values()) if isinstance(one, Mapping) else one for one in buckets]
         made = cls()
-        made._bins = {number + 1: count for number, count in state.positive} | {-number - 1: count for number, count in state.negative}
-        if state.zeros:
-            made._bins[0] = state.zeros
-        made._note(sum(made._bins.values()), int(state.total), int(state.least), int(state.greatest))
+        for value, count in pairs:
+            place = _place(value)
+            made._bins[place] = made._bins.get(place, 0) + count
+            made._note(count, value * count, value, value)
+        if pairs:
+            made.least = made.least if least is None else least
+            made.greatest = made.greatest if greatest is None else greatest
+            made.total = made.total if total is None else total
         return made
 
     def _note(self, count: int, total: int, least: int, greatest: int) -> None:

@@ -96,7 +96,7 @@ def entries(packets: Any, options: Options | None = None, parts: int | None = No
 
 def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
     """How long these exchanges took, by columns of theirs: how many, refused and unanswered, quantiles as `streamdump latency` has them,
-    and the sketch they come from, which merges with others (`streamdump.latency.sketch.Sketch.unpack`)."""
+    and the sketch they come from, which SQL merges, and `streamdump.latency.sketch.Sketch.unpack` reads."""
     from .latencies import table
 
     return table(exchanges, by)

@@ -23,7 +23,7 @@ FOUND: tuple[tuple[str, Any], ...] = (
     ("unanswered", pa.int64()),
     ("reasons", pa.map_(pa.string(), pa.int64())),
     *((name, pa.int64()) for name in TIMES),
-    ("sketch", pa.binary()),
+    ("sketch", pa.list_(pa.struct([pa.field(name, pa.int64()) for name in ("bucket", "count")]))),
 )
 """What is told of a group, behind what it is grouped by."""
 

@@ -6,7 +6,6 @@ in a shuffle by server where there are many, else in the driver.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
@@ -176,7 +175,7 @@ class Together:
 
     def minutes(self) -> list[Minute]:
         """The rows of table `latency`."""
-        return [Minute(*key, _told(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
+        return [Minute(*key, told(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
 
     def findings(self) -> list[Linked]:
         """What is found in what servers keep across connections, which adds to the overviews."""
@@ -232,8 +231,3 @@ class Steps:
                 file, step = msgspec.msgpack.decode(data)
                 self.files[step[1]] = file
                 yield Step(*step)
-
-
-def _told(group: LatencyGroup) -> tuple[Any, ...]:
-    *counts, sketch = told(group)
-    return (*counts, b64encode(sketch).decode())

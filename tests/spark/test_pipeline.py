@@ -94,7 +94,7 @@ def test_latencies_are_those_of_the_command(session: Any, files: list[Path]) -> 
         found.add(inspector.run.released_pairs())
     merged: dict[tuple[str, str], Sketch] = {}
     for row in made:
-        sketch = Sketch.unpack(bytes(row["sketch"]))
+        sketch = Sketch.unpack(row["sketch"], row["min_ns"], row["max_ns"])
         assert row["p99_ns"] == (sketch.quantile(0.99) if len(sketch) else None)
         group = found.groups[row["protocol"], row["name"]]
         counts = {"answered": group.answered, "refused": group.refused}
@@ -221,7 +221,7 @@ def test_what_the_page_has_for_notebooks_runs_as_written(
     session: Any, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = page("dissect/spark/README.md")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", text[text.index("## In a notebook") : text.index("## On a cluster")], re.DOTALL)
     assert len(blocks) == 1
     shutil.copytree(files[0].parent, tmp_path / "captures")
     names: dict[str, Any] = {"spark": session.spark}
