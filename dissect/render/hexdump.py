@@ -89,19 +89,19 @@ def _rows(data: bytes, own: list[tuple[Span, str]], hidden: bytearray | None, pa
     for at in range(0, len(data), size):
         row = data[at : at + size]
         if hidden is None or not any(hidden[at : at + size]):
-            pairs = [f"{one:02x}" for one in row]
+            # Without a loop over the bytes, as a frame may unpack to hundreds of times its size
+            pairs = f"{row[:8].hex(' ')}  {row[8:].hex(' ')}" if size == ROW else row.hex(" ")
             text = row.translate(PRINTABLE).decode()
         else:
-            pairs = ["**" if hidden[at + index] else f"{one:02x}" for index, one in enumerate(row)]
+            stars = ["**" if hidden[at + index] else f"{one:02x}" for index, one in enumerate(row)]
+            pairs = f"{' '.join(stars[:8])}  {' '.join(stars[8:])}" if size == ROW else " ".join(stars)
             text = "".join(["*" if hidden[at + index] else chr(PRINTABLE[one]) for index, one in enumerate(row)])
-        if size == ROW:
-            pairs.insert(8, "")
         names = []
         while following < len(own) and own[following][0].offset < at + size:
             span, above = own[following]
             names.append((above, span.name))
             following += 1
         head = f"{at:04x}"
-        dump = f"  {' '.join(pairs):<{cells}}  {text:<{size}}  "
-        beside = _beside(names, None if columns is None else columns - 4 - len(head) - len(dump))
+        dump = f"  {pairs:<{cells}}  {text:<{size}}  "
+        beside = _beside(names, None if columns is None else columns - 4 - len(head) - len(dump)) if names else ""
         yield f"    {palette.dim}{head}{palette.reset}{dump}{palette.ask}{beside}{palette.reset}".rstrip()
