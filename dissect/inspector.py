@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 BLOCK = 64
 """Packets that pass each step together: their bytes fit in the processor's cache."""
 
+BLOCK_BYTES = 1 << 18
+"""Bytes of packets that pass each step together, or one packet: they may unpack to hundreds of times as many."""
+
 PART = 256
 """Records released together, which fit in the processor's cache."""
 
@@ -151,10 +154,11 @@ class Inspector:
         emitted: list[Event] = []
         order = counters.packets
         try:
-            for at in range(0, len(batch), BLOCK):
+            rows = block(batch)
+            for at in range(0, len(batch), rows):
                 segments: list[Segment] = []
                 try:
-                    for packet in batch[at : at + BLOCK]:
+                    for packet in batch[at : at + rows]:
                         segment = parse(packet, order)
                         order += 1
                         if segment is not None:
@@ -163,11 +167,11 @@ class Inspector:
                     # Do not lose the packets before one that fails
                     counters.packets = order
                     if self._processes.waiting():
-                        self._processes.note(batch[at : at + BLOCK], segments)
+                        self._processes.note(batch[at : at + rows], segments)
                     emitted += feed(segments)
                 if self.table.created:
                     self._processes.begin(self.table.created)
-                if len(emitted) >= PART:
+                if len(emitted) >= PART or rows < BLOCK:
                     yield self._hand_out(emitted)
                     emitted = []
         except Exception:
@@ -335,3 +339,10 @@ class Inspector:
             self.reports += self.diagnoser.reports
             self.diagnoser.reports.clear()
         return records
+
+
+def block(batch: list[Packet]) -> int:
+    """Return the number of these packets that pass each step together."""
+    size = batch[-1].offset - batch[0].offset if batch else 0
+    # The packets of several files are not in one buffer, but then there are few of each
+    return BLOCK if size < BLOCK_BYTES else max(1, min(BLOCK, BLOCK_BYTES * len(batch) // size))

@@ -13,23 +13,55 @@ UNDECODED_SHOWN = 1 << 16
 """Undecoded bytes that are shown."""
 
 
-class UnpackQuota:
-    """Bytes that a conversation may still unpack: `FREE`, and `FOR_EACH` per packed byte, so that frames which unpack to a thousand times
-    their size cannot fill the memory one after another."""
+class UnpackPool:
+    """Bytes that all conversations of a run may unpack together beyond what each may."""
 
     __slots__ = ("left",)
 
-    FREE = 64 << 20
-    FOR_EACH = 100
+    def __init__(self, left: int = 64 << 20) -> None:
+        self.left = left
 
-    def __init__(self) -> None:
-        self.left = self.FREE
+
+class UnpackQuota:
+    """Bytes that a conversation may still unpack: `FREE`, `FOR_EACH` per packed byte so far, together at most `MOST`, and the pool.
+
+    A bomb unpacks to a thousand times its size or more, and a capture may have one in each of its conversations. What other conversations
+    unpack has an effect only on frames that unpack to more than any real data, and only once the pool is used up.
+    """
+
+    __slots__ = ("own", "pool")
+
+    FREE = 1 << 14
+
+    FOR_EACH = 256
+    """LZ4 packs up to 255 bytes into one; gzip and zstd exceed that only where a message, or all of a batch, repeat a few bytes."""
+
+    MOST = 64 << 20
+
+    def __init__(self, pool: UnpackPool) -> None:
+        self.own = self.FREE
+        self.pool = pool
+
+    @property
+    def left(self) -> int:
+        """The bytes that may be unpacked."""
+        return self.own + self.pool.left
 
     def grow(self, packed: int) -> int:
         """Add `packed` bytes; return the bytes that may be unpacked."""
-        if self.left < self.FREE:
-            self.left = min(self.FREE, self.left + packed * self.FOR_EACH)
-        return self.left
+        self.own = min(self.MOST, self.own + packed * self.FOR_EACH)
+        return self.own + self.pool.left
+
+    def spend(self, size: int) -> bool:
+        """Spend `size` bytes; return whether so many were left."""
+        self.own -= size
+        if self.own < 0:
+            self.pool.left += self.own
+            self.own = 0
+            if self.pool.left < 0:
+                self.pool.left = 0
+                return False
+        return True
 
 
 class ValueQuota:

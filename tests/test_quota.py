@@ -8,7 +8,7 @@ from streamdump import quota
 from streamdump.bson import walk as walk_bson
 from streamdump.layout import Array, Blob, Field, Layout, Style, Text, spans, u8, walk
 from streamdump.model import VALUES, Options, Span
-from streamdump.quota import FURTHER, Spans, ValueQuota
+from streamdump.quota import FURTHER, Spans, UnpackPool, UnpackQuota, ValueQuota
 from streamdump.render.tree import tree
 from tests.protocols.test_values import CASES, decoded, received
 from tests.render.records import detailed
@@ -33,6 +33,27 @@ def test_values_are_counted_down() -> None:
     assert not values.spend_empty()
     assert "of a conversation no more than 3 values without bytes are made" in values.reason("")
     assert values.spend(4)
+
+
+def test_packed_bytes_pay_for_unpacked_ones() -> None:
+    one = UnpackQuota(UnpackPool(0))
+    assert one.grow(0) == UnpackQuota.FREE
+    for _ in range(1_000):
+        # LZ4 packs up to 255 bytes into one
+        assert one.grow(100) >= 25_500 and one.spend(25_500)
+    for _ in range(1_000_000 // 100):
+        one.grow(100_000)
+    assert one.left == UnpackQuota.MOST
+    assert not one.spend(UnpackQuota.MOST + 1)
+
+
+def test_conversations_share_what_none_has_paid() -> None:
+    pool = UnpackPool()
+    conversations = [UnpackQuota(pool) for _ in range(100)]
+    bomb = 10_000_000
+    assert sum(one.grow(1_000) >= bomb and one.spend(bomb) for one in conversations) == 6
+    # Those that unpack to what they have paid for are not affected by the others
+    assert all(UnpackQuota(pool).grow(1_000) >= 256_000 for _ in range(100))
 
 
 def test_the_usual_limits() -> None:

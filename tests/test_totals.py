@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import random
 import struct
@@ -20,14 +21,16 @@ from streamdump.capture.selection import ConversationSpan
 from streamdump.cli.app import main
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.table import EPOCH, SEGMENT, PackedRows
-from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Options
+from streamdump.inspector import BLOCK, Inspector, block
+from streamdump.model import ConversationRow, Message, Options
+from streamdump.model import Packet as ModelPacket
 from streamdump.pair.exchanges import PairOutputs, PairRules
 from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Protocol
-from tests.bench.hostile import MANY
+from streamdump.quota import UnpackPool
+from tests.bench.hostile import MANY, bombs
 from tests.support.frames import ACK, FIN, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.support.rewrite import packets
 
@@ -263,6 +266,28 @@ def test_open_requests_over_all_conversations(tmp_path: Path, say: Any, rounds: 
     assert set(first[:20]) <= set(range(1, 20 * 101 + 1))
     for rows in (1, 7):
         assert run(path, rows, open_total=total)[0] == told
+
+
+def test_what_bombs_unpack_to_over_all_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnpackPool.__init__, "__defaults__", (400_000,))
+    file = bombs(2_500, "zstd of SCYLLA_V3", 100_000, 250)
+    found = []
+    for rows in (1, 7, None):
+        inspector = Inspector([open_capture(io.BytesIO(file.file), name="bombs")], Options(), rows)
+        messages = [one for one in inspector.records() if isinstance(one, Message) and "compression" in one.fields]
+        found.append([one.fault is None for one in messages])
+        reasons = {one.fault.reason for one in messages if one.fault is not None}
+        assert all("unpacked bytes or more are over the limit of" in reason for reason in reasons)
+    assert found[0] == found[1] == found[2]
+    assert 4 <= sum(found[0]) <= len(found[0]) - 4
+
+
+def test_few_large_packets_pass_each_step_together() -> None:
+    """What they unpack to is in memory until their records are handed out."""
+    for size, expected in ((60, BLOCK), (1_500, BLOCK), (60_000, 4), (10_000_000, 1)):
+        batch = [ModelPacket(b"", 0, number, 0, number * size, size, size, 1) for number in range(300)]
+        assert block(batch) == expected
+    assert block([]) == BLOCK
 
 
 def test_undecided_bytes_over_all_conversations(tmp_path: Path) -> None:

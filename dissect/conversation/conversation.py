@@ -422,7 +422,7 @@ class Conversation:
             options = replace(options, wanted=None)
         elif wanted is not None and not wanted(Head(verdict.protocol, self.index, *tcp.endpoints)):
             options = replace(options, bodies=False, detail=False)
-        context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options)
+        context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options, run.unpack_pool)
         parser = Parser(protocol, options, context, (self.tally, run.counters))
         self.pairer = Pairer(
             PairRules(parser.dissector.reuse, options.open_limit, options.exchanges, self.from_start, loaded.paired, loaded.unanswered),

@@ -17,6 +17,7 @@ from ..pair.exchanges import KeyAnswer, Link
 from ..pair.pairer import KEYS_COUNTED, Pairer
 from ..protocols.protocol import Tally
 from ..protocols.records import Event
+from ..quota import UnpackPool
 from ..tcp.assembler import ACK, SYN, Pool
 from ..tcp.sequence import MASK, distance
 from ..tcp.signs import SentAgain
@@ -124,6 +125,7 @@ class SharedState(msgspec.Struct):
     pool: Pool
     counters: RunCounters
     reports: Reports
+    unpack_pool: UnpackPool = msgspec.field(default_factory=UnpackPool)
     diagnoser: Diagnoser | None = None
     """Makes findings, if `Options.findings` is set."""
     windows: Windows | None = None

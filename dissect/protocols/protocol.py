@@ -10,6 +10,7 @@ from typing import Protocol as Typed
 import msgspec
 
 from ..model import ConversationRow, Message, Options, Verdict
+from ..quota import UnpackPool
 from .compare_rules import CompareRules
 from .scrub_rules import ScrubRules
 from .work_budget import WorkBudget
@@ -52,6 +53,7 @@ class Context(msgspec.Struct, gc=False):
     from_start: bool
     verdict: Verdict
     options: Options
+    unpack_pool: UnpackPool = msgspec.field(default_factory=UnpackPool)
 
 
 class SideView(msgspec.Struct):

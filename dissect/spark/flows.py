@@ -10,6 +10,7 @@ makes every message depend on the packets of its own conversation only, so both 
 - *bytes that wait, or of no known protocol yet, and open requests, over all conversations* (`waiting_total`, `undecided_total`,
   `open_total`): a task has one conversation open at a time, so there is no such limit, or fewer of them than a plain run; one that never
   reaches these limits, which its `limit_hits` tell, says the same;
+- *bytes that frames unpack to beyond what their own conversation may* (`UnpackPool`): of a task together, not of the run;
 - *times at the end* of conversations that are still open: whoever plans the tasks knows when the captures end (`ends_ns`);
 - *what conversations tell of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
 
@@ -44,6 +45,7 @@ from ..entries import Entries, Waiting
 from ..errors import CaptureError, ForeignState, Report
 from ..model import UNTIMED, ConversationRow, Entry, Finding, Message, Options, Segment
 from ..protocols.records import Event
+from ..quota import UnpackPool
 from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
 from . import storage
@@ -254,6 +256,7 @@ class Dissection:
         """Where what was emitted became certain, while the capture goes on."""
         self._latest_ns = EARLIEST
         self._stepped = 0
+        self._unpack_pool = UnpackPool()
         self._order = 0
         """Records so far, where these have numbers."""
         self._ends_ns = ends_ns or {}
@@ -301,6 +304,7 @@ class Dissection:
                 session = self._restore()
             else:
                 session = self._session = Session(self._options, key_log(self._options.keylog), index=self._number)
+                session.run.unpack_pool = self._unpack_pool
                 self._flow_id, self._flow = flow_id, key_of(segment.ends)[1]
                 if self._diagnoser is not None:
                     session.run.diagnoser, session.run.windows = self._diagnoser, Windows()

@@ -825,6 +825,71 @@ for _name in (*FORCED, *FORCED_LAYOUTS):
     MADE[f"many conversations as {_name}"] = lambda size, name=_name: many(size, b"\0", "-d", f"tcp.port==9999,{name}")
 
 
+def negotiation(codec: bytes) -> bytes:
+    return b"SSTARRPC" + struct.pack("<III", 8 + len(codec), 0, len(codec)) + codec
+
+
+@cache
+def zstd_of_scylla(number: int, size: int) -> bytes:
+    packed = bytes(cramjam.zstd.compress(struct.pack("<QqI", 1, number, size) + bytes(size)))[4:]
+    return struct.pack("<IB", 1 + len(packed), 2) + packed
+
+
+@cache
+def lz4_of_seastar(number: int, size: int) -> bytes:
+    message = struct.pack("<QqI", 1, number, size) + bytes(size)
+    packed = bytes(cramjam.lz4.compress_block(message, store_size=False))
+    return struct.pack("<II", 4 + len(packed), len(message)) + packed
+
+
+@cache
+def deliver_of_zstd(number: int, size: int) -> bytes:
+    """A sub-batch of one entry of so many bytes, or of many small ones."""
+    inner = (struct.pack(">I", size) + bytes(size)) * max(1, 1_000_000 // (size + 4))
+    return deliver(sub_batch(bytes(cramjam.zstd.compress(inner)), len(inner) // (size + 4) & 0xFFFF, len(inner), 4), 1, 1)
+
+
+BOMBS: dict[str, tuple[bytes, bytes, Callable[[int, int], bytes], str]] = {
+    "zstd of SCYLLA_V3": (negotiation(b"SCYLLA_V3"), negotiation(b"SCYLLA_V3"), zstd_of_scylla, "seastar-rpc:rpc+scylla_v3"),
+    "LZ4 of Seastar": (negotiation(b"LZ4"), negotiation(b"LZ4"), lz4_of_seastar, "seastar-rpc:rpc+lz4"),
+    "zstd of RabbitMQ": (b"", b"", deliver_of_zstd, "rabbitmq-stream"),
+}
+
+
+def bombs(size: int, of: str, inner: int, each: int) -> Made:
+    """Conversations of `each` bytes or so (0: of one packet) whose messages have so many bytes before they are packed."""
+    client, server, make, protocol = BOMBS[of]
+    found: list[bytes] = []
+    total = number = largest = 0
+    while total < size:
+        number += 1
+        data = b""
+        for ident in count(1):
+            frame = make(ident, inner)
+            data, largest = data + frame, max(largest, len(frame))
+            if len(data) + len(data) // 36 >= each:
+                break
+        if not each:
+            streams, shape = (data, b""), Shape()
+        else:
+            streams, shape = (client + data, server), Shape(syn=True)
+        if not client:
+            streams = streams[::-1]
+        packets = [*talk(streams, shape, number)]
+        total += sum(map(len, packets))
+        found += packets
+    return Made(pcap(found), total, number, largest, ("-d", f"tcp.port==9999,{protocol}") if not each or not client else ())
+
+
+for _of in BOMBS:
+    for _inner, _each in ((10, 10_000), (30_000, 0), (30_000, 10_000), (1_000_000, 0), (1_000_000, 10_000), (30_000_000, 10_000)):
+
+        def _bombs(size: int, of: str = _of, inner: int = _inner, each: int = _each) -> Made:
+            return bombs(size, of, inner, each)
+
+        MADE[f"bombs of {_inner:,} bytes in conversations of {_each or 'one packet'}, {_of}"] = _bombs
+
+
 @made
 def one_packet_each_to_many_servers(size: int) -> Made:
     found = [ip(GREETING, (40_000, 9_999), 1, 0, 24, 1 + one) for one in range(size // (40 + len(GREETING)))]

@@ -194,9 +194,11 @@ def test_negative_ids_are_remembered_up_to_the_limit_of_open_requests() -> None:
 
 def test_what_is_unpacked_is_taken_from_the_allowance() -> None:
     one = parser()
-    one.process(items(opened((0, lz4(request(1, bytes(1000)))), client=LZ4_TERMS, server=LZ4_TERMS)))
+    frame = lz4(request(1, bytes(1000)))
+    packed = len(frame)
+    one.process(items(opened((0, frame), client=LZ4_TERMS, server=LZ4_TERMS)))
     assert isinstance(one.dissector, SeastarDissector)
-    assert one.dissector.quota.left == UnpackQuota.FREE - 1028
+    assert one.dissector.quota.own == UnpackQuota.FREE + packed * UnpackQuota.FOR_EACH - 1028
 
 
 def test_a_chunk_refers_to_all_that_a_match_can_reach() -> None:

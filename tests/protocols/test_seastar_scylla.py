@@ -24,7 +24,7 @@ from streamdump.protocols.seastar.dictionaries import load_dictionaries
 from streamdump.protocols.seastar.heuristic import heuristic
 from streamdump.protocols.seastar.verbs import load_verbs
 from streamdump.protocols.seastar.verbs_scylla import NAMES
-from streamdump.quota import UnpackQuota
+from streamdump.quota import UnpackPool, UnpackQuota
 from streamdump.scrub.run import ScrubOptions, scrub
 from tests.protocols.test_seastar import CAPTURES, DEFAULT, Sent, items, negotiation, opened, parser, read, request, response, stream, view
 from tests.support.frames import pcap
@@ -178,7 +178,7 @@ def test_any_message_comes_back(message: bytes, dictionary: bytes, sizes: list[i
     head = scylla.head_of(packed, 0, len(packed))
     assert head is not None
     known = dictionaries.Dictionary(dictionary)
-    assert scylla.unpack(head, packed, 0, len(packed), known, 1_000, UnpackQuota()) == message
+    assert scylla.unpack(head, packed, 0, len(packed), known, 1_000, UnpackQuota(UnpackPool())) == message
 
 
 def test_a_stream_connection() -> None:
@@ -500,6 +500,7 @@ def test_what_unpacks_to_too_much() -> None:
 def test_a_conversation_unpacks_no_more_than_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UnpackQuota, "FREE", 1 << 20)
     monkeypatch.setattr(UnpackQuota, "FOR_EACH", 0)
+    monkeypatch.setattr(UnpackPool.__init__, "__defaults__", (0,))
     packed = stream(b"\x02" + zstandard(request(1, bytes(400_000), verb=1)))
     found = behind(*((0, packed) for _ in range(4)))
     assert [one.fault is None for one in found] == [True, True, False, False]

@@ -127,7 +127,7 @@ class StreamDissector(Dissector):
         self.ahead = _NONE
         """Names of messages whose response was captured before the request."""
         self.frame_max = UNLIMITED
-        self.quota = UnpackQuota()
+        self.quota = UnpackQuota(context.unpack_pool)
         self.values = ValueQuota(self.options.values_limit, self.options.bare_limit)
         self.streams = DeclaredStreams()
         self.complete = context.from_start
@@ -446,7 +446,7 @@ class StreamDissector(Dissector):
         except Malformed as wrong:
             fault = fault_of(wrong, missing)
             reader.tile(data, end)
-        self.quota.left -= budget - reader.budget
+        self.quota.spend(budget - reader.budget)
         if reader.spans is not None:
             reader.spans.close()
         if detail and reader.buffers:

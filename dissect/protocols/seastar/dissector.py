@@ -54,7 +54,7 @@ class SeastarDissector(Dissector):
         self.first: int | None = None
         """The side whose negotiation frame came first."""
         self.in_packet_order = True
-        self.quota = UnpackQuota()
+        self.quota = UnpackQuota(context.unpack_pool)
         self.negative: set[int] = set()
         """What requests with a negative msg_id, which the library never sends, asked."""
         self.frames_of: list[PlainFrames | CompressedFrames | None] = [None, None]

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ...model import Options
-from ...quota import UnpackQuota
+from ...quota import UnpackPool, UnpackQuota
 from ..dissector import SEARCH_WINDOW
 from ..work_budget import STEP, WorkBudget
 from .compression import LAST_CHUNK, LZ4, RATIO, SCYLLA_V3, Unpackable, chunks, unpack, unpack_head
@@ -254,11 +254,12 @@ class PackedFrames(NamedTuple):
         packed = head_of(self.data, at, after)
         if packed is None:
             return RULED_OUT
-        quota = UnpackQuota()
-        before = quota.left
+        # Bombs are not unpacked to find out where frames begin
+        quota = UnpackQuota(UnpackPool(0))
+        before = quota.grow(after - at)
         head = None
         try:
-            for inner in messages(packed, self.data, at, after, self.dictionaries, min(self.limit, after - at << 8 | 1 << 20), quota):
+            for inner in messages(packed, self.data, at, after, self.dictionaries, min(self.limit, before), quota):
                 head = _head(self.framing, inner, 0, len(inner), self.ids)
                 if head is not None and head[0] == len(inner):
                     return head[0], head[1], packed.checksum is not None or head[2]

@@ -210,7 +210,7 @@ class CompressedFrames:
             if isinstance(error, compression.Oversize):
                 about["unpacked_size"] = error.size
             return self._closed(about, data, start, end, Fault("compression", error.offset, error.reason), spans=spans)
-        self.quota.left -= len(inner)
+        self.quota.spend(len(inner))
         return self._with(inside, about, inner, None, spans)
 
     def _with(

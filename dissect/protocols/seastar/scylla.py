@@ -124,7 +124,7 @@ def _zstd(data: bytes, start: int, at: int, end: int, dictionary: Dictionary | N
         unpacker = zstd.ZstdDecompressor(zstd_dict=None if dictionary is None else dictionary.zstd, options=options)
         feed, pieces, size = ZSTD_MAGIC + data[at:end], [], 0
         while not unpacker.eof:
-            piece = unpacker.decompress(feed, STEP)
+            piece = unpacker.decompress(feed, min(STEP, quota.left + 1))
             if not piece and not unpacker.eof:
                 raise Unpackable(end - start, "the zstd data ends early")
             feed = b""
@@ -141,8 +141,7 @@ def _zstd(data: bytes, start: int, at: int, end: int, dictionary: Dictionary | N
 
 
 def _spend(quota: UnpackQuota, size: int, total: int, limit: int) -> None:
-    quota.left -= size
-    if total > limit or quota.left < 0:
+    if not quota.spend(size) or total > limit:
         raise Unreadable(4, f"{total} unpacked bytes or more are over the limit of {limit} bytes")
 
 
