@@ -121,12 +121,13 @@ Failed = Callable[[Any, str], None]
 
 class RecordView(NamedTuple):
     """Shows records; `begin` receives the time of the first packet, `learn` every batch, shown or not; `header` comes before
-    all."""
+    all; `finish`, which receives when the capture of a file ends, returns lines to say at the end."""
 
     show: Callable[[list[Any], Failed], None]
     begin: Callable[[int], None] = lambda time_ns: None
     learn: Callable[[list[Any]], None] = lambda batch: None
     header: str = ""
+    finish: Callable[[Callable[[int], int]], list[str]] = lambda end_ns: []
 
 
 QUIET = RecordView(lambda batch, failed: None)

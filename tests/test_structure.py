@@ -20,7 +20,7 @@ ROWS = (
     {"tls", "layers"},
     {"protocols"},
     {"detect", "pair", "filter"},
-    {"diagnose", "entries"},
+    {"diagnose", "entries", "credit"},
     {"conversation"},
     {"snapshot"},
     {"session"},

@@ -88,7 +88,8 @@ def follow(
         page = None if html is None else _Page(text_settings(shown, options, PLAIN, None, run.inspector))
         if page is not None:
             run.inspector.begins.append(page.begin)
-        showing = Showing(run, view or _text(shown, options, palette(colour), run, ladder, mermaid), form.left)
+        view = view or _text(shown, options, palette(colour), run, ladder, mermaid)
+        showing = Showing(run, view, form.left)
         met = False
 
         def one(batch: list[Record]) -> bool:
@@ -99,7 +100,7 @@ def follow(
                 batch = handshake.until_ready(batch)
             chosen = showing.chosen(batch)
             if page is not None:
-                page.add(chosen)
+                page.add(batch, chosen)
             showing.show(chosen)
             if handshake is not None and handshake.ready:
                 run.enough = READY
@@ -111,6 +112,8 @@ def follow(
             page.write(html, run, wanted, names or list(live.interfaces or ()))
         lines = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.summary()}"]
         lines += [] if bytes_of is None else bytes_of.summary()
+        if run.stopped is None and asked is None and not showing.enough:
+            lines += view.finish(run.inspector.run.end_ns)
         if met:
             return _end(run, lines)
         row = next((row for rows in run.inspector.each_rows() for row in rows if row.conversation == wanted), None)
@@ -169,7 +172,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
             )
         drawn += len(text)
 
-    return RecordView(show, view.clock.begin, view.learn)
+    return RecordView(show, view.clock.begin, view.learn, finish=view.credit.finish)
 
 
 def _end(run: FileRun | LiveRun, lines: list[str]) -> ExitCode:
@@ -197,9 +200,9 @@ class _Page:
     """The records of a conversation as a page."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        from streamdump.render.summary import Lines
+        from streamdump.render.follow import FollowLines
 
-        self._lines = Lines(**settings)
+        self._lines = FollowLines(**settings)
         self._begin = 0
         self._rows: list[FollowRow] = []
 
@@ -207,14 +210,14 @@ class _Page:
         """Count seconds from the first packet of the capture."""
         self._begin = time_ns
 
-    def add(self, records: list[Record]) -> None:
-        """Add records."""
+    def add(self, records: list[Record], shown: list[Record]) -> None:
+        """Add those of these records that are shown."""
         from streamdump.model import Finding
         from streamdump.render.findings import places_of
         from streamdump.render.html.reports import FollowRow
 
         self._lines.learn(records)
-        for record in records:
+        for record in shown:
             mark, name, latency_ns, text = self._lines.content(record)
             way = {"client": ">", "server": "<"}.get(getattr(record, "sender", None) or "", "")
             # A finding has a number of its own
@@ -228,7 +231,9 @@ class _Page:
         """Write the page."""
         from streamdump.render.html.reports import following
 
-        write_html(path, f"follow {number}", run, names, following, f"Conversation {number}", self._rows)
+        self._lines.credit.accounts.finish(run.inspector.run.end_ns)
+        credit = self._lines.credit.accounts
+        write_html(path, f"follow {number}", run, names, following, f"Conversation {number}", self._rows, credit, self._begin)
 
 
 class _Raw:

@@ -52,8 +52,7 @@ def stats(
     from streamdump.render.stats import Counted, comma_separated, text
     from streamdump.stats import Stats
 
-    found = Stats(SHORTEST_NS if html is not None and width_ns is None else width_ns, asked is None, options.separate)
-    found.draws = html is not None
+    found = Stats(SHORTEST_NS if html is not None and width_ns is None else width_ns, asked is None, options.separate, html is not None)
     with FileRun(names, options, colour=colour, prints=False) as run:
         run.asked = asked
         run.inspector.watch = found.watch

@@ -107,7 +107,8 @@ STALL_NS = 100_000_000
 class Traffic(NamedTuple):
     """The user messages of a protocol message: how many it publishes or delivers, up to which offset of a partition, the committed offset;
     and the change of a subscription's credit, by its unit ("chunks", "bytes"), which is that of its first (`begins`: a new subscription;
-    None: it ends). `ends`: subscriptions of this stream end. `consumer`: who asks for messages."""
+    None: it ends). `active`: whether the subscription gets anything, of a single active consumer. `ends`: subscriptions of this stream end.
+    `consumer`: who asks for messages."""
 
     published: int = 0
     delivered: int = 0
@@ -117,6 +118,7 @@ class Traffic(NamedTuple):
     subscription: int | None = None
     credit: Mapping[str, int] | None = {}
     begins: bool = False
+    active: bool | None = None
     ends: str | None = None
     consumer: str | None = None
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+from ..credit import CreditAccounts, Stall, Subscription
 from ..layout.values import seen
-from ..model import Ending, Finding, Message, Record
+from ..model import Ending, Finding, Gap, Message, Record
+from ..protocols import BY_NAME
 from ..units import duration_text
 from .summary import Lines, laid_out
 from .terminal import cut, encoded, pad, visible, width
@@ -24,8 +27,50 @@ DRAWN = 50_000
 """Characters of a diagram from which on Mermaid refuses it, unless it is configured otherwise."""
 
 
+class CreditNotes:
+    """What to say of the credit of subscriptions beside the records of a conversation."""
+
+    def __init__(self) -> None:
+        self.accounts = CreditAccounts(True, self._stalled)
+        self._stalls: list[str] = []
+
+    def note(self, record: Record) -> tuple[str, bool]:
+        """Return what a record changes, and whether it ends a stall. It has to get all records of the conversation in order."""
+        changed, self._stalls = None, []
+        if type(record) is Message:
+            traffic = BY_NAME[record.protocol].loaded.traffic
+            changed = None if traffic is None else self.accounts.add(record, traffic(record))
+        elif type(record) is Gap and not record.in_frame:
+            self.accounts.lose(record.conversation)
+        elif type(record) is Ending:
+            self.accounts.end(record.conversation, record.time_ns)
+        left = []
+        if changed is not None and changed.row.complete:
+            left = [f"credit {changed.left:,}" + (" bytes" if changed.row.unit == "bytes" else "")]
+        return ", ".join([*left, *self._stalls]), bool(self._stalls)
+
+    def finish(self, end_ns: Callable[[int], int]) -> list[str]:
+        """Return what to say of subscriptions that have no credit at the end of the capture, a function of the file."""
+        self._stalls = []
+        self.accounts.finish(end_ns)
+        return [f"{one}, at the end of the capture" for one in self._stalls]
+
+    def _stalled(self, one: Subscription, stall: Stall) -> None:
+        # As of now the client is the only side that a capture shows to be the cause
+        said = f"{duration_text(stall.duration_ns)} without credit ({stall.side})"
+        self._stalls.append(f"after {said}" if stall.ended else f"subscription {one.row.subscription}: {said}")
+
+
 class FollowLines(Lines):
     """Lines of the records of one conversation. Its records are all given to `learn` before some of them are shown."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.credit = CreditNotes()
+        self._since: dict[int, int] = {}
+        """By identity, of the records that it learned of last, the time since the record before."""
+        self._credit: dict[int, tuple[str, bool]] = {}
+        """The same for what to say of credit."""
 
     _client: str | None = None
     _ends: tuple[str, str] | None = None
@@ -36,8 +81,10 @@ class FollowLines(Lines):
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records of the conversation, whether they are shown or not."""
         super().learn(records)
-        self._since: dict[int, int] = {}
+        self._since, self._credit = {}, {}
         for record in records:
+            if (said := self.credit.note(record))[0]:
+                self._credit[id(record)] = said
             if self._ends is None:
                 self._ends = record.src, record.dst
                 self._protocol, self._conversation = record.protocol or "", record.conversation or 0
@@ -53,6 +100,11 @@ class FollowLines(Lines):
             if passed is not None and (passed >= 0 or type(record) is not Ending):
                 self._since[id(record)] = passed
             self._before = record.time_ns
+
+    def content(self, record: Record) -> tuple[str, str, int | None, str]:
+        mark, name, latency_ns, text = super().content(record)
+        said, stalled = self._credit.get(id(record), ("", False))
+        return "*" if stalled and mark == " " else mark, name, latency_ns, f"{said}  {text}".rstrip() if said else text
 
     def opening(self) -> list[str]:
         """What stands above the lines."""

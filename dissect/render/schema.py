@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from ..credit import Stall, SubscriptionRow
 from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from ..model import ConversationRow, Ending, Entry, Exchange, Fault, Finding, Gap, Message, Process
-from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, Stall, StreamRow, SubscriptionRow, TotalRow
+from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, TotalRow
 
 _COMMON = {
     "record": "What kind of record this line is.",

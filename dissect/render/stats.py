@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, SubscriptionRow, TotalRow
+from ..credit import SubscriptionRow
+from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, TotalRow
 from .clock import utc
 from .latency import harmless, table
 from .terminal import Palette, visible
@@ -51,6 +52,8 @@ def text(counted: Counted, columns: int | None, palette: Palette) -> str:
         _rows("all", ("what", "number"), [[name, _cell(value)] for name, value in _totals(total)], 1, columns, palette),
         _rows("commands", COMMAND_HEAD, commands(counted), 4, columns, palette),
         _rows("streams", STREAM_HEAD, streams(counted), 3, columns, palette),
+        _rows("subscriptions", SUBSCRIPTION_HEAD, subscriptions(counted), 4, columns, palette),
+        _rows("consumers", CONSUMER_HEAD, consumers(counted), 4, columns, palette),
         _rows("course", series_head(counted), series(counted), 1, columns, palette),
     ]
     return "\n".join(one for one in blocks if one)
@@ -58,6 +61,9 @@ def text(counted: Counted, columns: int | None, palette: Palette) -> str:
 
 COMMAND_HEAD = ("protocol", "command", "kind", "sender", "count", "bytes", "per second")
 STREAM_HEAD = ("protocol", "stream", "partition", "published", "bytes in", "delivered", "bytes out", "offset", "committed", "behind")
+
+SUBSCRIPTION_HEAD = ("conversation", "id", "stream", "credit", "granted", "left", "delivered", "stalls", "seconds", "longest")
+CONSUMER_HEAD = ("conversation", "consumer", "stream", "partition", "offset", "committed", "behind", "most")
 
 
 def series_head(counted: Counted) -> tuple[str, ...]:
@@ -76,6 +82,24 @@ def streams(counted: Counted) -> list[list[Any]]:
     return [list(msgspec.structs.astuple(one))[1:] for one in counted.streams]
 
 
+def subscriptions(counted: Counted) -> list[list[Any]]:
+    """Values below `SUBSCRIPTION_HEAD`. What is left is not known if something is missing, nor whether there were no stalls."""
+    rows: list[list[Any]] = []
+    for one in counted.subscriptions:
+        known = one.complete or one.stalls
+        stalls = [one.stalls, round(one.stalled_ns / 1e9, 3), round(one.longest_ns / 1e9, 3)] if known else [None] * 3
+        rows.append([one.conversation, one.subscription, one.stream, one.unit, one.granted, one.outstanding, one.chunks, *stalls])
+    return rows
+
+
+def consumers(counted: Counted) -> list[list[Any]]:
+    """Values below `CONSUMER_HEAD`."""
+    return [
+        [one.conversation, one.consumer, one.stream, one.partition, one.offset, one.current_offset, one.lag, one.largest_lag]
+        for one in counted.consumers
+    ]
+
+
 def series(counted: Counted) -> list[list[Any]]:
     """Values below `series_head`."""
     shown, width = counted.series, len(series_head(counted))
@@ -89,7 +113,8 @@ def _files(counted: Counted) -> list[list[Any]]:
 
 def _totals(total: TotalRow) -> list[tuple[str, Any]]:
     """What was counted, without what there was none of."""
-    names = ("packets", "bytes", "conversations", "messages", "message_bytes", "refused", "faults", "gaps", "gap_bytes")
+    names: tuple[str, ...] = ("packets", "bytes", "conversations", "messages", "message_bytes", "refused", "faults", "gaps", "gap_bytes")
+    names += ("subscriptions_left_out", "polls_left_out")
     counts = [(name.replace("_", " "), getattr(total, name)) for name in names]
     unread = [(f"bytes not decoded: {name}", size) for name, size in total.unread.items()]
     return [("seconds", f"{total.duration_ns / 1e9:.3f}"), *[one for one in counts if one[1]], *unread]

@@ -18,6 +18,8 @@ from streamdump.cli.exits import ExitCode
 from streamdump.render.follow import _drawn
 from streamdump.render.terminal import width
 from streamdump.units import duration_text
+from tests.diagnose.talks import SECOND, capture
+from tests.diagnose.test_rabbitmq_credit import Consumer
 from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.support.terminal import on_terminal
 from tests.support.work import steps
@@ -54,7 +56,9 @@ def test_lines_say_what_the_others_do_and_how_long_it_was_since(capsys: pytest.C
         before = record["time_ns"]
         name = record.get("name", "end")
         assert rest[:3] == [record["sender"], "<" if record["sender"] == "server" else ">", name]
-        assert rest[3:] == re.split(rf"  {name}\b", other, maxsplit=1)[1].split()
+        # The credit that is left stands before the rest
+        text = re.sub(r"\bcredit \d+ +(?=subscription)", "", " ".join(rest[3:]))
+        assert text.split() == re.split(rf"  {name}\b", other, maxsplit=1)[1].split()
 
 
 def test_a_finding_stands_behind_what_shows_it_at_no_other_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,3 +295,38 @@ def test_a_record_that_was_released_late_is_marked(capsys: pytest.CaptureFixture
     late = [line.split()[1].endswith("^") for line in out.splitlines()[1:]]
     assert sum(late) == 12
     assert late == [time < max(times[: at + 1]) for at, time in enumerate(times)]
+
+
+def test_credit_stands_beside_what_changes_it_and_stalls_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = RABBIT / "credit_flow_405.pcap"
+    lines = [line for line in follow(capsys, 0, path)[0].splitlines() if "credit" in line and "Subscribe" not in line]
+    delivered = [line for line in lines if "Deliver" in line]
+    assert [line.split("  credit ")[1].split()[0] for line in delivered] == [*"000000", *"543210"]
+    stalls = [line for line in lines if "without credit (client)" in line]
+    assert len(stalls) == 7 and all(" * " in line for line in stalls)
+    assert "* credit 6, after 100.4 ms without credit (client)  subscription 1  +6" in stalls[5]
+    assert "* subscription 1: 702 ms without credit (client)  #8" in stalls[6]
+    # Only with the frames that end them
+    assert "without credit" not in "".join(follow(capsys, 0, path, "-Y", "name == Deliver"))
+    page = tmp_path / "page.html"
+    follow(capsys, 0, path, "--html", page)
+    text = page.read_text()
+    assert (text.count('class="chunk"'), text.count('class="stall"')) == (12, 7)
+    assert "credit 6, after 100.4 ms without credit (client)" in text
+    follow(capsys, 0, path, "--html", page, "-Y", "name == Nothing")
+    assert "<svg" not in page.read_text()
+
+
+def test_a_subscription_without_credit_at_the_end_of_the_capture_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = Consumer().subscribe(1, 1).deliver(100).wait(SECOND).pause(0)
+    path = tmp_path / "x.pcap"
+    path.write_bytes(capture(one))
+    said = "subscription 0: 999 ms without credit (client), at the end of the capture"
+    assert said in follow(capsys, 0, path)[1]
+    for more in (["-Y", "name == Deliver"], ["-c", "1"], ["--until", "ready"]):
+        assert said not in follow(capsys, 0, path, *more)[1]
+
+
+def test_after_a_loss_no_credit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = follow(capsys, 0, LOST)[0].splitlines()
+    assert any("Deliver" in line for line in lines) and not any("credit" in line for line in lines if "Subscribe" not in line)

@@ -17,8 +17,9 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
+from streamdump.credit import CHANGES
 from streamdump.render.schema import schema
-from streamdump.stats import CHANGES, CONSUMERS, GROUPS, INTERVALS, OTHERS, Stats
+from streamdump.stats import CONSUMERS, GROUPS, INTERVALS, OTHERS, Stats
 from tests.render.records import START, message, response
 from tests.support.captures import GOLDEN, capture_name, every_family
 
@@ -211,9 +212,27 @@ def test_a_page_draws_the_credit_of_a_subscription(tmp_path: Path, capsys: pytes
     assert 'class="chunk"' not in page.read_text()
 
 
-def test_a_course_has_a_limit_of_places() -> None:
+def test_subscriptions_and_consumers_have_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    polls = GOLDEN / "iggy" / "py090-basic.pcap"
+    page = tmp_path / "page.html"
+    for path, title, expected in (
+        (CREDIT, "Subscriptions", "0 1 cred chunks 12 0 12 7 1.405 0.702"),
+        (polls, "Consumers", "0 consumer 1 orders/events 2 0 4 4 4"),
+    ):
+        assert main(["stats", str(path), "--html", str(page)]) == 0
+        assert expected in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        assert f"<h2>{title}</h2>" in page.read_text()
+
+
+def test_a_subscription_that_is_the_last_message_of_its_conversation_has_its_credit() -> None:
     stats = Stats()
-    stats.draws = True
+    stats.add([message(1, name="Subscribe", fields={"subscription_id": 0, "version": 1, "credit": 7})])
+    (row,) = stats.subscriptions()
+    assert (row.complete, row.outstanding) == (True, 7)
+
+
+def test_a_course_has_a_limit_of_places() -> None:
+    stats = Stats(draws=True)
     fields = {"subscription_id": 0, "version": 1, "credit": 1}
     stats.add([message(1, name="Subscribe", fields=fields)])
     stats.add([message(at, name="Credit", kind="one_way", fields=fields) for at in range(2, 5 * CHANGES)])

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from streamdump.credit import STALLS, SUBSCRIPTIONS, SubscriptionRow
 from streamdump.model import Finding, Message
 from streamdump.protocols.protocol import STALL_NS
 from streamdump.protocols.rabbitmq import layouts as rabbit
-from streamdump.stats import STALLS, SUBSCRIPTIONS, Stats, SubscriptionRow
+from streamdump.stats import Stats
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
 from tests.render.records import message
 from tests.support.frames import Packet, pcap
@@ -569,6 +570,12 @@ def test_statistics_have_the_credit_and_stalls_of_a_subscription(
     (row,) = subscriptions(capture(one.goodbye()))
     assert (row.granted, row.used, row.outstanding, row.stream, row.complete) == (granted, used, outstanding, "orders", True)
     assert stalls(row) == expected
+
+
+def test_a_single_active_consumer_that_is_not_the_active_one_has_no_stalls() -> None:
+    one = Consumer().subscribe(CHUNKS, 0, properties=SAC).wait(SECOND).activate().wait(SECOND).credit(CHUNKS, 1).deliver(100)
+    (row,) = subscriptions(capture(one.wait(SECOND).activate(0).wait(SECOND).goodbye()))
+    assert [time for time, _, _ in stalls(row)] == [1_001, 1_000]
 
 
 def test_a_refused_subscription_has_no_row() -> None:

@@ -326,7 +326,12 @@ def traffic(message: Message) -> Traffic | None:
         used = {CHUNKS: -1, BYTES: -chunk_size(fields)}
         return Traffic(0, records, None, last, fields.get("committed_chunk_id"), subscription, used)
     if name in ("Subscribe", "Credit") and "credit" in fields:
-        return Traffic(subscription=subscription, credit={unit_of(fields): fields["credit"]}, begins=name == "Subscribe")
+        # A single active consumer gets nothing until the server asks it to go on
+        waits = any(one.get("key") == "single-active-consumer" and one.get("value") == "true" for one in fields.get("properties") or ())
+        credit = {unit_of(fields): fields["credit"]}
+        return Traffic(subscription=subscription, credit=credit, begins=name == "Subscribe", active=False if waits else None)
+    if name == "ConsumerUpdate" and message.kind == "request" and "active" in fields:
+        return Traffic(subscription=subscription, active=fields["active"] == 1)
     if name == "Unsubscribe":
         return Traffic(subscription=subscription, credit=None)
     if name == "MetadataUpdate":

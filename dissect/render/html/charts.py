@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import floor, log10
 from typing import NamedTuple
 
+from ...credit import Course
 from ...latency.records import Bucket, IntervalRow, Times
-from ...stats import Course
 from ...units import count, duration_text
 
 WIDTH, HEIGHT = 720, 160

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ...credit import Course, CreditAccounts
 from ...diagnose.engine import Outcome
 from ...latency.groups import Latencies
 from ...latency.records import IntervalRow, LatencyRow
 from ...latency.rows import interval_rows, rows
-from ...stats import Course
 from ...units import count, duration_text
 from ..clock import Clock, utc
 from ..findings import NO_FILES, Files, FindingGroups, NamedNumbers, RepeatedFinding, places_of
 from ..latency import QUANTILES, quantiles_of, reasons_of
-from ..stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
+from ..stats import COMMAND_HEAD, CONSUMER_HEAD, STREAM_HEAD, SUBSCRIPTION_HEAD, Counted, commands, consumers, streams, subscriptions
 from .charts import FEWEST, chart, distribution, series, timeline
 from .page import ROWS, render
 from .sequence_diagrams import SequenceDiagram, SequenceDiagrams
@@ -153,10 +153,13 @@ class FollowRow(NamedTuple):
     place: NamedNumbers | None
 
 
-def following(title: str, about: Sequence[str], heading: str, lines: Sequence[FollowRow]) -> str:
-    """The page of `follow`."""
+def following(title: str, about: Sequence[str], heading: str, lines: Sequence[FollowRow], credit: CreditAccounts, begin_ns: int) -> str:
+    """The page of `follow`, without what did not change after the last record. `begin_ns`: from where the records count."""
     held = {row.number for row in lines[:ROWS]}
-    values = {"heading": heading, "rows": lines, "held": held, "duration": duration_text}
+    first, last = (lines[0].since_ns, lines[-1].since_ns) if lines else (0, 0)
+    drawn = [one for course in credit.courses() if (one := timeline(course, begin_ns + first, last - first)) is not None]
+    values = {"heading": heading, "rows": lines, "held": held, "duration": duration_text, "timelines": drawn, "since": "record"}
+    values["timelines_left_out"] = len(credit.rows()) - len(drawn) + credit.left_out
     return render("follow.html", {"title": title, "about": about, **values})
 
 
@@ -176,6 +179,8 @@ def statistics(title: str, about: Sequence[str], counted: Counted, courses: Sequ
     tables = [
         ("Commands", COMMAND_HEAD, 4, commands(counted)),
         ("Streams", STREAM_HEAD, 3, streams(counted)),
+        ("Subscriptions", SUBSCRIPTION_HEAD, 4, subscriptions(counted)),
+        ("Consumers", CONSUMER_HEAD, 4, consumers(counted)),
     ]
     begin = utc(cells[0].time_ns) if cells else ""
     first_ns, all_ns = counted.total.time_ns, counted.total.duration_ns
@@ -185,6 +190,7 @@ def statistics(title: str, about: Sequence[str], counted: Counted, courses: Sequ
     values = {"files": counted.files, "tables": tables, "charts": [one for one in charts if one], "begin": begin, "lacks": lacks}
     values |= {
         "timelines": timelines,
+        "since": "packet",
         "timelines_left_out": len(counted.subscriptions) - len(timelines) + counted.total.subscriptions_left_out,
     }
     return render("stats.html", {"title": title, "about": about, "interval": duration_text(interval_ns), **values})
