@@ -174,6 +174,9 @@ class CompressedFrames:
         about: dict[str, Any] = {"algorithm": self.codec, "packed_size": size, "unpacked_size": None}
         if self.inside is not None:
             if damage is None:
+                if not size and not self.options.detail:
+                    about["unpacked_size"] = 0
+                    return "Empty", "one_way", None, {"compression": about}, None, self.notes, None, NONE, None, None, None
                 return self._opened(self.inside, about, data, start, end)
             return self._cut_off(self.inside, about, data, start, end, damage)
         if damage is not None:
