@@ -219,9 +219,8 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except StreamdumpError as error:
-        lines = (f"-Y: {error.reason}", *error.place()) if isinstance(error, FilterError) else (str(error),)
         denied = isinstance(error, InterfaceError) and isinstance(error.__cause__, PermissionError)
-        for line in (*lines, *(ways_out() if denied else ())):
+        for line in (*sentences(error), *(ways_out() if denied else ())):
             say(line)
         return next(code for kind, code in CODES.items() if isinstance(error, kind))
     except _WrongCall as error:
@@ -234,6 +233,11 @@ def _run(arguments: list[str]) -> int:
         # One line instead of a traceback
         say(Report(describe_exception(error), "the run ended").text(None))
         return ExitCode.INTERNAL
+
+
+def sentences(error: StreamdumpError) -> tuple[str, ...]:
+    """What to say of an error: of a filter also the place."""
+    return (f"-Y: {error.reason}", *error.place()) if isinstance(error, FilterError) else (str(error),)
 
 
 def _wrong(error: Any) -> str:

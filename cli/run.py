@@ -47,6 +47,7 @@ COMMANDS = (
     "follow",
     "help",
     "latency",
+    "mcp",
     "metrics",
     "pipeline",
     "protocols",
@@ -358,7 +359,7 @@ class FileRun(RunReport):
             say(text)
         errors = self.errors + self.inspector.errors
         for error in errors:
-            say(f"{error}{_advice(error)}")
+            say(f"{error}{advice_on(error)}")
         if self.stopped == INTERRUPTED and not self.inspector.counters.packets:
             return ExitCode.INTERRUPTED
         if any(isinstance(error, MissingCodec) for error in errors):
@@ -406,11 +407,11 @@ def write_html(path: str, command: str, run: RunReport, names: Sequence[str], pa
 
     named = [Path(one).name if one != "-" else "standard input" for one in names] or ["standard input"]
     title = f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
-    write_page(path, page(title, _introduction(run, names), *shown))
+    write_page(path, page(title, introduction(run, names), *shown))
     say(f"--html {path}: written")
 
 
-def _introduction(run: RunReport, names: Sequence[str]) -> list[str]:
+def introduction(run: RunReport, names: Sequence[str]) -> list[str]:
     """What a page says was read: which files, when it was captured, how much it is."""
     from streamdump.render.clock import utc
 
@@ -620,7 +621,7 @@ def _let_open(files: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def _advice(error: CaptureError) -> str:
+def advice_on(error: CaptureError) -> str:
     """What to do next, where that is known."""
     advice = "everything before it was read" if error.packet else ""
     if error.reason == "no such file" and error.file:

@@ -72,7 +72,7 @@ def follow(
     colour: Colour = "auto",
 ) -> int:
     """Show one conversation, with the time since the previous message."""
-    wanted = _number(number)
+    wanted = conversation_number(number)
     form = form_of(shown)
     _choose(shown, form, ladder, mermaid, raw)
     if until not in (None, "ready"):
@@ -83,7 +83,7 @@ def follow(
     options = replace(options, wanted=_only(wanted, options.wanted))
     bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
     view = view_of_values(shown, form, options, colour) if bytes_of is None else RecordView(bytes_of.show)
-    handshake = None if until is None else _Handshake()
+    handshake = None if until is None else Handshake()
     with run_of(live, names, options, colour, asked, form.left, page=html) as run:
         page = None if html is None else _Page(text_settings(shown, options, PLAIN, None, run.inspector))
         if page is not None:
@@ -117,11 +117,11 @@ def follow(
         if met:
             return _end(run, lines)
         row = next((row for rows in run.inspector.each_rows() for row in rows if row.conversation == wanted), None)
-        code = _end(run, [_nothing(row, wanted, len(run.inspector.table))])
+        code = _end(run, [nothing_of(row, wanted, len(run.inspector.table))])
         return ExitCode.USAGE if row is None and code == ExitCode.DONE else code
 
 
-def _number(text: str) -> int:
+def conversation_number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"follow {text}: not a conversation number; streamdump conversations FILE lists them, from 0 on")
     return int(text)
@@ -185,7 +185,7 @@ def _end(run: FileRun | LiveRun, lines: list[str]) -> ExitCode:
     return code
 
 
-def _nothing(row: ConversationRow | None, wanted: int, known: int) -> str:
+def nothing_of(row: ConversationRow | None, wanted: int, known: int) -> str:
     """Why nothing is shown of a conversation; so many are `known`."""
     if row is None:
         others = f"{count(known, 'conversation')}, numbered from 0; streamdump conversations lists them" if known else "no conversations"
@@ -272,7 +272,7 @@ class _Raw:
         )
 
 
-class _Handshake:
+class Handshake:
     """How far a conversation got with opening a connection."""
 
     def __init__(self) -> None:

@@ -110,7 +110,7 @@ def latency(
 
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
     with run_of(live, names, options, colour, asked, left, prints=False, page=html, keeps_rows=html is not None) as run:
-        taker = _Taker(run, found, clock, left)
+        taker = Taker(run, found, clock, left)
         with LiveTable(run, partial(_table, taker)) if isinstance(run, LiveRun) else nullcontext():
             run.each(taker.take)
         if html is not None:
@@ -126,7 +126,7 @@ def latency(
         return code
 
 
-class _Taker:
+class Taker:
     """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
 
     def __init__(self, run: FileRun | LiveRun, found: Latencies, clock: Any, left: int | None) -> None:
@@ -198,7 +198,7 @@ def _write(path: str, found: Latencies, run: FileRun | LiveRun, names: list[str]
         found.forget_series()
 
 
-def _table(taker: _Taker, size: ConsoleDimensions) -> Any:
+def _table(taker: Taker, size: ConsoleDimensions) -> Any:
     """The table on a terminal of this size."""
     from rich.text import Text
 

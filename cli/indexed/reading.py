@@ -25,7 +25,7 @@ from ..live import LiveRun
 from ..run import Bugs, FileRun, about
 from ..showing import Shown as Looks
 from ..showing import text_settings
-from .index import PacketIndex, RecordIndex, Row, Shown
+from .index import SHORT, TEXT, PacketIndex, RecordIndex, Row, Shown
 
 if TYPE_CHECKING:
     from streamdump.filter import Filter
@@ -144,6 +144,14 @@ class Reader:
             raise CaptureError(f"message {row.record.number} cannot be read again")
         found.number, found.request = row.record.number, row.record.request
         return found
+
+    def said(self, index: int) -> Row:
+        """A row with all that its record says, of which only the beginning may be kept."""
+        row = self.records.row(index)
+        if type(row.record) is not Message or len(row.text) not in (SHORT, TEXT):
+            return row
+        mark, name, _, text = self._lines.content(self.full(index))
+        return row._replace(mark=mark, name=name, text=text)
 
     def _find(self, row: Row, known: tuple[int, int, bytes] | None) -> Message | None:
         """Read a message again, from a snapshot of its conversation or from its beginning."""

@@ -152,8 +152,9 @@ Source = Callable[[Normaliser], Transcript]
 """Gives what there is to check to a normaliser, and returns what that makes of it."""
 
 
-def capture_source(capture: str | Path, options: Options) -> Source:
-    """A file, or standard input (`-`); raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
+def capture_source(capture: str | Path, options: Options, meanwhile: Callable[[], None] = lambda: None) -> Source:
+    """A file, or standard input (`-`); raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail.
+    `meanwhile` is called after each batch."""
 
     def give(normaliser: Normaliser) -> Transcript:
         if Path(capture).exists() and not Path(capture).is_file():
@@ -161,6 +162,7 @@ def capture_source(capture: str | Path, options: Options) -> Source:
         inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), finite=True)
         for batch in inspector.batches():
             normaliser.feed(batch)
+            meanwhile()
         inspector.raise_errors()
         return normaliser.finish(inspector.rows())
 
