@@ -84,6 +84,11 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump latency --html report.html capture.pcap", "a page with tables and charts"),
         ("streamdump latency -i any", "a live table"),
     ),
+    "mcp": (
+        ("streamdump mcp --root captures/", "what a client starts, to ask about the captures of a folder"),
+        ("streamdump mcp --keylog keys.log", "of the working directory, with the keys of TLS"),
+        ("streamdump help mcp", "how to add it to other clients, and what to ask"),
+    ),
     "metrics": (
         ("streamdump metrics -i any", "serve http://127.0.0.1:9464/metrics until Ctrl-C"),
         ("streamdump metrics -i any --label stream,server", "by stream and server, too"),

@@ -178,7 +178,7 @@ def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
                 shutil.copy(SMALL, name)
         arguments = [str(SMALL) if word == "-" else word for word in call]
         arguments = [str(one) for word in arguments for one in (sorted(Path().glob(word)) if "*" in word and "=" not in word else [word])]
-        optional = call[0] in ("pipeline", "browse", "metrics")
+        optional = call[0] in ("pipeline", "browse", "mcp", "metrics")
         live = "-i" in arguments and not optional
         arguments = ["none0" if before == "-i" else word for before, word in zip(["", *arguments], arguments, strict=False)]
         if optional:

@@ -30,11 +30,11 @@ ROWS = (
     {"__main__"},
 )
 OURS = {"streamdump", "dissect", "cli"}
-LATE = {"cryptography", "scapy", "pyspark", "rich", "textual"}
+LATE = {"cryptography", "scapy", "pyspark", "rich", "textual", "mcp", "mcp_types"}
 """Imported inside the functions that need them."""
 
-BROWSE = Path("cli/browse")
-"""The terminal interface: nobody else imports it, and it imports what draws it."""
+BROWSE, MCP = Path("cli/browse"), Path("cli/mcp")
+"""Two interfaces of which nobody but their commands imports anything; these modules import what they need of an extra."""
 
 
 def row_of(path: Path) -> int:
@@ -97,20 +97,23 @@ def test_heavy_packages_are_imported_where_they_are_used(subtests: pytest.Subtes
         with subtests.test(str(path)):
             tree = parsed(path)
             top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-            late = LATE - {"rich", "textual"} if path.is_relative_to(BROWSE) else LATE
+            extra = (
+                {"rich", "textual"} if path.is_relative_to(BROWSE) else {"mcp", "mcp_types"} if path == MCP / "server.py" else set[str]()
+            )
             for node in top:
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-                assert not {name.split(".")[0] for name in names} & late
+                assert not {name.split(".")[0] for name in names} & (LATE - extra)
 
 
-def test_the_terminal_interface_is_imported_by_its_command_alone_and_only_when_that_runs() -> None:
+@pytest.mark.parametrize("interface", [BROWSE, MCP], ids=str)
+def test_an_interface_is_imported_by_its_command_alone_and_only_when_that_runs(interface: Path) -> None:
     for path in modules():
         tree = parsed(path)
-        if not path.is_relative_to(BROWSE):
-            found = [one for one in imported(path, tree) if one.is_relative_to(BROWSE)]
-            assert path == Path("cli/commands/browse.py") or not found, path
+        if not path.is_relative_to(interface):
+            found = [one for one in imported(path, tree) if one.is_relative_to(interface)]
+            assert path == Path("cli/commands", f"{interface.name}.py") or not found, path
             top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
-            assert not any(one.is_relative_to(BROWSE) for one in imported(path, top)), path
+            assert not any(one.is_relative_to(interface) for one in imported(path, top)), path
 
 
 def test_text_files_are_in_utf_8_whatever_the_locale_says(subtests: pytest.Subtests) -> None:

@@ -69,9 +69,11 @@ def _everything(*, options: Annotated[Options, Members(*SETTINGS)]) -> int:
 def test_an_option_that_has_one_value_is_given_once(name: str, subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
     parameters = command_of((READ, *COMMANDS)).commands[name].params
     options = [one.opts[0] for one in parameters if one.param_type_name == "option" and not one.is_flag and not one.multiple]
+    files = ["no-such.pcap", *(["out.pcap"] if name == "scrub" else [])]
+    files = files if any(one.param_type_name == "argument" for one in parameters) else []
     for option in options:
         with subtests.test(option):
-            argv = [*([] if name == READ else [name]), option, "1", "no-such.pcap", *(["out.pcap"] if name == "scrub" else []), option, "1"]
+            argv = [*([] if name == READ else [name]), option, "1", *files, option, "1"]
             assert main(argv) == ExitCode.USAGE
             assert capsys.readouterr().err == f"streamdump: {option} may be given only once\n"
 

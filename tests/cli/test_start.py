@@ -33,6 +33,7 @@ COMMANDS = (
     "diff",
     "follow",
     "latency",
+    "mcp",
     "metrics",
     "pipeline",
     "protocols",
