@@ -16,7 +16,8 @@ from .run import counts, suspicion
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from streamdump.spark.follow import Batch, Follow
+    from streamdump.spark.follow import Follow
+    from streamdump.spark.pipeline import Batch
     from streamdump.spark.session import SparkJvm
     from streamdump.spark.splits import Trouble
 

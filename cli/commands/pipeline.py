@@ -312,7 +312,7 @@ class _Calls:
 
         refuse(
             (
-                not settings.append and _taken(self.place),
+                not settings.append and not resume and _taken(self.place),
                 f"{self.out}: already exists; choose another --out, remove it, or use --append for Delta tables",
             ),
             (
@@ -421,8 +421,8 @@ class _Calls:
         if run.committed:
             say("interrupted; the tables were written")
             return code if self.sql is None else ExitCode.INTERRUPTED
-        resume = "; --resume continues with the finished parts" if run.begun else ""
-        say(f"interrupted; no table was written{resume}")
+        done = run.tidy()
+        say(f"interrupted after unit {done:,}; --resume continues from there" if done else "interrupted; no table was written")
         return ExitCode.INTERRUPTED
 
 
@@ -437,7 +437,7 @@ def _taken(place: Folder) -> bool:
 def _kept(run: PipelineRun) -> str:
     """What a run that failed leaves, as the end of a sentence."""
     done = run.tidy()
-    return f"; {count(done, 'finished part')} kept in {run.folder}: --resume continues from there" if done else ""
+    return f"; {count(done, 'finished unit')} kept in {run.folder}: --resume continues from there" if done else ""
 
 
 def _message_of(error: BaseException) -> str:
@@ -450,11 +450,9 @@ def _message_of(error: BaseException) -> str:
 
 def _full(error: BaseException, message: str, out: Folder, session: SparkJvm) -> str:
     """Which disk is full, if that is what went wrong."""
-    from streamdump.spark.storage import Disk
-
     if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in message:
         return ""
-    folders = [out.path.parent if isinstance(out, Disk) else None, Path(session.scratch) if session.scratch else None]
+    folders = [out.path and out.path.parent, Path(session.scratch) if session.scratch else None]
     found = []
     for one in folders:
         try:
@@ -534,9 +532,9 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 def _summary(run: PipelineRun) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
-    assert run.plan is not None and run.gathered is not None
+    assert run.plan is not None
     left_out = f"; {run.left_out:,} already included" if run.left_out else ""
-    resumed = f"; {count(run.resumed, 'part')} resumed" if run.resumed else ""
+    resumed = f"; {count(run.resumed, 'unit')} resumed" if run.resumed else ""
     say(f"{count(len(run.plan.files), 'file')}, {count(run.plan.packets, 'packet')}: {counts(run.rows)}{left_out}{resumed}")
     lines: list[tuple[str, ...]] = [("command", "exchanges", *QUANTILES, "slowest")]
     missing: list[tuple[int, str, str]] = []

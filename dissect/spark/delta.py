@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from ..errors import UsageError, how_to_install
-from .storage import Disk, Folder
+from .storage import Folder
 from .tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, Input, schema, tables_with
 from .write import Written
 
@@ -100,7 +100,7 @@ class Delta:
     def place(self, table: str) -> str:
         """The folder of a table, as its files name it."""
         place = self._out.at(table)
-        return os.fspath(place.path) if isinstance(place, Disk) else place.name
+        return str(place.path or place.name)
 
     def captures(self) -> list[Input]:
         """The captures that are in."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import uuid
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,15 +20,19 @@ from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Options
 from . import PARTS, storage, tasks
 from .already_read import Captures
-from .flows import PointOf
+from .flows import PointOf, earliest
 from .keys import NETWORKS
+from .rotation import ReadFile
 from .session import SparkTasks, Watch
+from .sink import DeltaSink, Sink
 from .splits import (
     HEAD,
     TARGET,
     Copy,
+    LastPacket,
     Plan,
     Trouble,
+    cut,
     each,
     ends_of,
     expand,
@@ -39,14 +42,20 @@ from .splits import (
     stamps,
     unpack,
 )
-from .storage import Disk, Folder
+from .storage import Folder
 from .tables import BY_DAY, TABLES, Input, tables_with
-from .tasks import TaskInput, Work
+from .tasks import TaskInput, Work, flows_carried
 from .together import BUCKET, Together, by_server, findings_of, frames, slowest
-from .write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
+from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written, twice
 
-if TYPE_CHECKING:
-    from .delta import Delta
+FORMAT = 6
+"""Changes when an older state could not be taken up."""
+
+UNIT_BYTES = 16 << 30
+"""Captures of so many bytes together, which no later one overlaps in time, are a unit."""
+
+RELATED_KEPT = 10_000
+"""Conversations that later ones may still be related to."""
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
@@ -89,34 +98,101 @@ class PipelineSettings(msgspec.Struct):
     by: tuple[str, ...] = ()
     """Columns by whose values files of Parquet are divided, of `tables.BY_DAY`."""
 
-    def target(self, kept: Folder, out: Folder, run: str) -> Target:
-        """Where a run of this name writes to."""
-        by = BY_DAY if self.form == "delta" else self.by
-        return Target(kept.name, self.form, out.name, run, self.fields, by, self.where)
+
+class PointsOf(msgspec.Struct):
+    """Where files were captured: for each first index of a row of files their point."""
+
+    begin: list[int] = []
+    point: list[str] = []
+
+    def get(self, file: int, /) -> str | None:
+        """Of a file."""
+        at = bisect_right(self.begin, file) - 1
+        return self.point[at] if at >= 0 else None
+
+    def add(self, file: int, point: str) -> None:
+        """Of a new file."""
+        if not self.point or self.point[-1] != point:
+            self.begin.append(file)
+            self.point.append(point)
 
 
-class RunState(msgspec.Struct):
-    """What is kept beside the files of a run that has not ended."""
+class State(msgspec.Struct):
+    """What is known after a unit, a driver that was killed included; `v` changes when an older one could not be taken up."""
 
-    settings: PipelineSettings
-    sizes: dict[str, tuple[int, int]]
-    """Of each file: its size and when it was changed."""
-    parts: int
-    run: str
+    v: int
+    like: dict[str, Any]
+    """What a run that goes on has to have the same."""
     base: int = 0
     """The index of its first file."""
+    batch: int = 0
+    """Units done."""
+    version: int = 0
+    """The transaction of Delta tables that commits it."""
+    taken: dict[str, ReadFile] = msgspec.field(default_factory=dict)
+    """Of a folder that is followed: what was read of its files."""
+    files: int = 0
+    """The index of the next file."""
+    packets: int = 0
+    rows: dict[str, int] = msgspec.field(default_factory=dict)
+    place: str = ""
+    """The last unit's folder."""
+    carry: list[str] = msgspec.field(default_factory=list)
+    """The files that hold open conversations: folder of their unit, and name."""
+    written: dict[str, list[Written]] = msgspec.field(default_factory=dict)
+    """Files by table that the last unit wrote."""
+    points: PointsOf = msgspec.field(default_factory=PointsOf)
+    networks: list[str] = msgspec.field(default_factory=list)
+    """The points whose captures are kept separate, in the order of their numbers."""
+    related: list[ConversationRow] = msgspec.field(default_factory=list)
+    """Conversations that later ones may be related to."""
+    secrets: list[str] = msgspec.field(default_factory=list)
+    """Captures that hold keys of TLS, as far as they are still there."""
+    first_ns: int | None = None
+    """When the first packet of the first captures came."""
+    last: dict[int, LastPacket] = msgspec.field(default_factory=dict)
+    """By network the last packet of all captures."""
 
-    def like(self, other: RunState) -> bool:
-        """Whether it is of the same run."""
-        mine, theirs = (msgspec.to_builtins(msgspec.structs.replace(one, run="")) for one in (self, other))
-        return bool(mine == theirs)
+    def next(self) -> State:
+        """A state to become that after another unit."""
+        run = uuid.uuid4().hex[:8]
+        points = PointsOf([*self.points.begin], [*self.points.point])
+        # A name of its own: tasks of a driver that was killed may still write to what they know
+        place = f"batch-{self.batch + 1}-{run}"
+        return msgspec.structs.replace(self, batch=self.batch + 1, place=place, points=points, taken=dict(self.taken), rows=dict(self.rows))
 
 
-class Intent(msgspec.Struct):
-    """What a run of Delta tables commits; whoever finds it commits what is missing."""
+def likeness(what: dict[str, Any]) -> dict[str, Any]:
+    """What runs have to have the same, as it is when it was written and read."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(what))
+    return found
 
-    run: str
-    receipts: list[Receipt]
+
+class Unit(NamedTuple):
+    """Files that are read together."""
+
+    plan: Plan
+    paths: dict[int, str]
+    """Of the files, by index."""
+    inputs: list[Input]
+    troubles: list[Trouble]
+    last: bool
+    """Nothing comes after it, so conversations that are open end with it."""
+
+
+class Batch(msgspec.Struct):
+    """What a unit did."""
+
+    number: int
+    files: int
+    packets: int
+    rows: dict[str, int]
+    troubles: list[Trouble]
+    bugs: list[str]
+    """What to tell of bugs of ours."""
+    suspected: ConversationRow | None
+    """The first conversation that turned out to hold a login of another protocol than the one that it was asked to be read as."""
+    gathered: Gathered
 
 
 class Progress(msgspec.Struct):
@@ -161,16 +237,78 @@ class Points:
         return number
 
 
-class Job:
-    """What every run does: look at captures, and dissect them into the files of some parts."""
+class Pipeline:
+    """One loop over units of files: each is dissected with what was carried of those before, and committed in one step."""
 
     cluster: SparkTasks
     """Where tasks run; to be set before there are any."""
+    sink: Sink
+    state: State
+    running = ""
+    """The folder of the unit at hand."""
 
-    def __init__(self, settings: PipelineSettings, show: Callable[[Progress], None] = lambda _: None) -> None:
+    def __init__(self, settings: PipelineSettings, out: str, place: Callable[[Folder], Folder], show: Callable[[Progress], None]) -> None:
+        """`place`: where is kept what is not seen."""
         self.settings = settings
         self.show = show
         self.points = Points(settings)
+        self.out = storage.folder(out)
+        self.folder = place(self.out)
+
+    def unit(self, unit: Unit, state: State) -> Batch:
+        """Dissect files and commit what they say; `state` becomes the state after them."""
+        found, folder = unit.plan, self.folder.at(state.place)
+        self.running = state.place
+        secrets = dict.fromkeys((*state.secrets, *found.secrets))
+        state.secrets = found.secrets = [name for name in secrets if storage.status(name) is not None]
+        state.last = last_packets(found.splits, state.last)
+        if state.first_ns is None:
+            state.first_ns = first_packet(found.splits)
+        given = self.settings
+        by = BY_DAY if given.form == "delta" else given.by
+        target = Target(folder.name, given.form, self.out.name, f"{state.place.rpartition('-')[2]}-", given.fields, by, given.where)
+        target.first_ns = state.first_ns
+        packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
+        done: list[Receipt] = []
+        parts = 0
+        if packets or (unit.last and state.carry):
+            carry, depend = flows_carried([self.folder.at(*one.split("/")).name for one in state.carry])
+            made, count = self.tasks(found, carry if carry or not unit.last else None)
+            # A packet dated in the future must not end all that is open
+            until = None if unit.last else max(found.middle_ns)
+            ends_ns = ends_of(state.last, self._networks(state)) if unit.last else {}
+            paths = {split.file: split.path for split in found.splits}
+            work = Work(target, self.options(found), paths, state.points, until, count, not unit.last, ends_ns)
+            done += self.dissect(work, made, found.bytes, depend or bool(found.dependent))
+            parts = len(made) + count
+            state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
+        troubles = [*unit.troubles, *twice(done, unit.paths)]
+        most = 1 if state.related or not unit.last else 1 << 30
+        gathered = self.gather(target, parts, state.points, done, state.related, most)
+        if not unit.last:
+            state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
+        # A table that nobody has written anything to gets a file without rows, which says what its columns are
+        self.last_part(target, state.points, done, troubles, unit.inputs, complete=state.batch == 1 and given.form != "delta")
+        rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
+        state.packets += packets
+        state.rows = {table: state.rows.get(table, 0) + rows[table] for table in TABLES}
+        state.networks = self.points.known
+        state.written = {table: [one for receipt in done for one in receipt.files.get(table, ())] for table in TABLES}
+        self.state = self.sink.commit(state)
+        self.running = ""
+        suspected = earliest(receipt.suspected for receipt in done)
+        return Batch(state.batch, len(unit.inputs), packets, rows, troubles, texts_of(done, unit.paths), suspected, gathered)
+
+    def _networks(self, state: State) -> Iterator[tuple[int, int]]:
+        """All files with their networks, where captures are kept separate."""
+        for file in range(state.files if self.settings.separate else 0):
+            point = state.points.get(file)
+            if point is not None:
+                yield file, self.points.network(point)
+
+    def close(self) -> None:
+        """Let others write to this output."""
+        self.sink.close()
 
     def look(self, files: list[str], size: int, copies: Folder) -> Plan:
         """Find the ranges of files that have so many bytes together; packed ones are unpacked to a folder."""
@@ -218,25 +356,20 @@ class Job:
         given = self.settings.options
         return replace(given, keylog=(*given.keylog, *found.secrets), findings=self.settings.findings, entries=self.settings.entries)
 
-    def dissect(self, work: Work, made: Sequence[TaskInput], size: int, done: Collection[int] = (), depend: bool = False) -> None:
-        """Write the parts that are not done, with a receipt for each: those of the tasks, and after them those that these send to.
+    def dissect(self, work: Work, made: Sequence[TaskInput], size: int, depend: bool) -> list[Receipt]:
+        """What parts have written: those of the tasks, and after them those that these send to.
 
         `depend`: packets depend on each other across conversations.
         """
-        for source in made:
-            source.done = source.part in done
-        first = len(made)
-        wanted = [part for part in range(work.count) if first + part not in done]
         watch = self._watch("dissecting", size)
-        if not wanted:
-            left = [source for source in made if not source.done]
-            self.cluster.each(partial(_at_home, msgspec.structs.replace(work, count=0)), left, watch)
-            return
+        if not work.count:
+            return self.cluster.each(partial(_at_home, work), made, watch)
         others = None
         if depend and not made[0].alone:
             others = tasks.in_time, made, partial(tasks.from_order, work.count, work.carrying)
-        second = partial(_together, work, first, frozenset(done))
-        self.cluster.sent(partial(tasks.at_home, work), made, others, work.count, second, watch)
+        second = partial(_together, work, len(made))
+        done: list[Receipt] = self.cluster.sent(partial(tasks.at_home, work), made, others, work.count, second, watch)
+        return sorted(done, key=lambda one: one.part)
 
     def gather(
         self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow] = (), most: int = 1 << 30
@@ -309,43 +442,41 @@ def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     return [function(one) for one in items]
 
 
-def _at_home(work: Work, source: TaskInput) -> int:
-    for _ in tasks.at_home(work, source):
-        raise AssertionError
-    return source.part
+def _at_home(work: Work, source: TaskInput) -> Receipt:
+    ((_, receipt),) = tasks.at_home(work, source)
+    assert isinstance(receipt, Receipt)
+    return receipt
 
 
-def _together(work: Work, first: int, done: Collection[int], part: int, blocks: Any) -> int:
-    return first + part if first + part in done else tasks.together(work, first + part, blocks)
+def _together(work: Work, first: int, part: int, blocks: Any) -> Receipt:
+    return tasks.together(work, first + part, blocks)
 
 
-class PipelineRun(Job):
+class PipelineRun(Pipeline):
     """Reads captures and writes tables to `out`, which is not there or empty, or is added to."""
 
     def __init__(self, settings: PipelineSettings, out: str, show: Callable[[Progress], None] = lambda _: None) -> None:
-        super().__init__(settings, show)
-        self.out = storage.folder(out)
-        self.folder = partial_folder(self.out)
+        super().__init__(settings, out, partial_folder, show)
         self.files: list[str] = []
         self.others: list[str] = []
         """What is left out of folders, as it is no capture."""
         self.stamps: dict[str, tuple[int, int]] = {}
         self.plan: Plan | None = None
-        self.rows: dict[str, int] = {}
         self.bugs: list[str] = []
         """What to tell of bugs of ours."""
         self.resumed = 0
-        self.gathered: Gathered | None = None
+        """Units that were done before."""
+        self.gathered = Gathered([], [], defaultdict(LatencyGroup), [], [])
         self.suspected: ConversationRow | None = None
         """The first conversation that was read as it was asked for, but holds a login of another protocol."""
         self.left_out = 0
         """Captures that are in the tables already."""
-        self.target: Target | None = None
         self._written = False
-        self._lock: int | None = None
-        self._delta: Delta | None = None
         self._known = Captures()
-        self._base = 0
+        self.state = State(FORMAT, {})
+        delta = settings.form == "delta"
+        result = self.folder.at("result") if self.out.path is not None else self.out
+        self.sink = (DeltaSink if delta else Sink)(self.folder, self.out if delta else result, settings.fields)
 
     def prepare(self, resume: bool = False) -> bool:
         """All that can go wrong before a task runs; False where there is nothing to do."""
@@ -355,63 +486,78 @@ class PipelineRun(Job):
         self.stamps = stamps(self.files)
         self._resume = resume
         _writable(self.out, self.folder)
-        self._lock = lock(self.folder, f"another streamdump writes to {storage.base(self.out.name)}")
+        self.sink.lock(f"another streamdump writes to {storage.base(self.out.name)}")
         try:
-            return self._begin_delta() if settings.form == "delta" else True
+            return self._begin()
         except BaseException:
             self.close()
             raise
 
-    def _begin_delta(self) -> bool:
-        """Find out what is in the tables, and commit what another run left."""
-        from .delta import Delta, check
-
-        check()
-        self._delta = delta = Delta(self.out, self.settings.fields)
-        intent = self._intent()
-        if intent is not None or self.settings.append:
-            delta.begin()
-        if intent is not None:
-            _commit_delta(delta, intent)
-            self.folder.at("commit.json").remove()
-        if self.settings.append:
-            self._known = known = Captures(delta.captures())
-            self._base = known.next
+    def _begin(self) -> bool:
+        """Find out what is in the tables, after what another run has committed is complete."""
+        settings = self.settings
+        sizes = {file: self.stamps[file] for file in self.files}
+        fresh = State(FORMAT, likeness({"settings": settings, "sizes": sizes}))
+        there = not isinstance(self.sink, DeltaSink) or settings.append or self.sink.delta.there(self.out)
+        before = self.sink.load(State) if there else None
+        if self._resume and before is not None and before.v == FORMAT and before.like == fresh.like:
+            self.state, self.resumed = before, before.batch
+            self.points = Points(settings, before.networks)
+        else:
+            if not settings.append and self.out.names():
+                raise UsageError(f"{self.out}: already exists; choose another --out, or remove it")
+            for name in self.folder.names():
+                if name != "lock":
+                    self.folder.at(name).remove()
+            self.state = fresh
+        if settings.append and isinstance(self.sink, DeltaSink):
+            there_before = self.sink.delta.captures()
+            if not self.resumed:
+                fresh.base = max([one.file + 1 for one in there_before], default=0)
+            self._known = known = Captures(one for one in there_before if one.file < self.state.base)
             in_already = each(lambda file: known.same(file, self.stamps[file][0]), self.files)
-            there = [file for file, left_out in zip(self.files, in_already, strict=True) if not left_out]
-            self.left_out = len(self.files) - len(there)
-            self.files = there
+            wanted = [file for file, left_out in zip(self.files, in_already, strict=True) if not left_out]
+            self.left_out = len(self.files) - len(wanted)
+            self.files = wanted
         return bool(self.files)
 
-    def _intent(self) -> Intent | None:
-        try:
-            return msgspec.json.decode(self.folder.at("commit.json").read(), type=Intent)
-        except (OSError, msgspec.MsgspecError):
-            return None
-
     def go(self, cluster: SparkTasks) -> None:
-        """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
+        """Do it all; an interruption leaves the finished units for `resume`, and nothing in `out`."""
         self.cluster = cluster
-        sizes = {file: self.stamps[file] for file in self.files}
         scratch = storage.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")
         found = self.plan = self._new(self.look(self.files, self.size, scratch))
-        made, count = self.tasks(found)
-        parts = len(made) + count
-        done = self._begin(RunState(self.settings, sizes, parts, uuid.uuid4().hex[:8], self._base))
-        if self._delta is not None and not self._delta.claim:
-            self._delta.begin()
-        # What was written when all parts were there is written again.
-        done = {part: receipt for part, receipt in done.items() if part < parts}
-        self.resumed = len(done)
-        points = {self._base + index: self.points.of(file) for index, file in enumerate(found.files)}
-        paths = {split.file: split.path for split in found.splits}
-        assert self.target is not None
-        self.target.first_ns = first_packet(found.splits)
-        ends_ns = ends_of(last_packets(found.splits), {(split.file, split.network) for split in found.splits})
-        work = Work(self.target, self.options(found), paths, points, None, count, ends_ns=ends_ns)
-        if len(done) < parts:
-            self.dissect(work, made, found.bytes, done.keys(), bool(found.dependent))
-        self._finish(found, parts, points)
+        self.sink.begin()
+        inputs = {one.file: one for one in self._inputs(found)}
+        if not self.resumed:
+            self.state.files = self.state.base + len(inputs)
+            for one in inputs.values():
+                self.state.points.add(one.file, one.point or "")
+        # What rules remember is not carried from one unit to the next
+        units = [found] if self.settings.findings else cut(found, self.state.base, UNIT_BYTES)
+        troubles = []
+        for at, some in enumerate(units[self.resumed :], self.resumed + 1):
+            read = [inputs[file] for file in sorted(some.indexes or inputs)]
+            paths = {one.file: one.path for one in read}
+            batch = self.unit(Unit(some, paths, read, some.troubles, at == len(units)), self.state.next())
+            self._note(batch)
+            troubles += batch.troubles
+        found.troubles = troubles
+        self.sink.finish(self.out)
+        self._written = True
+
+    def _note(self, batch: Batch) -> None:
+        """Add what is said of a unit."""
+        assert self.plan is not None
+        self.bugs += batch.bugs
+        self.suspected = earliest((self.suspected, batch.suspected))
+        for key, group in batch.gathered.commands.items():
+            self.gathered.commands[key].merge(group)
+        self.gathered.slowest[:] = slowest([*self.gathered.slowest, *batch.gathered.slowest])
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows each table has."""
+        return self.state.rows
 
     @property
     def size(self) -> int:
@@ -419,38 +565,24 @@ class PipelineRun(Job):
         return sum(self.stamps[file][0] for file in self.files)
 
     @property
-    def begun(self) -> bool:
-        """Whether there is something that `resume` could go on with."""
-        return self.target is not None and self.folder.at("state.json").exists()
-
-    @property
     def committed(self) -> bool:
         """Whether the tables are there."""
-        if self._delta is not None or not isinstance(self.out, Disk):
-            return self._written
-        return self.out.at("messages").exists()
+        return self._written or (self.settings.form != "delta" and self.out.path is not None and self.out.at("messages").exists())
 
     def tidy(self) -> int:
-        """What a run that failed leaves behind: nothing that takes room but the parts that are done; how many there are."""
-        if self.target is None:
-            return 0
-        with suppress(OSError, msgspec.MsgspecError):
-            forget_unnamed(self.target)
-            done = sum(bool(receipt.files) for receipt in receipts(self.folder).values())
-            if not done:
+        """What a run that failed leaves behind: nothing that takes room but the units that are done; how many there are."""
+        with suppress(OSError):
+            if self.running:
+                self.sink.forget(self.running)
+            if not self.state.batch:
                 self.folder.remove()
-            return done
-        return 0
+        return self.state.batch
 
     def close(self) -> None:
         """Let others write to this output; nothing stays of a run that did not begin."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-        if isinstance(self.folder, Disk):
-            with suppress(OSError):
-                if self.folder.names() == ["lock"]:
-                    self.folder.remove()
+        super().close()
+        if self.folder.names() == ["lock"]:
+            self.folder.remove()
 
     def _new(self, found: Plan) -> Plan:
         """A plan without the captures that are in already, its files counted from the first index of this run."""
@@ -469,8 +601,8 @@ class PipelineRun(Job):
         again.update(one.file for one in grown)
         troubles = [*(one for one in found.troubles if one.file not in again), *grown]
         kept = [index for index in range(len(found.files)) if index not in again]
-        at = {index: self._base + place for place, index in enumerate(kept)}
-        late = self._base + len(kept)
+        at = {index: self.state.base + place for place, index in enumerate(kept)}
+        late = self.state.base + len(kept)
         for one in troubles:
             one.file = at.get(one.file, late)
         splits = [split for split in found.splits if split.file not in again]
@@ -485,59 +617,14 @@ class PipelineRun(Job):
         # Captures that are in already may hold keys of conversations of the others
         return Plan(some(found.files), splits, troubles, *times, some(found.heads), some(found.sizes), found.secrets)
 
-    def _begin(self, state: RunState) -> dict[int, Receipt]:
-        """Take over or make anew what this run writes; the parts that are done."""
-        place = self.folder.at("state.json")
-        if self._resume:
-            try:
-                before = msgspec.json.decode(place.read(), type=RunState)
-            except (OSError, msgspec.MsgspecError):
-                before = None
-            if before is not None and before.like(state):
-                self.target = self.settings.target(self.folder, self.out, before.run)
-                return receipts(self.folder)
-        for name in self.folder.names():
-            if name not in ("lock", "unpacked"):
-                self.folder.at(name).remove()
-        self.target = self.settings.target(self.folder, self.out, state.run)
-        try:
-            place.write(msgspec.json.encode(state))
-        except OSError as error:
-            raise UsageError(f"{self.out}: cannot be written: {storage.why(error)}") from error
-        return {}
-
-    def _finish(self, found: Plan, parts: int, points: Mapping[int, str]) -> None:
-        """Write what needed all parts, and make the result."""
-        done = [receipt for part, receipt in receipts(self.folder).items() if part < parts]
-        target = self.target
-        assert target is not None
-        paths = {self._base + index: path for index, path in enumerate(found.files)}
-        found.troubles += twice(done, paths)
-        complete = self._delta is None
-        self.gathered = self.gather(target, parts, points, done)
-        self.last_part(target, points, done, found.troubles, self._inputs(found), complete=complete)
-        self.suspected = suspected(done)
-        self.bugs = texts_of(done, paths)
-        for table in TABLES:
-            self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
-        if self._delta is None:
-            commit(target, done)
-        else:
-            intent = Intent(target.run, done)
-            self.folder.at("commit.json").write(msgspec.json.encode(intent), durable=True)
-            _commit_delta(self._delta, intent)
-            self.folder.remove()
-        self._written = True
-        if self._delta is not None:
-            self._delta.compact()
-
     def _inputs(self, found: Plan) -> list[Input]:
-        packets = dict.fromkeys(range(self._base, self._base + len(found.files)), 0)
+        base = self.state.base
+        packets = dict.fromkeys(range(base, base + len(found.files)), 0)
         for split in found.splits:
             packets[split.file] += split.packets
         return [
-            Input(self._base + index, path, self.stamps.get(path, (0, 0))[0], packets[self._base + index], self.points.of(path), head, size)
-            for index, (path, head, size) in enumerate(zip(found.files, found.heads, found.sizes, strict=True))
+            Input(file, path, self.stamps.get(path, (0, 0))[0], packets[file], self.points.of(path), head, size)
+            for file, path, head, size in zip(packets, found.files, found.heads, found.sizes, strict=True)
         ]
 
 
@@ -548,19 +635,9 @@ def texts_of(done: Iterable[Receipt], paths: Mapping[int, str]) -> list[str]:
     return [one.text(None if one.file is None else paths.get(one.file)) for one in ordered]
 
 
-def _commit_delta(delta: Delta, intent: Intent) -> None:
-    files: dict[str, list[Any]] = {}
-    for table, one in files_of(intent.receipts):
-        files.setdefault(table, []).append(one)
-    delta.commit(f"streamdump.run.{intent.run}", 1, files)
-
-
 def partial_folder(out: Folder) -> Folder:
     """Where a run keeps its files until it has ended: beside `out`, on the same file system."""
-    if isinstance(out, Disk):
-        return Disk(out.path.parent / f".{out.path.name}.partial")
-    above, _, name = out.name.rpartition("/")
-    return storage.folder(f"{above}/.{name}.partial")
+    return out.above().at(f".{storage.base(out.name)}.partial")
 
 
 def _writable(out: Folder, folder: Folder) -> None:
@@ -572,18 +649,3 @@ def _writable(out: Folder, folder: Folder) -> None:
         probe.remove()
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {storage.why(error)}") from error
-
-
-def lock(folder: Folder, why: str) -> int | None:
-    """Keep others from writing to this output; the lock goes with the process."""
-    if not isinstance(folder, Disk):
-        return None
-    try:
-        handle = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise UsageError(f"{folder.path.parent}: {why}") from error
-    except OSError as error:
-        raise UsageError(f"{folder.path.parent}: cannot be written: {storage.why(error)}") from error
-    return handle

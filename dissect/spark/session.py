@@ -174,7 +174,8 @@ class SparkTasks:
         second: Callable[[int, Any], Any],
         watch: Watch,
     ) -> list[Any]:
-        """What `second` makes of each part and of the blocks for it that `first` makes of the items.
+        """What `second` makes of each part and of the blocks for it that `first` makes of the items, and behind them what `first` has for
+        the number behind that of the last part.
 
         `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
         """
@@ -183,7 +184,8 @@ class SparkTasks:
             return self.context.parallelize(found, len(found))
 
         def finished(part: int, pairs: Any) -> Any:
-            yield lean(second)(part, (block for _, block in pairs))
+            given = (block for _, block in pairs)
+            yield from given if part == parts else (lean(second)(part, given),)
 
         def alone(pairs: Any) -> Any:
             assert others is not None
@@ -194,7 +196,7 @@ class SparkTasks:
             several = lean(others[0])
             ordered = made(others[1]).flatMap(lambda item: ((0, block) for block in several(item)))
             blocks = blocks.union(ordered.partitionBy(1, int).mapPartitions(alone))
-        placed = blocks.partitionBy(parts, int)
+        placed = blocks.partitionBy(parts + 1, int)
         return self._watched(lambda: placed.mapPartitionsWithIndex(finished).collect(), watch)
 
     def _watched(self, action: Callable[[], list[Any]], watch: Watch) -> list[Any]:

@@ -176,6 +176,8 @@ class Plan(msgspec.Struct):
     """Of each file the bytes, unpacked; None where nobody knows."""
     secrets: list[str] = msgspec.field(default_factory=list)
     """Files that hold keys of TLS."""
+    indexes: set[int] | None = None
+    """Of the files, where these are not all."""
 
     @property
     def packets(self) -> int:
@@ -261,7 +263,7 @@ def _named_by(source: str, name: str) -> list[str]:
     if storage.status(name) is not None or (path is not None and path.exists() and not path.is_dir()):
         return [name]
     lacks = "the folder has no files"
-    if storage.folder(name).exists():
+    if path.is_dir() if path is not None else storage.folder(name).exists():
         found = sorted(storage.walk(name))
     elif glob.has_magic(name):
         lacks = "no file has such a name"
@@ -373,6 +375,33 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
         groups[-1].append(split)
         room -= split.size
     return groups
+
+
+def cut(found: Plan, base: int, size: int) -> list[Plan]:
+    """A plan as several of at least so many bytes each, none of whose packets come before those of the one before; its files count from
+    `base`."""
+    spans = {split.file: (split.first_ns, found.latest_ns[split.file - base]) for split in reversed(found.splits)}
+    groups: list[set[int]] = [set()]
+    end, left = NEVER, size
+    for file, (first_ns, last_ns) in sorted(spans.items(), key=lambda one: one[1]):
+        if left <= 0 and first_ns > end:
+            groups.append(set())
+            left = size
+        groups[-1].add(file)
+        end = max(end, last_ns)
+        left -= sum(split.size for split in found.splits if split.file == file) if found.bytes > size else 0
+    if len(groups) == 1:
+        return [found]
+    # What has no packets is in the last one
+    groups[-1] |= set(range(base, base + len(found.files) + 1)).difference(*groups)
+    made = []
+    for some in groups:
+        splits = [split for split in found.splits if split.file in some]
+        troubles = [one for one in found.troubles if one.file in some]
+        middle_ns = [found.middle_ns[file - base] for file in some if file - base < len(found.files)]
+        files = {file for file in some if file - base < len(found.files)}
+        made.append(msgspec.structs.replace(found, splits=splits, troubles=troubles, middle_ns=middle_ns, indexes=files))
+    return made
 
 
 LastPacket = tuple[int, int, int, int]

@@ -11,15 +11,15 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
-from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from ..capture.blocks import explain
 from ..capture.files import CaptureReader, open_capture
@@ -29,6 +29,8 @@ STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss"}
 """Schemes of object stores, and what pyarrow calls them."""
 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):/")
+
+_DISK = LocalFileSystem()
 
 AHEAD = 4 << 20
 """Bytes of an object that are asked for at once: each request takes its time."""
@@ -198,94 +200,37 @@ def listed(name: str) -> dict[str, Status]:
     return found
 
 
-class Disk:
-    """A folder, or file, of a disk that tables are written to. `at(...)` is one below it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = _name_of(os.fspath(path))
-
-    def __str__(self) -> str:
-        return self.name
-
-    def at(self, *parts: str) -> Disk:
-        """A folder or file below this one."""
-        return Disk(self.path.joinpath(*parts))
-
-    def names(self) -> list[str]:
-        """Of all that is in it, none if it is not there."""
-        try:
-            return sorted(one.name for one in self.path.iterdir())
-        except FileNotFoundError:
-            return []
-
-    def exists(self) -> bool:
-        """Whether there is a folder, or a file, of this name."""
-        return self.path.exists()
-
-    def make(self, mode: int = 0o777) -> None:
-        """Make the folder; it may be there."""
-        self.path.mkdir(mode=mode, parents=True, exist_ok=True)
-
-    def read(self) -> bytes:
-        """The content of a file; FileNotFoundError where there is none."""
-        return self.path.read_bytes()
-
-    def write(self, data: bytes, durable: bool = False) -> None:
-        """Write a file as a whole: others see all of it or none. `durable`: it is there even if the machine stops now."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        written = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
-        with written.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            if durable:
-                os.fsync(stream.fileno())
-        written.rename(self.path)
-
-    def open(self) -> Any:
-        """A file to be written to, in a folder that need not be there yet."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return self.path.open("wb")
-
-    def size(self) -> int:
-        """Of a file."""
-        return self.path.stat().st_size
-
-    def move(self, to: Folder) -> None:
-        """Give a file another name, in a folder that need not be there yet."""
-        assert isinstance(to, Disk)
-        to.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.rename(to.path)
-
-    def remove(self) -> None:
-        """Remove it with all that is in it, if it is there."""
-        if self.path.is_dir():
-            shutil.rmtree(self.path, ignore_errors=True)
-        else:
-            self.path.unlink(missing_ok=True)
-
-
-class Store:
-    """The same in an object store: whatever has a name that begins so."""
+class Folder:
+    """A folder, or file, that tables are written to, on a disk or in an object store. `at(...)` is one below it."""
 
     def __init__(self, name: str) -> None:
-        self.name = name.rstrip("/")
+        self.name = name.rstrip("/") or "/"
 
     def __str__(self) -> str:
         return self.name
 
     @property
+    def path(self) -> Path | None:
+        """Where it is on a disk, None in an object store."""
+        return local(self.name)
+
+    @property
     def _at(self) -> tuple[Any, str]:
-        return remote(self.name)
+        path = self.path
+        return remote(self.name) if path is None else (_DISK, os.fspath(path))
 
     @property
     def _info(self) -> Any:
         store, at = self._at
         return store.get_file_info([at])[0]
 
-    def at(self, *parts: str) -> Store:
+    def at(self, *parts: str) -> Folder:
         """A folder or file below this one."""
-        return Store("/".join((self.name, *parts)))
+        return Folder("/".join((self.name, *parts)))
+
+    def above(self) -> Folder:
+        """The folder that this one is in."""
+        return Folder(self.name.rpartition("/")[0])
 
     def names(self) -> list[str]:
         """Of all that is in it, none if it is not there."""
@@ -296,8 +241,11 @@ class Store:
         """Whether there is a folder, or a file, of this name."""
         return bool(self._info.type != FileType.NotFound)
 
-    def make(self, mode: int = 0o777) -> None:
-        """Nothing: what is written to it makes it."""
+    def make(self) -> None:
+        """Make the folder; it may be there. In a store what is written to it makes it."""
+        store, at = self._at
+        if store is _DISK:
+            store.create_dir(at, recursive=True)
 
     def read(self) -> bytes:
         """The content of a file; FileNotFoundError where there is none."""
@@ -307,13 +255,21 @@ class Store:
 
     def write(self, data: bytes, durable: bool = False) -> None:
         """Write a file as a whole: others see all of it or none. `durable`: it is there even if the machine stops now."""
-        stream = self.open()
+        path = self.path
+        # An object is one only once it is closed
+        made = self if path is None else self.above().at(f".{base(self.name)}-{uuid.uuid4().hex}")
+        stream = made.open()
         stream.write(data)
-        # Closed only where all was written: that makes it an object.
         stream.close()
+        if path is not None:
+            if durable:
+                with Path(made.name).open("rb") as written:
+                    os.fsync(written.fileno())
+            made.move(self)
 
     def open(self) -> Any:
         """A file to be written to, in a folder that need not be there yet."""
+        self.above().make()
         store, at = self._at
         return store.open_output_stream(at, compression=None)
 
@@ -322,25 +278,24 @@ class Store:
         return int(self._info.size)
 
     def move(self, to: Folder) -> None:
-        """Give a file another name, in a folder that need not be there yet."""
+        """Give a file or folder another name, in a folder that need not be there yet."""
+        to.above().make()
         store, at = self._at
-        store.move(at, remote(to.name)[1])
+        store.move(at, to._at[1])
 
     def remove(self) -> None:
-        """Remove it with all that is in it, if it is there."""
+        """Remove it with all that is in it, if it is there; what tasks that were lost write meanwhile stays."""
         store, at = self._at
-        kind = self._info.type
-        if kind == FileType.File:
-            store.delete_file(at)
-        elif kind == FileType.Directory:
-            store.delete_dir(at)
-
-
-Folder = Disk | Store
+        with suppress(OSError):
+            if self._info.type == FileType.Directory:
+                store.delete_dir(at)
+            elif self.exists():
+                store.delete_file(at)
 
 
 def folder(name: str | Path) -> Folder:
-    """The folder of a name, as the user wrote it."""
+    """The folder of a name, as the user wrote it; raises `UsageError` for one on a disk that is not UTF-8."""
     found = normal(os.fspath(name))
-    path = local(found)
-    return Disk(path) if path is not None else Store(found)
+    if found.startswith("file:"):
+        raise UsageError(f"{name}: tables need a name in UTF-8")
+    return Folder(found)

@@ -39,13 +39,16 @@ from .rows import (
     timed_segments,
 )
 from .splits import Plan, Split, grouped
-from .write import PartWriter, Target
+from .write import PartWriter, Receipt, Target
 from .write import batches as table_batches
 
 BY_CONVERSATION, BY_TIME = SortOrder(SORTED_BY), SortOrder(IN_ORDER)
 
 Block = tuple[int, bytes]
 """The part that rows go to, and the rows."""
+
+Sent = tuple[int, bytes | Receipt]
+"""A block; or, with the number behind those of all parts, what the task itself has written."""
 
 
 class Work(msgspec.Struct):
@@ -78,8 +81,6 @@ class TaskInput(msgspec.Struct):
     """The `flow_id` of the conversations that are dissected here, sorted; None: all of them."""
     alone: bool = False
     """It is the only one, so it also sees to what depends on other conversations."""
-    done: bool = False
-    """What is at home here was dissected before."""
     conversations: int = 0
     """So many it reads."""
 
@@ -192,21 +193,21 @@ def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int
     return found
 
 
-def at_home(work: Work, source: TaskInput) -> Iterator[Block]:
+def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
     """Reads captures: gives the blocks of conversations that others read too, and dissects all others."""
     files = len({split.file for split in source.splits})
     depends = any(split.fragments or split.sightings for split in source.splits)
     sends = work.count and source.home is not None
     several = files > FILES or source.conversations > OPEN
-    if source.carry or work.until is not None or depends or several or (sends and (files > 1 or source.done)):
+    if source.carry or work.until is not None or depends or several or (sends and files > 1):
         yield from _in_order(work, source)
     elif sends:
         yield from _at_once(work, source)
-    elif not source.done:
-        _write(work, source.part, dissected(source, work.options, work.ends_ns, work.points))
+    else:
+        yield work.count, _written(work, source.part, dissected(source, work.options, work.ends_ns, work.points))
 
 
-def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
+def _at_once(work: Work, source: TaskInput) -> Iterator[Sent]:
     """The ranges of one file: what is at home is dissected as it is read. Measured on 60 MB of the mix (`tests/bench/mix.py`), where
     1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7."""
     home, sent = source.at_home, sorter(work.count)
@@ -226,9 +227,10 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Block]:
                         others.clear()
         writer.add_all(straight.end())
     yield from sent.blocks([simple(batch_of(others))] if others else ())
+    yield work.count, writer.receipt
 
 
-def _in_order(work: Work, source: TaskInput) -> Iterator[Block]:
+def _in_order(work: Work, source: TaskInput) -> Iterator[Sent]:
     """What is at home is dissected in the order of its conversations, with what was carried of them."""
     sent = sorter(max(work.count, 1))
     runs, ordered = Runs(BY_CONVERSATION), Runs(BY_TIME)
@@ -241,15 +243,12 @@ def _in_order(work: Work, source: TaskInput) -> Iterator[Block]:
             if work.count:
                 yield from sent.add(rows.filter(pa.array(~here)) if here.any() else rows)
             rows = rows.filter(pa.array(here))
-        if not source.done:
-            runs.take(rows)
+        runs.take(rows)
     yield from sent.close()
-    if source.done:
-        return
     if source.alone:
         for rows in _ordered(ordered, work.carrying):
             runs.take(rows)
-    _write(work, source.part, _dissected(work, runs))
+    yield work.count, together(work, source.part, (), runs)
 
 
 def in_time(source: TaskInput) -> Iterator[bytes]:
@@ -272,22 +271,19 @@ def sorter(count: int) -> Sorter:
     return Sorter(BY_CONVERSATION, partial(_part_of, count)) if count else Sorter(BY_TIME)
 
 
-def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
-    """Dissects the conversations of a part, all packets of which are in these blocks."""
-    _write(work, part, _dissected(work, Runs(BY_CONVERSATION, blocks)))
-    return part
+def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None = None) -> Receipt:
+    """Dissects the conversations of a part, all packets of which are in these blocks, or `runs`."""
+    rows = (runs or Runs(BY_CONVERSATION, blocks)).merged()
+    return _written(work, part, dissect(rows, work.options, len(work.paths) > 1, work.until, work.ends_ns, work.points))
 
 
-def _dissected(work: Work, runs: Runs) -> Iterator[TaskResults]:
-    return dissect(runs.merged(), work.options, len(work.paths) > 1, work.until, work.ends_ns, work.points)
-
-
-def _write(work: Work, part: int, found: Iterable[TaskResults]) -> None:
-    """Write what a part is told of, whose receipt it has at the end."""
-    # Of what was read and sorted before.
+def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:
+    """Write what a part is told of."""
+    # Of what was read and sorted before
     pa.default_memory_pool().release_unused()
     with PartWriter(work.target, part, work.points, leaves=True) as writer:
         writer.add_all(found)
+    return writer.receipt
 
 
 # What a notebook's tables are made of: blocks in Spark's own rows

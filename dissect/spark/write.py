@@ -1,9 +1,7 @@
 """Writes tables: every task its own files, which count only once the whole run has ended well.
 
-A task names its files at random and says at its end which they are (its receipt, written as a whole). Tasks that were repeated or lost
-leave files that nobody names. When all parts are there, the files that their receipts name become the result: on a disk they are moved
-together, and one rename makes it; in an object store, where there is no such thing, they are moved one by one, and `_SUCCESS` comes
-last; in the form `delta` they are where they belong from the start, and a commit of each table says so (`streamdump.spark.delta`).
+A task names its files at random and its result says which they are. Tasks that were repeated or lost leave files that nobody names. When
+all tasks have ended, those that are named are committed (`sink.py`): in the form `delta` they are where they belong from the start.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from ..conversation.table import is_related
-from ..errors import Report, UsageError
+from ..errors import Report
 from ..filter import compile_filter
 from ..model import ConversationRow
 from . import storage, together
 from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
-from .splits import Trouble, each
-from .storage import Disk, Folder
-from .tables import DATE, TABLES, PendingRows, by_protocol, entry_rows, schema, sorted_out, tables_with
+from .splits import Trouble
+from .storage import Folder
+from .tables import DATE, TABLES, PendingRows, by_protocol, entry_rows, schema, sorted_out
 from .together import Frames
 
 FRAMES, CARRIED = "frames", "carry"
@@ -57,8 +55,6 @@ ROW_GROUP_BYTES = 32 << 20
 
 DAY_NS = 86_400_000_000_000
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-
-SUCCESS = "_SUCCESS"
 
 
 class Target(msgspec.Struct):
@@ -220,7 +216,7 @@ class PartWriter:
         self._out(table)
 
     def close(self) -> Receipt:
-        """Write what is left; the receipt counts from here on."""
+        """Write what is left; the receipt names it."""
         for table in self._waiting:
             if self._leaves and table in SMALL and table not in self._open and self.waits(table):
                 self._leave(table)
@@ -236,7 +232,6 @@ class PartWriter:
             written.size = place.size()
             self.receipt.files[kind] = [written]
         self.receipt.twice = [(*pair, *counts) for pair, counts in self._twice.items()]
-        self.target.kept.at("receipts", f"{self.part}.json").write(msgspec.json.encode(self.receipt))
         return self.receipt
 
     def abandon(self) -> None:
@@ -436,27 +431,6 @@ def _let_go(*opened: Any) -> None:
             one.close()
 
 
-def receipts(folder: Folder) -> dict[int, Receipt]:
-    """The receipts of parts that are done."""
-    place = folder.at("receipts")
-    names = [name for name in place.names() if name[:1].isdigit() and name.endswith(".json")]
-    found = [msgspec.json.decode(place.at(name).read(), type=Receipt) for name in names]
-    return {one.part: one for one in found}
-
-
-def files_of(done: Sequence[Receipt]) -> Iterator[tuple[str, Written]]:
-    """The files that receipts name, with their tables."""
-    for receipt in done:
-        for table in TABLES:
-            for one in receipt.files.get(table, ()):
-                yield table, one
-
-
-def suspected(done: Sequence[Receipt]) -> ConversationRow | None:
-    """The first conversation that was read as it was asked for, but holds a login of another protocol."""
-    return earliest(receipt.suspected for receipt in done)
-
-
 TWICE = 4
 """Files are told to hold the same bytes when of so many segments of common conversations one is in both."""
 
@@ -487,67 +461,3 @@ def twice(done: Sequence[Receipt], paths: Mapping[int, str]) -> list[Trouble]:
         )
         for second, (found, of, first) in sorted(most.items())
     ]
-
-
-def forget_unnamed(target: Target) -> None:
-    """Remove what tasks left that did not end well, so that it takes no room."""
-    done = receipts(target.kept)
-    named = {one.name for receipt in done.values() for files in receipt.files.values() for one in files}
-    if target.form == "delta":
-        for table in TABLES:
-            place = target.table(table)
-            for name in _inside(place) - named:
-                if target.run in name:
-                    place.at(*name.split("/")).remove()
-    files = target.kept.at("files")
-    for table in files.names():
-        for name in _inside(files.at(table)) - named:
-            files.at(table, *name.split("/")).remove()
-
-
-def commit(target: Target, done: Sequence[Receipt]) -> None:
-    """Make the files of these receipts the tables; what else is in the folder goes."""
-    out = storage.folder(target.out)
-    kept = target.kept
-    wanted: dict[str, set[str]] = {table: set() for table in tables_with(target.fields)}
-    for table, one in files_of(done):
-        wanted[table].add(one.name)
-    try:
-        if isinstance(out, Disk):
-            _commit_on_disk(kept.at("result"), kept, out, wanted)
-        else:
-            _moved(kept, out, wanted)
-            out.at(SUCCESS).write(b"")
-    except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {storage.why(error)}") from error
-    kept.remove()
-
-
-def _moved(kept: Folder, to: Folder, wanted: Mapping[str, set[str]]) -> None:
-    """Move the files of tables to where they are seen; what a commit that was interrupted has moved is there."""
-    waiting = []
-    for table, names in wanted.items():
-        there = _inside(to.at(table))
-        waiting += [(table, name) for name in names - there]
-        for name in there - names:
-            to.at(table, *name.split("/")).remove()
-
-    def move(one: tuple[str, str]) -> None:
-        table, name = one
-        kept.at("files", table, *name.split("/")).move(to.at(table, *name.split("/")))
-
-    each(move, waiting, lambda _: to.name)
-
-
-def _inside(place: Folder) -> set[str]:
-    """The names of the files in a folder and those below it, as receipts have them."""
-    return {name[len(place.name) + 1 :] for name in storage.walk(place.name)}
-
-
-def _commit_on_disk(result: Folder, kept: Folder, out: Disk, wanted: Mapping[str, set[str]]) -> None:
-    for table in wanted:
-        result.at(table).make()
-    _moved(kept, result, wanted)
-    if out.path.is_dir() and not out.names():
-        out.path.rmdir()
-    result.move(out)

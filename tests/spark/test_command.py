@@ -6,7 +6,6 @@ import errno
 import io
 import logging
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,9 +24,9 @@ from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError, how_to_install
 from streamdump.spark.session import find_java, retried
-from streamdump.spark.storage import folder
+from streamdump.spark.storage import Folder
 from streamdump.spark.tables import TABLES
-from streamdump.spark.write import FORMATS, receipts
+from streamdump.spark.write import FORMATS
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import Here
@@ -107,7 +106,7 @@ def interrupted(when: str, folder: Path, source: Path, java_home: str) -> float:
         # The context has made its folder, and is not there yet
         until(lambda: any(temporary.glob("*/blockmgr-*")), process)
     elif when == "packets are read":
-        until((partial / "files").is_dir, process)
+        until(lambda: any(partial.glob("batch-1-*/files")), process)
         assert len(session_of(jvm)) > 2, "the JVM, what starts workers, and a worker"
     elif when == "a query runs":
         until(out.is_dir, process)
@@ -127,9 +126,8 @@ def interrupted(when: str, folder: Path, source: Path, java_home: str) -> float:
         assert {path.name for path in out.iterdir()} == set(TABLES)
         assert not partial.exists()
     else:
-        done = "; --resume continues with the finished parts" if partial.exists() else ""
-        assert said == f"streamdump: interrupted; no table was written{done}\n"
-        assert partial.exists() == (when == "packets are read")
+        assert said == "streamdump: interrupted; no table was written\n"
+        assert not partial.exists()
         assert not out.exists()
     assert list(temporary.iterdir()) == []
     return took
@@ -241,7 +239,8 @@ def test_wrong_calls_start_nothing(
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr("streamdump.spark.session.SparkJvm", started)
-    monkeypatch.setattr("streamdump.spark.storage.Store.names", lambda _: [])
+    names = Folder.names
+    monkeypatch.setattr(Folder, "names", lambda self: [] if self.path is None else names(self))
     monkeypatch.chdir(tmp_path)
     full = tmp_path / "full"
     (full / "sub").mkdir(parents=True)
@@ -283,7 +282,7 @@ class Fake(Here):
 def test_a_full_disk_is_named_and_what_is_done_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from streamdump.spark import write
+    from streamdump.spark import pipeline, write
 
     monkeypatch.setattr("streamdump.spark.session.SparkJvm", Fake)
     monkeypatch.setattr("streamdump.cli.commands.pipeline.ROOM", 1 << 62)
@@ -303,18 +302,29 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     assert main(call) == ExitCode.USAGE
     assert capsys.readouterr().err == f"streamdump: no space left on the disk of {tmp_path}\n"
     assert [path.name for path in tmp_path.iterdir()] == [source.name], "what is worth nothing takes no room"
-    left = 4
+    packets = records(source)
+    files = [tmp_path / "1.pcap", tmp_path / "2.pcap"]
+    for path, some in zip(files, (packets[:2000], packets[2000:]), strict=True):
+        path.write_bytes(pcap(some, nano=True, snap=SNAP))
+    call[1:2] = map(str, files)
+    monkeypatch.setattr("streamdump.spark.pipeline.UNIT_BYTES", 1)
+    finish = pipeline.Pipeline.unit
+
+    def second_full(self: Any, unit: Any, state: Any) -> Any:
+        nonlocal left
+        left = 1000 if state.batch == 1 else 1
+        return finish(self, unit, state)
+
+    monkeypatch.setattr(pipeline.Pipeline, "unit", second_full)
     assert main(call) == ExitCode.USAGE
     kept = tmp_path / ".out.partial"
     (said,) = capsys.readouterr().err.splitlines()
-    number = sum(bool(receipt.files) for receipt in receipts(folder(kept)).values())
-    done = f"{number} finished part{'s' if number > 1 else ''} kept in {kept}: --resume continues from there"
+    done = f"1 finished unit kept in {kept}: --resume continues from there"
     assert said == f"streamdump: no space left on the disk of {tmp_path}; {done}"
-    named = {file.name for receipt in receipts(folder(kept)).values() for files in receipt.files.values() for file in files}
-    assert {path.name for path in (kept / "files").glob("*/*")} == named
+    assert [path.name.partition("-")[0] for path in sorted(kept.iterdir())] == ["batch", "lock", "result", "state.json"]
     monkeypatch.setattr(write._Parquet, "write", written)
     assert main([*call, "--resume"]) == ExitCode.DONE
-    same(out, plain([source]))
+    same(out, plain(files))
 
 
 @pytest.mark.parametrize(
@@ -535,14 +545,13 @@ def test_a_driver_on_a_cluster_that_is_killed_goes_on(tmp_path: Path, java_home:
     environ = {**os.environ, "JAVA_HOME": java_home}
     process = subprocess.Popen(call, env=environ, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: list((tmp_path / ".out.partial" / "receipts").glob("*.json")), process)
+        until(lambda: list((tmp_path / ".out.partial").glob("batch-1-*/files/messages/*.parquet")), process)
     finally:
         process.kill()
         process.wait()
     assert not out.exists()
     done = subprocess.run([*call, "--resume"], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search("; [0-9]+ parts? resumed", done.stderr), "parts that were written are not written again"
     for table, lines in plain(files).items():
         assert told(table, pyarrow.parquet.read_table(out / table).to_pylist()) == lines
 

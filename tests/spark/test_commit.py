@@ -1,4 +1,4 @@
-"""What a run that is interrupted while it makes its result leaves to the run that goes on with it."""
+"""What a run that is interrupted while it commits leaves to the run that goes on with it."""
 
 from __future__ import annotations
 
@@ -6,58 +6,45 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from streamdump.spark.pipeline import PipelineRun, PipelineSettings
-from streamdump.spark.splits import Plan, Trouble
-from streamdump.spark.tables import TABLES
-from streamdump.spark.write import PartWriter
+from streamdump.spark.storage import Folder
+from streamdump.spark.tables import tables_with
+from tests.spark.comparing import plain, same, tables_of
+from tests.spark.here import go
 
-PARTS = 2
-
-
-def written(folder: Path) -> PipelineRun:
-    """A run whose parts are done."""
-    run = PipelineRun(PipelineSettings(["a.pcap"]), str(folder / "out"))
-    run.target = PipelineSettings([]).target(run.folder, run.out, "run")
-    for part in range(PARTS):
-        writer = PartWriter(run.target, part)
-        writer.put("errors", [Trouble(part, f"{part}.pcap", None, None, "cut off", 1)])
-        writer.close()
-    return run
-
-
-def lines(out: Path, table: str) -> list[Any]:
-    return [row for path in (out / table).iterdir() for row in pq.read_table(path).to_pylist()]
+CAPTURE = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_405.pcap"
 
 
 def test_it_goes_on_wherever_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Plan(["a.pcap"], [], [Trouble(7, "7.pcap", None, None, "is empty", 0)], [0], [0], [""], [None])
-    rename = Path.rename
+    rename = Folder.move
+    expected = plain([CAPTURE])
+    (tmp_path / "empty.pcap").write_bytes(b"")
+    sources = [CAPTURE, tmp_path / "empty.pcap"]
     interruptions = 0
     for last in count():
-        run = written(tmp_path / str(last))
         calls = count()
+        out = tmp_path / str(last) / "out"
 
-        def interrupted(self: Path, target: Path, calls: Any = calls, last: int = last) -> Path:
+        def interrupted(self: Folder, target: Folder, calls: Any = calls, last: int = last) -> None:
             if next(calls) == last:
                 raise KeyboardInterrupt
-            return rename(self, target)
+            rename(self, target)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Path, "rename", interrupted)
+            patched.setattr(Folder, "move", interrupted)
             try:
-                run._finish(found, PARTS, {})
+                go(sources, out)
                 break
             except KeyboardInterrupt:
                 interruptions += 1
-        assert not run.out.exists()
-        run._finish(found, PARTS, {})
-        out = tmp_path / str(last) / "out"
-        assert sorted(line["path"] for line in lines(out, "errors")) == ["0.pcap", "1.pcap", "7.pcap"]
-        assert run.rows["errors"] == 3
-        assert [line["path"] for line in lines(out, "files")] == ["a.pcap"]
-        assert {path.name for path in out.iterdir()} == set(TABLES)
+        assert not out.exists()
+        run = go(sources, out, resume=True)
+        assert run.resumed == (last > 1), "one of the first two is that of the state"
+        same(out, expected)
+        found = tables_of(out)
+        assert [line["path"] for line in found["errors"]] == [str(sources[1])]
+        assert run.rows == {table: len(lines) for table, lines in found.items()}
+        assert {path.name for path in out.iterdir()} == set(tables_with("json"))
         assert not run.folder.exists()
-    assert interruptions > len(TABLES), "that of the receipt, those of the files, and that of the result"
+    assert interruptions > len(tables_with("json")), "that of the state, those of the files, and that of the result"

@@ -24,10 +24,10 @@ from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import BARRIER, Report
 from streamdump.inspector import Inspector
-from streamdump.model import Message, Options
+from streamdump.model import Message
 from streamdump.pair.pairer import Pairer
 from streamdump.protocols.parser import Parser
-from streamdump.spark import flows, follow, tables
+from streamdump.spark import flows, pipeline, tables
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings, texts_of
 from streamdump.spark.rotation import Rotation
@@ -184,11 +184,12 @@ def test_a_worker_without_streamdump_is_told(tmp_path: Path, java_home: str) -> 
     assert "--resume" not in said
 
 
-def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(tmp_path: Path, java_home: str) -> None:
+def test_a_worker_that_is_killed_is_told_and_leaves_nothing(tmp_path: Path, java_home: str) -> None:
     environ = environment(tmp_path / "planted", java_home, KILLS)
     said = failed(tmp_path / "out", java_home, *map(str, OTHERS[1:]), "--split", "20K", master="local[2]", environ=environ)
     assert said.startswith("the Python process of a task was killed on every attempt, probably because memory ran out; ")
-    assert re.search("; (1 finished part|[0-9]+ finished parts) kept in /.out.partial: --resume continues from there$", said)
+    assert "--resume" not in said
+    assert not (tmp_path / ".out.partial").exists()
 
 
 def test_what_nobody_can_ask_java_for_is_told_too() -> None:
@@ -248,8 +249,10 @@ def test_an_interrupted_follow_ends_with_what_it_told(
     class Work:
         settings = PipelineSettings([str(tmp_path)])
         out = tmp_path
-        state = follow.FollowState(1, "", "", Options(), batch=1, packets=3)
-        batches = iter([follow.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), troubles, bugs)])
+        state = pipeline.State(1, {}, batch=1, packets=3)
+        batches = iter(
+            [pipeline.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), troubles, bugs, None, pipeline.Gathered([], [], {}, [], []))]
+        )
 
         def step(self, end: bool) -> Any:
             batch = next(self.batches, None)

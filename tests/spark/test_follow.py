@@ -13,9 +13,9 @@ import pytest
 from streamdump.cli import following
 from streamdump.errors import UsageError
 from streamdump.model import Options
-from streamdump.spark import follow
-from streamdump.spark.follow import Batch, Follow
-from streamdump.spark.pipeline import PipelineSettings
+from streamdump.spark import follow, sink
+from streamdump.spark.follow import Follow
+from streamdump.spark.pipeline import Batch, PipelineSettings
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.tables import TABLES
 from tests.spark.captures import SNAP, fragments, generated, records
@@ -176,7 +176,7 @@ class Killed(BaseException):
     """Ends a driver where it is."""
 
 
-@pytest.mark.parametrize("where", ["_finish", "_commit", "half published"])
+@pytest.mark.parametrize("where", ["last_part", "commit", "half published"])
 def test_every_row_is_there_once_wherever_the_driver_is_killed(
     begin: Begin, packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -198,11 +198,10 @@ def test_every_row_is_there_once_wherever_the_driver_is_killed(
     files.append(write(folder, "c-2.pcap", packets[2 * third :]))
     with monkeypatch.context() as patched:
         if where == "half published":
-            real = follow.move
-            patched.setattr(follow, "move", killed)
+            real = sink.move
+            patched.setattr(sink, "move", killed)
         else:
-            real = getattr(Follow, where)
-            patched.setattr(Follow, where, killed)
+            patched.setattr(*((sink.Sink, where) if where == "commit" else (Follow, where)), killed)
         with pytest.raises(Killed):
             work.step()
     work = begin()
@@ -284,9 +283,9 @@ def test_a_file_that_a_ring_deletes_too_early_is_an_error(
     write(folder, "c-2.pcap", packets[300:600])
     dissect = Follow.dissect
 
-    def deleted(self: Follow, *arguments: Any, **more: Any) -> None:
+    def deleted(self: Follow, *arguments: Any, **more: Any) -> Any:
         first.unlink(missing_ok=True)
-        dissect(self, *arguments, **more)
+        return dissect(self, *arguments, **more)
 
     monkeypatch.setattr(Follow, "dissect", deleted)
     batches = all_of_it(work)
@@ -306,10 +305,10 @@ def test_a_file_that_is_written_anew_while_it_is_read_is_none_of_the_two(
     dissect = Follow.dissect
     size = first.stat().st_size
 
-    def overwritten(self: Follow, *arguments: Any, **more: Any) -> None:
+    def overwritten(self: Follow, *arguments: Any, **more: Any) -> Any:
         if first.stat().st_size == size:
             write(folder, "c-1.pcap", packets[250:600])
-        dissect(self, *arguments, **more)
+        return dissect(self, *arguments, **more)
 
     monkeypatch.setattr(Follow, "dissect", overwritten)
     batches = all_of_it(work)

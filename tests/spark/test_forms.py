@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
+from streamdump.spark.storage import Folder
 from streamdump.spark.tables import DATE, FIELDS, TABLES, TYPED, schema, tables_with
 from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import go
@@ -117,17 +117,17 @@ def test_tables_without_a_protocol_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_commit_of_divided_files_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rename, count = Path.rename, 0
+    rename, count = Folder.move, 0
 
-    def interrupted(self: Path, to: Any) -> Any:
+    def interrupted(self: Folder, to: Folder) -> None:
         nonlocal count
-        if os.fspath(to).endswith(".parquet") and "result" in os.fspath(to):
+        if to.name.endswith(".parquet") and "result" in to.name:
             count += 1
             if count == 4:
                 raise KeyboardInterrupt
-        return rename(self, to)
+        rename(self, to)
 
-    monkeypatch.setattr(Path, "rename", interrupted)
+    monkeypatch.setattr(Folder, "move", interrupted)
     with pytest.raises(KeyboardInterrupt):
         go(FILES, tmp_path / "out", by=("protocol",))
     go(FILES, tmp_path / "out", by=("protocol",), resume=True)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from streamdump.spark import delta, follow
-from streamdump.spark.follow import Follow, FollowState
+from streamdump.spark import delta, follow, sink
+from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.storage import Folder
@@ -48,14 +48,6 @@ class Local(Here):
                 raise Killed
 
 
-class Mortal(Follow):
-    """Follows, and may be killed where its state is to count."""
-
-    def _commit(self, state: FollowState) -> None:
-        self.cluster.step()  # type: ignore[attr-defined]
-        super()._commit(state)
-
-
 @pytest.fixture(scope="module")
 def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
     return records(generated(tmp_path_factory.mktemp("rings"), 600, 5))
@@ -70,25 +62,30 @@ class World:
         self.now = START_NS
         self.kills = 0
         self.cluster = Local()
-        self.work: Mortal | None = None
+        self.work: Follow | None = None
         monkeypatch.setattr(follow, "time", SimpleNamespace(time_ns=lambda: self.now))
-        moved, added = follow.move, delta.Delta._add
+        moved, added, commit = sink.move, delta.Delta._add, sink.Sink.commit
 
         def move(made: Folder, to: Folder) -> None:
             self.cluster.step()
             moved(made, to)
 
+        def committed(*arguments: Any) -> Any:
+            self.cluster.step()
+            return commit(*arguments)
+
         def add(*arguments: Any) -> None:
             self.cluster.step()
             added(*arguments)
 
-        monkeypatch.setattr(follow, "move", move)
+        monkeypatch.setattr(sink, "move", move)
+        monkeypatch.setattr(sink.Sink, "commit", committed)
         monkeypatch.setattr(delta.Delta, "_add", add)
 
-    def begin(self) -> Mortal:
+    def begin(self) -> Follow:
         settings = PipelineSettings([str(self.folder)], self.form, split=40_000)
         self.work, self.cluster.steps = None, None
-        self.work = Mortal(settings, str(self.out), Rotation(self.folder, SETTLE_NS, lambda: self.now))
+        self.work = Follow(settings, str(self.out), Rotation(self.folder, SETTLE_NS, lambda: self.now))
         self.work.cluster = self.cluster
         return self.work
 

@@ -178,12 +178,12 @@ def test_from_a_store_to_a_store(bucket: str, capture: Path, tmp_path: Path, for
 
 
 def test_a_run_to_a_store_goes_on_where_it_was_interrupted(bucket: str, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamdump.spark.storage import Store
+    from streamdump.spark.storage import Folder
 
-    moved = Store.move
+    moved = Folder.move
     left = 3
 
-    def interrupted(self: Store, to: Any) -> None:
+    def interrupted(self: Folder, to: Any) -> None:
         nonlocal left
         left -= 1
         if left < 0:
@@ -192,7 +192,7 @@ def test_a_run_to_a_store_goes_on_where_it_was_interrupted(bucket: str, capture:
 
     out = f"{bucket}/out"
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "move", interrupted)
+        patched.setattr(Folder, "move", interrupted)
         with pytest.raises(KeyboardInterrupt):
             go([capture], out, split=40_000, parts=3)
     assert "_SUCCESS" not in folder(out).names()

@@ -44,12 +44,11 @@ from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import LoadedProtocol, Protocol
 from streamdump.spark import tables, typed, write
 from streamdump.spark.flows import Dissection, Linked, TaskResults
-from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.storage import folder as place
 from streamdump.spark.tables import TABLES, TYPED, PendingRows, by_protocol, schema, sorted_out, tables_with
 from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_of
 from streamdump.spark.views import views
-from streamdump.spark.write import PartWriter, commit
+from streamdump.spark.write import PartWriter, Target
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
 from tests.support.encoder import encode
@@ -286,17 +285,16 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
     assert pa.Table.from_batches(parts).combine_chunks().to_batches()[0].equals(whole)
 
 
-def written(folder: Path, form: str, rows: list[Linked]) -> Path:
-    target = PipelineSettings([], form, fields="both").target(place(folder / "work"), place(folder / "out"), "")
-    writer = PartWriter(target, 0)
+def written(folder: Path, rows: list[Linked]) -> Path:
+    writer = PartWriter(Target(str(folder), "parquet", fields="both"), 0)
     for at, one in enumerate(rows):
         one[0].conversation = at
         writer.add(TaskResults([one], files={at: 0}))
     for table in TABLES:
         if not writer.waits(table):
             writer.empty(table)
-    commit(target, [writer.close()])
-    return folder / "out"
+    writer.close()
+    return folder / "files"
 
 
 def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +306,7 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     monkeypatch.setattr(
         PendingRows, "batch", lambda self, *more: (self._name == "messages" and held.append(self.count)) or made(self, *more)
     )
-    (path,) = written(tmp_path, "parquet", rows).joinpath("messages").iterdir()
+    (path,) = written(tmp_path, rows).joinpath("messages").iterdir()
     assert sum(held) == len(rows)
     assert len(held) > 3
     file = pa.parquet.ParquetFile(path)
@@ -336,7 +334,7 @@ def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
 
 def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None:
     rows = [one for family in sorted(GOLDEN.iterdir()) for path in sorted(family.glob("*.pcap"))[1::3] for one in messages(path)]
-    out = written(tmp_path, "parquet", rows)
+    out = written(tmp_path, rows)
     assert check(rows) > 0
     spark = session.spark
     for protocol, name in TYPED.items():
