@@ -51,6 +51,7 @@ from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, Target
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
+from tests.support.columns import PAGE, columns, text
 from tests.support.encoder import encode
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -122,49 +123,13 @@ def test_typed_members_say_what_the_json_says(folder: str) -> None:
     assert check(mixed) == held
 
 
-def columns(table: str) -> list[tuple[str, str, str]]:
-    """The columns of a table as rows of documentation: name, type, what it says; `a.b` is a member of a struct."""
-    found: list[tuple[str, str, str]] = []
-    for field in schema(table):
-        _describe(field, "", found)
-    return found
-
-
-def _describe(field: Any, above: str, found: list[tuple[str, str, str]]) -> None:
-    name = above + field.name
-    kind = field.type
-    members = list(kind) if pa.types.is_struct(kind) else []
-    found.append((name, "struct" if members else _type_name(kind), (field.metadata or {}).get(b"comment", b"").decode()))
-    for member in members:
-        _describe(member, f"{name}.", found)
-
-
-def _type_name(kind: Any) -> str:
-    """As Spark calls it."""
-    if pa.types.is_map(kind):
-        return f"map<{_type_name(kind.key_type)},{_type_name(kind.item_type)}>"
-    if pa.types.is_list(kind):
-        return f"array<{_type_name(kind.value_type)}>"
-    return NAMES[kind]
-
-
-NAMES = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    typed.WIDE: "decimal(20,0)",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.timestamp("us", "UTC"): "timestamp",
-}
+def test_the_page_of_columns_is_made_from_them() -> None:
+    assert PAGE.read_text() == text()
 
 
 def test_all_columns_are_documented() -> None:
     for table in TABLES:
-        found = columns(table)
+        found = list(columns(table))
         assert [name for name, _, _ in found if "." not in name] == schema(table).names
         assert all(info for _, _, info in found)
         names = [name.lower() for name, _, _ in found]
