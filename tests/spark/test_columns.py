@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from streamdump.capture.files import open_capture
+from streamdump.model import ConversationRow, Ending, Exchange, Finding, Gap, Message
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.compare_rules import HandshakeProgress
 from streamdump.spark.splits import CODES, Trouble
+from streamdump.spark.tables import KINDS, schema
 from tests.spark.comparing import tables_of
 from tests.spark.here import go
 
@@ -26,6 +29,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     out = tmp_path_factory.mktemp("columns") / "tables"
     go(FAMILIES, out, separate=True)
     return tables_of(out)
+
+
+@pytest.mark.parametrize("record", [Message, Exchange, Gap, Ending, Finding, ConversationRow])
+def test_tables_have_the_keys_of_the_json(record: type[msgspec.Struct]) -> None:
+    table = "conversations" if record is ConversationRow else KINDS[record]
+    # Requests and responses are named by message_id, and the processes of each connection are not read
+    others = {"v", "number", "processes", "raw", "spans", "request", "response"} | ({"packets"} if record is Message else set())
+    assert {*record.__struct_fields__} - others <= {*schema(table).names}
 
 
 def test_conversations_have_the_sides_by_role(found: Found) -> None:
