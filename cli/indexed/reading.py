@@ -142,7 +142,7 @@ class Reader:
         found = (self._find(row, known[at - 1]) if at else None) or self._find(row, None)
         if found is None:
             raise CaptureError(f"message {row.record.number} cannot be read again")
-        found.number, found.request = row.record.number, row.record.request
+        found.number, found.request, found.processes = row.record.number, row.record.request, row.record.processes
         return found
 
     def said(self, index: int) -> Row:
@@ -303,6 +303,7 @@ class View(Sequence[int]):
                 if found is None or not is_same(found, record):
                     raise CaptureError(f"packets from message {record.number} on are no longer kept")
                 found.number, found.request, found.conversation = record.number, record.request, record.conversation
+                found.processes = record.processes
                 record = found
             yield index, record
 

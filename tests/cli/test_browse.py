@@ -251,8 +251,18 @@ def test_every_key_that_is_told_does_something_and_can_be_clicked() -> None:
     Browsing(REFUSED).drive(look)
 
 
-@pytest.mark.parametrize("asked", ["outcome == refused", "response_code == access_refused or fields.virtual_host", "record == ending"])
-@pytest.mark.parametrize("path", [REFUSED, LOST], ids=lambda path: path.stem)
+ASKED = ("outcome == refused", "response_code == access_refused or fields.virtual_host", "record == ending")
+PROCESSES = REFUSED.with_name("processes_both_ends_made.pcapng")
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        *((asked, path) for asked in ASKED for path in (REFUSED, LOST)),
+        ("server.process == beam.smp", PROCESSES),
+        ("client.process == orders and fields.stream", PROCESSES),
+    ],
+)
 def test_a_filter_keeps_what_it_keeps_elsewhere(asked: str, path: Path) -> None:
     wanted = [one.number for one in streamdump.read(path, where=asked)]
 
