@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from .conversation.processes import group_of
 from .credit import Course, CreditAccounts, SubscriptionRow
 from .model import ConversationRow, Ending, Gap, Message, Packet, Record
 from .protocols import PROTOCOLS
@@ -93,6 +94,13 @@ class CommandRow(msgspec.Struct, tag_field="record", tag="command"):
     count: int
     bytes: int
     per_second: float | None
+    # Only if messages are counted by them
+    process: str | msgspec.UnsetType | None = msgspec.UNSET
+    pid: int | str | msgspec.UnsetType | None = msgspec.UNSET
+    container: str | msgspec.UnsetType | None = msgspec.UNSET
+    pod: str | msgspec.UnsetType | None = msgspec.UNSET
+    namespace: str | msgspec.UnsetType | None = msgspec.UNSET
+    host: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class StreamRow(msgspec.Struct, tag_field="record", tag="stream"):
@@ -131,10 +139,17 @@ class Stats:
     """Counts records and packets. `complete`: no record is left out; otherwise there are no rows of subscriptions, as one that is left
     out may grant credit. `separate`: each file is a capture of its own."""
 
-    def __init__(self, interval_ns: int | None = None, complete: bool = True, separate: bool = False, draws: bool = False) -> None:
-        """`draws`: keep the credit of the first subscriptions over time."""
+    def __init__(
+        self,
+        interval_ns: int | None = None,
+        complete: bool = True,
+        separate: bool = False,
+        draws: bool = False,
+        by: str | None = None,
+    ) -> None:
+        """`draws`: keep the credit of the first subscriptions over time. `by`: count commands by this of the client's process, too."""
         self.interval_ns = interval_ns
-        self._complete, self._separate = complete, separate
+        self._complete, self._separate, self._by = complete, separate, by
         self._total = TotalRow(1, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
         self._files: dict[int, FileRow] = {}
         self._commands: dict[tuple[Any, ...], CommandRow] = {}
@@ -179,9 +194,15 @@ class Stats:
         total.refused += message.outcome == "refused"
         total.faults += message.fault is not None
         key: tuple[Any, ...] = (message.protocol, message.name, message.kind, message.sender)
+        if self._by is not None:
+            key = *key, self._behind(message, self._by)
         if key not in self._commands and len(self._commands) >= GROUPS:
             key = (message.protocol, OTHERS, message.kind, message.sender)
-        row = self._commands.setdefault(key, CommandRow(1, key[0], key[1], key[2], key[3], 0, 0, None))
+        row = self._commands.get(key)
+        if row is None:
+            row = self._commands[key] = CommandRow(1, key[0], key[1], key[2], key[3], 0, 0, None)
+            if self._by is not None:
+                setattr(row, self._by, key[4] if len(key) > 4 else None)
         row.count += 1
         row.bytes += size
         traffic_of = self._traffic.get(message.protocol)
@@ -200,6 +221,13 @@ class Stats:
             if traffic is not None:
                 cell.published += traffic.published
                 cell.delivered += traffic.delivered
+
+    @staticmethod
+    def _behind(message: Message, name: str) -> str | int | None:
+        """Return what is known of the process behind the client under this name."""
+        sender = message.sender
+        client = None if sender is None else message.src if sender == "client" else message.dst
+        return group_of(message.processes, client, name)
 
     def _take(self, message: Message, traffic: Traffic) -> None:
         if traffic.consumer is not None:

@@ -11,13 +11,16 @@ from streamdump.errors import refuse
 from streamdump.options import Options
 from streamdump.units import duration_text
 
-from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, interval_of
+from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, completion, inputs, interval_of, one_of
 from ..output import columns, palette, say, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, Members, gathers
 from ..run import FileRun, asking, check_html, write_html
 
 if TYPE_CHECKING:
     from streamdump.model import Record
+
+BY = ("process", "pid", "container", "pod", "namespace", "host")
+"""What commands can be counted by."""
 
 SHORTEST_NS, INTERVALS = 1_000_000, 240
 """The shortest interval of a page for which no other was asked, and so many at most."""
@@ -34,6 +37,17 @@ def stats(
             "--interval", metavar="SECONDS", help="also show a time series with this interval", rich_help_panel=SHOWN, show_default=False
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="WHAT",
+            help=f"also count commands by what is behind the client: {', '.join(BY[:-1])} or {BY[-1]}",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=completion(BY),
+        ),
+    ] = None,
     where: Where = None,
     json: Json = False,
     csv: Annotated[
@@ -45,6 +59,8 @@ def stats(
 ) -> int:
     """Count packets, commands and messages by stream, and what could not be decoded."""
     refuse((json and csv, "--json and --csv cannot be combined; choose one"))
+    if by is not None:
+        one_of("--by", by, BY)
     names = inputs(read_files, files)
     width_ns = interval_of(interval)
     asked, options = asking(where, replace(options, bodies=False))
@@ -52,7 +68,8 @@ def stats(
     from streamdump.render.stats import Counted, comma_separated, text
     from streamdump.stats import Stats
 
-    found = Stats(SHORTEST_NS if html is not None and width_ns is None else width_ns, asked is None, options.separate, html is not None)
+    shortest = SHORTEST_NS if html is not None and width_ns is None else width_ns
+    found = Stats(shortest, asked is None, options.separate, html is not None, by)
     with FileRun(names, options, colour=colour, prints=False) as run:
         run.asked = asked
         run.inspector.watch = found.watch

@@ -82,6 +82,16 @@ class ProcessTable(dict[int, list[State]]):
                 record.processes = next((one.processes for one in reversed(states) if one.time_ns <= record.time_ns), None)
 
 
+def group_of(processes: Processes | None, client: str | None, name: str) -> str | int | None:
+    """Return what is known of the client's process under this name; where only another one is known, that with its side."""
+    known = {one.endpoint: value for one in processes or () if (value := getattr(one, name)) is not None}
+    if not known or client in known:
+        found: str | int | None = known.get(client)
+        return found
+    endpoint, value = next(iter(known.items()))
+    return f"{value} ({'side unknown' if client is None or endpoint is None else 'server'})"
+
+
 def _merged(one: Process, other: Process) -> Process:
     """Return the process with what another packet adds; `one` itself if that is nothing."""
     if one.pid is not None and other.pid is not None and one.pid != other.pid:

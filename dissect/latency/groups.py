@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import msgspec
 
+from ..conversation.processes import group_of
 from ..model import PROCESS_KEYS, Message, Pair
 from ..protocols import PROTOCOLS
 from ..protocols.records import rfc3339
@@ -38,16 +39,9 @@ def end_of(pair: Pair, client: bool) -> str | None:
 
 
 def _behind(pair: Pair, name: str) -> Hashable:
-    """Return what is known of the client's process under this name; where only another one is known, that with its side."""
+    """Return what is known of the process behind the client under this name."""
     processes = pair.request.processes
-    if processes is None:
-        return None
-    client = end_of(pair, True)
-    known = {one.endpoint: value for one in processes if (value := getattr(one, name)) is not None}
-    if not known or client in known:
-        return known.get(client)
-    endpoint, value = next(iter(known.items()))
-    return f"{value} ({'side unknown' if client is None or endpoint is None else 'server'})"
+    return None if processes is None else group_of(processes, end_of(pair, True), name)
 
 
 _PARTS: dict[str, Callable[[Pair], Hashable]] = {

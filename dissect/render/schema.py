@@ -173,6 +173,16 @@ _CONVERSATION = {
     "facts": "Further facts from the state of the protocol.",
 }
 
+_BY_PROCESS = {
+    "process": "Process behind the client; where only another one is known, that with `(server)` or `(side unknown)`. This key and the "
+    "following ones are only there if it is grouped by them; null: unknown.",
+    "pid": "Number of the process, in the same way.",
+    "container": "Its container.",
+    "pod": "Its pod.",
+    "namespace": "The namespace of its pod.",
+    "host": "The name of its address.",
+}
+
 _GROUP = {
     "command": "Name of the requests; null unless grouped by it; the same applies to the following keys.",
     "conversation": "Its number.",
@@ -180,13 +190,7 @@ _GROUP = {
     "client": "Endpoint of the client.",
     "stream": "Stream, channel, or stream and topic that the requests name; null if none.",
     "verb": "The verb that they call (Seastar RPC).",
-    "process": "Process behind the client; where only another one is known, that with `(server)` or `(side unknown)`. This key and the "
-    "following ones are only there if requests are grouped by them; null: unknown.",
-    "pid": "Number of the process, in the same way.",
-    "container": "Its container.",
-    "pod": "Its pod.",
-    "namespace": "The namespace of its pod.",
-    "host": "The name of its address.",
+    **_BY_PROCESS,
     "others": "Whether this is the total of all groups beyond the limit.",
     "count": "Requests.",
     "answered": "Those that were answered.",
@@ -290,6 +294,7 @@ _TOTAL = {
 }
 
 _COMMAND = {
+    **_BY_PROCESS,
     "name": "The protocol's own name of the command; (others): all groups beyond the limit.",
     "kind": "Whether it asks for a response, is one, or neither.",
     "count": "Messages.",

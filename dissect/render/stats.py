@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..credit import SubscriptionRow
+from ..model import PROCESS_KEYS
 from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, TotalRow
 from .clock import utc
 from .latency import harmless, table
@@ -38,7 +39,8 @@ def comma_separated(counted: Counted) -> str:
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     kind = CountRow if counted.series else CommandRow
-    names = [one.name for one in msgspec.structs.fields(kind) if one.name not in ("v", "commands")]
+    absent = ("v", "commands", *(name for name in PROCESS_KEYS if name != by_of(counted)))
+    names = [one.name for one in msgspec.structs.fields(kind) if one.name not in absent]
     writer.writerow(names)
     writer.writerows([["" if (value := getattr(row, name)) is None else harmless(value) for name in names] for row in rows])
     return out.getvalue()
@@ -50,7 +52,7 @@ def text(counted: Counted, columns: int | None, palette: Palette) -> str:
     blocks = [
         _rows("files", ("file", "packets", "bytes", "seconds", "begin"), _files(counted), 1, columns, palette),
         _rows("all", ("what", "number"), [[name, _cell(value)] for name, value in _totals(total)], 1, columns, palette),
-        _rows("commands", COMMAND_HEAD, commands(counted), 4, columns, palette),
+        _rows("commands", command_head(counted), commands(counted), len(command_head(counted)) - 3, columns, palette),
         _rows("streams", STREAM_HEAD, streams(counted), 3, columns, palette),
         _rows("subscriptions", SUBSCRIPTION_HEAD, subscriptions(counted), 4, columns, palette),
         _rows("consumers", CONSUMER_HEAD, consumers(counted), 4, columns, palette),
@@ -72,9 +74,29 @@ def series_head(counted: Counted) -> tuple[str, ...]:
     return (*head, "credit in bytes") if any(one.credit_bytes for one in counted.series) else head
 
 
+def by_of(counted: Counted) -> str | None:
+    """Return by what of processes messages are counted."""
+    first = counted.commands[:1]
+    return next((name for name in PROCESS_KEYS for row in first if getattr(row, name) is not msgspec.UNSET), None)
+
+
+def command_head(counted: Counted) -> tuple[str, ...]:
+    """The columns of commands, the last three of which are numbers."""
+    by = by_of(counted)
+    return COMMAND_HEAD if by is None else (*COMMAND_HEAD[:-3], by, *COMMAND_HEAD[-3:])
+
+
 def commands(counted: Counted) -> list[list[Any]]:
-    """Values below `COMMAND_HEAD`."""
-    return [[one.protocol, one.name, one.kind, one.sender, one.count, one.bytes, one.per_second] for one in counted.commands]
+    """Values below `command_head`."""
+    by = by_of(counted)
+    return [
+        [
+            *(one.protocol, one.name, one.kind, one.sender),
+            *(() if by is None else (getattr(one, by),)),
+            *(one.count, one.bytes, one.per_second),
+        ]
+        for one in counted.commands
+    ]
 
 
 def streams(counted: Counted) -> list[list[Any]]:

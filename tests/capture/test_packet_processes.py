@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from streamdump.capture import address_names, packet_processes
 from streamdump.capture.address_names import AddressNames
 from streamdump.capture.files import open_capture
 from streamdump.capture.packet_processes import MAX_CACHED, MAX_POD, MAX_TEXT, ProcessReader
+from streamdump.cli.app import main
 from streamdump.filter import compile_filter
 from streamdump.filter.columns import compile_columns
 from streamdump.inspector import Inspector
@@ -289,6 +291,19 @@ def test_a_group_by_the_server_alone_says_so() -> None:
     for _ in inspector.batches():
         found.add(inspector.run.released_pairs())
     assert {key[1] for key in found.groups} == {"server (server)"}
+
+
+def test_commands_are_counted_by_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stats", "--by", "process", "--json", str(BOTH)]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    published = [(one["process"], one["count"]) for one in rows if one["record"] == "command" and one["name"] == "Publish"]
+    assert sorted(published, key=str) == [("orders", 15), (None, 15)]
+    assert main(["stats", "--by", "pid", "--csv", str(BOTH)]) == 0
+    assert capsys.readouterr().out.startswith("protocol,name,kind,sender,count,bytes,per_second,pid\n")
+    assert main(["stats", "--by", "stream", str(BOTH)]) == 2
+    assert "--by" in capsys.readouterr().err
+    assert main(["stats", "--json", str(BOTH)]) == 0
+    assert "process" not in capsys.readouterr().out.replace("processes_both", "")
 
 
 def test_findings_have_the_processes_of_their_conversation() -> None:

@@ -14,7 +14,7 @@ from ...units import count, duration_text
 from ..clock import Clock, utc
 from ..findings import NO_FILES, Files, FindingGroups, NamedNumbers, RepeatedFinding, places_of
 from ..latency import QUANTILES, quantiles_of, reasons_of
-from ..stats import COMMAND_HEAD, CONSUMER_HEAD, STREAM_HEAD, SUBSCRIPTION_HEAD, Counted, commands, consumers, streams, subscriptions
+from ..stats import CONSUMER_HEAD, STREAM_HEAD, SUBSCRIPTION_HEAD, Counted, command_head, commands, consumers, streams, subscriptions
 from .charts import FEWEST, chart, distribution, series, timeline
 from .page import ROWS, render
 from .sequence_diagrams import SequenceDiagram, SequenceDiagrams
@@ -177,7 +177,7 @@ def statistics(title: str, about: Sequence[str], counted: Counted, courses: Sequ
         chart("outstanding credit, in bytes", [("credit", [one.credit_bytes for one in cells])], whole_ns),
     ]
     tables = [
-        ("Commands", COMMAND_HEAD, 4, commands(counted)),
+        ("Commands", command_head(counted), len(command_head(counted)) - 3, commands(counted)),
         ("Streams", STREAM_HEAD, 3, streams(counted)),
         ("Subscriptions", SUBSCRIPTION_HEAD, 4, subscriptions(counted)),
         ("Consumers", CONSUMER_HEAD, 4, consumers(counted)),
