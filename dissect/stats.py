@@ -195,7 +195,7 @@ class Stats:
         total.faults += message.fault is not None
         key: tuple[Any, ...] = (message.protocol, message.name, message.kind, message.sender)
         if self._by is not None:
-            key = *key, self._behind(message, self._by)
+            key = *key, _behind(message, self._by)
         if key not in self._commands and len(self._commands) >= GROUPS:
             key = (message.protocol, OTHERS, message.kind, message.sender)
         row = self._commands.get(key)
@@ -221,13 +221,6 @@ class Stats:
             if traffic is not None:
                 cell.published += traffic.published
                 cell.delivered += traffic.delivered
-
-    @staticmethod
-    def _behind(message: Message, name: str) -> str | int | None:
-        """Return what is known of the process behind the client under this name."""
-        sender = message.sender
-        client = None if sender is None else message.src if sender == "client" else message.dst
-        return group_of(message.processes, client, name)
 
     def _take(self, message: Message, traffic: Traffic) -> None:
         if traffic.consumer is not None:
@@ -356,6 +349,13 @@ class Stats:
                 cell = CountRow(1, rfc3339(at), at, self.interval_ns, credit=made[-1].credit, credit_bytes=made[-1].credit_bytes)
             made.append(cell)
         return made
+
+
+def _behind(message: Message, name: str) -> str | int | None:
+    """Return what is known of the process behind the client under this name."""
+    sender = message.sender
+    client = None if sender is None else message.src if sender == "client" else message.dst
+    return group_of(message.processes, client, name)
 
 
 def _add(counts: dict[str, int], name: str, count: int) -> None:
