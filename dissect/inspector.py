@@ -166,9 +166,12 @@ class Inspector:
                 finally:
                     # Do not lose the packets before one that fails
                     counters.packets = order
-                    if self._processes.waiting():
+                    named = self._processes.waiting()
+                    if named:
                         self._processes.note(batch[at : at + rows], segments)
                     emitted += feed(segments)
+                    if named:
+                        self._processes.settle()
                 if self.table.created:
                     self._processes.begin(self.table.created)
                 if len(emitted) >= PART or rows < BLOCK:

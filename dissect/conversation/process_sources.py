@@ -29,6 +29,10 @@ class ProcessSources:
         for one in self._readers.values():
             one.wanted = True
             one.names = AddressNames() if self._named else None
+        self._packets: dict[int, PacketProcess] = {}
+        """By order, of the packets that the table reads."""
+        self._segment: Segment | None = None
+        """The last one of those."""
         self._waiting = [one.waiting for one in self._readers.values()]
         self._host: HostProcesses | None = next((one.host for one in inputs if hasattr(one, "host")), None)
         if self._host is not None or self._named:
@@ -41,13 +45,26 @@ class ProcessSources:
     def note(self, packets: Iterable[Packet], segments: Iterable[Segment]) -> None:
         """Pass on which processes these segments, of these packets, belong to."""
         found: dict[tuple[int, int], PacketProcess] = {}
-        for file, last in {packet.file: packet.number for packet in packets}.items():
+        for file, last in {packet.file: packet.number for packet in packets if packet.file in self._readers}.items():
             waiting = self._readers[file].waiting
             while waiting and waiting[0].number <= last:
                 one = waiting.popleft()
                 found[file, one.number] = one
         places = {segment.order: (segment.file, segment.number) for segment in segments}
-        self._table.packet_processes = {order: found[place] for order, place in places.items() if place in found}
+        self._packets = {order: found[place] for order, place in places.items() if place in found}
+        if self._watch not in self._table.watchers:
+            self._table.watchers.append(self._watch)
+
+    def settle(self) -> None:
+        """Store the process of the last segment, which has found its conversation: it may have begun another one on its ports."""
+        if self._segment is not None:
+            self._run.processes.note(self._packets[self._segment.order], self._segment, self._table.get(self._segment.ends))
+            self._segment = None
+
+    def _watch(self, segment: Segment) -> None:
+        self.settle()
+        if segment.order in self._packets:
+            self._segment = segment
 
     def begin(self, created: list[tuple[Conversation, bytes]]) -> None:
         """Look up the processes behind new conversations on this host, and the names of their addresses; clear the list."""

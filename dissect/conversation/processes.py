@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..capture.ends import endpoints as ends_of
 from ..capture.packet_processes import PacketProcess
 from ..model import PROCESS_KEYS, Ending, Exchange, Finding, Gap, Message, Process, Processes, Segment
 from ..protocols.records import Event
@@ -31,12 +32,13 @@ class ProcessTable(dict[int, list[State]]):
     """What is known by conversation, in the order in which it became known: a record has what the packets up to its own show, whatever was
     read with them. Each change adds something that was not known, so there are few."""
 
-    def note(self, packet: PacketProcess, segment: Segment, found: tuple[Conversation, int] | None) -> None:
-        """Add the process that the packet of a segment belongs to; `found`: its conversation, with the sender's side."""
-        if found is not None:
-            conversation, side = found
-            of = None if packet.outbound is None else side if packet.outbound else 1 - side
-            self.add(conversation.index, conversation.tcp.endpoints, of, packet.process, segment.order, segment.time_ns)
+    def note(self, packet: PacketProcess, segment: Segment, conversation: Conversation | None) -> None:
+        """Add the process that the packet of a segment of a conversation belongs to."""
+        if conversation is not None:
+            tcp = conversation.tcp
+            sender = int(ends_of(segment.ends)[0][0] != tcp.endpoints[0])
+            side = None if packet.outbound is None else sender if packet.outbound else 1 - sender
+            self.add(tcp.index, tcp.endpoints, side, packet.process, segment.order, segment.time_ns)
 
     def from_host(self, found: HostProcess, conversation: Conversation | None) -> None:
         """Add a process of this host, which is behind a conversation from its first packet on."""

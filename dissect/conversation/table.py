@@ -11,7 +11,6 @@ from typing import Any, get_type_hints
 import msgspec
 
 from ..capture.ends import back, endpoints, ends_between
-from ..capture.packet_processes import PacketProcess
 from ..capture.selection import ConversationSpan
 from ..errors import Report, describe_exception
 from ..model import END, ConversationRow, Options, Segment, SideData
@@ -171,8 +170,6 @@ class ConversationTable:
         """Called with each segment before its records are made."""
         self.created: list[tuple[Conversation, bytes]] | None = None
         """New conversations, with the ends of segments from side 0 to side 1, if not None; the consumer clears it."""
-        self.packet_processes: dict[int, PacketProcess] = {}
-        """By the order of packets that `feed` is about to get: the processes that they belong to."""
         self._left = EPOCH
         """Bytes left until the totals are checked."""
         self._opened = 0
@@ -194,7 +191,7 @@ class ConversationTable:
         steps: list[Step] = []
         find, left = self._by_ends.get, self._left
         # Watchers see every segment; conversations waiting for keys continue with the next one
-        every = bool(self.watchers or self.run.tls_manager.waiting or self.packet_processes)
+        every = bool(self.watchers or self.run.tls_manager.waiting)
         for segment in segments:
             left -= len(segment.data) + SEGMENT
             if left <= 0:
@@ -225,13 +222,11 @@ class ConversationTable:
     def _make(self, steps: list[Step]) -> list[Event]:
         """Return the records of these steps, and clear them."""
         emitted: list[Event] = []
-        waiting, named = self.run.tls_manager.waiting, self.packet_processes
+        waiting = self.run.tls_manager.waiting
         for conversation, item, segment in steps:
             for watch in self.watchers:
                 watch(segment)
             mine = self._feed(segment) if item is False else NOTHING if item is True else conversation.parse(item)
-            if named and segment.order in named:
-                self.run.processes.note(named.pop(segment.order), segment, self._by_ends.get(segment.ends))
             emitted += self._resume_tls(mine, segment.order) if waiting else mine
         steps.clear()
         return emitted
@@ -358,9 +353,11 @@ class ConversationTable:
         for index in self.packed.protocols():
             yield self.packed.flow(index, separate)
 
-    def get(self, index: int) -> Conversation | None:
-        """Return a conversation that is not forgotten."""
-        return self._by_index.get(index)
+    def get(self, key: int | bytes) -> Conversation | None:
+        """Return a conversation that is not forgotten, by its number or by the ends of its next segment."""
+        if isinstance(key, int):
+            return self._by_index.get(key)
+        return self._by_ends[key][0] if key in self._by_ends else None
 
     def alone(self, ends: bytes) -> ConversationTable | None:
         """Return a table with only the conversation whose segments have these ends, to serialise it; None if none is open."""
@@ -370,7 +367,7 @@ class ConversationTable:
         table, conversation = copy(self), pairs[ends][0]
         table._by_index, table._by_ends = {conversation.index: conversation}, pairs
         table.packed, table.forgotten, table.index, table.watchers = PackedRows(), ForgottenCounts(), None, []
-        table.packet_processes, table.created = {}, None
+        table.created = None
         return table
 
     def __len__(self) -> int:
