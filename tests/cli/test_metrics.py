@@ -11,8 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from streamdump.render.metrics import METRICS, OPTIONAL
 from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 from tests.support.frames import pcap
 from tests.support.logins import SECRET, login_captures
-from tests.support.metrics import by, compare, samples
+from tests.support.metrics import by, compare, get, prometheus, samples, scraped
 from tests.support.pages import page
 from tests.support.peers import Pair, capturing, free_port, needs_capture, said
 from tests.support.secrets import conversation, found
@@ -217,12 +216,6 @@ def serving(*argv: str | Path, **more: Any) -> Iterator[tuple[subprocess.Popen[s
         process.communicate()
 
 
-def get(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=PATIENCE) as response:
-        text: str = response.read().decode()
-    return text
-
-
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
@@ -285,11 +278,43 @@ def test_an_interface_is_served_whatever_peers_do(tmp_path: Path) -> None:
     held = samples(text)
     assert held["streamdump_packets_dropped_total", frozenset()] == 0
 
+    compare(held, reader(copy, *decoded))
+
+
+def reader(path: Path, *options: str) -> Callable[..., list[dict[str, Any]]]:
+    """Return what reads a capture with the options of a command."""
+
     def records(*argv: str) -> list[dict[str, Any]]:
-        done = subprocess.run([sys.executable, "-m", "streamdump", *argv, *decoded, str(copy)], capture_output=True, text=True, check=True)
+        command = [sys.executable, "-m", "streamdump", *argv, *options, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    compare(held, records)
+    return records
+
+
+@needs_capture
+@with_library
+def test_a_real_prometheus_holds_what_latency_and_stats_say(tmp_path: Path) -> None:
+    """Peers on the loopback interface say what those of captures said; Prometheus scrapes meanwhile."""
+    stories = {ERRORS: "rabbitmq-stream", GOLDEN / "iggy" / "py090-errors.pcap": "iggy", GOLDEN / "mewbase" / "java-query.pcap": "mewbase"}
+    ports, copy = {path: free_port() for path in stories}, tmp_path / "copy.pcapng"
+    decoded = [word for path, protocol in stories.items() for word in ("-d", f"tcp.port=={ports[path]},{protocol}")]
+    live = ("-i", "lo", "-f", " or ".join(f"tcp port {port}" for port in ports.values()), *decoded)
+    labels = "--label", "stream,client,server"
+    with capturing("metrics", *live, *labels, "--listen", "127.0.0.1:0", "-w", str(copy), stdout=subprocess.PIPE) as capture:
+        capture.tells("/metrics\n")
+        endpoint = capture.told.decode().partition("serving ")[2].split()[0]
+        with prometheus(tmp_path, endpoint) as address:
+            for path, port in ports.items():
+                with Pair(port) as pair:
+                    pair.replay(said(path))
+            ended = "streamdump_connections_ended_total"
+            until(lambda: sum(by(samples(get(endpoint)), ended).values()) == len(stories), capture.process)
+            found = scraped(address, endpoint)
+        code, out, err = capture.finish()
+    assert (code, out) == (0, ""), err
+    assert len(by(found, "streamdump_protocol_messages_total", "network_protocol_name")) == len(stories)
+    compare(found, reader(copy, *decoded))
 
 
 @needs_capture

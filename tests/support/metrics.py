@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import urllib.parse
+import urllib.request
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from streamdump.filter import names_of
 from streamdump.render.metrics import BOUNDS_S
+from tests.support.peers import free_port
+from tests.support.waiting import PATIENCE, until
 
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 """By name and labels."""
@@ -106,3 +117,69 @@ def _compare_counts(found: Samples, records: Callable[..., Records]) -> None:
         assert by(found, name, *labels) == _counted((tuple(one[key] for key in keys), 1) for one in mine)
         if record == "gap":
             assert sum(by(found, "streamdump_gap_bytes_total").values()) == sum(one["size"] or 0 for one in mine)
+
+
+@contextmanager
+def prometheus(folder: Path, address: str) -> Iterator[str]:
+    """A Prometheus of its own on the loopback interface that scrapes an address every second: where it answers queries."""
+    server = shutil.which("prometheus")
+    if server is None:
+        pytest.skip("prometheus is not installed")
+    target = address.removeprefix("http://").removesuffix("/metrics")
+    settings = {"job_name": "streamdump", "static_configs": [{"targets": [target]}]}
+    # JSON is YAML
+    (folder / "prometheus.yml").write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [settings]}))
+    own = f"127.0.0.1:{free_port()}"
+    command = [server, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address={own}"]
+    with (folder / "prometheus.log").open("w") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
+        try:
+            until(lambda: _answers(f"http://{own}/-/ready"), process)
+            yield f"http://{own}"
+        finally:
+            process.terminate()
+
+
+def _answers(address: str) -> bool:
+    try:
+        get(address)
+    except OSError:
+        return False
+    return True
+
+
+def get(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=PATIENCE) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def held(address: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return the latest values that a Prometheus has of us, except those it adds about its scrapes."""
+    query = urllib.parse.quote('{job="streamdump",__name__=~"(streamdump|messaging)_.*"}')
+    answer = json.loads(get(f"{address}/api/v1/query?query={query}"))
+    assert answer["status"] == "success", answer
+    found = {}
+    for one in answer["data"]["result"]:
+        labels = {name: value for name, value in one["metric"].items() if name not in ("job", "instance")}
+        found[labels.pop("__name__"), frozenset(labels.items())] = float(one["value"][1])
+    return found
+
+
+def scraped(address: str, endpoint: str) -> Samples:
+    """Wait until a Prometheus has what an endpoint serves, and return that."""
+    found: list[Samples] = []
+
+    def same() -> bool:
+        found[:] = [held(address)]
+        # Two readers write the bound of a bucket in two ways
+        return _normal(found[0]) == _normal(samples(get(endpoint)))
+
+    until(same)
+    return found[0]
+
+
+def _normal(found: Samples) -> Samples:
+    def bound(name: str, value: str) -> str:
+        return str(float(value)) if name == "le" else value
+
+    return {(name, frozenset((label, bound(label, value)) for label, value in pairs)): value for (name, pairs), value in found.items()}
