@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from streamdump.cli.app import main
 from tests.broker.rabbitmq import Broker, broker, folder_with, python_with
+from tests.support.metrics import by, compare, prometheus, reader, scraped
 from tests.support.peers import capturing, may_capture, records
 
 pytestmark = [
@@ -207,3 +209,28 @@ def test_tls_with_its_keys(server: Broker, rstream: Path, tmp_path: Path, capsys
     assert answered(found) >= {"Open", "Create", "DeclarePublisher"}
     assert sum(one["fields"]["chunk"]["num_records"] for one in found if one.get("name") == "Deliver") == 5
     assert rules(capture, server.sealed, capsys, *keys) == {}
+
+
+def test_what_prometheus_holds_after_the_scenes(server: Broker, rstream: Path, tmp_path: Path) -> None:
+    """The same as `latency`, `stats` and `diagnose` say of the packets written meanwhile."""
+    pytest.importorskip("prometheus_client")
+    copy, port = tmp_path / "copy.pcapng", server.plain
+    decoded = ("-d", f"tcp.port=={port},rabbitmq-stream")
+    live = ("-i", "lo", "-f", f"tcp port {port}", *decoded, "-w", str(copy), "--listen", "127.0.0.1:0")
+    with capturing("metrics", *live, "--label", "stream", stdout=subprocess.PIPE) as capture:
+        capture.tells("/metrics\n")
+        endpoint = capture.told.decode().partition("serving ")[2].split()[0]
+        with prometheus(tmp_path, endpoint) as address:
+            for name in ("publish and consume", "wrong password", "duplicates", "deleted stream"):
+                client = [str(rstream), "-c", RSTREAM, str(port), name, ""]
+                subprocess.run(client, timeout=CLIENT_S, check=False, capture_output=True)
+            # An end by one side is reported two seconds later
+            time.sleep(4)
+            held = scraped(address, endpoint)
+        code, _, err = capture.finish()
+    assert code == 0, err
+    requests = by(held, "streamdump_requests_total", "messaging_operation_name", "outcome")
+    assert requests["SaslAuthenticate", "refused"] >= 1 and requests["Delete", "answered"] == 1
+    assert by(held, "messaging_client_consumed_messages_total") == {(): 10.0}
+    assert {"rabbitmq-stream.authentication-refused"} <= {rule for (rule,) in by(held, "streamdump_findings_total", "rule")}
+    compare(held, reader(copy, *decoded))

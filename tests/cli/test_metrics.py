@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from streamdump.render.metrics import METRICS, OPTIONAL
 from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 from tests.support.frames import pcap
 from tests.support.logins import SECRET, login_captures
-from tests.support.metrics import by, compare, get, prometheus, samples, scraped
+from tests.support.metrics import by, compare, get, prometheus, reader, samples, scraped
 from tests.support.pages import page
 from tests.support.peers import Pair, capturing, free_port, needs_capture, said
 from tests.support.secrets import conversation, found
@@ -279,17 +279,6 @@ def test_an_interface_is_served_whatever_peers_do(tmp_path: Path) -> None:
     assert held["streamdump_packets_dropped_total", frozenset()] == 0
 
     compare(held, reader(copy, *decoded))
-
-
-def reader(path: Path, *options: str) -> Callable[..., list[dict[str, Any]]]:
-    """Return what reads a capture with the options of a command."""
-
-    def records(*argv: str) -> list[dict[str, Any]]:
-        command = [sys.executable, "-m", "streamdump", *argv, *options, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return records
 
 
 @needs_capture

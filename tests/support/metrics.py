@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from bisect import bisect_left
@@ -83,6 +84,17 @@ def compare(found: Samples, records: Callable[..., Records]) -> None:
         assert abs(seconds * 1e9 - totals[key]) <= counts[key] + 1e-3 * seconds or min(row["latency"]["min_ns"] for row in measured) < 0
     _compare_buckets(found, records("--json", "--exchanges", "--bytes", "omit"))
     _compare_counts(found, records)
+
+
+def reader(path: Path, *options: str) -> Callable[..., list[dict[str, Any]]]:
+    """Return what reads a capture with the options of a command."""
+
+    def records(*argv: str) -> list[dict[str, Any]]:
+        command = [sys.executable, "-m", "streamdump", *argv, *options, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return records
 
 
 def _compare_buckets(found: Samples, records: Records) -> None:
