@@ -65,6 +65,7 @@ VIEWS: dict[str, View] = {
     "stats": View(("stats", CAPTURE)),
     "latency": View(("latency", CAPTURE)),
     "conversations": View(("conversations", CAPTURE)),
+    "metrics": View(("metrics", "--label", "client,server,stream", CAPTURE)),
     "entries": View(("entries", CAPTURE)),
     "entries_json": View(("entries", "--json", CAPTURE)),
     "follow": View(("follow", "0", CAPTURE)),
