@@ -95,6 +95,8 @@ def metrics(
             listener = stack.enter_context(listening(address))
         run = run_of(live, names, options, colour, prints=False, keeps_rows=False)
         stack.enter_context(run)
+        if isinstance(run, FileRun) and not run.readers:
+            return run.end()
         run.current_commands = ("metrics",)
         server = None if listener is None else stack.enter_context(TextServer(listener, lambda: _snapshot(found, run), text))
         _count(run, found, server)
@@ -103,7 +105,7 @@ def metrics(
             say(f"--label-limit {limit:,}: further values of {', '.join(sorted(found.values.full))} were counted as other")
         if server is None:
             write_text(text(_snapshot(found, run)))
-        elif isinstance(run, FileRun) and run.readers and run.stopped != INTERRUPTED and not any(one.is_pipe for one in run.readers):
+        elif isinstance(run, FileRun) and run.stopped != INTERRUPTED and not any(one.is_pipe for one in run.readers):
             _wait(server)
         return code
 

@@ -105,6 +105,21 @@ def test_they_are_what_the_other_commands_say(paths: list[Path], subtests: pytes
 
 
 @with_library
+@pytest.mark.parametrize("more", [[], ["--listen", "127.0.0.1:0"]], ids=len)
+def test_without_a_capture_there_are_no_metrics(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = shown(capsys, "metrics", *more, "missing.pcap", code=ExitCode.UNREADABLE)
+    assert (out, err) == ("", "streamdump: missing.pcap: no such file\n")
+
+
+@with_library
+def test_a_capture_that_is_cut_off_counts_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(ERRORS.read_bytes()[:3000])
+    out, err = shown(capsys, "metrics", path, code=ExitCode.UNREADABLE)
+    assert samples(out)["streamdump_packets_total", frozenset()] == 26.0 and "cut off in packet 27" in err
+
+
+@with_library
 def test_labels_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     plain = samples(shown(capsys, "metrics", ERRORS)[0])
     more = samples(shown(capsys, "metrics", "--label", "stream", "--label", "client, server", ERRORS)[0])
