@@ -176,26 +176,31 @@ class Entries:
         """Learn from the responses to keys, and remove them from the list."""
         late: list[KeyAnswer] = []
         codes: tuple[int, dict[int, str]] = 0, {}
-        # Most of a batch have one
-        fate = UNKNOWN
         for answer in (*self._late, *answers):
-            request, key, response, refused, latency_ns = answer
+            request, keys, response, refused, latency_ns = answer
             if not (request.number and response.number):
                 late.append(answer)
                 continue
             one = self._open.get(request.number)
             if one is None:
                 continue
-            ident, reason = key & PUBLISHING_ID, None
             if refused:
                 if codes[0] != response.number:
                     codes = response.number, one.source.reasons(response)
-                reason = codes[1].get(ident)
-            if fate.response != response.number or fate.latency_ns != latency_ns or fate.reason != reason:
-                fate = Fate("refused" if refused else "confirmed", reason, response.number, latency_ns)
-            one.fates[ident] = fate
-            one.left -= 1
-            if not one.left:
+                reasons = codes[1]
+                for key in keys:
+                    ident = key & PUBLISHING_ID
+                    one.fates[ident] = Fate("refused", reasons.get(ident), response.number, latency_ns)
+            else:
+                fate = Fate("confirmed", None, response.number, latency_ns)
+                if len(keys) == one.left and not one.fates:
+                    # There may be a million
+                    one.fate = fate
+                else:
+                    one.fates.update((key & PUBLISHING_ID, fate) for key in keys)
+            one.left -= len(keys)
+            if one.left <= 0:
+                one.left = 0
                 del self._open[request.number]
         answers.clear()
         # Some belong to records that are never released

@@ -60,10 +60,10 @@ class PairRules(NamedTuple):
 
 
 class KeyAnswer(NamedTuple):
-    """The response to one key of a request with several; `latency_ns` as in `Message`."""
+    """The response to some keys of a request with several; `latency_ns` as in `Message`."""
 
     request: Message
-    key: int
+    keys: list[int]
     response: Message
     refused: bool
     latency_ns: int | None
@@ -74,7 +74,7 @@ class PairOutputs(NamedTuple):
 
     `tallies` count refused requests and those that a limit ended. `large` gets large messages that may be remembered: once they are
     released, `compact` is called with them. `pairs`, if not None, gets every exchange with its messages; some may never be released.
-    `answers`, if not None, gets the response to each key of a request with several.
+    `answers`, if not None, gets the responses to the keys of requests with several.
     """
 
     links: list[Link]

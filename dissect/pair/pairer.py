@@ -300,7 +300,7 @@ class Pairer(Exchanges):
             answers = [(key, *found) for key, found in early if found is not None]
             if self.answers is not None:
                 for key, response, outcome in answers:
-                    self.answers.append(KeyAnswer(one.record, key, response.record, outcome == "refused", self._latency(one, response)))
+                    self.answers.append(KeyAnswer(one.record, [key], response.record, outcome == "refused", self._latency(one, response)))
             batch.left = len(keys)
             batch.refused = any(outcome == "refused" for _, _, outcome in answers)
             if batch.refused and keys:
@@ -328,6 +328,7 @@ class Pairer(Exchanges):
         refused = response.outcome == "refused"
         first: Event | None = None
         batch: RequestBatch | None = None
+        together: list[int] = []
         for key in keys:
             entry: Any = opened.get(key)
             if entry is None:
@@ -343,14 +344,15 @@ class Pairer(Exchanges):
                 del opened[key]
             if entry is not batch:
                 batch = entry
+                if self.answers is not None:
+                    together = []
+                    self.answers.append(KeyAnswer(entry.asked.record, together, response, refused, self._latency(entry.asked, one)))
                 if first is None or ORDER_KEY(entry.asked) < ORDER_KEY(first):
                     first = entry.asked
                 if refused and not entry.refused:
                     entry.refused = True
                     self._refuse(1)
-            if self.answers is not None:
-                asked = entry.asked
-                self.answers.append(KeyAnswer(asked.record, key, response, refused, self._latency(asked, one)))
+            together.append(key)
             entry.left -= 1
             if entry.left > 0:
                 self._spare -= 1
