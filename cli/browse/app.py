@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
+from streamdump.model import Entry
 from streamdump.render.clock import Clock
 from streamdump.render.terminal import visible
 from streamdump.units import count
@@ -16,8 +17,12 @@ from ..indexed.reading import View
 from . import saving
 from .asking import Asking
 from .places import TIMES, Conversations, Fields, Findings, Messages, Place, TextPage
+from .user_messages import UserMessages
 
 FORMS = tuple(TIMES)
+
+ENTRIES = 10_000
+"""User messages of a message that are shown."""
 
 HELP = """\
 1 2 3        findings, conversations, messages
@@ -34,6 +39,7 @@ space, page  page down; page up and down
 n N          next and previous message with !;
              among fields, next and previous message
 r            from a request to its response, and back
+u            the user messages that a message carries
 f            add the selected value to the filter
 s            sort
 m d          mark a message; show times relative to the mark
@@ -63,6 +69,7 @@ class Browser(Asking):
         Binding("n", "next(1)"),
         Binding("N", "next(-1)"),
         Binding("r", "answer"),
+        Binding("u", "entries"),
         Binding("f", "filter_value"),
         Binding("s", "sort"),
         Binding("m", "mark"),
@@ -150,10 +157,28 @@ class Browser(Asking):
             self.say("no matching request or response")
         elif isinstance(self.place, Fields):
             self.fetch(found, self._instead)
-        elif isinstance(self.place, Messages) and self.place.view is not None and not self.place.has(found):
+        elif isinstance(self.place, UserMessages) or (
+            isinstance(self.place, Messages) and self.place.view is not None and not self.place.has(found)
+        ):
             self.fetch(found, lambda record: self.go(Fields(self.reader, record)))
         else:
             self.to(found)
+
+    def action_entries(self) -> None:
+        """Open the user messages of a message."""
+        index, place = self.index(), self.place
+        if index is not None and not isinstance(place, UserMessages):
+            self.say("reading...")
+            self.background(lambda: partial(self._entries, place, index, self.reader.entries(index, ENTRIES + 1)))
+
+    def _entries(self, place: Place, index: int, entries: list[Entry]) -> None:
+        if self.place is not place:
+            return
+        if entries:
+            record = self.reader.records.row(index).record
+            self.go(UserMessages(self.reader, record, entries[:ENTRIES], len(entries) > ENTRIES))
+        else:
+            self.say("this message carries no user messages")
 
     # What is shown
 
@@ -220,7 +245,7 @@ class Browser(Asking):
         if not text:
             self.say("no filter for this line")
             return
-        if isinstance(self.place, Fields):
+        while isinstance(self.place, Fields | UserMessages):
             self.action_leave()
         if not isinstance(self.place, Messages):
             self.action_root(2)

@@ -228,6 +228,7 @@ class Messages(Place):
         (":", "go to"),
         ("n", "next !"),
         ("r", "response"),
+        ("u", "user messages"),
         ("s", "sort"),
         ("l", "latency"),
         ("m", "mark"),
@@ -371,7 +372,15 @@ class Fields(Place):
     """All that is in a message, and its bytes."""
 
     name = "fields"
-    keys = (("esc", "back"), ("f", "filter for value"), ("r", "response"), ("n", "next message"), ("e", "export"), ("y", "copy value"))
+    keys = (
+        ("esc", "back"),
+        ("f", "filter for value"),
+        ("r", "response"),
+        ("u", "user messages"),
+        ("n", "next message"),
+        ("e", "export"),
+        ("y", "copy value"),
+    )
 
     def __init__(self, reader: Reader, record: Shown, in_order: bool = True) -> None:
         """`in_order`: as on the wire, otherwise first what is wrong and what differs from other messages."""

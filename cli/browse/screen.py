@@ -18,6 +18,7 @@ from ..indexed.index import Shown
 from ..indexed.reading import Reader
 from .listing import ANSWER, BAD, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Prompt, Texts
 from .places import Conversations, Fields, Findings, Messages, Place, TextPage
+from .user_messages import UserMessages
 
 TICK = 0.1
 """Seconds between two looks at what was read."""
@@ -183,7 +184,7 @@ class Screen(App[None]):
 
     def index(self) -> int | None:
         """That of the message one is at."""
-        if isinstance(self.place, Fields):
+        if isinstance(self.place, Fields | UserMessages):
             return self.place.record.number - 1
         return self.place.index(self.list.cursor) if isinstance(self.place, Messages) and len(self.place) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from cramjam import zstd
 
+from streamdump.entries import Entries, Waiting
 from streamdump.errors import CaptureError, Report, StreamdumpError, describe_exception
 from streamdump.inspector import Inspector
-from streamdump.model import ConversationRow, Finding, Message, Options, Packet, Record
+from streamdump.model import ConversationRow, Entry, Finding, Message, Options, Packet, Record
 from streamdump.render.clock import Clock
 from streamdump.render.summary import Lines
 from streamdump.render.terminal import PLAIN
@@ -152,6 +154,31 @@ class Reader:
             return row
         mark, name, _, text = self._lines.content(self.full(index))
         return row._replace(mark=mark, name=name, text=text)
+
+    def entries(self, index: int, most: int) -> list[Entry]:
+        """Return the first user messages of a message, with what became of them as far as its conversation shows, which is read again."""
+        wanted: Any = self.records.row(index).record
+        options = replace(self.options, findings=False, entries=True, bytes_as="raw")
+        inspector = Inspector([_Again(View(self, wanted.conversation, follows=False))], options, finite=True, keys=self.run.inspector.keys)
+        inspector.read_with(inspector.link, lambda segment: wanted.conversation)
+        found, met = Entries(inspector.run.answers), False
+
+        def left() -> Iterator[Waiting]:
+            nonlocal met
+            for batch in inspector.batches():
+                met = met or any(type(one) is Message and is_same(one, wanted) for one in batch)
+                yield from found.feed(batch)
+                if met and not any(is_same(one, wanted) for one in found.waiting()):
+                    return
+            yield from found.rest(not self.done)
+
+        for one in left():
+            entries = found.entries(one)
+            if is_same(one.carrier.message, wanted):
+                return list(islice(entries, most))
+            # Which offsets came before
+            deque(entries, 0)
+        return []
 
     def _find(self, row: Row, known: tuple[int, int, bytes] | None) -> Message | None:
         """Read a message again, from a snapshot of its conversation or from its beginning."""

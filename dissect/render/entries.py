@@ -84,6 +84,13 @@ def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else _json(value)
 
 
+def where(entry: Entry) -> str:
+    """Return the offset of an entry, or where it has none its publishing id."""
+    if entry.offset is not None:
+        return f"offset {entry.offset}"
+    return "" if entry.publishing_id is None else f"id {entry.publishing_id}"
+
+
 class EntryLines:
     """Makes lines of entries."""
 
@@ -126,7 +133,7 @@ class EntryLines:
                 lines.append(self._introduction(entry))
             lines.append(self._line(entry))
             if self.tree:
-                lines += self._details(entry)
+                lines += self.details(entry)
         lines.append("")
         return "\n".join(lines)
 
@@ -136,14 +143,11 @@ class EntryLines:
         if stream is None:
             stream = self._stream(entry)
         place = self._places.get((entry.conversation, entry.src)) or self._place(entry)
-        offset = entry.offset
-        where = "" if entry.publishing_id is None else f"id {entry.publishing_id}"
-        where = where if offset is None else f"offset {offset}"
-        mark, outcome = self._outcome(entry)
+        mark, outcome = self.outcome(entry)
         head = f"{entry.number:>5} {self.clock.text(entry.time_ns, entry.time):>10}"
-        middle = f"{stream} {where:<{PLACE_WIDTH}} {'' if entry.size is None else f'{entry.size:,} B':>{self._size_width}}"
+        middle = f"{stream} {where(entry):<{PLACE_WIDTH}} {'' if entry.size is None else f'{entry.size:,} B':>{self._size_width}}"
         said = f"{outcome:<{self._outcome_width}}" if outcome.isascii() else pad(outcome, self._outcome_width)
-        detail = self._detail(entry) if entry.key is not None or entry.properties or entry.notes else ""
+        detail = self.detail(entry) if entry.key is not None or entry.properties or entry.notes else ""
         body = "" if self.tree else body_text(entry, self.form, columns)
         if palette is PLAIN:
             line = f"{head}  {place}  {middle} {mark} {said}  {detail}{body}".rstrip()
@@ -158,7 +162,8 @@ class EntryLines:
         said = f"{loud}{said}{palette.reset}" if loud else said
         return f"{palette.dim}{head}{palette.reset}  {place}  {middle} {said}{rest}"
 
-    def _outcome(self, entry: Entry) -> tuple[str, str]:
+    def outcome(self, entry: Entry) -> tuple[str, str]:
+        """A mark, and what became of it."""
         outcome = entry.outcome
         if outcome is None:
             return " ", ""
@@ -172,7 +177,7 @@ class EntryLines:
             return mark, visible(f"{outcome}: {entry.reason}")
         return mark, outcome if entry.latency_ns is None else f"{outcome} {duration_text(entry.latency_ns)}"
 
-    def _detail(self, entry: Entry) -> str:
+    def detail(self, entry: Entry) -> str:
         """The key, a few properties of the application and the notes, each with two blanks behind it."""
         parts = [] if entry.key is None else [f"key {_value_text(entry.key)}"]
         named = [one for one in entry.properties if one["section"] in OF_THE_USER]
@@ -221,7 +226,7 @@ class EntryLines:
         assert self.columns is not None
         return f"{self.palette.bold}{cut(text, self.columns)}{self.palette.reset}"
 
-    def _details(self, entry: Entry) -> Iterator[str]:
+    def details(self, entry: Entry) -> Iterator[str]:
         """All that is known of an entry, a line each."""
         rows: list[tuple[str, Any]] = [("message", f"{entry.message} {entry.name}")]
         known = [(name, getattr(entry, name)) for name in ("publishing_id", "id", "key", "compression", "response")]

@@ -225,9 +225,26 @@ def test_keys_of_messages() -> None:
         await on.press("l")
         assert isinstance(on.place, TextPage) and any("SaslAuthenticate" in line for line in on.lines())
         await on.press("escape", "question_mark")
-        assert on.lines() == [line.strip() for line in HELP.splitlines()]
+        assert on.lines() == [f"cred message {at}" for at in range(4)]
 
     Browsing(REFUSED).drive(look)
+
+
+def test_the_user_messages_of_a_message_are_a_key_away() -> None:
+    async def look(on: Browsing) -> None:
+        row = next(at for at in range(len(on.place)) if on.place.row(at).record.name == "Publish")
+        await on.press("g", *["j"] * row, "u")
+        assert on.place.title() == f"entries of Publish {row + 1}: 4"
+        assert on.lines() == [f"cred message {at}" for at in range(4)]
+        assert "confirmed" in on.text and "id 0" in on.text and "body (bytes) = " in on.text
+        await on.press("r")
+        assert on.place.title().startswith("PublishConfirm")
+        await on.press("escape", "escape", "enter", "u", "f")
+        assert on.place.asked == f"number == {row + 1}" and len(on.place) == 1
+        await on.press("escape", "g", "u")
+        assert "carries no user messages" in on.text
+
+    Browsing(GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap").drive(look)
 
 
 def test_every_key_that_is_told_does_something_and_can_be_clicked() -> None:
