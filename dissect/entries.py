@@ -149,6 +149,10 @@ class Entries:
                 self._settle(self._queue[0], Fate("pending", "stopped") if stopped else UNKNOWN)
             yield from self._release()
 
+    def left_out(self) -> Iterator[tuple[int, str]]:
+        """Yield the number and the kind of messages whose user messages are no entries."""
+        return ((one.left_out, one.LEFT_OUT) for one in self._sources.values() if one is not None and one.left_out)
+
     # What waits
 
     def waiting(self) -> Iterator[Message]:

@@ -227,6 +227,8 @@ def _said(found: Entries) -> Iterator[str]:
     """What is said of the entries behind the closing line."""
     for protocol in sorted(found.without):
         yield f"{protocol} carries no user messages; streamdump FILE shows its requests and responses"
+    for number, what in found.left_out():
+        yield f"left out: {number:,} {what}"
     if found.incomplete_count:
         numbers = ", ".join(map(str, found.incomplete))
         more = ", ..." if found.incomplete_count > len(found.incomplete) else ""

@@ -39,6 +39,13 @@ class Carrier(msgspec.Struct, gc=False):
 class EntrySource:
     """The user messages of one protocol in a run. `carrier` gets every message of the protocol in order, `entries` is called later."""
 
+    LEFT_OUT = ""
+    """What messages with user messages are that have no entries, as users repeat them."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        """The number of these messages."""
+
     def carrier(self, message: Message) -> Carrier | None:
         """Return what carries entries, None for all other messages."""
         raise NotImplementedError

@@ -159,6 +159,7 @@ def test_enough_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_last_lines_say_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seastar-rpc carries no user messages" in run(capsys, GOLDEN / "seastar-rpc" / "basic.pcap")[2]
+    assert "left out: 4 messages Prepare between replicas" in run(capsys, GOLDEN / "iggy" / "replica-primary.pcap")[2]
     _, _, err = run(capsys, GOLDEN / "rabbitmq-stream" / "snaplen_96_310.pcap")
     assert "5 messages damaged or cut, whose other entries are missing: 20, 25, 31, 33, 35" in err
     assert run(capsys, SUB_BATCHES)[2].count("\n") == 1

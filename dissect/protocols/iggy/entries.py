@@ -23,7 +23,10 @@ _SHOWN = ("timestamp", "origin_timestamp", "state_label")
 class IggyEntries(EntrySource):
     """Knows who asked for messages, which the responses do not name."""
 
+    LEFT_OUT = "messages Prepare between replicas, which repeat what clients sent"
+
     def __init__(self) -> None:
+        super().__init__()
         self._polls: dict[int, tuple[str, Hashable]] = {}
         """By number of the request: the consumer."""
 
@@ -45,6 +48,8 @@ class IggyEntries(EntrySource):
                 if known is None:
                     return Carrier(message, False)
                 return Carrier(message, False, consumer=known[0], group=(known[1], fields.get("partition_id")))
+        elif name == "Prepare" and fields.get("operation_label") == "send_messages":
+            self.left_out += 1
         return None
 
     def answered(self, carrier: Carrier, response: Message) -> None:

@@ -15,6 +15,7 @@ class MewbaseEntries(EntrySource):
     """Knows which subscriptions are durable."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._asked: dict[int, tuple[int, str | None]] = {}
         """By number of the SUBSCRIBE: itself, and the durable id."""
         self._subscriptions: dict[tuple[int, Any], tuple[int, str | None]] = {}

@@ -49,6 +49,7 @@ class RabbitmqEntries(EntrySource):
     """Knows the names of consumers, who get messages, and the last ids of publishers, which show what was stored."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._subscriptions: dict[tuple[int, int], tuple[str | None, bool, int]] = {}
         """By conversation and id: the consumer's name, whether all of that name are one (single active consumer), and the number of the
         Subscribe."""
