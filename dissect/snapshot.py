@@ -36,6 +36,8 @@ PACKAGES: tuple[str, ...] = (
     "capture.rare_packets",
     "conversation",
     "detect",
+    "diagnose.network",
+    "diagnose.rules",
     "entries",
     "errors",
     "layers",

@@ -256,9 +256,9 @@ class ConversationTable:
         emitted.sort(key=ORDER_KEY)
         return emitted
 
-    def unused(self, ports: set[int]) -> list[Event]:
-        """Return the ends of conversations on these ports that never carried a byte, for the diagnosis."""
-        found = [closed(one) for one in self._by_index.values() if ports.intersection(ports_of(one)) and is_unused(one)]
+    def unused(self, ports: set[int] | None) -> list[Event]:
+        """Return the ends of conversations on these ports (None: on any) that never carried a byte, for the diagnosis."""
+        found = [closed(one) for one in self._by_index.values() if (ports is None or ports.intersection(ports_of(one))) and is_unused(one)]
         return sorted(found, key=ORDER_KEY)
 
     def age(self, now_ns: int, current: int) -> list[Event]:

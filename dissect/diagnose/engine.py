@@ -61,14 +61,19 @@ SERVERS_KEPT = 1_024
 """Servers of which families keep something across connections, at most."""
 
 
+SPEAKS, CLOSES, UNUSED = "speaks", "closes", "unused"
+"""Steps of the Diagnoser itself: a server speaks a protocol; the end of a connection of no known protocol, and of one on a port of no known
+protocol that never carried a byte: what they mean depends on what servers speak."""
+
+
 class Step(NamedTuple):
-    """A step of what a server keeps across connections, with what a finding about it needs; plain data."""
+    """A step of what a server keeps across connections, or shows on them, with what a finding about it needs; plain data."""
 
     rule: str
     conversation: int
     client: str | None
     server: str | None
-    protocol: str
+    protocol: str | None
     message: int | None
     """The number of the message, None at the end of the conversation."""
     time_ns: int
@@ -200,10 +205,20 @@ class Diagnoser:
                 self._report(describe_exception(error), None)
         return out
 
-    def replay(self, steps: Iterable[Step]) -> list[Record]:
-        """Return what steps show that are in the order of their times."""
+    def replay(self, steps: Iterable[Step], ports: set[int]) -> list[Record]:
+        """Return what steps show that are in the order of their times. `ports`: of all servers of our protocols."""
         out: list[Record] = []
         for one in steps:
+            if one.rule == SPEAKS:
+                if len(self._spoken) < ACROSS_KEPT:
+                    self._spoken.setdefault(one.server or "", one.protocol or "")
+                continue
+            if one.rule in (CLOSES, UNUSED):
+                if one.rule == CLOSES or ports.intersection(one.step.server_ports):
+                    self._closed(one.step, out)
+                    self.summaries.clear()
+                continue
+            assert one.protocol is not None
             family = self._families[one.protocol]
             assert family.shared is not None
             for draft in family.shared(self._kept_of(one.protocol, one.server), one.step):
@@ -261,6 +276,8 @@ class Diagnoser:
         self._apply(context, self._rules[context.family].of(kind), record, out)
 
     def _closed(self, closed: Closed, out: list[Record]) -> None:
+        if self._steps is not None and self._is_step(closed, self._steps):
+            return
         context = self._context_of(closed.conversation, closed.verdict.protocol)
         rules = self._rules[context.family]
         if closed.ahead is None:
@@ -328,6 +345,17 @@ class Diagnoser:
             shown = Step(*about, None, record.until_ns, context.client or "", context.server or "", None, step)
         self._steps.append(shown)
         return []
+
+    def _is_step(self, closed: Closed, steps: list[Step]) -> bool:
+        """Note what a connection shows of its server; whether all that it shows depends on other connections."""
+        protocol, server = closed.verdict.protocol, closed.endpoints[closed.server]
+        if protocol is not None and closed.client is None:
+            return False
+        alone = protocol is None and closed.expected is None
+        if protocol is not None or alone:
+            rule = SPEAKS if protocol is not None else CLOSES if any(closed.bytes) else UNUSED
+            steps.append(Step(rule, closed.conversation, None, server, protocol, None, closed.until_ns, "", "", None, alone and closed))
+        return alone
 
     def _kept_of(self, protocol: str, server: str | None) -> dict[Hashable, Any]:
         if len(self._kept) >= SERVERS_KEPT and (protocol, server) not in self._kept:

@@ -11,6 +11,7 @@ import msgspec
 from ..layers.proxy import ProxyHeader
 from ..layers.websocket import WebSocketOutcome
 from ..model import Exchange, Finding, Gap, Message, Processes, Severity, Verdict
+from ..protocols import server_ports
 from ..tcp.signs import Signs
 from ..units import duration_text
 from .copies import MESSAGES_COMPARED, content_of
@@ -298,6 +299,11 @@ class Closed(msgspec.Struct):
     untimed: bool = False
     """Packets of it have no time: its times stand still, and nothing in it seems to last."""
     processes: Processes | None = None
+
+    @property
+    def server_ports(self) -> tuple[int, int]:
+        """The ports that may be the server's."""
+        return server_ports(self.ports, 0 if self.syn and self.client is None else self.client)
 
     @property
     def lacking(self) -> bool:

@@ -38,7 +38,7 @@ from ..capture.blocks import UNREADABLE
 from ..capture.duplicates import Duplicates
 from ..capture.ends import network_key, split
 from ..capture.rare_packets import OddPackets
-from ..diagnose.engine import Diagnoser, Step
+from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
 from ..diagnose.rules import Closed
 from ..diagnose.zero_window import Windows
 from ..entries import Entries, Waiting
@@ -101,6 +101,8 @@ class TaskResults(msgspec.Struct):
     """The file of the first packet of each conversation that these are of."""
     overview: Sequence[Any] | None = None
     """At the end what the rules go by that look at several conversations (`Overview.seen`)."""
+    ports: set[int] = msgspec.field(default_factory=set)
+    """Of servers that speak a protocol of ours."""
     steps: list[tuple[tuple[int, int, int, int], int, Step]] = msgspec.field(default_factory=list)
     """Of what servers keep across connections, each with its `Place` and a number that rises in a task, which sort it, and the file of its
     conversation."""
@@ -363,7 +365,7 @@ class Dissection:
                 for entries in (session.run.entries or {}).values():
                     self._release(entries, entries.rest())
                 if self._diagnoser is not None:
-                    self._emitted += session.table.unused(self._diagnoser.ports())
+                    self._emitted += session.table.unused(None)
                     self._take(session)
             else:
                 emitted, gone = session.forget(self._until, session.run.counters.packets)
@@ -390,6 +392,7 @@ class Dissection:
             self.results.overview = failed, later, sent, *_ = self._diagnoser.overview.seen()
             for one in (*failed, *later):
                 one["shown"] = [shown._replace(message=shown.message and id_of(shown.message)) for shown in one["shown"]]
+            self.results.ports = self._diagnoser.ports()
             for _, finding in sent:
                 finding["messages"] = list(map(id_of, finding["messages"]))
         yield from self.made()
@@ -464,12 +467,15 @@ class Dissection:
         found = [
             msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.feed(told) if type(one) is Finding
         ]
-        first = self._order - len(told)
+        before = self._order - len(told)
+        ends = {one.conversation: at for at, one in enumerate(told) if type(one) is Closed}
         for one in self._steps:
             self._stepped += 1
-            at = len(told) if one.message is None else (one.message >> 128) - first
-            place = self._places[at] if at < len(self._places) else END_OF_CAPTURE
-            self.results.steps.append(((*place, self._stepped), self._files[one.conversation], _named(one._replace(message=None))))
+            at = ends[one.conversation] if one.message is None else (one.message >> 128) - before
+            place = self._places[at] if at < len(self._places) else AT_LAST if one.rule == UNUSED else _end(told[at])
+            step = snapshot.encode(one.step) if one.rule in (CLOSES, UNUSED) else one.step
+            named = _named(one._replace(message=None, step=step))
+            self.results.steps.append(((*place, self._stepped), self._files[one.conversation], named))
         self._steps.clear()
         self._places.clear()
         diagnoser.summaries.clear()
@@ -486,6 +492,15 @@ class Dissection:
 
 
 END_OF_CAPTURE: Place = (LATEST, 0, 0)
+AT_LAST: Place = (LATEST, LATEST, 0)
+
+
+def _end(record: Any) -> Place:
+    """The place of what becomes certain with the end of the capture: of conversations, that of their first packet."""
+    if type(record) is not Closed:
+        return END_OF_CAPTURE
+    _, number, file, time_ns = record.first
+    return LATEST, time_ns, file << 40 | number
 
 
 def _named(value: Any) -> Any:

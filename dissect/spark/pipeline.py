@@ -379,10 +379,11 @@ class Pipeline:
         left = [(target.kept.at("files", FRAMES, one.name).name, one.size) for receipt in done for one in receipt.files.get(FRAMES, ())]
         count = min(sum(size for _, size in left) // BUCKET + 1, most)
         names = [name for name, _ in left]
+        ports = {port for receipt in done for port in receipt.ports}
         if count == 1:
-            made = [gathered(target, points, first, 0, chain.from_iterable(map(frames, names)), before)]
+            made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(frames, names)), before)]
         else:
-            second = partial(gathered, target, points, first)
+            second = partial(gathered, target, points, first, ports)
             made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
         result = Gathered([], [], defaultdict(LatencyGroup), slowest(one for some in made for one in some.slowest), [])
         with PartWriter(target, first + count, points) as writer:
@@ -425,13 +426,20 @@ class Gathered(NamedTuple):
 
 
 def gathered(
-    target: Target, points: PointOf, first: int, bucket: int, blocks: Iterable[bytes], before: Sequence[ConversationRow] | None = None
+    target: Target,
+    points: PointOf,
+    first: int,
+    ports: set[int],
+    bucket: int,
+    blocks: Iterable[bytes],
+    before: Sequence[ConversationRow] | None = None,
 ) -> Gathered:
-    """Write what frames tell together. `before`: conversations that they are related to as well, None: in a task, which gives none back."""
+    """Write what frames tell together. `ports`: of servers of our protocols; `before`: conversations that they are related to as well,
+    None: in a task, which gives none back."""
     found = Together(blocks)
     with PartWriter(target, first + bucket, points) as writer:
         writer.receipt.reports += found.relate(before or ())
-        for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings())):
+        for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings(ports))):
             writer.put(table, rows, found.files)
         for table, left in found.rows:
             writer.take(table, left)

@@ -15,8 +15,9 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
+from .. import snapshot
 from ..conversation.table import relate
-from ..diagnose.engine import Diagnoser, Step
+from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
 from ..errors import Report
 from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Exchange
@@ -177,12 +178,11 @@ class Together:
         """The rows of table `latency`."""
         return [Minute(*key, told(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
 
-    def findings(self) -> list[Linked]:
+    def findings(self, ports: set[int]) -> list[Linked]:
         """What is found in what servers keep across connections, which adds to the overviews."""
-        found = self._steps.findings()
+        found = self._steps.findings(ports)
         self.files |= self._steps.files
-        if found:
-            self.overviews.append(self._steps.diagnoser.overview.seen())
+        self.overviews.append(self._steps.diagnoser.overview.seen())
         return found
 
 
@@ -220,14 +220,15 @@ class Steps:
             self._runs.take(pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*self._rows, strict=True)], schema=STEPS))
             self._rows.clear()
 
-    def findings(self) -> list[Linked]:
+    def findings(self, ports: set[int]) -> list[Linked]:
         """What they show."""
         self._flush()
-        return [(one, None, None, None) for one in self.diagnoser.replay(self._ordered())]
+        return [(one, None, None, None) for one in self.diagnoser.replay(self._ordered(), ports)]
 
     def _ordered(self) -> Iterator[Step]:
         for batch in self._runs.merged() if self._runs.any else ():
             for data in batch.column("step").to_pylist():
                 file, step = msgspec.msgpack.decode(data)
                 self.files[step[1]] = file
-                yield Step(*step)
+                found = Step(*step)
+                yield found._replace(step=snapshot.decode(found.step)) if found.rule in (CLOSES, UNUSED) else found

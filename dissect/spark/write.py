@@ -106,6 +106,8 @@ class Receipt(msgspec.Struct):
     """What to tell of bugs of ours."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
+    ports: list[int] = []
+    """Of servers that speak a protocol of ours."""
     twice: list[tuple[int, int, int, int]] = []
     """Two files, and of how many segments of the second in conversations of both how many are in the first too: pair, number, total."""
 
@@ -168,6 +170,7 @@ class PartWriter:
                 self.frames.leave(row.server, together.RELATED, (row, results.files[row.conversation]))
         if results.overview is not None:
             self.frames.leave(None, together.OVERVIEW, results.overview)
+        self.receipt.ports = sorted({*self.receipt.ports, *results.ports})
         for place, file, step in results.steps:
             self.frames.leave(step.server, together.STEP, (place, file, step))
         if results.carry:
