@@ -90,7 +90,7 @@ class Inspector:
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
             self.table.watchers.append(self.run.windows.feed)
-            self.link.aside = self._read_icmp_dns
+            self.link.aside = self.run.diagnoser.overview.network.read
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
             self.table.watchers.append(self.run.pairs.feed)
@@ -117,7 +117,7 @@ class Inspector:
     def read_with(self, link: LinkParser, index: Callable[[Segment], int]) -> None:
         """Parse packets with `link`, and number conversations by their first segments with `index`; call it before reading."""
         self.link, self.table.index = link, index
-        link.aside = None if self.diagnoser is None else self._read_icmp_dns
+        link.aside = None if self.diagnoser is None else self.diagnoser.overview.network.read
 
     def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
@@ -201,21 +201,6 @@ class Inspector:
             self.run.ends_ns |= {packet.file: packet.time_ns for packet in batch}
         elif batch:
             self.run.ends_ns[EVERY] = batch[-1].time_ns
-
-    def _read_icmp_dns(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
-        """Pass an ICMP error or a DNS response to the diagnosis."""
-        from .capture.icmp_dns import UDP, dns_answer, icmp_error
-
-        assert self.diagnoser is not None
-        data = packet.buffer[ip : packet.offset + packet.captured]
-        if protocol == UDP:
-            answer = dns_answer(data)
-            if answer is not None:
-                self.diagnoser.overview.network.answer(answer, packet.number)
-            return
-        error = icmp_error(data)
-        if error is not None:
-            self.diagnoser.overview.network.error(error, network, (order, packet.number, packet.file, packet.time_ns))
 
     def finish(self, now_ns: int | None = None) -> list[Record]:
         """Return the last records at the end of the capture; `now_ns`: the current time, for an interface."""

@@ -221,7 +221,7 @@ class Diagnoser:
             assert one.protocol is not None
             family = self._families[one.protocol]
             assert family.shared is not None
-            for draft in family.shared(self._kept_of(one.protocol, one.server), one.step):
+            for draft in family.shared(_kept_of(self._kept, (one.protocol, one.server)), one.step):
                 context = self._context_of(one.conversation, one.protocol)
                 context.client, context.server = one.client, one.server
                 rule = next(rule for rule in family.rules if rule.name == one.rule)
@@ -337,7 +337,7 @@ class Diagnoser:
         shared = context.family.shared
         assert shared is not None
         if self._steps is None:
-            return shared(self._kept_of(context.protocol, context.server), step)
+            return shared(_kept_of(self._kept, (context.protocol, context.server)), step)
         about = rule, context.conversation, context.client, context.server, context.protocol
         if type(record) is Message:
             shown = Step(*about, record.number, record.time_ns, record.src, record.dst, record.sender, step)
@@ -356,11 +356,6 @@ class Diagnoser:
             rule = SPEAKS if protocol is not None else CLOSES if any(closed.bytes) else UNUSED
             steps.append(Step(rule, closed.conversation, None, server, protocol, None, closed.until_ns, "", "", None, alone and closed))
         return alone
-
-    def _kept_of(self, protocol: str, server: str | None) -> dict[Hashable, Any]:
-        if len(self._kept) >= SERVERS_KEPT and (protocol, server) not in self._kept:
-            del self._kept[next(iter(self._kept))]
-        return self._kept.setdefault((protocol, server), {})
 
     def _note_opened(self, context: ConversationContext, closed: Closed) -> None:
         """Note a connection whose beginning was captured, as others may be copies of it."""
@@ -524,6 +519,13 @@ class Diagnoser:
 
     def _report(self, what: str, conversation: int | None) -> None:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
+
+
+def _kept_of(kept: dict[tuple[str, str | None], dict[Hashable, Any]], server: tuple[str, str | None]) -> dict[Hashable, Any]:
+    """What a server keeps across connections; the oldest goes where there are too many."""
+    if len(kept) >= SERVERS_KEPT and server not in kept:
+        del kept[next(iter(kept))]
+    return kept.setdefault(server, {})
 
 
 _REFUSAL = Rule("refused", WARNING, (), lambda context, message: None, REFUSED_ADVICE)

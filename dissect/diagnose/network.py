@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..capture.ends import ends_between
-from ..capture.icmp_dns import DnsAnswer, IcmpError
-from ..model import END, Mark
+from ..capture.icmp_dns import UDP, DnsAnswer, IcmpError, dns_answer, icmp_error
+from ..model import END, Mark, Packet
 from ..tcp.assembler import TcpStream
 
 ERRORS_KEPT = 64
@@ -40,55 +40,82 @@ class Reported(NamedTuple):
 
 
 class Resolved(msgspec.Struct):
-    """The answers for a name: why there are no addresses and how often, and whether there were some."""
+    """The answers for a name: whether there were addresses, how often there were none, and the first of these packets, with the reasons."""
 
-    failure: str | None = None
-    times: int = 0
-    packets: tuple[int, ...] = ()
     found: bool = False
+    times: int = 0
+    shown: list[tuple[int, int, int, str]] = []
 
-    def note(self, answer: DnsAnswer, number: int) -> None:
-        """It was answered once more."""
-        if answer.failure is None:
-            self.found = True
-            return
-        self.failure = self.failure or answer.failure
-        self.times += 1
-        if len(self.packets) < PACKETS_KEPT:
-            self.packets += (number,)
+    @property
+    def failure(self) -> str:
+        """Why there are no addresses."""
+        return self.shown[0][3]
+
+    @property
+    def packets(self) -> tuple[int, ...]:
+        return tuple(number for _, _, number, _ in self.shown)
+
+    def merge(self, other: Resolved) -> None:
+        """Add other answers."""
+        self.found = self.found or other.found
+        self.times += other.times
+        self.shown = sorted([*self.shown, *other.shown])[:PACKETS_KEPT]
 
 
-class NetworkEvidence:
+class NetworkEvidence(msgspec.Struct):
     """Remembers what ICMP and DNS say."""
 
-    def __init__(self) -> None:
-        self._errors: dict[bytes, list[tuple[Mark, IcmpError]]] = {}
-        """By the ends of the segments that are quoted."""
-        self._names: dict[str, Resolved] = {}
-        self._asked: dict[str, Resolved | None] = {}
+    errors: dict[bytes, list[tuple[Mark, IcmpError]]] = {}
+    """By the ends of the segments that are quoted."""
+    names: dict[str, Resolved] = {}
+    asked: dict[str, Resolved | None] = {}
+
+    def read(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
+        """Note what a packet says that carries ICMP or UDP (`LinkParser.aside`)."""
+        data = packet.buffer[ip : packet.offset + packet.captured]
+        if protocol == UDP:
+            answer = dns_answer(data)
+            if answer is not None:
+                self.answer(answer, (order, packet.number, packet.file, packet.time_ns))
+        elif (error := icmp_error(data)) is not None:
+            self.error(error, network, (order, packet.number, packet.file, packet.time_ns))
 
     def error(self, error: IcmpError, network: bytes, mark: Mark) -> None:
         """Note an error; `network`: what the ends of segments are followed by."""
         ends = error.ends + network
-        kept = _renewed(self._errors, ends, CONVERSATIONS_KEPT) or self._errors.setdefault(ends, [])
+        kept = _renewed(self.errors, ends, CONVERSATIONS_KEPT) or self.errors.setdefault(ends, [])
         if len(kept) < ERRORS_KEPT:
             kept.append((mark, error))
 
-    def answer(self, answer: DnsAnswer, number: int) -> None:
+    def answer(self, answer: DnsAnswer, mark: Mark) -> None:
         """Note an answer for a name."""
-        kept = _renewed(self._names, answer.name, NAMES_KEPT) or self._names.setdefault(answer.name, Resolved())
-        kept.note(answer, number)
+        _, number, file, time_ns = mark
+        failure = answer.failure
+        self._name(answer.name, Resolved(True) if failure is None else Resolved(False, 1, [(time_ns, file, number, failure)]))
+
+    def _name(self, name: str, answers: Resolved) -> None:
+        kept = _renewed(self.names, name, NAMES_KEPT) or self.names.setdefault(name, Resolved())
+        kept.merge(answers)
+
+    def merge(self, other: NetworkEvidence, file: int = 0, before: int = 0) -> None:
+        """Add what another one remembers of a range of a file, behind so many packets of it."""
+        for ends, errors in other.errors.items():
+            for (order, number, _, time_ns), error in errors:
+                self.error(error, ends[len(error.ends) :], (order, number + before, file, time_ns))
+        for name, answers in other.names.items():
+            shown = [(time_ns, file, number + before, why) for time_ns, _, number, why in answers.shown]
+            self._name(name, Resolved(answers.found, answers.times, shown))
 
     def of(self, tcp: TcpStream, separate: bool) -> tuple[Reported, ...]:
         """What was reported of a conversation that has ended, from its first packet to the one that ended it."""
-        if not self._errors:
+        if not self.errors:
             return ()
         from ipaddress import ip_address
 
         until = END if tcp.closed is None else tcp.closed
         found: dict[tuple[int, bytes, str], list[tuple[Mark, IcmpError]]] = {}
         for side, ends in enumerate(ends_between(tcp.endpoints, tcp.first[2] if separate else 0)):
-            for mark, error in self._errors.get(ends, ()):
+            for mark, error in self.errors.get(ends, ()):
                 if tcp.first[0] <= mark[0] <= until:
                     found.setdefault((side, error.source, error.reason), []).append((mark, error))
         return tuple(
@@ -99,11 +126,11 @@ class NetworkEvidence:
     def unresolved(self, host: str) -> Resolved | None:
         """The answers for a name that has no address, with the domains that resolvers put behind it; at the end of the capture."""
         host = host.lower().rstrip(".")
-        if host not in self._asked and len(self._asked) < HOSTS_ASKED:
-            found = [one for name, one in self._names.items() if name == host or name.startswith(f"{host}.")]
+        if host not in self.asked and len(self.asked) < HOSTS_ASKED:
+            found = [one for name, one in self.names.items() if name == host or name.startswith(f"{host}.")]
             failed = max(found, key=lambda one: one.times, default=None)
-            self._asked[host] = None if any(one.found for one in found) else failed
-        return self._asked.get(host)
+            self.asked[host] = None if any(one.found for one in found) else failed
+        return self.asked.get(host)
 
 
 def _renewed(kept: dict[Any, Any], key: Any, most: int) -> Any:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from hashlib import blake2b
@@ -37,8 +37,10 @@ from .. import snapshot
 from ..capture.blocks import UNREADABLE
 from ..capture.duplicates import Duplicates
 from ..capture.ends import network_key, split
+from ..capture.icmp_dns import IcmpError
 from ..capture.rare_packets import OddPackets
 from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
+from ..diagnose.network import NetworkEvidence
 from ..diagnose.rules import Closed
 from ..diagnose.zero_window import Windows
 from ..entries import Entries, Waiting
@@ -78,6 +80,12 @@ class PointOf(Protocol):
 MessageEntries = tuple[Message, Iterable[Entry]]
 """A message and its user messages, which are made as they are read: those of one conversation have to be read in order."""
 
+
+QuotedError = tuple[int, int, int, IcmpError]
+"""The time of the packet, the index of its file and its number there."""
+
+ErrorsOf = Mapping[int, Sequence[QuotedError]]
+"""The errors of ICMP about segments of each `flow_id`, the last first; 0: all of them."""
 
 Place = tuple[int, int, int]
 """The latest time so far, and the file and the number of the packet that made something certain."""
@@ -181,6 +189,7 @@ def dissect(
     until: int | None = None,
     ends_ns: dict[int, int] | None = None,
     points: PointOf | None = None,
+    errors: ErrorsOf | None = None,
 ) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
@@ -192,7 +201,7 @@ def dissect(
     findings = options.findings and until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     repeated = None
-    opened = Dissection(options, several, until, ends_ns, points)
+    opened = Dissection(options, several, until, ends_ns, points, errors)
     for batch in batches:
         for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data in _columns(
             batch, COLUMNS
@@ -244,6 +253,7 @@ class Dissection:
         until: int | None = None,
         ends_ns: dict[int, int] | None = None,
         points: PointOf | None = None,
+        errors: ErrorsOf | None = None,
     ) -> None:
         """`several`: they are of more than one file; the others: see `dissect`."""
         _begin(options)
@@ -256,6 +266,9 @@ class Dissection:
         self._diagnoser = Diagnoser(self._steps) if options.findings else None
         self._places: list[Place] = []
         """Where what was emitted became certain, while the capture goes on."""
+        self._errors: ErrorsOf = errors or {}
+        self._coming: list[QuotedError] = []
+        """Errors of ICMP about the conversations at hand that are yet to come, the first of them last."""
         self._latest_ns = EARLIEST
         self._stepped = 0
         self._unpack_pool = UnpackPool()
@@ -310,6 +323,9 @@ class Dissection:
                 self._flow_id, self._flow = flow_id, key_of(segment.ends)[1]
                 if self._diagnoser is not None:
                     session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
+                    self._coming = list(self._errors.get(flow_id, ()))
+        if self._coming:
+            self._take_errors(session, (segment.time_ns, segment.file, segment.number))
         counters = session.run.counters
         segment.mark = (counters.packets, *segment.mark[1:])
         counters.packets += 1
@@ -323,6 +339,15 @@ class Dissection:
             self._latest_ns = max(self._latest_ns, segment.time_ns)
             self._places += [(self._latest_ns, segment.file, segment.number)] * len(found)
         return bool(found) and self.full
+
+    def _take_errors(self, session: Session, until: Place) -> None:
+        """Take the errors of ICMP that came before this place."""
+        counters = session.run.counters
+        while self._coming and self._coming[-1][:3] < until:
+            assert self._diagnoser is not None
+            time_ns, file, number, error = self._coming.pop()
+            self._diagnoser.overview.network.error(error, b"", (counters.packets, number, file, time_ns))
+            counters.packets += 1
 
     def _restore(self) -> Session:
         assert self._row is not None
@@ -359,6 +384,7 @@ class Dissection:
         elif session is not None:
             if self._until is None:
                 session.run.ends_ns = self._ends_ns
+                self._take_errors(session, END_OF_CAPTURE)
                 self._emitted += session.finish()
                 self._leave([one for some in session.table.rows(related=False) for one in some])
                 self._take(session)
@@ -510,6 +536,16 @@ def _named(value: Any) -> Any:
     if type(value) in (list, tuple):
         return [_named(one) for one in value]
     return id_of(value) if type(value) is int and value > WORD else value
+
+
+def errors_of(network: NetworkEvidence) -> ErrorsOf:
+    """What ICMP reports, for tasks."""
+    found: defaultdict[int, list[QuotedError]] = defaultdict(list)
+    for ends, errors in network.errors.items():
+        for (_, number, file, time_ns), error in errors:
+            for flow_id in (0, key_of(ends)[0]):
+                found[flow_id].append((time_ns, file, number, error))
+    return {flow_id: sorted(errors, reverse=True) for flow_id, errors in found.items()}
 
 
 def earliest(rows: Iterable[ConversationRow | None]) -> ConversationRow | None:

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..diagnose.network import NetworkEvidence
 from ..errors import UsageError
 from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Options
 from . import PARTS, storage, tasks
 from .already_read import Captures
-from .flows import PointOf, earliest
+from .flows import PointOf, earliest, errors_of
 from .keys import NETWORKS
 from .rotation import ReadFile
 from .session import SparkTasks, Watch
@@ -252,12 +253,15 @@ class Pipeline:
         self.settings = settings
         self.show = show
         self.points = Points(settings)
+        self.network = NetworkEvidence()
+        """What ICMP and DNS say in the captures of a unit."""
         self.out = storage.folder(out)
         self.folder = place(self.out)
 
     def unit(self, unit: Unit, state: State) -> Batch:
         """Dissect files and commit what they say; `state` becomes the state after them."""
         found, folder = unit.plan, self.folder.at(state.place)
+        self.network = found.network
         self.running = state.place
         secrets = dict.fromkeys((*state.secrets, *found.secrets))
         state.secrets = found.secrets = [name for name in secrets if storage.status(name) is not None]
@@ -278,7 +282,8 @@ class Pipeline:
             until = None if unit.last else max(found.middle_ns)
             ends_ns = ends_of(state.last, self._networks(state)) if unit.last else {}
             paths = {split.file: split.path for split in found.splits}
-            work = Work(target, self.options(found), paths, state.points, until, count, not unit.last, ends_ns)
+            errors = errors_of(self.network)
+            work = Work(target, self.options(found), paths, state.points, until, count, not unit.last, ends_ns, errors)
             done += self.dissect(work, made, found.bytes, depend or bool(found.dependent))
             parts = len(made) + count
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
@@ -322,7 +327,7 @@ class Pipeline:
             return list(spread(unpack, made))
 
         run = None if here else partial(self._spread, "looking", size)
-        return plan(files, self._range(size), run, unpacked, networks)
+        return plan(files, self._range(size), run, unpacked, networks, self.settings.findings)
 
     def _range(self, size: int) -> int:
         """Bytes that one task reads, about."""
@@ -387,7 +392,7 @@ class Pipeline:
             made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
         result = Gathered([], [], defaultdict(LatencyGroup), slowest(one for some in made for one in some.slowest), [])
         with PartWriter(target, first + count, points) as writer:
-            writer.put("findings", findings_of(one for some in made for one in some.overviews))
+            writer.put("findings", findings_of(self.network, (one for some in made for one in some.overviews)))
         done.append(writer.receipt)
         for some in made:
             done += some.receipts

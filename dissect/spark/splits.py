@@ -36,6 +36,7 @@ from ..capture.files import named_as_capture, open_capture
 from ..capture.link import SLL, SLL2, LinkParser
 from ..capture.unpack import packing
 from ..conversation.run_state import EVERY
+from ..diagnose.network import NetworkEvidence
 from ..errors import CaptureError, MissingCodec, NoCapture, UsageError
 from ..model import Packet
 from . import storage
@@ -111,6 +112,8 @@ class Split(Counts):
     """Reading it ends with an error."""
     after: int = 0
     """Packets up to this number were read before."""
+    aside: NetworkEvidence | None = None
+    """What ICMP and DNS say in it, where that was asked for."""
     network: int = 0
     """Number of the network that its conversations are kept apart in."""
     first_ns: int = NEVER
@@ -180,6 +183,15 @@ class Plan(msgspec.Struct):
     """Of the files, where these are not all."""
 
     @property
+    def network(self) -> NetworkEvidence:
+        """What ICMP and DNS say."""
+        found = NetworkEvidence()
+        for split in self.splits:
+            if split.aside is not None:
+                found.merge(split.aside, split.file, split.number)
+        return found
+
+    @property
     def packets(self) -> int:
         return sum(split.packets for split in self.splits)
 
@@ -210,6 +222,8 @@ class Examined(Counts):
     """Why it cannot be read without what comes before it."""
     secrets: bool = False
     """It holds keys of TLS."""
+    aside: NetworkEvidence | None = None
+    """What ICMP and DNS say in it."""
 
 
 class ByteRange(msgspec.Struct):
@@ -231,6 +245,8 @@ class ByteRange(msgspec.Struct):
     """Of its first bytes."""
     secrets: bool = False
     """The head of its file holds keys of TLS."""
+    aside: bool = False
+    """ICMP and DNS are looked at."""
 
 
 Spread = Callable[[Callable[[ByteRange], Examined], Sequence[ByteRange]], Iterable[Examined]]
@@ -323,6 +339,7 @@ def plan(
     run: Spread | None = None,
     unpacked: Callable[[Sequence[str]], Sequence[Copy]] | None = None,
     networks: Sequence[int] = (),
+    aside: bool = False,
 ) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere.
 
@@ -344,7 +361,7 @@ def plan(
         if isinstance(whole, CaptureError):
             result.troubles.append(_trouble(index, files[index], copies.get(index), whole))
             continue
-        whole.network = networks[index] if networks else 0
+        whole.network, whole.aside = networks[index] if networks else 0, aside
         if whole.format != PACKED:
             result.heads[index], result.sizes[index] = whole.digest, whole.size
         indexes.append(index)
@@ -551,7 +568,7 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
         size = whole.size if packed else one.landed - at
         damaged = one.error is not None
         counts: dict[str, Any] = {name: getattr(one, name) for name in Counts.__struct_fields__}
-        counts |= {"first_ns": one.first_ns, "end_ns": (max(latest, one.latest_ns), one.last_ns)}
+        counts |= {"aside": one.aside, "first_ns": one.first_ns, "end_ns": (max(latest, one.latest_ns), one.last_ns)}
         ranges = Split(index, whole.path, at, stop, whole.head, number, latest, size, damaged, network=whole.network, **counts)
         splits.append(ranges)
         if last and copy is not None and copy.error is not None:
@@ -665,6 +682,10 @@ def examine(piece: ByteRange) -> Examined:
     if piece.format == "pcapng" and stop > start:
         one.apart = _structure(piece, start, stop)
     parser = LinkParser(stateless=True)
+    if piece.aside:
+        one.aside = NetworkEvidence()
+        parser.network = network_key(piece.network)
+        parser.aside = one.aside.read
     secrets: pcapng.Secrets = []
     end = start
     flows: set[int] | None = set()

@@ -22,7 +22,7 @@ from ..conversation.run_state import EVERY
 from ..model import Options
 from . import storage
 from .blocks import Runs, Sorter, SortOrder
-from .flows import IN_ORDER, SORTED_BY, Dissection, PointOf, TaskResults, dissect, in_order
+from .flows import IN_ORDER, SORTED_BY, Dissection, ErrorsOf, PointOf, TaskResults, dissect, in_order
 from .keys import key_of
 from .rows import (
     CARRY,
@@ -67,6 +67,8 @@ class Work(msgspec.Struct):
     """More packets will come, and what they depend on across conversations is carried."""
     ends_ns: dict[int, int] = msgspec.field(default_factory=dict)
     """When the captures end (`SharedState.ends_ns`)."""
+    errors: ErrorsOf = msgspec.field(default_factory=dict)
+    """What ICMP reports."""
 
 
 class TaskInput(msgspec.Struct):
@@ -127,7 +129,7 @@ def sources(
             again = _again(made, away, sizes, readers, math.inf if forced else sent * SENDING)
             made, share = (again, 0.0) if again else (made, sent / max(sum(sizes), 1))
     for source in made:
-        source.splits = [msgspec.structs.replace(split, flows=b"") for split in source.splits]
+        source.splits = [msgspec.structs.replace(split, flows=b"", aside=None) for split in source.splits]
     return made, share
 
 
@@ -137,12 +139,14 @@ def alone(found: Plan, target: int) -> list[TaskInput]:
     made, sent = sources(found, target, None, len(found.splits), forced=True)
     if not sent and not (found.dependent and len(made) > 1):
         return made
-    return [TaskInput(0, [msgspec.structs.replace(split, flows=b"") for split in found.splits], alone=True)]
+    return [TaskInput(0, [msgspec.structs.replace(split, flows=b"", aside=None) for split in found.splits], alone=True)]
 
 
-def dissected(source: TaskInput, options: Options, ends_ns: dict[int, int], points: PointOf | None = None) -> Iterator[TaskResults]:
+def dissected(
+    source: TaskInput, options: Options, ends_ns: dict[int, int], points: PointOf | None = None, errors: ErrorsOf | None = None
+) -> Iterator[TaskResults]:
     """What a task that needs no others says."""
-    straight = Dissection(options, len({split.file for split in source.splits}) > 1, None, ends_ns, points)
+    straight = Dissection(options, len({split.file for split in source.splits}) > 1, None, ends_ns, points, errors)
     if source.splits:
         yield from straight.take(merged_segments(source.splits, source.at_home, stateless=not source.alone))
     yield from straight.end()
@@ -204,7 +208,7 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
     elif sends:
         yield from _at_once(work, source)
     else:
-        yield work.count, _written(work, source.part, dissected(source, work.options, work.ends_ns, work.points))
+        yield work.count, _written(work, source.part, dissected(source, work.options, work.ends_ns, work.points, work.errors))
 
 
 def _at_once(work: Work, source: TaskInput) -> Iterator[Sent]:
@@ -212,7 +216,7 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Sent]:
     1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7."""
     home, sent = source.at_home, sorter(work.count)
     assert home is not None
-    straight = Dissection(work.options, False, None, work.ends_ns, work.points)
+    straight = Dissection(work.options, False, None, work.ends_ns, work.points, work.errors)
     others: list[Row] = []
     with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
         for split in source.splits:
@@ -274,7 +278,7 @@ def sorter(count: int) -> Sorter:
 def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None = None) -> Receipt:
     """Dissects the conversations of a part, all packets of which are in these blocks, or `runs`."""
     rows = (runs or Runs(BY_CONVERSATION, blocks)).merged()
-    return _written(work, part, dissect(rows, work.options, len(work.paths) > 1, work.until, work.ends_ns, work.points))
+    return _written(work, part, dissect(rows, work.options, len(work.paths) > 1, work.until, work.ends_ns, work.points, work.errors))
 
 
 def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from .. import snapshot
 from ..conversation.table import relate
 from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
+from ..diagnose.network import NetworkEvidence
 from ..errors import Report
 from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Exchange
@@ -186,9 +187,10 @@ class Together:
         return found
 
 
-def findings_of(overviews: Iterable[Any]) -> list[Linked]:
+def findings_of(network: NetworkEvidence, overviews: Iterable[Any]) -> list[Linked]:
     """What several conversations tell together."""
     diagnoser = Diagnoser()
+    diagnoser.overview.network = network
     for one in overviews:
         diagnoser.overview.merge(one)
     return [(one, None, None, None) for one in diagnoser.finish()]

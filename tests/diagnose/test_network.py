@@ -195,11 +195,11 @@ def test_floods_are_bounded() -> None:
     for at in range(3 * CONVERSATIONS_KEPT):
         ends = A + B + (40_000).to_bytes(2, "big") + (at & 0xFFFF).to_bytes(2, "big")
         kept.error(IcmpError(ends, ROUTER, "host unreachable", None), b"", (at, at, 0, at))
-        kept.answer(DnsAnswer(f"name{at}", (), "NXDOMAIN"), at)
+        kept.answer(DnsAnswer(f"name{at}", (), "NXDOMAIN"), (at, at, 0, at))
     for at in range(999):
         kept.error(IcmpError(ends, ROUTER, "host unreachable", None), b"", (at, at, 0, at))
-    assert len(kept._errors) == CONVERSATIONS_KEPT and len(kept._names) == NAMES_KEPT
-    assert max(map(len, kept._errors.values())) == ERRORS_KEPT
+    assert len(kept.errors) == CONVERSATIONS_KEPT and len(kept.names) == NAMES_KEPT
+    assert max(map(len, kept.errors.values())) == ERRORS_KEPT
     assert kept.unresolved(f"name{3 * NAMES_KEPT - 1}") is not None
     assert not [host for host in range(HOSTS_ASKED) if kept.unresolved(f"other{host}")]
     assert kept.unresolved(f"name{3 * NAMES_KEPT - 2}") is None, "too many were looked for"

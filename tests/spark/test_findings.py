@@ -15,12 +15,16 @@ from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
 from streamdump.inspector import Inspector
 from streamdump.model import Finding, Message, Options, Segment
-from tests.diagnose.talks import MS, Connection, capture
+from streamdump.spark import pipeline
+from tests.diagnose.talks import MS, SECOND, Connection, capture
 from tests.diagnose.test_iggy import OFFSETS, reconnected, took
 from tests.diagnose.test_rabbitmq import LOST
 from tests.spark.comparing import tables_of
 from tests.spark.here import go
+from tests.support.frames import START_NS, Packet, pcap
 
+ETHERNET = bytes.fromhex("01000000")
+UNITS = {bytes.fromhex("d4c3b2a1"): 1_000, bytes.fromhex("4d3cb2a1"): 1}
 CAPTURES = Path(__file__).parents[2] / "captures"
 SAID = ("time_ns", "src", "dst", "sender", "protocol", "rule", "severity", "cause", "advice")
 
@@ -87,16 +91,18 @@ ACROSS = (
     "golden/seastar-rpc/timeout_expiry.pcap",
     "samples/reports/backlog_one_of_ten.pcap",
     "samples/reports/dnat_both_sides.pcap",
+    "samples/reports/dns_nxdomain.pcap",
     "samples/reports/lb_never_leader.pcap",
+    "samples/reports/p8_icmp_prohibited.pcap",
     "samples/reports/r02b_proxy_rst.pcap",
     "samples/reports/sac_stale_offset.pcap",
     "samples/reports/seastar_reset_after_first_call.pcap",
     "samples/reports/stream_deleted_consumer_idle.pcap",
+    "samples/reports/unacked_pmtu_icmp.pcap",
 )
-"""Captures in which several conversations together show something."""
+"""Captures in which several conversations together show something, or with ICMP or DNS."""
 
 
-@pytest.mark.spark
 def test_findings_of_several_conversations_in_many_files_and_parts(tmp_path: Path) -> None:
     found: list[str] = []
     for name in ACROSS:
@@ -129,7 +135,6 @@ KEPT: dict[str, Any] = {
 """Connections to servers that keep something across them."""
 
 
-@pytest.mark.spark
 def test_findings_of_what_servers_keep_across_connections(tmp_path: Path) -> None:
     found: list[str] = []
     for at, (name, make) in enumerate(KEPT.items()):
@@ -137,4 +142,46 @@ def test_findings_of_what_servers_keep_across_connections(tmp_path: Path) -> Non
         path.write_bytes(capture(*make()))
         found += differences(name, [path], tmp_path / f"{at}-one", split=5_000, parts=4)
         found += differences(name, cut(path, 40, tmp_path), tmp_path / f"{at}-many", split=5_000, parts=4)
+    assert not found, "\n".join(found)
+
+
+def test_findings_in_a_session_that_shuffles_by_server(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "BUCKET", 2_000)
+    path = tmp_path / "one.pcap"
+    talks = [*in_turn(*range(12)), *LOST["the sequence of another connection"][0]()]
+    path.write_bytes(capture(*talks))
+    found = differences("session:", cut(path, 40, tmp_path), tmp_path / "out", session, split=5_000, parts=4)
+    assert not found, "\n".join(found)
+
+
+FAMILIES = ("iggy", "mewbase", "rabbitmq-stream", "seastar-rpc")
+CUTS = [(count, split, parts) for count in (1, 40) for split in (5_000, 20_000, 64 << 20) for parts in (1, 4)]
+
+
+def mixed(family: str, most: int = 40_000) -> bytes:
+    """The packets of the smaller golden captures of a family in one capture, each a tenth of a second behind the one before."""
+    packets = []
+    for at, path in enumerate(sorted((CAPTURES / "golden" / family).glob("*.pcap"))):
+        data = path.read_bytes()
+        if len(data) <= most and data[20:24] == ETHERNET and data[:4] in UNITS:
+            place, unit, first = 24, UNITS[data[:4]], 0
+            while place < len(data):
+                seconds, fraction, captured, wire = struct.unpack_from("<IIII", data, place)
+                time_ns = seconds * SECOND + fraction * unit
+                first = first or time_ns
+                packets.append(Packet(data[place + 16 : place + 16 + captured], START_NS + at * 100 * MS + time_ns - first, wire))
+                place += 16 + captured
+    packets.sort(key=lambda one: one.time_ns)
+    return pcap(packets, nano=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_findings_are_those_of_diagnose(family: str, tmp_path: Path) -> None:
+    path = tmp_path / "one.pcap"
+    path.write_bytes(mixed(family))
+    found: list[str] = []
+    for count, split, parts in CUTS:
+        files = [path] if count == 1 else cut(path, count, tmp_path)
+        what = f"{count} files, {split:,} bytes, {parts} parts:"
+        found += differences(what, files, tmp_path / f"{count}-{split}-{parts}", split=split, parts=parts)
     assert not found, "\n".join(found)
