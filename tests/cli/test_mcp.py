@@ -20,6 +20,7 @@ from streamdump.errors import StreamdumpError
 from streamdump.options import Options
 from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.support.logins import SECRET, login_captures
+from tests.support.pages import TRANSCRIPT, answered, page
 from tests.support.secrets import found
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -131,6 +132,13 @@ def test_an_overview_has_what_the_closing_line_says(golden: Asking, capsys: pyte
     assert "found: 2 warnings, 4 notes" in ours(text) and "protocols: 1 rabbitmq-stream" in lines(text)
     assert lines(golden("open", path=LOST)) == lines(text)[:2]
     assert "next: diagnose for what went wrong" in ours(golden("open", path=LOST))
+
+
+def test_the_transcripts_of_the_page_are_what_the_tools_answer() -> None:
+    blocks = TRANSCRIPT.findall(page("cli/docs/mcp.md"))
+    assert len(blocks) == 3
+    for block in blocks:
+        assert block == answered(block), "python -m tests.support writes it anew"
 
 
 # Bounds
