@@ -38,8 +38,11 @@ NAME, PATH, START = 2, 3, 9
 LEAST_OPTIONS = 8
 """Bytes of the shortest options that are read; fewer after a packet are padding."""
 
-MAX_OPTIONS, MAX_OPTION_BYTES, MAX_COMMENT = 64, 64 << 10, 4 << 10
-"""Options of a packet that are read, how far apart they may be, and the bytes of a comment."""
+MAX_OPTIONS, MAX_OPTION_BYTES = 16, 64 << 10
+"""Options of a packet or block that are read, and how far apart they may be."""
+
+MAX_COMMENT, MAX_LINES = 4 << 10, 8
+"""Bytes and lines of a comment that are read: what is of interest comes first."""
 
 MAX_TEXT = 128
 """Characters of a name; of a longer one the first are kept, and an ellipsis. Pods of Kubernetes may have 253."""
@@ -53,16 +56,16 @@ MAX_PROCESSES = 16_384
 """Processes that the blocks of a section describe; further ones have no name."""
 
 COMMENT_KEYS = {
-    "PID": "pid",
-    "Cmd": "process",
-    "Command": "process",
-    "ContainerName": "container",
-    "ContainerId": "container_id",
-    "PodName": "pod",
-    "PodNamespace": "namespace",
+    b"PID": "pid",
+    b"Cmd": "process",
+    b"Command": "process",
+    b"ContainerName": "container",
+    b"ContainerId": "container_id",
+    b"PodName": "pod",
+    b"PodNamespace": "namespace",
 }
 
-FREE_TEXT = ("Args", "ParentArgs", "ThreadName", "ContainerLabels", "PodLabels", "PodAnnotations")
+FREE_TEXT = (b"Args", b"ParentArgs", b"ThreadName", b"ContainerLabels", b"PodLabels", b"PodAnnotations")
 """Keys whose values may contain line breaks, and lines that look like others: nothing of a comment is read after them."""
 
 
@@ -115,13 +118,14 @@ class ProcessReader:
         if not self.wanted:
             return
         key = buffer[start : min(end, start + MAX_OPTION_BYTES)]
-        found = self._cached.get(key)
-        if found is None:
+        if len(key) > MAX_CACHED_BYTES:
             found = self._options(key)
-            if len(key) <= MAX_CACHED_BYTES:
-                if len(self._cached) >= MAX_CACHED:
-                    self._cached.clear()
-                self._cached[key] = found
+        elif (known := self._cached.get(key)) is not None:
+            found = known
+        else:
+            if len(self._cached) >= MAX_CACHED:
+                self._cached.clear()
+            found = self._cached[key] = self._options(key)
         if found is NOTHING:
             return
         process, outbound = found.process, found.outbound
@@ -170,10 +174,10 @@ class ProcessReader:
     def _options(self, region: bytes) -> _Options:
         outbound: bool | None = None
         pid, index = 0, None
-        comments: dict[str, str] = {}
+        comments: dict[str, bytes] = {}
         for code, value in _each(region, self._order):
             if code == COMMENT:
-                _read_comment(value[:MAX_COMMENT], comments)
+                _read_comment(value, comments)
             elif code == FLAGS and len(value) == 4:
                 direction = struct.unpack(self._order + "I", value)[0] & 3
                 outbound = None if direction not in (INBOUND, OUTBOUND) else direction == OUTBOUND
@@ -198,30 +202,33 @@ def _each(region: bytes, order: str) -> Iterator[tuple[int, bytes]]:
         at += 4 + (size + 3 & ~3)
 
 
-def _read_comment(comment: bytes, found: dict[str, str]) -> None:
+def _read_comment(comment: bytes, found: dict[str, bytes]) -> None:
     """Add the values of a comment; the first one of each key counts."""
-    for line in comment.decode("utf-8", "backslashreplace").split("\n"):
-        key, colon, value = line.partition(":")
+    lines = comment[:MAX_COMMENT].split(b"\n", MAX_LINES)[:MAX_LINES]
+    # A value that is cut may be another name
+    for line in lines if len(comment) <= MAX_COMMENT else lines[:-1]:
+        key, colon, value = line.partition(b":")
         key = key.strip()
         if not colon or key in FREE_TEXT:
             return
         name = COMMENT_KEYS.get(key)
-        if name is not None and value.strip():
-            found.setdefault(name, value.strip())
+        if name is not None and (value := value.strip()):
+            found.setdefault(name, value)
 
 
-def _of_comments(found: dict[str, str]) -> Process | None:
+def _of_comments(found: dict[str, bytes]) -> Process | None:
     """Return the process that comments describe; None if these say nothing of it."""
-    text = found.get("pid", "")
-    pid = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else 0
-    command, container = found.get("process"), found.get("container") or found.get("container_id")
-    pod = found.get("pod")
-    if not (0 < pid < 1 << 32) and not container and not pod:
+    number = found.get("pid", b"")
+    pid = int(number) if number.isdigit() and len(number) <= 10 else None
+    pid = pid if pid and pid < 1 << 32 else None
+    command, container = found.get("process", b""), _text(found.get("container") or found.get("container_id"))
+    pod = _text(found.get("pod"), MAX_POD)
+    if pid is None and container is None and pod is None:
         # Another program's comment
         return None
-    name = None if command is None else command.rpartition("/")[2] or command
-    namespace = found.get("namespace") if pod else None
-    return Process(None, clipped(name), pid or None, clipped(container), clipped(pod, MAX_POD), clipped(namespace))
+    name = _text(command.rpartition(b"/")[2] or command)
+    namespace = None if pod is None else _text(found.get("namespace"))
+    return Process(None, name, pid, container, pod, namespace)
 
 
 def clipped(text: str | None, most: int = MAX_TEXT) -> str | None:
@@ -229,5 +236,6 @@ def clipped(text: str | None, most: int = MAX_TEXT) -> str | None:
     return text if text is None or len(text) <= most else f"{text[:most]}…"
 
 
-def _text(name: bytes) -> str | None:
-    return clipped(name[: 4 * MAX_TEXT].split(b"\0")[0].decode("utf-8", "backslashreplace")) or None
+def _text(name: bytes | None, most: int = MAX_TEXT) -> str | None:
+    """Return the text of a name; None if it is empty."""
+    return clipped((name or b"")[: 4 * most].split(b"\0")[0].decode("utf-8", "backslashreplace"), most) or None

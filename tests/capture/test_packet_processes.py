@@ -17,7 +17,7 @@ import streamdump
 from streamdump.capture import address_names, packet_processes
 from streamdump.capture.address_names import AddressNames
 from streamdump.capture.files import open_capture
-from streamdump.capture.packet_processes import MAX_CACHED, MAX_POD, MAX_TEXT, ProcessReader
+from streamdump.capture.packet_processes import MAX_CACHED, MAX_LINES, MAX_OPTIONS, MAX_POD, MAX_TEXT, ProcessReader
 from streamdump.cli.app import main
 from streamdump.filter import compile_filter
 from streamdump.filter.columns import compile_columns
@@ -44,6 +44,7 @@ from tests.capture.process_stories import (
 from tests.support import rewrite
 from tests.support.captures import GOLDEN
 from tests.support.frames import block, pcapng, section
+from tests.support.work import steps
 
 RABBIT = "rabbitmq-stream"
 BOTH, PTCPDUMP = (GOLDEN / RABBIT / f"processes_{name}_made.pcapng" for name in ("both_ends", "ptcpdump"))
@@ -158,6 +159,25 @@ def test_what_arguments_contain_is_not_read() -> None:
 )
 def test_what_names_no_process(options: list[tuple[int, bytes]]) -> None:
     assert alone(*options) is None
+
+
+def test_a_value_that_is_cut_is_not_read() -> None:
+    whole, cut = (comment("PID: 5", f"Cmd: /{'d' * size}/name", "Args: a") for size in (3_000, 5_000))
+    assert alone(whole, flags(OUTBOUND))[0] == {"endpoint": "127.0.0.1:35502", "process": "name", "pid": 5}
+    assert alone(cut, flags(OUTBOUND))[0] == {"endpoint": "127.0.0.1:35502", "pid": 5}
+
+
+def test_only_the_first_lines_and_options_are_read() -> None:
+    assert alone(comment(*["x: y"] * MAX_LINES, "PID: 5")) is None
+    assert alone(*[comment("x: y")] * MAX_OPTIONS, comment("PID: 5")) is None
+
+
+def test_large_options_cost_little() -> None:
+    reader = ProcessReader()
+    reader.wanted = True
+    data = encoded([(COMMENT, b"\xff:\n" * 2_000)] * 16)
+    assert steps(lambda: reader.packet(data, 0, len(data), 1, 0)) < 12_000
+    assert not reader._cached
 
 
 def test_names_are_cut() -> None:
