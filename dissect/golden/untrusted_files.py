@@ -49,5 +49,7 @@ def read_toml(path: Path, most: int) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError as error:
         raise Unfit("too many tables or lists in each other") from error
-    except ValueError as error:
+    except tomllib.TOMLDecodeError as error:
         raise Unfit(str(error)) from error
+    except ValueError as error:
+        raise Unfit("a number of too many digits") from error

@@ -62,6 +62,7 @@ def test_times_between_lines_are_for_views_with_lines(command: str, tmp_path: Pa
         ("time = [", "config.toml: "),
         ("a = " + "[" * 5_000, "config.toml: too many tables or lists in each other"),
         ("a." * 20_000 + "b = 1", "config.toml: a name of too many parts"),
+        ("columns = " + "9" * 5_000, "config.toml: a number of too many digits"),
         ("#" * 200_000, "config.toml: is larger than 128 KiB"),
         ("time = 'x'", "config.toml: time = x: must be r, ad, ud"),
         ("color = 'allways'", "config.toml: color = allways: must be auto, always or never; did you mean always?"),
