@@ -294,9 +294,9 @@ class Pipeline:
             state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which says what its columns are
         self.last_part(target, state.points, done, troubles, unit.inputs, complete=state.batch == 1 and given.form != "delta")
-        rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
+        rows = {table: sum(one.rows.get(table, 0) for one in done) for table in tables_with(given.fields)}
         state.packets += packets
-        state.rows = {table: state.rows.get(table, 0) + rows[table] for table in TABLES}
+        state.rows = {table: state.rows.get(table, 0) + many for table, many in rows.items()}
         state.networks = self.points.known
         state.written = {table: [one for receipt in done for one in receipt.files.get(table, ())] for table in TABLES}
         self.state = self.sink.commit(state)

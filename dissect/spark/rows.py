@@ -28,38 +28,35 @@ again at `time_ns` even if no packet comes; CARRY_IN_ORDER of fragments that wai
 EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
 """The ends of times; the first is `merge_ns` of what is carried, so that it sorts before all packets."""
 
-COLUMNS: dict[str, tuple[str, Any, str]] = {
+COLUMNS: dict[str, tuple[Any, str]] = {
     "kind": (
-        "tinyint",
         pa.int8(),
         "0 TCP segment, 1 fragment of a TCP datagram, 2 other packet of a cooked capture, or the last of a range, 4 and 5 carried",
     ),
-    "file": ("int", pa.int32(), "index of the input"),
-    "number": ("bigint", pa.int64(), "number of the packet in its file, from 1"),
-    "time_ns": ("bigint", pa.int64(), "capture time, nanoseconds since 1970"),
-    "merge_ns": ("bigint", pa.int64(), "latest capture time in its file so far: the order among several files"),
-    "flow_id": ("bigint", pa.int64(), "a number of the pair of endpoints; two pairs may share it; of kinds 1 and 2 that of the network"),
-    "flow": ("binary", pa.binary(), "both endpoints: address, port, address, port, IP version, the lower one first; and the network"),
-    "reverse": ("boolean", pa.bool_(), "the higher endpoint sent it"),
-    "seq": ("bigint", pa.int64(), "sequence number"),
-    "ack": ("bigint", pa.int64(), "acknowledgement number"),
+    "file": (pa.int32(), "index of the input"),
+    "number": (pa.int64(), "number of the packet in its file, from 1"),
+    "time_ns": (pa.int64(), "capture time, nanoseconds since 1970"),
+    "merge_ns": (pa.int64(), "latest capture time in its file so far: the order among several files"),
+    "flow_id": (pa.int64(), "a number of the pair of endpoints; two pairs may share it; of kinds 1 and 2 that of the network"),
+    "flow": (pa.binary(), "both endpoints: address, port, address, port, IP version, the lower one first; and the network"),
+    "reverse": (pa.bool_(), "the higher endpoint sent it"),
+    "seq": (pa.int64(), "sequence number"),
+    "ack": (pa.int64(), "acknowledgement number"),
     "flags": (
-        "smallint",
         pa.int16(),
         "FIN 1, SYN 2, RST 4, PSH 8, ACK 16; 256 `wire` is more than the frame had; 512 the packet has no time",
     ),
-    "window": ("int", pa.int32(), "window field of the segment"),
-    "length": ("int", pa.int32(), "bytes of payload captured"),
-    "wire": ("int", pa.int32(), "bytes of payload sent"),
-    "ttl": ("smallint", pa.int16(), "TTL of IPv4, hop limit of IPv6"),
-    "damaged": ("boolean", pa.bool_(), "the checksum of a segment with payload or SYN is wrong"),
-    "payload": ("binary", pa.binary(), "bytes of it as captured"),
-    "cooked": ("int", pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
-    "digest": ("binary", pa.binary(), "digest of the IP packet of a Linux cooked capture"),
+    "window": (pa.int32(), "window field of the segment"),
+    "length": (pa.int32(), "bytes of payload captured"),
+    "wire": (pa.int32(), "bytes of payload sent"),
+    "ttl": (pa.int16(), "TTL of IPv4, hop limit of IPv6"),
+    "damaged": (pa.bool_(), "the checksum of a segment with payload or SYN is wrong"),
+    "payload": (pa.binary(), "bytes of it as captured"),
+    "cooked": (pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
+    "digest": (pa.binary(), "digest of the IP packet of a Linux cooked capture"),
 }
 
-SCHEMA = pa.schema([(name, kind) for name, (_, kind, _) in COLUMNS.items()])
-DDL = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
+SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 
 Row = tuple[Any, ...]
 """A value for each column."""

@@ -1,4 +1,4 @@
-"""The Spark data sources `streamdump` and `streamdump.packets`."""
+"""The Spark data source `streamdump`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import msgspec
 
 from ..errors import CaptureError, UsageError
 from ..model import Options
-from .rows import DDL, read
-from .splits import TARGET, Plan, Split, ends_of, expand, grouped, last_packets, plan
+from .splits import TARGET, Plan, ends_of, expand, last_packets, plan
 from .tables import RECORDS
 from .tasks import TaskInput, alone, dissected
 from .write import batches, pointless
@@ -45,41 +44,27 @@ class _Given:
 
 
 @cache
-def sources() -> list[Any]:
-    """The classes to register. Made in a function since PySpark is imported only where Spark is used."""
+def source() -> Any:
+    """The class to register. Made in a function since PySpark is imported only where Spark is used."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
     from pyspark.sql.pandas.types import from_arrow_schema
 
     class Reader(DataSourceReader):  # type: ignore[misc]
-        def __init__(self, options: Any, table: str | None) -> None:
+        def __init__(self, options: Any, table: str) -> None:
             self.given, self.table = _Given(options), table
 
         def partitions(self) -> Sequence[InputPartition]:
-            found, target = self.given.plan(), self.given.target
-            if self.table is None:
-                return [InputPartition((self.table, msgspec.json.encode(group))) for group in grouped(found.splits, target)]
+            found = self.given.plan()
             ends_ns = ends_of(last_packets(found.splits), ())
-            return [InputPartition((self.table, msgspec.msgpack.encode((one, found.secrets, ends_ns)))) for one in alone(found, target)]
+            made = [msgspec.msgpack.encode((one, found.secrets, ends_ns)) for one in alone(found, self.given.target)]
+            return [InputPartition((self.table, one)) for one in made]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             return _read(*partition.value) if partition is not None and partition.value is not None else iter(())
 
-    class Packets(DataSource):  # type: ignore[misc]
-        """Packets of captures. Options: `split` bytes of a range, `damaged` skip to read what can be read of files that are damaged, cut
-        off or no captures."""
-
-        @classmethod
-        def name(cls) -> str:
-            return f"{NAME}.packets"
-
-        def schema(self) -> Any:
-            return DDL
-
-        def reader(self, schema: Any) -> DataSourceReader:
-            return Reader(self.options, None)
-
     class Records(DataSource):  # type: ignore[misc]
-        """A `table` of captures, `messages` unless told otherwise. The other options are those of packets."""
+        """A `table` of captures, `messages` unless told otherwise. Other options: `split` bytes of a range, `damaged` skip to read what can
+        be read of files that are damaged, cut off or no captures."""
 
         @classmethod
         def name(cls) -> str:
@@ -98,7 +83,7 @@ def sources() -> list[Any]:
                 raise UsageError(f"option table: {table} must be one of {', '.join(RECORDS)}")
             return table
 
-    return [Packets, Records]
+    return Records
 
 
 def _number(options: Any, name: str, default: int, least: int) -> int:
@@ -108,11 +93,7 @@ def _number(options: Any, name: str, default: int, least: int) -> int:
     return int(text)
 
 
-def _read(table: str | None, data: bytes) -> Iterator[Any]:
-    if table is None:
-        for split in msgspec.json.decode(data, type=list[Split]):
-            yield from read(split)
-        return
+def _read(table: str, data: bytes) -> Iterator[Any]:
     source, secrets, ends_ns = msgspec.msgpack.decode(data, type=tuple[TaskInput, list[str], dict[int, int]])
     yield from batches(
         table, dissected(source, Options(keylog=tuple(secrets), findings=table == "findings", entries=table == "entries"), ends_ns)

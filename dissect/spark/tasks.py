@@ -8,7 +8,7 @@ shuffle at all then, and small ones are one task.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -18,7 +18,6 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from ..conversation.run_state import EVERY
 from ..model import Options
 from . import storage
 from .blocks import Runs, Sorter, SortOrder
@@ -40,7 +39,6 @@ from .rows import (
 )
 from .splits import Plan, Split, grouped
 from .write import PartWriter, Receipt, Target
-from .write import batches as table_batches
 
 BY_CONVERSATION, BY_TIME = SortOrder(SORTED_BY), SortOrder(IN_ORDER)
 
@@ -288,42 +286,6 @@ def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:
     with PartWriter(work.target, part, work.points, leaves=True) as writer:
         writer.add_all(found)
     return writer.receipt
-
-
-# What a notebook's tables are made of: blocks in Spark's own rows
-
-
-def as_rows(rows_of: Callable[[pa.RecordBatch], pa.RecordBatch], count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of packets as blocks, for parts by conversation, or (`count` 0) all of them by time."""
-    return map(_row_of, sorter(count).blocks(map(rows_of, batches)))
-
-
-def as_ordered_rows(count: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same of blocks of what depends on each other across conversations."""
-    return map(_row_of, from_order(count, False, _blocks_of(batches)))
-
-
-def records(table: str, options: Options, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of a table of the conversations whose packets are in these blocks; each row has the end of the capture, too."""
-    ends_ns: dict[int, int] = {}
-
-    def blocks() -> Iterator[bytes]:
-        for batch in batches:
-            ends_ns.update(dict.fromkeys([EVERY] if len(batch) else [], batch.column("end_ns")[0].as_py()))
-            yield from batch.column("block").to_pylist()
-
-    # All blocks are there before the first row is
-    return table_batches(table, dissect(Runs(BY_CONVERSATION, blocks()).merged(), options, ends_ns=ends_ns))
-
-
-def _row_of(pair: Block) -> pa.RecordBatch:
-    part, block = pair
-    return pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([block], pa.binary())], ["part", "block"])
-
-
-def _blocks_of(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    for batch in batches:
-        yield from batch.column("block").to_pylist()
 
 
 def _rows(source: TaskInput, ordered: bool = False) -> Iterator[pa.RecordBatch]:

@@ -417,8 +417,8 @@ def sent_alone(session: Any, files: list[Path], folder: Path, expected: list[str
     shutil.copy(wheel, folder / "streamdump.zip")
     spark.sparkContext.addPyFile(str(folder / "streamdump.zip"))
     streamdump.spark.register(spark)
-    packets = spark.read.format("streamdump.packets").option("split", "200000").load(str(files[0].parent))
-    rows = [row.asDict(recursive=True) for row in streamdump.spark.messages(packets, parts=2).collect()]
+    table = spark.read.format("streamdump").option("split", "200000").load(str(files[0].parent))
+    rows = [row.asDict(recursive=True) for row in table.collect()]
     assert told("messages", rows) == expected
 
 

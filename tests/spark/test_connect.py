@@ -24,12 +24,10 @@ import streamdump.spark
 
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
 streamdump.spark.register(spark)
-assert streamdump.spark.cores(spark) == 1
-packets = spark.read.format("streamdump.packets").option("split", "100000").load(sys.argv[1])
-rows = [row.asDict(recursive=True) for row in streamdump.spark.messages(packets).drop("time").collect()]
+reader = spark.read.format("streamdump").option("split", "100000")
+rows = [row.asDict(recursive=True) for row in reader.load(sys.argv[1]).drop("time").collect()]
 print(msgspec.json.encode(rows).decode())
-exchanges = streamdump.spark.exchanges(packets, parts=2)
-print(streamdump.spark.latency(exchanges).selectExpr("sum(exchanges)").first()[0])
+print(reader.option("table", "exchanges").load(sys.argv[1]).count())
 spark.stop()
 """
 

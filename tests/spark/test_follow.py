@@ -17,7 +17,6 @@ from streamdump.spark import follow, sink
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import Batch, PipelineSettings
 from streamdump.spark.rotation import Rotation
-from streamdump.spark.tables import TABLES
 from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
@@ -208,7 +207,7 @@ def test_every_row_is_there_once_wherever_the_driver_is_killed(
     all_of_it(work)
     same(out, files)
     assert [path.name for path in (out / ".follow").glob("batch-*")] == [work.state.place]
-    for name in TABLES:
+    for name in work.state.rows:
         assert len(table(out, name)) == work.state.rows[name]
 
 
