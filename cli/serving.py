@@ -79,6 +79,7 @@ class TextServer(Generic[T]):
         """The open connections, the oldest first."""
         self._text, self._fresh_until = b"", 0.0
         self._next: asyncio.Future[None] | None = None
+        self._failure: Exception | None = None
 
     def __enter__(self) -> Self:
         host, port = self._listener.getsockname()[:2]
@@ -95,14 +96,20 @@ class TextServer(Generic[T]):
         self._listener.close()
 
     def answer(self) -> None:
-        """Take a snapshot if a peer waits for the text."""
+        """Take a snapshot if a peer waits for the text; raise what failed when this was made."""
+        if self._failure is not None:
+            raise self._failure
         if self._wanted.is_set():
             self._wanted.clear()
             self._loop.call_soon_threadsafe(self._publish, self._snapshot())
 
     def _publish(self, snapshot: T) -> None:
         begin = monotonic()
-        self._text = self._make(snapshot).encode()
+        try:
+            self._text = self._make(snapshot).encode()
+        except Exception as error:
+            self._failure = error
+            return
         now = monotonic()
         self._fresh_until = now + max(FRESH, SHARE * (now - begin))
         if self._next is not None:

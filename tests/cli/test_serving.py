@@ -159,11 +159,28 @@ def test_slow_and_silent_peers_keep_nobody_out_and_are_closed(monkeypatch: pytes
 
 def test_one_connection_too_many_closes_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "CONNECTIONS", 5)
+    # Nothing but their number closes them
+    monkeypatch.setattr(serving, "SECONDS", 2 * PATIENCE)
     with serves() as run, contextlib.ExitStack() as stack:
         idle = [stack.enter_context(run.connect()) for _ in range(50)]
         assert run.get()[1] == b"a 1\n"
-        assert all(read(one) == b"" for one in idle[:45])
-        assert len(run.server._writers) <= 6
+        for one in idle[:45]:
+            one.settimeout(PATIENCE / 10)
+            assert read(one) == b""
+        assert len(run.server._writers) <= 5
+
+
+def test_a_text_that_cannot_be_made_ends_the_run() -> None:
+    def fail(snapshot: str) -> str:
+        raise ZeroDivisionError
+
+    server = TextServer(listening("127.0.0.1:0"), str, fail)
+    with pytest.raises(ZeroDivisionError), server, socket.create_connection(server._listener.getsockname(), PATIENCE) as one:
+        one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            server.answer()
+            time.sleep(0.01)
 
 
 def test_peers_that_go_away_are_forgotten() -> None:
