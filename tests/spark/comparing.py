@@ -43,6 +43,8 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
         line = msgspec.to_builtins(record)
         for name in ("record", "v", "number", "conversation", "time"):
             del line[name]
+        # Tables have none
+        line.pop("processes", None)
         for name in ("request", "response"):
             if name in line:
                 other: Any = by_number.get(line[name])

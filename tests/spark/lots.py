@@ -115,8 +115,8 @@ def entry_line(entry: Entry, message: str, response: str | None) -> str:
 def line(record: Any, request: Any, response: Any, packet: Any = None) -> str:
     """A record without what depends on its place in this run."""
     found = msgspec.to_builtins(record)
-    for name in ("number", "conversation"):
-        del found[name]
+    for name in ("number", "conversation", "processes"):
+        found.pop(name, None)
     for name, other in (("request", request), ("response", response)):
         if name in found:
             found[name] = other and (other.file, other.packets, other.position)
