@@ -361,6 +361,15 @@ def test_there_is_a_limit_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found._names) == 2
 
 
+def test_a_page_names_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["diagnose", "--html", str(page), str(PTCPDUMP)]) == 0
+    assert "client python3.11 (pid 41207, pod shop/orders-7c9f6d-x2x4q, container producer)" in page.read_text()
+    assert "python3.11" in capsys.readouterr().out
+    assert main(["conversations", "--html", str(page), str(GOLDEN / RABBIT / "processes_hostile_made.pcapng")]) == 0
+    assert "\x1b" not in page.read_text() and "\u202e" not in page.read_text()
+
+
 @pytest.mark.parametrize("name", STORIES)
 def test_scrubbing_removes_them(name: str) -> None:
     out = io.BytesIO()

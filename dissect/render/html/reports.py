@@ -12,9 +12,10 @@ from ...latency.records import IntervalRow, LatencyRow
 from ...latency.rows import interval_rows, rows
 from ...units import count, duration_text
 from ..clock import Clock, utc
-from ..findings import NO_FILES, Files, FindingGroups, NamedNumbers, RepeatedFinding, places_of
+from ..findings import NO_FILES, SHOWN, Files, FindingGroups, NamedNumbers, RepeatedFinding, places_of
 from ..latency import QUANTILES, quantiles_of, reasons_of
 from ..stats import CONSUMER_HEAD, STREAM_HEAD, SUBSCRIPTION_HEAD, Counted, command_head, commands, consumers, streams, subscriptions
+from ..terminal import visible
 from .charts import FEWEST, chart, distribution, series, timeline
 from .page import ROWS, render
 from .sequence_diagrams import SequenceDiagram, SequenceDiagrams
@@ -64,7 +65,8 @@ def _found(same: RepeatedFinding, files: Files, begin_ns: int | None) -> dict[st
     if one.time_ns and one.conversation is not None:
         since = "" if begin_ns is None else f"{max(0, one.time_ns - begin_ns) / 1e9:.6f} s, "
         time = f"{since}{Clock('ud').text(one.time_ns, one.time)} UTC"
-    return {"finding": one, "places": places_of(one, same.conversations, files), "time": time}
+    behind = visible("; ".join([*same.processes][:SHOWN]))
+    return {"finding": one, "places": places_of(one, same.conversations, files), "time": time, "processes": behind}
 
 
 def _drawn(summary: Outcome, diagram: SequenceDiagram, begin_ns: int | None) -> dict[str, Any]:
