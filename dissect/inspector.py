@@ -220,7 +220,7 @@ class Inspector:
             self.asked.clear()
             yield self._hand_out(emitted[at : at + LAST])
         if self.diagnoser is not None:
-            yield self._hand_out(self.table.unused(self.diagnoser.ports()))
+            yield self._hand_out(self.table.unused(self.diagnoser.ports))
             self.diagnoser.overview.end_ns = max([self.diagnoser.overview.end_ns, *self.run.ends_ns.values()])
             yield self._of_processes(self.diagnoser.finish())
 

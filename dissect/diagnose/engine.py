@@ -144,11 +144,12 @@ class Diagnoser:
         self._numbers = 0
         self._spoken: dict[str, str] = {}
         """By endpoint of a server, the protocol that one of its connections speaks."""
-        self._ports: set[int] = set()
+        self.ports: set[int] = set()
+        """Those of servers that speak a protocol of ours."""
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: RuleTable(family) for family in (PLAIN, *FAMILIES)}
         self._steps = steps
-        self._kept: dict[tuple[str, str | None], dict[Hashable, Any]] = {}
+        self._kept: dict[tuple[str | None, str | None], dict[Hashable, Any]] = {}
         """By protocol and server what it keeps across connections."""
 
     def begin(self, conversation: int, protocol: str, from_start: bool, layout: str | None = None) -> None:
@@ -184,10 +185,6 @@ class Diagnoser:
             self._apply(context, rules, Now(now_ns, context.client or "", context.server or ""), out)
         return out
 
-    def ports(self) -> set[int]:
-        """Those of servers that speak a protocol of ours."""
-        return self._ports
-
     def finish(self) -> list[Record]:
         """Return the findings about several conversations."""
         out: list[Record] = []
@@ -209,27 +206,30 @@ class Diagnoser:
         """Return what steps show that are in the order of their times. `ports`: of all servers of our protocols."""
         out: list[Record] = []
         for one in steps:
-            if one.rule == SPEAKS:
-                if len(self._spoken) < ACROSS_KEPT:
-                    self._spoken.setdefault(one.server or "", one.protocol or "")
-                continue
-            if one.rule in (CLOSES, UNUSED):
-                if one.rule == CLOSES or ports.intersection(one.step.server_ports):
+            try:
+                if one.rule == SPEAKS:
+                    if len(self._spoken) < ACROSS_KEPT:
+                        self._spoken.setdefault(one.server or "", one.protocol or "")
+                elif one.rule not in (CLOSES, UNUSED):
+                    self._report_step(one, out)
+                elif one.rule == CLOSES or ports.intersection(one.step.server_ports):
                     self._closed(one.step, out)
                     self.summaries.clear()
-                continue
-            assert one.protocol is not None
-            family = self._families[one.protocol]
-            assert family.shared is not None
-            for draft in family.shared(_kept_of(self._kept, (one.protocol, one.server)), one.step):
-                context = self._context_of(one.conversation, one.protocol)
-                context.client, context.server = one.client, one.server
-                rule = next(rule for rule in family.rules if rule.name == one.rule)
-                self._report_draft(context, rule, draft, one, out)
+            except Exception as error:
+                self._report(describe_exception(error), one.conversation)
         for context in self._contexts.values():
             self._release(context, out)
         self._contexts.clear()
         return out
+
+    def _report_step(self, one: Step, out: list[Record]) -> None:
+        family = self._families[one.protocol or ""]
+        assert family.shared is not None
+        for draft in family.shared(_kept_of(self._kept, (one.protocol, one.server)), one.step):
+            context = self._context_of(one.conversation, one.protocol)
+            context.client, context.server = one.client, one.server
+            rule = next(rule for rule in family.rules if rule.name == one.rule)
+            self._report_draft(context, rule, draft, one, out)
 
     def forget(self, conversations: Iterable[int]) -> None:
         """Drop what is known of these conversations."""
@@ -291,7 +291,7 @@ class Diagnoser:
         overview, server = self.overview, closed.endpoints[closed.server]
         if closed.verdict.protocol is not None and closed.client is not None and len(self._spoken) < ACROSS_KEPT:
             self._spoken.setdefault(server, closed.verdict.protocol)
-            self._ports.add(closed.ports[closed.server])
+            self.ports.add(closed.ports[closed.server])
         elif closed.verdict.protocol is None and closed.expected is None:
             closed.expected = self._spoken.get(server)
         overview.end_ns = max(overview.end_ns, closed.end_ns)
@@ -521,7 +521,7 @@ class Diagnoser:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
 
 
-def _kept_of(kept: dict[tuple[str, str | None], dict[Hashable, Any]], server: tuple[str, str | None]) -> dict[Hashable, Any]:
+def _kept_of(kept: dict[tuple[str | None, str | None], dict[Hashable, Any]], server: tuple[str | None, str | None]) -> dict[Hashable, Any]:
     """What a server keeps across connections; the oldest goes where there are too many."""
     if len(kept) >= SERVERS_KEPT and server not in kept:
         del kept[next(iter(kept))]

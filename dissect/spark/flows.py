@@ -418,7 +418,7 @@ class Dissection:
             self.results.overview = failed, later, sent, *_ = self._diagnoser.overview.seen()
             for one in (*failed, *later):
                 one["shown"] = [shown._replace(message=shown.message and id_of(shown.message)) for shown in one["shown"]]
-            self.results.ports = self._diagnoser.ports()
+            self.results.ports = self._diagnoser.ports
             for _, finding in sent:
                 finding["messages"] = list(map(id_of, finding["messages"]))
         yield from self.made()

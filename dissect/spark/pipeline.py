@@ -392,7 +392,8 @@ class Pipeline:
             made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
         result = Gathered([], [], defaultdict(LatencyGroup), slowest(one for some in made for one in some.slowest), [])
         with PartWriter(target, first + count, points) as writer:
-            writer.put("findings", findings_of(self.network, (one for some in made for one in some.overviews)))
+            overviews = (one for some in made for one in some.overviews)
+            writer.put("findings", findings_of(self.network, overviews, writer.receipt.reports))
         done.append(writer.receipt)
         for some in made:
             done += some.receipts
@@ -446,6 +447,7 @@ def gathered(
         writer.receipt.reports += found.relate(before or ())
         for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings(ports))):
             writer.put(table, rows, found.files)
+        writer.receipt.reports += found.reports
         for table, left in found.rows:
             writer.take(table, left)
     return Gathered([writer.receipt], found.related if before is not None else [], found.commands, found.slowest, found.overviews)

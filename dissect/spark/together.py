@@ -150,6 +150,8 @@ class Together:
         self._groups: defaultdict[GroupKey, LatencyGroup] = defaultdict(LatencyGroup)
         self.overviews: list[Any] = []
         """What rules go by that look at several conversations, of each task."""
+        self.reports: list[Report] = []
+        """What to tell of bugs of ours."""
         self._steps = Steps()
         for data in blocks:
             _, kind, value = msgspec.msgpack.decode(data)
@@ -184,17 +186,23 @@ class Together:
         found = self._steps.findings(ports)
         self.files |= self._steps.files
         self.overviews.append(self._steps.diagnoser.overview.seen())
+        self.reports = self._steps.diagnoser.reports
         return found
 
 
-def findings_of(network: NetworkEvidence, overviews: Iterable[Any]) -> list[Linked]:
-    """What several conversations tell together."""
+def findings_of(network: NetworkEvidence, overviews: Iterable[Any], reports: list[Report]) -> list[Linked]:
+    """What several conversations tell together; `reports` gets what to tell of bugs of ours."""
     diagnoser = Diagnoser()
     diagnoser.overview.network = network
     for one in overviews:
         diagnoser.overview.merge(one)
-    return [(one, None, None, None) for one in diagnoser.finish()]
+    found = diagnoser.finish()
+    reports += diagnoser.reports
+    return [(one, None, None, None) for one in found]
 
+
+STEPS_HELD = 1 << 12
+"""So many steps are made columns at a time."""
 
 BY_PLACE = SortOrder(("merge_ns", "file", "number", "at"))
 STEPS = pa.schema([*((name, pa.int64()) for name, _ in BY_PLACE.names), ("length", pa.int64()), ("step", pa.binary())])
@@ -214,7 +222,7 @@ class Steps:
         """Take a step."""
         data = msgspec.msgpack.encode((file, step))
         self._rows.append((*place, len(data), data))
-        if len(self._rows) >= NOTED:
+        if len(self._rows) >= STEPS_HELD:
             self._flush()
 
     def _flush(self) -> None:

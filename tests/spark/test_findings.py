@@ -13,6 +13,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
+from streamdump.diagnose.engine import Diagnoser
 from streamdump.inspector import Inspector
 from streamdump.model import Finding, Message, Options, Segment
 from streamdump.spark import pipeline
@@ -185,3 +186,15 @@ def test_findings_are_those_of_diagnose(family: str, tmp_path: Path) -> None:
         what = f"{count} files, {split:,} bytes, {parts} parts:"
         found += differences(what, files, tmp_path / f"{count}-{split}-{parts}", split=split, parts=parts)
     assert not found, "\n".join(found)
+
+
+def test_a_bug_in_a_rule_of_several_connections_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ArithmeticError("wrong")
+
+    monkeypatch.setenv("STREAMDUMP_BARRIER", "on")
+    monkeypatch.setattr(Diagnoser, "_report_step", fails)
+    path = tmp_path / "one.pcap"
+    path.write_bytes(capture(*in_turn(0, 1)))
+    (said, *_) = go([path], tmp_path / "out", findings=True, split=5_000, parts=4).bugs
+    assert "ArithmeticError" in said and "a finding may be missing" in said
