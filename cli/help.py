@@ -87,7 +87,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     "mcp": (
         ("streamdump mcp --root captures/", "what a client starts, to ask about the captures of a folder"),
         ("streamdump mcp --keylog keys.log", "of the working directory, with the keys of TLS"),
-        ("streamdump help mcp", "how to add it to other clients, and what to ask"),
+        ("claude mcp add streamdump -- streamdump mcp", "add it to a client, here Claude Code"),
     ),
     "metrics": (
         ("streamdump metrics -i any", "serve http://127.0.0.1:9464/metrics until Ctrl-C"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Annotated
 
@@ -39,6 +40,8 @@ def mcp(
     from ..mcp.answers import LEAST
     from ..mcp.captures import Captures
 
+    if sys.stdin.isatty():
+        raise UsageError("mcp is started by a client, to which you add it: claude mcp add streamdump -- streamdump mcp, for example")
     limit = whole_number("--answer-limit", answer_limit, LEAST)
     captures = Captures(root or ["."], replace(options, keylog=key_logs(options.keylog), findings=True))
     try:

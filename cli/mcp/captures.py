@@ -85,6 +85,8 @@ class Capture:
         """`name`: what the assistant calls it."""
         self.path, self.name, self.options, self.state = path, name, options, state
         self.users = 0
+        self.news: list[str] = []
+        """What has happened to it, for the next answer."""
         self.run = FileRun([str(path)], options, prints=False)
         if not self.run.readers:
             (error,) = self.run.errors
@@ -206,14 +208,17 @@ class Captures:
     def using(self, name: str, call: Call) -> Iterator[tuple[Capture, list[str]]]:
         """A capture that is read completely, and what has happened to it since the call before; it stays open meanwhile."""
         with self._lock:
-            capture, news = self._get(name)
+            capture = self._get(name)
             capture.users += 1
         try:
             capture.ready(call)
+            news, capture.news = capture.news, []
             yield capture, news
         finally:
             with self._lock:
                 capture.users -= 1
+                if not capture.users and self._open.get(capture.path) is not capture:
+                    capture.close()
 
     def work(self, key: tuple[object, ...], what: str, call: Call, make: Callable[[Callable[[], None]], list[str]]) -> list[str]:
         """The lines that `make` gives (see `Work`), which are kept by `key`."""
@@ -244,7 +249,7 @@ class Captures:
                 one.close()
             self._open.clear()
 
-    def _get(self, name: str) -> tuple[Capture, list[str]]:
+    def _get(self, name: str) -> Capture:
         path = self.path_of(name)
         try:
             now = path.stat()
@@ -255,21 +260,21 @@ class Captures:
             raise UsageError(f"{name}: is a folder; {self._listed(path)}")
         if not stat.S_ISREG(now.st_mode):
             raise CaptureError("is no regular file", name)
-        capture, news = self._open.get(path), []
-        state = now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
-        if capture is not None and state != capture.state:
-            news = [f"{name} has changed since it was read, from {count(capture.state[2], 'byte')} to {now.st_size:,}: it was read again"]
-            del self._open[path]
-            # One who still asks it ends with an error if anything
-            capture.close()
-            capture = None
-        if capture is None:
-            capture = self._open[path] = Capture(path, self.options, name, state)
+        capture, state = self._open.get(path), (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
+        # One that grows all the time is read to its end before it is read again
+        if capture is None or (capture.reader.done and state != capture.state):
+            new = self._open[path] = Capture(path, self.options, name, state)
+            if capture is not None:
+                sizes = f"from {count(capture.state[2], 'byte')} to {now.st_size:,}"
+                new.news = [f"{name} has changed since it was read, {sizes}: it was read again"]
+                if not capture.users:
+                    capture.close()
+            capture = new
         self._open.move_to_end(path)
         for old in [one for one in self._open.values() if not one.users and one is not capture][: max(0, len(self._open) - OPEN)]:
             del self._open[old.path]
             old.close()
-        return capture, news
+        return capture
 
     def _listed(self, *folders: Path) -> str:
         """Which captures there are below folders, as `open` takes their names."""

@@ -22,6 +22,7 @@ from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4
 from tests.support.logins import SECRET, login_captures
 from tests.support.pages import TRANSCRIPT, answered, page
 from tests.support.secrets import found
+from tests.support.terminal import on_terminal
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 REFUSED = "rabbitmq-stream/vhost_failure_405.pcap"
@@ -330,7 +331,7 @@ def test_what_is_no_capture_is_an_error_of_the_command_line(at: Asking, tmp_path
     assert "everything before it was read" in text and "messages" in text
 
 
-def test_a_capture_that_grows_is_read_again(at: Asking, tmp_path: Path) -> None:
+def test_a_capture_that_grows_is_read_again(at: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = (GOLDEN / REFUSED).read_bytes()
     path = tmp_path / "a.pcap"
     path.write_bytes(data[: len(data) // 2])
@@ -343,6 +344,20 @@ def test_a_capture_that_grows_is_read_again(at: Asking, tmp_path: Path) -> None:
     # From before the last one on the numbers are the same
     assert lines(text)[: len(lines(first)) - 4] == lines(first)[: len(lines(first)) - 4]
     assert "has changed" not in at("messages", capture="a.pcap")
+    # That is said once it was read, though the first call may not wait for that
+    os.utime(path, ns=(0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(opened, "WAIT_S", -1.0)
+        patch.setattr(opened.Reader, "start", lambda self: None)
+        with pytest.raises(Unfinished):
+            at("messages", capture="a.pcap")
+        # Nor is it begun anew each time
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(Unfinished):
+            at("messages", capture="a.pcap")
+        assert at.captures._open[path].state[3] == 0
+    at.captures._open[path].reader.start()
+    assert "a.pcap has changed" in at("overview", capture="a.pcap")
     path.unlink()
     assert "no such file" in at.wrong("messages", capture="a.pcap")
     path.write_bytes((GOLDEN / LOGIN).read_bytes())
@@ -463,3 +478,8 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     assert said.out == "" and said.err.startswith("streamdump: mcp needs the package mcp: pip install '") and said.err.count("\n") == 1
     assert main(["mcp", "--answer-limit", "10"]) == ExitCode.USAGE
     assert capsys.readouterr().err == f"streamdump: --answer-limit 10: must be an integer, {LEAST} or greater\n"
+
+
+def test_on_a_terminal_it_says_who_starts_it() -> None:
+    code, text = on_terminal(["mcp"])
+    assert code == ExitCode.USAGE and text.startswith("streamdump: mcp is started by a client") and text.count("\n") == 1
