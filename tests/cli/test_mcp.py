@@ -18,6 +18,7 @@ from streamdump.cli.mcp.captures import Call, Cancelled, Captures, Unfinished
 from streamdump.cli.mcp.tools import MOST_SHOWN, NAMES, TOOLS, text_of
 from streamdump.errors import StreamdumpError
 from streamdump.options import Options
+from tests.support.captures import CAPTURES, capture_name, every_family
 from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.support.logins import SECRET, login_captures
 from tests.support.pages import TRANSCRIPT, answered, page
@@ -268,6 +269,35 @@ def test_secrets_are_in_no_answer(login: int, tmp_path_factory: pytest.TempPathF
             assert found(SECRET, said) == [], path.name
     finally:
         asking.captures.close()
+
+
+@pytest.mark.sweep
+@every_family(CAPTURES)
+def test_every_capture_is_answered(paths: list[Path], subtests: pytest.Subtests) -> None:
+    """Each tool, in bounded answers without anything that acts or cannot be seen."""
+    for path in paths:
+        with subtests.test(capture_name(path)):
+            asking = Asking(path.parent)
+            try:
+                asking("open", path=path.name)
+                records = len(asking.captures._open[path].reader.records)
+                for tool in ("overview", "diagnose", "conversations", "messages", "latency"):
+                    harmless(asking(tool, capture=path.name))
+                if asking.captures._open[path].trouble():
+                    assert "cut off" in asking.wrong("diff", old=path.name, new=path.name)
+                else:
+                    assert lines(asking("diff", old=path.name, new=path.name))[0] == "0 differences"
+                for number in range(1, min(records, 200) + 1, 20):
+                    harmless(asking("message", capture=path.name, number=number))
+                for conversation in [*asking.captures._open[path].reader.records.of][:3]:
+                    harmless(asking("follow", capture=path.name, conversation=conversation))
+            finally:
+                asking.captures.close()
+
+
+def harmless(text: str) -> None:
+    assert all(one.isprintable() or one == "\n" for one in text)
+    assert not re.search("[\u034f\u115f\u1160\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]", text)
 
 
 # Which captures
