@@ -211,7 +211,7 @@ class EntryLines:
         if self.columns is None:
             client, server = (entry.dst, entry.src) if to_client else (entry.src, entry.dst)
             inside = self.inside.get(entry.conversation)
-            text = f"{entry.conversation:>2}  {client} {arrow} {server}{'' if inside is None else f'  [{inside}]'}"
+            text = f"{entry.conversation:>2}  {client} {arrow} {server}{'' if inside is None else f'  [{visible(inside)}]'}"
         self._places[entry.conversation, entry.src] = text
         return text
 
@@ -222,7 +222,7 @@ class EntryLines:
         self._introduced[entry.conversation] = None
         client, server = (entry.dst, entry.src) if entry.sender == "server" else (entry.src, entry.dst)
         inside = self.inside.get(entry.conversation)
-        text = f"{'':18}{entry.conversation:>2}  {client} > {server}  {entry.protocol}{'' if inside is None else f'  {inside}'}"
+        text = f"{'':18}{entry.conversation:>2}  {client} > {server}  {entry.protocol}{'' if inside is None else f'  {visible(inside)}'}"
         assert self.columns is not None
         return f"{self.palette.bold}{cut(text, self.columns)}{self.palette.reset}"
 

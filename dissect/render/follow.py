@@ -112,7 +112,7 @@ class FollowLines(Lines):
         known = self._client is not None
         text = f"conversation {self._conversation}  {one} {'>' if known else '-'} {two}  {self._protocol}"
         if self._conversation in self.inside:
-            text += f"  {self.inside[self._conversation]}"
+            text += f"  {visible(self.inside[self._conversation])}"
         if not known:
             text += "  (which side is the client is not known)"
         text = text.rstrip()

@@ -287,7 +287,7 @@ class Lines:
         text = f"{record.conversation:>2}  {client} {'>' if place.known else '-'} {server}  {record.protocol or ''}".rstrip()
         inside = self.inside.get(-1 if record.conversation is None else record.conversation)
         if inside is not None:
-            text += f"  {inside}"
+            text += f"  {visible(inside)}"
         if record.processes is not None:
             text += f"  {visible(', '.join(processes.texts(record.processes, client if place.known else None)))}"
         if not place.known:
@@ -304,7 +304,7 @@ class Lines:
         if len(self._told) > REMEMBERED:
             self._told.intersection_update(self.inside)
         self._told.add(conversation)
-        return f"[{found}]  "
+        return f"[{visible(found)}]  "
 
     def _widen(self, size: int) -> None:
         if self.name_width < min(NAME_LIMIT, size):

@@ -113,6 +113,26 @@ def test_coloured_text_holds_no_codes_but_ours(tmp_path: Path, capsys: pytest.Ca
     assert "\x1b[2J" not in out
 
 
+@pytest.mark.parametrize("view", ([], ["entries"], ["follow", "0"], ["conversations"]), ids=" ".join)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_addresses_in_a_proxy_header_are_escaped(
+    view: list[str], terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They stand where the conversation is introduced."""
+    path = f"/run/{HOSTILE}".encode().ljust(108, b"\0")
+    header = b"\r\n\r\n\0\r\nQUIT\n" + bytes((0x21, 0x31)) + struct.pack(">H", 216) + path * 2
+    body = struct.pack(">BIQI", 1, 1, 1, 2) + b"hi"
+    (tmp_path / "x").write_bytes(conversation(header + GREETING + frame(2, body)))
+    if terminal:
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("PAGER", "cat")
+        monkeypatch.setenv("COLUMNS", "200")
+    assert main([*view, "--color", "never", str(tmp_path / "x")]) == ExitCode.DONE
+    out, _ = capsys.readouterr()
+    assert r"PROXY /run/\x1b[2J" in out or view == ["conversations"]
+    assert not active(CODES.sub("", out))
+
+
 @pytest.mark.parametrize(
     "sent",
     [
