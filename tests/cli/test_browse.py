@@ -763,7 +763,7 @@ ACTS = "s\x1b]0;owned\x07\x1b[31m\x9b7m\u202e\u2066\u2028\x7f\t\r\n\U000e0041 \\
 
 
 def hostile(path: Path) -> Path:
-    """A capture whose texts, keys and names all are such a text."""
+    """A capture whose texts, keys, names and addresses in a PROXY header all are such a text."""
 
     def string(text: str) -> bytes:
         return len(text.encode()).to_bytes(2, "big") + text.encode()
@@ -774,6 +774,8 @@ def hostile(path: Path) -> Path:
     pair = (1).to_bytes(4, "big") + string(ACTS) + string(ACTS)
     client = [frame(0x11, (1).to_bytes(4, "big") + pair), frame(0x0D, (2).to_bytes(4, "big") + string(ACTS) + pair)]
     server = [frame(0x8011, (1).to_bytes(4, "big") + b"\0\1" + pair), frame(0x800D, (2).to_bytes(4, "big") + b"\0\6")]
+    socket = ACTS.encode().ljust(108, b"\0")
+    client[0] = b"\r\n\r\n\0\r\nQUIT\n\x21\x31" + (216).to_bytes(2, "big") + socket * 2 + client[0]
     packets = [(tcp(seq=999, flags=SYN), A, B), (tcp(sport=5552, dport=40000, seq=1999, ack=1000, flags=SYN | ACK), B, A)]
     one, other = 1000, 2000
     for asked, answer in zip(client, server, strict=True):
