@@ -87,7 +87,7 @@ class Inspector:
             from .diagnose.engine import Diagnoser
             from .diagnose.zero_window import Windows
 
-            self.run.diagnoser = Diagnoser()
+            self.run.diagnoser = Diagnoser(separate=self.options.separate)
             self.run.windows = Windows()
             self.table.watchers.append(self.run.windows.feed)
             self.link.aside = self.run.diagnoser.overview.network.read

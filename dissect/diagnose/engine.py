@@ -61,6 +61,9 @@ SERVERS_KEPT = 1_024
 """Servers of which families keep something across connections, at most."""
 
 
+Server = tuple[str | None, str | None, int]
+"""Protocol, endpoint and network of a server."""
+
 SPEAKS, CLOSES, UNUSED = "speaks", "closes", "unused"
 """Steps of the Diagnoser itself: a server speaks a protocol; the end of a connection of no known protocol, and of one on a port of no known
 protocol that never carried a byte: what they mean depends on what servers speak."""
@@ -73,6 +76,8 @@ class Step(NamedTuple):
     conversation: int
     client: str | None
     server: str | None
+    network: int
+    """A number of the server's network, where those of captures are kept separate."""
     protocol: str | None
     message: int | None
     """The number of the message, None at the end of the conversation."""
@@ -134,8 +139,9 @@ _RECORDS = (ANY, GAP, EXCHANGE, CLOSED, CLOSED_BEFORE, LIVE)
 class Diagnoser:
     """Finds what went wrong in the conversations of one run, from all records in their order and the end of each conversation."""
 
-    def __init__(self, steps: list[Step] | None = None) -> None:
-        """`steps`: gets those of what servers keep across connections, for `replay`; None: they are taken at once."""
+    def __init__(self, steps: list[Step] | None = None, separate: bool = False) -> None:
+        """`steps`: gets those of what servers keep across connections, for `replay`; None: they are taken at once. `separate`: each
+        file is of a network of its own."""
         self.summaries: dict[int, Outcome] = {}
         """Of conversations that ended, until `forget` drops them."""
         self.reports: list[Report] = []
@@ -149,8 +155,9 @@ class Diagnoser:
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: RuleTable(family) for family in (PLAIN, *FAMILIES)}
         self._steps = steps
-        self._kept: dict[tuple[str | None, str | None], dict[Hashable, Any]] = {}
-        """By protocol and server what it keeps across connections."""
+        self._separate = separate
+        self._kept: dict[Server, dict[Hashable, Any]] = {}
+        """By protocol, server and network what it keeps across connections."""
 
     def begin(self, conversation: int, protocol: str, from_start: bool, layout: str | None = None) -> None:
         """Note the protocol of a conversation, and its layout if that is known; `from_start`: its beginning was captured."""
@@ -225,7 +232,7 @@ class Diagnoser:
     def _report_step(self, one: Step, out: list[Record]) -> None:
         family = self._families[one.protocol or ""]
         assert family.shared is not None
-        for draft in family.shared(_kept_of(self._kept, (one.protocol, one.server)), one.step):
+        for draft in family.shared(_kept_of(self._kept, (one.protocol, one.server, one.network)), one.step):
             context = self._context_of(one.conversation, one.protocol)
             context.client, context.server = one.client, one.server
             rule = next(rule for rule in family.rules if rule.name == one.rule)
@@ -337,8 +344,9 @@ class Diagnoser:
         shared = context.family.shared
         assert shared is not None
         if self._steps is None:
-            return shared(_kept_of(self._kept, (context.protocol, context.server)), step)
-        about = rule, context.conversation, context.client, context.server, context.protocol
+            file = record.file if type(record) is Message else record.first[2]
+            return shared(_kept_of(self._kept, (context.protocol, context.server, file if self._separate else 0)), step)
+        about = rule, context.conversation, context.client, context.server, 0, context.protocol
         if type(record) is Message:
             shown = Step(*about, record.number, record.time_ns, record.src, record.dst, record.sender, step)
         else:
@@ -354,7 +362,7 @@ class Diagnoser:
         alone = protocol is None and closed.expected is None
         if protocol is not None or alone:
             rule = SPEAKS if protocol is not None else CLOSES if any(closed.bytes) else UNUSED
-            steps.append(Step(rule, closed.conversation, None, server, protocol, None, closed.until_ns, "", "", None, alone and closed))
+            steps.append(Step(rule, closed.conversation, None, server, 0, protocol, None, closed.until_ns, "", "", None, alone and closed))
         return alone
 
     def _note_opened(self, context: ConversationContext, closed: Closed) -> None:
@@ -521,7 +529,7 @@ class Diagnoser:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
 
 
-def _kept_of(kept: dict[tuple[str | None, str | None], dict[Hashable, Any]], server: tuple[str | None, str | None]) -> dict[Hashable, Any]:
+def _kept_of(kept: dict[Server, dict[Hashable, Any]], server: Server) -> dict[Hashable, Any]:
     """What a server keeps across connections; the oldest goes where there are too many."""
     if len(kept) >= SERVERS_KEPT and server not in kept:
         del kept[next(iter(kept))]

@@ -278,6 +278,8 @@ class Dissection:
         self._points: PointOf = points if points is not None else {}
         self._files: dict[int, int] = {}
         """The file of the first packet of each conversation at hand."""
+        self._networks: dict[int, int] = {}
+        """And the network."""
         self._until = until
         self._flow_id: int | None = None
         self._flow = b""
@@ -364,6 +366,7 @@ class Dissection:
         while number in self._files:
             number += 1
         self._files[number] = first.file
+        self._networks[number] = network_of(key_of(first.ends)[1])
         return number
 
     def made(self) -> Iterator[TaskResults]:
@@ -405,7 +408,7 @@ class Dissection:
                     session.table.index = None
                     self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
         self._session = self._row = None
-        self._files = {}
+        self._files, self._networks = {}, {}
         self._latest_ns = EARLIEST
 
     def end(self) -> Iterator[TaskResults]:
@@ -500,7 +503,7 @@ class Dissection:
             at = ends[one.conversation] if one.message is None else (one.message >> 128) - before
             place = self._places[at] if at < len(self._places) else AT_LAST if one.rule == UNUSED else _end(told[at])
             step = snapshot.encode(one.step) if one.rule in (CLOSES, UNUSED) else one.step
-            named = _named(one._replace(message=None, step=step))
+            named = _named(one._replace(message=None, network=self._networks[one.conversation], step=step))
             self.results.steps.append(((*place, self._stepped), self._files[one.conversation], named))
         self._steps.clear()
         self._places.clear()

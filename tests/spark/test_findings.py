@@ -198,3 +198,16 @@ def test_a_bug_in_a_rule_of_several_connections_is_reported(tmp_path: Path, monk
     path.write_bytes(capture(*in_turn(0, 1)))
     (said, *_) = go([path], tmp_path / "out", findings=True, split=5_000, parts=4).bugs
     assert "ArithmeticError" in said and "a finding may be missing" in said
+
+
+def test_servers_of_separate_networks_keep_nothing_of_each_other(tmp_path: Path) -> None:
+    for name, one in (("a", took(0, 1, 2)), ("b", took(0, 1, 2, one=reconnected()))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "c.pcap").write_bytes(capture(one.fin(0)))
+    files = [tmp_path / name / "c.pcap" for name in "ab"]
+    inspector = Inspector([open_capture(file) for file in files], Options(findings=True, separate=True))
+    assert not [one for one in inspector.records() if type(one) is Finding and one.rule == "iggy.offsets"]
+    for separate in (True, False):
+        go([tmp_path / name for name in "ab"], tmp_path / f"{separate}", findings=True, separate=separate)
+        rules = {row["rule"] for row in tables_of(tmp_path / f"{separate}")["findings"]}
+        assert ("iggy.offsets" in rules) == (not separate)
