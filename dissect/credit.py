@@ -103,18 +103,18 @@ class Subscription(msgspec.Struct):
     active: bool = True
     """False of a single active consumer that is not the active one: that it has no credit makes no difference."""
 
-    def activate(self, active: bool, time_ns: int) -> None:
-        """The server makes it the active consumer, or another one."""
+    def activate(self, active: bool, time_ns: int) -> Stall | None:
+        """The server makes it the active consumer, or another one; return the stall that this ends."""
         self.active = active
         if active:
             self.drained(time_ns)
-        elif self.empty_ns is not None:
-            self._count()
-            self.over, self.empty_ns = self._stall(time_ns, False), None
-            self._count()
+            return None
+        return self._break(time_ns)
 
     def deliver(self, credit: int, time_ns: int, waiting: bool | None) -> None:
         """The server delivers a chunk; `waiting`: whether it has more."""
+        # Servers before RabbitMQ 3.11 know no single active consumers
+        self.active = True
         self._count()
         self.row.chunks += 1
         self.row.used -= credit
@@ -153,15 +153,20 @@ class Subscription(msgspec.Struct):
 
     def end(self, time_ns: int) -> Stall | None:
         """It ends, or what was captured of it does; return the stall that this ends."""
-        self._count()
-        last = None
-        if self.empty_ns is not None:
-            self.over = last = self._stall(time_ns, False)
-            self.empty_ns = None
-            self._count()
+        last = self._break(time_ns)
         self.row.outstanding = self.left if self.row.complete else None
         if self.course is not None and self.row.complete:
             self.course.places.append((time_ns, self.left, False))
+        return last
+
+    def _break(self, time_ns: int) -> Stall | None:
+        """End a stall, though no Credit does; return it."""
+        self._count()
+        if self.empty_ns is None:
+            return None
+        last = self.over = self._stall(time_ns, False)
+        self.empty_ns = None
+        self._count()
         return last
 
     def _stall(self, until_ns: int, ended: bool) -> Stall:
@@ -262,7 +267,7 @@ class CreditAccounts:
             self._ask(message.number, Grant(made, credit, True, known is None))
             return None
         if known is not None and traffic.active is not None:
-            known.activate(traffic.active, time_ns)
+            self._report(known, known.activate(traffic.active, time_ns))
         if known is None or known.row.unit not in traffic.credit:
             return None
         credit, before = traffic.credit[known.row.unit], known.left

@@ -576,6 +576,9 @@ def test_a_single_active_consumer_that_is_not_the_active_one_has_no_stalls() -> 
     one = Consumer().subscribe(CHUNKS, 0, properties=SAC).wait(SECOND).activate().wait(SECOND).credit(CHUNKS, 1).deliver(100)
     (row,) = subscriptions(capture(one.wait(SECOND).activate(0).wait(SECOND).goodbye()))
     assert [time for time, _, _ in stalls(row)] == [1_001, 1_000]
+    # A server that does not know them delivers at once
+    one = Consumer().subscribe(CHUNKS, 1, properties=SAC).deliver(100).wait(SECOND).credit(CHUNKS, 1).goodbye()
+    assert len(stalls(subscriptions(capture(one))[0])) == 1
 
 
 def test_a_refused_subscription_has_no_row() -> None:
