@@ -197,8 +197,8 @@ class Entries:
                     one.fates[ident] = Fate("refused", reasons.get(ident), response.number, latency_ns)
             else:
                 fate = Fate("confirmed", None, response.number, latency_ns)
-                if len(keys) == one.left and not one.fates:
-                    # There may be a million
+                if len(keys) == one.left and not one.fates and one.carrier.message.fault is None:
+                    # There may be a million, and all of them have a key
                     one.fate = fate
                 else:
                     one.fates.update((key & PUBLISHING_ID, fate) for key in keys)
