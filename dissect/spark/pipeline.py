@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import uuid
 from bisect import bisect_right
 from collections import defaultdict
@@ -327,7 +328,9 @@ class Pipeline:
             return list(spread(unpack, made))
 
         run = None if here else partial(self._spread, "looking", size)
-        return plan(files, self._range(size), run, unpacked, networks, self.settings.findings)
+        scratch = self.cluster.scratch
+        fetch = scratch is not None and size < shutil.disk_usage(scratch).free // 2
+        return plan(files, self._range(size), run, unpacked, networks, self.settings.findings, fetch)
 
     def _range(self, size: int) -> int:
         """Bytes that one task reads, about."""

@@ -340,11 +340,12 @@ def plan(
     unpacked: Callable[[Sequence[str]], Sequence[Copy]] | None = None,
     networks: Sequence[int] = (),
     aside: bool = False,
+    fetch: bool = False,
 ) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere.
 
-    `unpacked` unpacks captures, which otherwise are read whole; `networks`: the numbers of the files' networks, where these are kept
-    separate.
+    `unpacked` unpacks captures, which otherwise are read whole, and with `fetch` copies others of a store, which otherwise are read twice:
+    to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
     count = len(files)
     result = Plan(list(files), [], [], [NEVER] * count, [NEVER] * count, [""] * count, [None] * count)
@@ -355,6 +356,9 @@ def plan(
         copies = dict(zip(packed, unpacked([files[index] for index in packed]), strict=True))
         for index, copy in copies.items():
             begun[index] = _begun(copy.path)
+    remote = [at for at, one in enumerate(begun) if isinstance(one, ByteRange) and storage.local(one.path) is None] if fetch else []
+    for index, copy in zip(remote, unpacked([files[index] for index in remote]) if remote and unpacked is not None else (), strict=False):
+        begun[index] = _begun(copy.path)
     pieces: list[list[ByteRange]] = []
     indexes: list[int] = []
     for index, whole in enumerate(begun):
@@ -491,12 +495,14 @@ def _begin(path: str) -> ByteRange:
 
 
 def unpack(pair: tuple[str, str]) -> Copy:
-    """Unpacks a capture into a file."""
+    """Unpacks a capture into a file; one that is not packed is copied."""
     path, to = pair
     copy = Copy(to)
     with storage.open_input(path) as stream:
         pieces = packing(RawInput(stream, path))
-        assert pieces is not None
+        if pieces is None:
+            stream.seek(0)
+            pieces = iter(lambda: stream.read(storage.AHEAD), b"")
         out = storage.folder(to).open()
         try:
             for piece in pieces:

@@ -177,6 +177,24 @@ def test_from_a_store_to_a_store(bucket: str, capture: Path, tmp_path: Path, for
     assert not Path("s3a:").exists() and not Path("s3:").exists()
 
 
+def test_a_capture_of_a_store_is_downloaded_once(bucket: str, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = rotated(tmp_path / "rotated", records(capture))
+    names = [put(bucket, path) for path in files]
+    opened: list[str] = []
+    real = storage.open_input
+
+    def counted(name: str) -> Any:
+        opened.append(name)
+        return real(name)
+
+    monkeypatch.setattr(storage, "open_input", counted)
+    (tmp_path / "scratch").mkdir()
+    run = go(names, tmp_path / "out", Here(tmp_path / "scratch"), split=20_000, parts=2)
+    assert run.plan is not None and not run.plan.troubles
+    same(tmp_path / "out", plain(files))
+    assert {name: opened.count(name) for name in names} == dict.fromkeys(names, 2), "its head, and all of it"
+
+
 def test_a_run_to_a_store_goes_on_where_it_was_interrupted(bucket: str, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from streamdump.spark.storage import Folder
 
