@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -85,9 +85,10 @@ class AcknowledgedPairs(list[Pair]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.times: dict[tuple[int, int], int] = {}
+        # Finding the first key of a dict takes longer the more were removed there
+        self.times: OrderedDict[tuple[int, int], int] = OrderedDict()
         """The time when the bytes of a packet were acknowledged, by file and number of the packet."""
-        self._sent: dict[bytes, deque[tuple[int, tuple[int, int]]]] = {}
+        self._sent: OrderedDict[bytes, deque[tuple[int, tuple[int, int]]]] = OrderedDict()
         """Unacknowledged segments by sender: the sequence number behind each, and its packet."""
 
     def append(self, pair: Pair) -> None:
@@ -107,14 +108,14 @@ class AcknowledgedPairs(list[Pair]):
             sent = self._sent.get(ends)
             if sent is None:
                 if len(self._sent) >= MAX_SIDES:
-                    del self._sent[next(iter(self._sent))]
+                    self._sent.popitem(last=False)
                 sent = self._sent[ends] = deque(maxlen=MAX_SENT)
             sent.append(((segment.seq + segment.wire) & MASK, (segment.file, segment.number)))
         waiting = self._sent.get(back(ends)) if segment.flags & ACK else None
         while waiting and distance(waiting[0][0], segment.ack) >= 0:
             self.times[waiting.popleft()[1]] = segment.time_ns
             if len(self.times) > MAX_TIMES:
-                del self.times[next(iter(self.times))]
+                self.times.popitem(last=False)
 
 
 class SharedState(msgspec.Struct):
