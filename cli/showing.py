@@ -212,7 +212,7 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         if name not in BY_NAME:
             return 0
         loaded = BY_NAME[name].loaded
-        return max(map(len, loaded.names or [layout.name for layout in loaded.layouts]))
+        return max(map(len, (*loaded.names, *(layout.name for layout in loaded.layouts))))
 
     return {
         "info": ByProtocol(lambda one: one.loaded.info if one.loaded.info_with_context is None else one.loaded.info_with_context()),
