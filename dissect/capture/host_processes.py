@@ -85,7 +85,8 @@ class HostProcesses:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._pending: list[_Pending] = []
+        self._pending: dict[frozenset[tuple[bytes, bytes]], _Pending] = {}
+        """By both ends: a socket that is found for these is of their last connection."""
         self._next = 0.0
         self._sockets: OrderedDict[int, _Owner] = OrderedDict()
         """By inode, as of the last search."""
@@ -96,22 +97,24 @@ class HostProcesses:
 
     def begin(self, conversation: int, ends: bytes) -> None:
         """Look up a conversation from now on; `ends`: those of segments from side 0 to side 1."""
+        one, two, sport, dport, _ = split(ends)
+        first, second = (one, sport), (two, dport)
+        place = frozenset((first, second))
+        self._pending.pop(place, None)
         if len(self._pending) < MAX_PENDING:
-            one, two, sport, dport, _ = split(ends)
-            first, second = (one, sport), (two, dport)
             keys = {0: socket_keys(first, second), 1: socket_keys(second, first)}
-            self._pending.append(_Pending(conversation, keys, monotonic()))
+            self._pending[place] = _Pending(conversation, keys, monotonic())
 
     def found(self) -> list[HostProcess]:
         """Return what was found since the last call."""
         now = monotonic()
-        due = [] if now < self._next else [one for one in self._pending if now - one.begun >= AGES[one.looks]]
+        due = [] if now < self._next else [one for one in self._pending.values() if now - one.begun >= AGES[one.looks]]
         if not due:
             return []
         found = self._look(due)
         for one in due:
             one.looks += 1
-        self._pending = [one for one in self._pending if one.keys and one.looks < len(AGES)]
+        self._pending = {place: one for place, one in self._pending.items() if one.keys and one.looks < len(AGES)}
         after = monotonic()
         self._next = after + max(PAUSE, SHARE * (after - now))
         return found

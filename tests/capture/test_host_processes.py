@@ -97,6 +97,16 @@ def test_a_socket_is_found_once_it_was_accepted(made: MadeProc) -> None:
     assert not made.host._pending
 
 
+@pytest.mark.parametrize("ends", [ENDS, ENDS[4:8] + ENDS[:4] + ENDS[10:] + ENDS[8:10]])
+def test_a_later_connection_on_the_same_ports_is_not_that_of_the_first(made: MadeProc, ends: bytes) -> None:
+    made.host.begin(6, ends)
+    assert not made.host.found()
+    made.table("self", line(CLIENT, SERVER, 501), line(SERVER, CLIENT, 502))
+    made.process(40, "client", 501)
+    made.process(50, "server", 502)
+    assert {one.conversation for one in made.found()} == {7}
+
+
 def test_a_dual_stack_socket_is_found(made: MadeProc) -> None:
     made.process(42, "server", 502)
     made.table("self", line(SERVER, CLIENT, 502, True), name="tcp6")
@@ -149,7 +159,7 @@ def test_tables_of_other_kinds_say_nothing(made: MadeProc, text: str) -> None:
 
 def test_the_cost_does_not_grow_with_connections(made: MadeProc) -> None:
     for conversation in range(2 * MAX_PENDING):
-        made.host.begin(conversation, ENDS)
+        made.host.begin(conversation, ENDS[:8] + conversation.to_bytes(2, "big") + ENDS[10:])
     assert len(made.host._pending) == MAX_PENDING
     made.reads = 0
     for _ in range(1_000):
