@@ -211,7 +211,7 @@ def _lines(kind: type[K], capture: Capture, columns: int | None = None) -> K:
 def _open(asked: Asked) -> Answer:
     found = _severities(asked.capture.reader.findings)
     after = "diagnose for what went wrong" if found["error"] or found["warning"] else "overview, or conversations"
-    return Answer([_found(found, asked)], asked.capture.summary(), next=after)
+    return Answer([_found(found, asked)], asked.capture.summary()[asked.offset :], offset=asked.offset, next=after)
 
 
 def _overview(asked: Asked) -> Answer:
@@ -225,7 +225,7 @@ def _overview(asked: Asked) -> Answer:
         *(one.text(asked.capture.name) for one in inspector.reports[:NAMED]),
     ]
     after = "diagnose for cause, advice and evidence; conversations for each connection"
-    return Answer([_found(_severities(reader.findings), asked)], lines, next=after)
+    return Answer([_found(_severities(reader.findings), asked)], lines[asked.offset :], offset=asked.offset, next=after)
 
 
 def _diagnose(asked: Asked) -> Answer:
@@ -401,13 +401,16 @@ TOOLS: dict[str, Tool] = {
     "open": Tool(
         "Read a capture of RabbitMQ Streams, Apache Iggy, Seastar RPC or mewbase traffic (pcap or pcapng, also packed), and say what was "
         "read and how much went wrong. Start here. Next: diagnose if anything is wrong, otherwise overview.",
-        {"path": Argument("string", "the capture, below the folders that the server was started with; `.` lists the captures there")},
+        {
+            "path": Argument("string", "the capture, below the folders that the server was started with; `.` lists the captures there"),
+            "offset": OFFSET,
+        },
         _open,
     ),
     "overview": Tool(
         "Show what a capture contains: time span, protocols, how connections ended, the worst findings. Next: diagnose for causes and "
         "advice, conversations for each connection.",
-        {"capture": CAPTURE},
+        {"capture": CAPTURE, "offset": OFFSET},
         _overview,
     ),
     "diagnose": Tool(

@@ -149,6 +149,7 @@ def test_the_transcripts_of_the_page_are_what_the_tools_answer() -> None:
 @pytest.mark.parametrize("limit", [LEAST, 1_500, LIMIT])
 def test_a_bounded_answer_says_how_to_get_the_rest_which_continues_it(limit: int, golden: Asking) -> None:
     asked: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("overview", {}),
         ("diagnose", {}),
         ("follow", {"conversation": 0}),
         ("messages", {"limit": 500}),
@@ -170,6 +171,16 @@ def test_a_bounded_answer_says_how_to_get_the_rest_which_continues_it(limit: int
             offset = int(rest[1])
         # What stands above the lines stands above each part
         assert list(dict.fromkeys(pieces)) == list(dict.fromkeys(complete)), tool
+
+
+def test_every_tool_can_continue_an_answer(golden: Asking) -> None:
+    assert [name for name, tool in TOOLS.items() if "offset" not in tool.arguments] == []
+    hostile = "rabbitmq-stream/processes_hostile_made.pcapng"
+    first = golden("overview", room=LEAST, capture=hostile)
+    (offset,) = re.findall(r"call again with offset (\d+)$", first, re.M)
+    complete = lines(golden("overview", room=1 << 20, capture=hostile))
+    assert lines(golden("overview", room=1 << 20, capture=hostile, offset=int(offset))) == complete[int(offset) :]
+    assert len(lines(golden("open", path=hostile, offset=1))) == len(lines(golden("open", path=hostile))) - 1
 
 
 def test_a_long_line_is_cut_and_says_so() -> None:
@@ -457,7 +468,7 @@ def test_wrong_arguments_are_one_sentence(golden: Asking) -> None:
         ("message", {"capture": REFUSED, "number": 10**5000}, "a number has too many digits"),
         ("message", {"capture": REFUSED, "number": "٣"}, "number ٣: must be an integer, 1 or greater"),
         ("message", {"capture": REFUSED, "number": 23}, f"no message 23: {REFUSED} has 22 records, numbered from 1"),
-        ("open", {"path": REFUSED, "show_secrets": True}, "open: no argument show_secrets; it has path"),
+        ("open", {"path": REFUSED, "show_secrets": True}, "open: no argument show_secrets; it has path, offset"),
     ):
         assert golden.wrong(tool, **given) == said
     assert golden("message", capture=REFUSED, number=3.0) == golden("message", capture=REFUSED, number="3")
