@@ -23,6 +23,7 @@ from streamdump.protocols import BY_NAME
 from streamdump.session import Session
 from streamdump.tls.keys import KeyLog
 from tests.bench.generate import Peer, chunk
+from tests.protocols.test_iggy import ONE, POLL_L8, polled_l9, request, response
 from tests.support import rewrite
 from tests.support.captures import CAPTURES, GOLDEN, every_family
 from tests.support.frames import Packet, pcap
@@ -318,6 +319,36 @@ def test_consumers_of_a_name_are_one_if_one_of_them_is_active() -> None:
         found = made([asks, deliver, asks, deliver])
         assert [(one.consumer, one.outcome) for one in found] == [(consumer, outcome) for outcome in outcomes]
     assert [one.outcome for one in made([plain, deliver, deliver])] == ["delivered", "redelivered"]
+
+
+def test_offsets_of_a_stream_that_was_made_again_are_other_messages() -> None:
+    consume = [(CLIENT, subscribe("name", "billing", "single-active-consumer", "true")), (SERVER, frame(8, b"\x05" + chunk([b"a"], 7)))]
+    delete = [(CLIENT, frame(0x0E, struct.pack(">I", 7) + text("orders"))), (SERVER, frame(0x800E, struct.pack(">IH", 7, 1)))]
+    changed = [(SERVER, frame(0x10, struct.pack(">H", 6) + text("orders")))]
+    create = (CLIENT, frame(0x0D, struct.pack(">I", 8) + text("orders") + bytes(4)))
+    created, exists = ([create, (SERVER, frame(0x800D, struct.pack(">IH", 8, code)))] for code in (1, 5))
+    for between, outcome in ((delete, "delivered"), (changed, "delivered"), (created, "delivered"), (exists, "redelivered")):
+        assert [one.outcome for one in made([*consume, *between, *consume])] == ["delivered", outcome]
+
+
+def test_a_stream_of_another_virtual_host_is_another_stream() -> None:
+    consume = [(CLIENT, subscribe("name", "billing", "single-active-consumer", "true")), (SERVER, frame(8, b"\x05" + chunk([b"a"], 7)))]
+    for host, outcome in (("a", "redelivered"), ("b", "delivered")):
+        packets = [
+            one
+            for port, name in ((40_000, "a"), (40_001, host))
+            for one in conversation([(CLIENT, frame(0x15, struct.pack(">I", 1) + text(name))), *consume], 5552, client_port=port)
+        ]
+        found = streamdump.read(io.BytesIO(pcap(packets)), entries=True, decode_as=RABBITMQ)
+        assert [one.outcome for one in found] == ["delivered", outcome]
+
+
+def test_offsets_of_a_purged_topic_are_other_messages() -> None:
+    poll = [(CLIENT, POLL_L8), (SERVER, response(struct.pack("<IQI", 1, 7, 1) + polled_l9(b"hello")))]
+    for code, outcome in ((305, "delivered"), (302, "redelivered")):
+        sent = [*poll, (CLIENT, request(code, ONE + ONE)), (SERVER, response()), *poll]
+        found = streamdump.read(io.BytesIO(pcap(conversation(sent, 8090))), entries=True, decode_as=((8090, "iggy", None),))
+        assert [one.outcome for one in found] == ["delivered", outcome]
 
 
 # Damage

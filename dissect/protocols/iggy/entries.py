@@ -16,6 +16,9 @@ PARTITION_ID, MESSAGES_KEY = 2, 3
 CHOOSE = "0"
 """The id by which a producer asks the server for one."""
 
+_EMPTIES = frozenset(("purge_stream", "purge_topic", "delete_stream", "delete_topic", "delete_partitions"))
+"""Requests after which offsets begin at 0 again."""
+
 _SHOWN = ("timestamp", "origin_timestamp", "state_label")
 """Fields of a message, besides its headers, that are shown as properties."""
 
@@ -29,6 +32,8 @@ class IggyEntries(EntrySource):
         super().__init__()
         self._polls: dict[int, tuple[str, Hashable]] = {}
         """By number of the request: the consumer."""
+        self._emptied: dict[str, int] = {}
+        """By server, how often something was deleted or purged there: by its name or by its number, so what it was is not known."""
 
     def carrier(self, message: Message) -> Carrier | None:
         name, fields = message.name, message.fields
@@ -42,12 +47,15 @@ class IggyEntries(EntrySource):
                 ident = ident.get("value") if isinstance(ident, dict) else ident
                 if ident is not None:
                     kind = consumer.get("kind_label") or f"kind {consumer.get('kind')}"
-                    keep(self._polls, message.number, (f"{kind} {ident}", (message.dst, message.stream, kind, ident)))
+                    group = message.dst, message.stream, kind, ident, self._emptied.get(message.dst, 0)
+                    keep(self._polls, message.number, (f"{kind} {ident}", group))
             elif fields.get("messages") or fields.get("batches") or message.fault is not None:
                 known = self._polls.pop(message.request or 0, None)
                 if known is None:
                     return Carrier(message, False)
                 return Carrier(message, False, consumer=known[0], group=(known[1], fields.get("partition_id")))
+        elif name in _EMPTIES and message.kind == "request":
+            keep(self._emptied, message.dst, self._emptied.get(message.dst, 0) + 1)
         elif name == "Prepare" and fields.get("operation_label") == "send_messages":
             self.left_out += 1
         return None

@@ -27,6 +27,8 @@ _CONTENTS = frozenset(("body", "sections", "messages"))
 _MISSING = "missing"
 """What an entry that is read on its own has beside its fields: notes."""
 
+_CREATES = ("Create", "CreateSuperStream")
+
 USER = 0
 """The type of chunks with user messages; others track publishers and consumers."""
 
@@ -61,6 +63,10 @@ class RabbitmqEntries(EntrySource):
         """By number of a QueryPublisherSequence: whose."""
         self._stored: dict[tuple[str, str, str | None, str], int] = {}
         """By server, virtual host, stream and reference: the highest id that the server has, as far as it said."""
+        self._makes: dict[int, frozenset[str]] = {}
+        """By number of a request that creates streams: which."""
+        self._remade: dict[str, int] = {}
+        """By stream: how often it may have been deleted or was created, since its offsets begin at 0 again."""
 
     def carrier(self, message: Message) -> Carrier | None:
         name, fields = message.name, message.fields
@@ -79,8 +85,11 @@ class RabbitmqEntries(EntrySource):
             ident = fields.get("subscription_id", -1)
             consumer, shared, number = self._subscriptions.get((message.conversation, ident), (None, False, 0))
             # Others of a name each get all messages; after a loss, what comes late may be of the stream that the id had before
-            group = (message.src, message.stream, consumer) if shared else (message.conversation, ident, number, message.stream)
-            return Carrier(message, False, consumer=consumer or f"subscription {ident}", group=group)
+            stream = message.stream
+            group = (message.src, self._host(message), stream, consumer) if shared else (message.conversation, ident, number, stream)
+            return Carrier(
+                message, False, consumer=consumer or f"subscription {ident}", group=(group, self._remade.get(stream, 0) if stream else 0)
+            )
         follow = _FOLLOWS.get((name, message.kind))
         if follow is not None:
             follow(self, message, fields)
@@ -106,9 +115,12 @@ class RabbitmqEntries(EntrySource):
         """Return the publisher that a message names, if that has a reference."""
         return self._publishers.get((message.conversation, message.fields.get("publisher_id", -1))) if self._publishers else None
 
+    def _host(self, message: Message) -> str:
+        """Return the virtual host, in which names of streams are unique."""
+        return self._hosts.get(message.conversation, f"of conversation {message.conversation}")
+
     def _place(self, message: Message, fields: Fields) -> tuple[str, str, str | None, str]:
-        host = self._hosts.get(message.conversation, f"of conversation {message.conversation}")
-        return message.dst, host, fields.get("stream"), fields["publisher_reference"]
+        return message.dst, self._host(message), fields.get("stream"), fields["publisher_reference"]
 
     def _declare(self, message: Message, fields: Fields) -> None:
         if "publisher_id" in fields:
@@ -141,11 +153,25 @@ class RabbitmqEntries(EntrySource):
 
     def _empty(self, message: Message, fields: Fields) -> None:
         """Streams are new or gone, and so is what the server remembers of them."""
-        streams = {fields.get("stream"), *(fields.get("partitions") or ())}
+        streams = frozenset(one for one in (fields.get("stream"), *(fields.get("partitions") or ())) if one)
         for place in [place for place in self._stored if place[2] in streams]:
             del self._stored[place]
         for one in self._publishers.values():
             one.sent = -1 if one.place[2] in streams else one.sent
+        if message.name in _CREATES:
+            # Clients create at each start, and the server refuses what is there
+            keep(self._makes, message.number, streams)
+        else:
+            self._remake(streams)
+
+    def _created(self, message: Message, fields: Fields) -> None:
+        streams = self._makes.pop(message.request or 0, frozenset())
+        if message.outcome == "answered":
+            self._remake(streams)
+
+    def _remake(self, streams: frozenset[str]) -> None:
+        for stream in streams:
+            keep(self._remade, stream, self._remade.get(stream, 0) + 1)
 
     def _duplicates(self, one: Publisher, entries: Sequence[Fields]) -> frozenset[int]:
         """Return the indexes of entries that the server has already."""
@@ -249,10 +275,8 @@ _FOLLOWS: dict[tuple[str, str], Callable[[RabbitmqEntries, Message, Fields], Non
     ("PublishConfirm", "response"): RabbitmqEntries._confirm,
     ("PublishError", "response"): RabbitmqEntries._refuse,
     ("MetadataUpdate", "one_way"): RabbitmqEntries._empty,
-    **dict.fromkeys(
-        ((name, "request") for name in ("Create", "Delete", "CreateSuperStream", "DeleteSuperStream")),
-        RabbitmqEntries._empty,
-    ),
+    **dict.fromkeys(((name, "request") for name in (*_CREATES, "Delete", "DeleteSuperStream")), RabbitmqEntries._empty),
+    **dict.fromkeys(((name, "response") for name in _CREATES), RabbitmqEntries._created),
 }
 """What is learned from messages without entries."""
 
