@@ -242,6 +242,8 @@ def test_what_was_refused_or_belongs_to_a_new_stream_is_not_dropped() -> None:
     outcomes = [one.outcome for one in made([*declare("one"), *again, *again, *create, *again])]
     assert outcomes == ["confirmed", "deduplicated", "confirmed"]
     assert [one.outcome for one in made([*declare("one"), *refused, *again])] == ["refused", "confirmed"]
+    ahead = [(CLIENT, publish(5, [b"x"])), *refused, (SERVER, confirm([5]))]
+    assert [one.outcome for one in made([*declare("one"), *ahead])] == ["refused", "confirmed"]
     # The sequence of a reference is known from the response to a query, and holds for a publisher declared later
     query = [(CLIENT, frame(5, struct.pack(">I", 3) + text("one") + text("orders"))), (SERVER, frame(0x8005, struct.pack(">IHQ", 3, 1, 5)))]
     assert [one.outcome for one in made([*query, *declare("one"), *again])] == ["deduplicated"]

@@ -34,6 +34,8 @@ class Carrier(msgspec.Struct, gc=False):
     """The partition and the offset of the first entry, according to the response."""
     duplicates: frozenset[int] = NONE
     """Indexes of the entries that the server confirms and drops, as it has them already."""
+    publisher: Any = None
+    """What the source knows of the publisher, if there are duplicates to judge later."""
 
 
 class EntrySource:

@@ -45,6 +45,12 @@ class Publisher(msgspec.Struct):
     """Server, virtual host, stream and reference."""
     sent: int = -1
     """The highest id that it sent."""
+    refused: tuple[int, int] | None = None
+    """The lowest and the highest id that the server refused: whether it has what else was sent with these is not known."""
+
+    def may_have(self, ident: int | None) -> bool:
+        """Return whether nothing with this id was refused, so that the server has it if it was sent before."""
+        return ident is None or self.refused is None or not self.refused[0] <= ident <= self.refused[1]
 
 
 class RabbitmqEntries(EntrySource):
@@ -77,7 +83,7 @@ class RabbitmqEntries(EntrySource):
             # What the server sends is not answered
             keys = 0 if message.sender == "server" else sum("publishing_id" in one for one in entries)
             one = self._publisher(message)
-            return Carrier(message, True, keys, keys > 0, duplicates=NONE if one is None else self._duplicates(one, entries))
+            return Carrier(message, True, keys, keys > 0, duplicates=NONE if one is None else self._duplicates(one, entries), publisher=one)
         if name == "Deliver":
             chunk = fields.get("chunk") or {}
             if chunk.get("chunk_type", USER) != USER or (not chunk.get("entries") and message.fault is None):
@@ -150,6 +156,10 @@ class RabbitmqEntries(EntrySource):
         if one is not None:
             # What was refused may be published again
             one.sent = -1
+            ids = [error["publishing_id"] for error in fields.get("publishing_errors") or () if "publishing_id" in error]
+            if ids:
+                lowest, highest = one.refused or (ids[0], ids[0])
+                one.refused = min(lowest, *ids), max(highest, *ids)
 
     def _empty(self, message: Message, fields: Fields) -> None:
         """Streams are new or gone, and so is what the server remembers of them."""
@@ -204,8 +214,9 @@ class RabbitmqEntries(EntrySource):
             said = NO_NOTES if text is None else (text,)
         for index, one in enumerate(listed, 1):
             notes = said if index == last else one.get(_MISSING, NO_NOTES)
-            outcome: EntryOutcome | None = "deduplicated" if index - 1 in carrier.duplicates else None
             publishing_id, offset, key = one.get("publishing_id"), one.get("offset"), one.get("filter_value")
+            dropped = index - 1 in carrier.duplicates and carrier.publisher.may_have(publishing_id)
+            outcome: EntryOutcome | None = "deduplicated" if dropped else None
             body = one.get("body")
             if "compression" in one:
                 yield from self._sub_batch(make, one, publishing_id, offset, key, consumer, outcome, notes)
