@@ -215,7 +215,7 @@ class CreditAccounts:
         """Count a message; return the subscription whose credit it changes, if that is not new."""
         conversation, changed = message.conversation, None
         if message.request in self._asked:
-            self._answered(self._asked.pop(message.request), message.outcome == "refused", message.time_ns)
+            changed = self._answered(self._asked.pop(message.request), message.outcome == "refused", message.time_ns)
         if message.fault is not None:
             self.lose(conversation)
         if traffic is not None:
@@ -295,8 +295,9 @@ class CreditAccounts:
         if len(self._asked) > ASKED:
             del self._asked[next(iter(self._asked))]
 
-    def _answered(self, grant: Grant, refused: bool, time_ns: int) -> None:
-        """Take back a grant that the server refused, or count that of a new subscription with the id of another one."""
+    def _answered(self, grant: Grant, refused: bool, time_ns: int) -> Subscription | None:
+        """Take back a grant that the server refused, or count that of a new subscription with the id of another one; return the
+        subscription whose credit is taken back."""
         made = grant.subscription
         conversation, ident = made.row.conversation, made.row.subscription
         if not grant.begins:
@@ -304,6 +305,7 @@ class CreditAccounts:
                 before = made.left
                 made.withdraw(grant.credit, time_ns)
                 self._change(made, before, time_ns, False)
+                return made
         elif not refused and not grant.counted:
             self._set(conversation, ident, made, time_ns)
         elif not refused:
@@ -312,6 +314,7 @@ class CreditAccounts:
             self._set(conversation, ident, None, time_ns)
             if self._listed.pop(id(made), None) is None:
                 self.left_out -= 1
+        return None
 
     def _set(self, conversation: int, subscription: int, made: Subscription | None, time_ns: int) -> None:
         """A subscription ends; `made`: a new one with its id begins."""

@@ -327,6 +327,13 @@ def test_a_subscription_without_credit_at_the_end_of_the_capture_is_named(tmp_pa
         assert said not in follow(capsys, 0, path, *more)[1]
 
 
+def test_credit_that_is_refused_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = follow(capsys, 0, GOLDEN.parent / "samples" / "reports" / "rmq_byte_credit.pcap")
+    granted, refused = out.split("credit 71,048,576 bytes")[1].splitlines()[:2]
+    assert "+70,000,000 bytes" in granted
+    assert "! credit 1,048,576 bytes  precondition failed" in refused
+
+
 def test_after_a_loss_no_credit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = follow(capsys, 0, LOST)[0].splitlines()
     assert any("Deliver" in line for line in lines) and not any("credit" in line for line in lines if "Subscribe" not in line)
