@@ -20,6 +20,10 @@ RECORDS = frozenset((Message, Gap, Exchange, Ending))
 """Kinds of records that a packet completes."""
 
 
+IDENTITY = ("pid", "process", "container", "pod", "namespace")
+"""Where these differ, it is another process."""
+
+
 class State(msgspec.Struct):
     """What is known of a conversation from a packet on."""
 
@@ -94,9 +98,16 @@ def group_of(processes: Processes | None, client: str | None, name: str) -> str 
     return f"{value} ({'side unknown' if client is None or endpoint is None else 'server'})"
 
 
+def _differ(one: Process, other: Process, name: str) -> bool:
+    mine, its = getattr(one, name), getattr(other, name)
+    return mine is not None and its is not None and mine != its
+
+
 def _merged(one: Process, other: Process) -> Process:
-    """Return the process with what another packet adds; `one` itself if that is nothing."""
-    if one.pid is not None and other.pid is not None and one.pid != other.pid:
+    """Return the process with what another packet adds; `one` itself if that is nothing. Without a PID of both, their names decide whether
+    it is another process; of the same PID a name may have changed."""
+    same = one.pid is not None and one.pid == other.pid
+    if not same and any(_differ(one, other, name) for name in IDENTITY):
         return one if one.others else msgspec.structs.replace(one, others=True)
     added = {name: getattr(other, name) for name in PROCESS_KEYS if getattr(one, name) is None and getattr(other, name) is not None}
     return msgspec.structs.replace(one, **added) if added else one

@@ -132,6 +132,22 @@ def test_connections_on_the_same_ports_have_their_own() -> None:
     assert {one["pid"] for one in first} == {1} and {one["pid"] for one in second} == {2}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (["ContainerName: one"], ["ContainerName: two"], {"container": "one", "others": True}),
+        (["ContainerName: one"], ["PID: 5", "Cmd: b", "ContainerName: two"], {"container": "one", "others": True}),
+        (["PodName: a", "PodNamespace: x"], ["PodName: a", "PodNamespace: y"], {"pod": "a", "namespace": "x", "others": True}),
+        (["ContainerName: one"], ["PID: 5", "Cmd: b", "ContainerName: one"], {"process": "b", "pid": 5, "container": "one"}),
+        (["PID: 5", "Cmd: sh"], ["PID: 5", "Cmd: java"], {"process": "sh", "pid": 5}),
+    ],
+)
+def test_two_processes_of_an_endpoint_are_never_mixed(first: list[str], second: list[str], expected: Any) -> None:
+    said = [[comment(*first), flags(OUTBOUND)], [comment(*second), flags(OUTBOUND)]]
+    (found,) = processes(annotated(ONE, lambda index, to_server: said[index > 8] if to_server else []))
+    assert [{key: value for key, value in one.items() if key != "endpoint"} for one in found] == [expected]
+
+
 def test_what_arguments_contain_is_not_read() -> None:
     assert alone(comment("PID: 5", "Cmd: /bin/a", "Args: a\nPodName: forged\nCmd: b"), flags(INBOUND))[0] == {
         "endpoint": "127.0.0.1:35502",
