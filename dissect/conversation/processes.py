@@ -89,8 +89,13 @@ class ProcessTable(dict[int, list[State]]):
 
 
 def group_of(processes: Processes | None, client: str | None, name: str) -> str | int | None:
-    """Return what is known of the client's process under this name; where only another one is known, that with its side."""
-    known = {one.endpoint: value for one in processes or () if (value := getattr(one, name)) is not None}
+    """Return what is known of the client's process under this name, marked if it is one of several; where only another one is known, that
+    with its side."""
+    known = {
+        one.endpoint: f"{value} and others" if one.others and name in ("pid", "process") else value
+        for one in processes or ()
+        if (value := getattr(one, name)) is not None
+    }
     if not known or client in known:
         found: str | int | None = known.get(client)
         return found

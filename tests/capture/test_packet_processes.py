@@ -318,6 +318,18 @@ def test_latencies_by_process(path: Path, by: str, groups: set[Any]) -> None:
     assert {key[1] for key in found.groups} == groups
 
 
+@pytest.mark.parametrize(("by", "groups"), [("pid", {5, "5 and others"}), ("process", {"a", "a and others"}), ("container", {"c"})])
+def test_a_group_of_several_processes_says_so(by: str, groups: set[Any]) -> None:
+    def options(index: int, to_server: bool) -> list[tuple[int, bytes]]:
+        return [comment(f"PID: {5 + (index > 20)}", "Cmd: a", "ContainerName: c"), flags(OUTBOUND)] if to_server else []
+
+    opened = open_capture(io.BytesIO(annotated(ONE, options)), name="made")
+    inspector, found = Inspector([opened], Options(pairs=True, exchanges=True)), Latencies((by,))
+    for _ in inspector.batches():
+        found.add(inspector.run.released_pairs())
+    assert {key[1] for key in found.groups} == groups
+
+
 def test_a_group_by_the_server_alone_says_so() -> None:
     data = annotated(ONE, lambda _, to_server: [comment("PID: 3", "Cmd: /bin/server"), flags(INBOUND if to_server else OUTBOUND)])
     inspector, found = (
