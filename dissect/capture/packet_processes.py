@@ -129,6 +129,9 @@ class ProcessReader:
         if found is NOTHING:
             return
         process, outbound = found.process, found.outbound
+        if process is not None:
+            # What leaves a container comes in at the host's end of its veth pair: ptcpdump names the sender there, elsewhere the receiver
+            outbound = outbound or None
         if process is None and found.pid:
             process = self._at(found.pid, time_ns)
             # The option is of the process that sent the packet, unless that came from another machine

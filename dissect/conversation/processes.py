@@ -55,14 +55,19 @@ class ProcessTable(dict[int, list[State]]):
         states = self.setdefault(conversation, [])
         known = states[-1].processes if states else ()
         endpoint = None if side is None else endpoints[side]
+        if endpoint is None and any(one.endpoint is not None and _same(one, process) for one in known):
+            return
         mine = next((one for one in known if one.endpoint == endpoint), None)
+        rest = [one for one in known if one is not mine]
         if mine is None:
-            changed = msgspec.structs.replace(process, endpoint=endpoint)
+            # Its side was unknown so far
+            same = next((one for one in rest if one.endpoint is None and not one.others and _same(one, process)), None)
+            changed = msgspec.structs.replace(process if same is None else _merged(same, process), endpoint=endpoint)
+            rest = [one for one in rest if one is not same]
         else:
             changed = _merged(mine, process)
             if changed is mine:
                 return
-        rest = [one for one in known if one is not mine]
         places = {endpoints[0]: 0, endpoints[1]: 1, None: 2}
         processes = tuple(sorted([*rest, changed], key=lambda one: places[one.endpoint]))
         states.append(State(order, max(time_ns, states[-1].time_ns) if states else time_ns, processes))
@@ -101,6 +106,11 @@ def group_of(processes: Processes | None, client: str | None, name: str) -> str 
         return found
     endpoint, value = next(iter(known.items()))
     return f"{value} ({'side unknown' if client is None or endpoint is None else 'server'})"
+
+
+def _same(one: Process, other: Process) -> bool:
+    """Return whether they are surely the same process, or the same container or pod where a PID is missing."""
+    return one.pid == other.pid and (one.pid is not None or ((one.container, one.pod) == (other.container, other.pod) != (None, None)))
 
 
 def _differ(one: Process, other: Process, name: str) -> bool:

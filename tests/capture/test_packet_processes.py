@@ -132,6 +132,25 @@ def test_connections_on_the_same_ports_have_their_own() -> None:
     assert {one["pid"] for one in first} == {1} and {one["pid"] for one in second} == {2}
 
 
+def test_comments_of_inbound_packets_do_not_decide_the_side() -> None:
+    """On the host's end of a veth pair, ptcpdump names the sender of what comes in."""
+    client = comment("PID: 5", "Cmd: a")
+    inbound = annotated(ONE, lambda _, to_server: [client, flags(INBOUND)] if to_server else [])
+    assert processes(inbound) == [[{"endpoint": None, "process": "a", "pid": 5}]]
+    both = annotated(ONE, lambda index, to_server: [client, flags(OUTBOUND if index > 8 else INBOUND)] if to_server else [])
+    assert processes(both) == [[{"endpoint": "127.0.0.1:35502", "process": "a", "pid": 5}]]
+    again = annotated(ONE, lambda index, to_server: [client, flags(INBOUND if index > 8 else OUTBOUND)] if to_server else [])
+    assert processes(again) == processes(both)
+
+
+def test_sides_that_stay_unknown_leave_little_behind() -> None:
+    said = [[comment(f"PID: {1 + index % 3}"), flags(1 + index % 2)] for index in range(6)]
+    opened = open_capture(io.BytesIO(annotated(ONE, lambda index, _: said[index % 6])), name="made")
+    inspector = Inspector([opened], Options())
+    list(inspector.records())
+    assert len(inspector.run.processes[0]) <= 8
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
@@ -149,7 +168,7 @@ def test_two_processes_of_an_endpoint_are_never_mixed(first: list[str], second: 
 
 
 def test_what_arguments_contain_is_not_read() -> None:
-    assert alone(comment("PID: 5", "Cmd: /bin/a", "Args: a\nPodName: forged\nCmd: b"), flags(INBOUND))[0] == {
+    assert alone(comment("PID: 5", "Cmd: /bin/a", "Args: a\nPodName: forged\nCmd: b"), flags(OUTBOUND))[0] == {
         "endpoint": "127.0.0.1:35502",
         "process": "a",
         "pid": 5,
