@@ -27,7 +27,7 @@ from tests.protocols.test_iggy import ONE, POLL_L8, polled_l9, request, response
 from tests.support import rewrite
 from tests.support.captures import CAPTURES, GOLDEN, every_family
 from tests.support.frames import Packet, pcap
-from tests.support.secrets import CLIENT, SERVER, conversation
+from tests.support.secrets import CLIENT, SERVER, Lost, conversation
 
 RABBITMQ = ((5552, "rabbitmq-stream", None),)
 
@@ -367,6 +367,16 @@ def test_of_a_cut_batch_the_complete_entries_are_there_and_the_last_says_what_is
     assert "entry 3" in note and "size says 5 bytes, 2 left" in note
 
 
+def test_the_note_of_a_cut_response_is_on_the_last_complete_message() -> None:
+    polled = response(struct.pack("<IQI", 1, 3, 3) + b"".join(polled_l9(b"%d" % one, offset=one) for one in (1, 2, 3)))
+    for lost in (1, 30, 64):
+        sent = [(CLIENT, POLL_L8), (SERVER, polled[:-lost]), Lost(SERVER, lost), (CLIENT, POLL_L8), (SERVER, polled)]
+        found = [*streamdump.read(io.BytesIO(pcap(conversation(sent, 8090))), entries=True, decode_as=((8090, "iggy", None),))]
+        assert [one.offset for one in found] == [1, 2, 1, 2, 3]
+        assert [bool(one.notes) for one in found] == [False, True, False, False, False]
+        assert "1 of 3 entries not complete" in found[1].notes[0]
+
+
 def test_entries_are_not_lost_to_the_limit_of_values_in_a_message() -> None:
     value = b"\x00\x53\x77\xa1\x05hello"
     bodies = [value if index % 3 else b"%d" % index for index in range(40)]
@@ -394,7 +404,9 @@ def test_of_other_protocols_the_last_entry_says_that_there_are_more() -> None:
     *_, last = entries_of("iggy/py090-basic.pcap", "message == 50", values_limit=1) or [None]
     assert last is None or "--values-limit" in last.notes[0]
     found = [one for path in CAPTURES if path.parent.name == "iggy" for one in entries_of(path, values_limit=3) if one.notes]
-    assert found and all("--values-limit" in one.notes[0] for one in found)
+    # One message of these captures is cut
+    cut = [one.notes[0] for one in found if "--values-limit" not in one.notes[0]]
+    assert len(found) > 1 and cut == ["1 of 2 entries not complete: messages[1].reserved 150 of 160 bytes captured"]
 
 
 # Filters and values

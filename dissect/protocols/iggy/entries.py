@@ -84,11 +84,10 @@ class IggyEntries(EntrySource):
         before: Entry | None = None
         for one, offset in _each(fields, carrier.published):
             # The last one may be damaged; a note goes to the one before
-            if before is not None:
-                yield before
-            before = None
             if "headers" not in one or "payload" not in one:
                 break
+            if before is not None:
+                yield before
             offset = offset if first is None else first + index
             properties = _properties(one) if one["headers"] or "timestamp" in one else NO_PROPERTIES
             size = one["payload_length"] + one["headers_length"] if "payload_length" in one else _length(one["payload"])
