@@ -13,6 +13,7 @@ import os
 import re
 import struct
 from collections import OrderedDict
+from ipaddress import ip_address
 from time import monotonic
 from typing import NamedTuple
 
@@ -58,12 +59,14 @@ class HostProcess(NamedTuple):
 
 
 class _Pending:
-    """A conversation that is looked up: by side what its line in a table of sockets contains."""
+    """A conversation that is looked up: by side what its line in a table of sockets contains. `local`: it is of this namespace's loopback
+    interface; other namespaces have the same addresses."""
 
-    __slots__ = ("begun", "conversation", "keys", "looks")
+    __slots__ = ("begun", "conversation", "keys", "local", "looks")
 
-    def __init__(self, conversation: int, keys: dict[int, tuple[bytes, ...]], begun: float) -> None:
+    def __init__(self, conversation: int, keys: dict[int, tuple[bytes, ...]], begun: float, local: bool) -> None:
         self.conversation = conversation
+        self.local = local
         self.keys = keys
         self.begun = begun
         self.looks = 0
@@ -103,7 +106,7 @@ class HostProcesses:
         self._pending.pop(place, None)
         if len(self._pending) < MAX_PENDING:
             keys = {0: socket_keys(first, second), 1: socket_keys(second, first)}
-            self._pending[place] = _Pending(conversation, keys, monotonic())
+            self._pending[place] = _Pending(conversation, keys, monotonic(), ip_address(one).is_loopback)
 
     def found(self) -> list[HostProcess]:
         """Return what was found since the last call."""
@@ -123,7 +126,7 @@ class HostProcesses:
         """Look these up once; a side that is found is not looked up again."""
         inodes = self._inodes("self", due)
         here = {conversation for conversation, _ in inodes}
-        elsewhere = [one for one in due if one.conversation not in here and one.looks]
+        elsewhere = [one for one in due if one.conversation not in here and one.looks and not one.local]
         if {inode for inode in inodes.values() if inode not in self._sockets} or (elsewhere and not self._namespaces):
             self._search({inode for inode in inodes.values() if inode not in self._sockets})
         if elsewhere:

@@ -20,6 +20,8 @@ from tests.support.peers import may_capture
 
 CLIENT, SERVER = (bytes([127, 0, 0, 1]), (41234).to_bytes(2, "big")), (bytes([127, 0, 0, 1]), (5552).to_bytes(2, "big"))
 ENDS = CLIENT[0] + SERVER[0] + CLIENT[1] + SERVER[1]
+INSIDE, OUTSIDE = (bytes([172, 17, 0, 2]), CLIENT[1]), (bytes([192, 0, 2, 1]), SERVER[1])
+FORWARDED = INSIDE[0] + OUTSIDE[0] + INSIDE[1] + OUTSIDE[1]
 ID = "9f2c1b7e4d5a" + "0" * 52
 
 
@@ -59,10 +61,10 @@ class MadeProc:
         (self.path / pid / "net").mkdir(parents=True, exist_ok=True)
         (self.path / pid / "net" / name).write_text("  sl  local_address rem_address   st\n" + "".join(f"{one}\n" for one in lines))
 
-    def found(self, *ages: float) -> list[HostProcess]:
+    def found(self, *ages: float, ends: bytes = ENDS) -> list[HostProcess]:
         """What is found at these ages of a connection."""
         begun, found = self.now, list[HostProcess]()
-        self.host.begin(7, ENDS)
+        self.host.begin(7, ends)
         for age in ages or AGES:
             self.now = begun + age + 0.01
             found += self.host.found()
@@ -134,15 +136,21 @@ def test_a_socket_of_several_processes_is_marked(made: MadeProc) -> None:
 
 def test_another_network_namespace(made: MadeProc) -> None:
     made.process(60, "inside", 601, namespace=2)
+    made.table("60", line(INSIDE, OUTSIDE, 601))
+    assert [(one.side, one.process.process) for one in made.found(ends=FORWARDED)] == [(0, "inside")]
+
+
+def test_the_loopback_of_another_namespace_is_another_one(made: MadeProc) -> None:
+    made.process(60, "inside", 601, namespace=2)
     made.table("60", line(CLIENT, SERVER, 601))
-    assert [(one.side, one.process.process) for one in made.found()] == [(0, "inside")]
+    assert made.found() == []
 
 
 def test_the_same_connection_in_two_namespaces_is_of_neither(made: MadeProc) -> None:
     for pid in (60, 70):
         made.process(pid, "inside", pid * 10, namespace=pid)
-        made.table(str(pid), line(CLIENT, SERVER, pid * 10))
-    assert made.found() == []
+        made.table(str(pid), line(INSIDE, OUTSIDE, pid * 10))
+    assert made.found(ends=FORWARDED) == []
 
 
 def test_what_may_not_be_read_stays_unknown(tmp_path: Path) -> None:
