@@ -160,9 +160,14 @@ def test_bad_files_are_rows_and_cost_only_themselves(files: list[Path], tmp_path
 
 def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.pcap").write_bytes(b"")
-    run = go([tmp_path / "empty.pcap"], tmp_path / "out", session)
+    run = go([tmp_path / "empty.pcap"], tmp_path / "out", session, fields="both")
     assert run.rows == {
         "messages": 0,
+        "messages_rabbitmq_stream": 0,
+        "messages_rabbitmq_stream_draft": 0,
+        "messages_iggy": 0,
+        "messages_seastar_rpc": 0,
+        "messages_mewbase": 0,
         "exchanges": 0,
         "conversations": 0,
         "gaps": 0,
