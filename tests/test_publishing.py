@@ -103,7 +103,7 @@ def test_the_hook_is_for_captures() -> None:
 )
 def test_documented_tcpdump_has_a_buffer_and_sends_at_once_only_into_a_pipe(name: str) -> None:
     """With the default buffer and every packet sent at once, 27 to 86 packets of a burst of 6,000 messages were lost."""
-    for call in re.findall(r"tcpdump(?: [^\n`|]*)? -(?:i|w) [^\n`]*", page(name)):
+    for call in re.findall(r"\btcpdump(?: [^\n`|]*)? -(?:i|w) [^\n`]*", page(name)):
         if " -r " not in call:
             assert "-B 65536" in call, call
             assert ("-U" in call or "--immediate-mode" in call) is bool(

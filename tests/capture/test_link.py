@@ -459,8 +459,8 @@ def test_dpkt_reads_the_same_segments_of_real_captures(paths: list[Path], subtes
                 for batch in opened:
                     rows += parsed(parser, batch)
                     links.update(one.link for one in batch)
-            # Nor does it read Simple Packet Blocks, which have no time
-            if links != {1} or parser.counters.untimed:
+            # Nor does it read Simple Packet Blocks, which have no time, and comments that are not UTF-8
+            if links != {1} or parser.counters.untimed or path.stem == "processes_hostile_made":
                 continue
             found = [(row.number, int.from_bytes(row.ends[-4:-2], "big"), row.seq, row.ack, row.flags & 0xFF, row.data) for row in rows]
             assert found == list(by_dpkt(path))[: len(found)]
