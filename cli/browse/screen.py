@@ -65,6 +65,7 @@ class Screen(App[None]):
         self.said: list[tuple[str, Any]] = []
         self.list = Listing(self.moved, lambda: self.simulate_key("enter"), "list")
         self.more = Listing(lambda: None, lambda: None, "more")
+        self.both = Container(self.list, self.more, id="both")
         self.top, self.heading, self.saying, self.keys = [Bar(self.simulate_key, name) for name in ("top", "head", "said", "keys")]
         self.prompt = Prompt(id="prompt", compact=True, select_on_focus=False)
         self.failure: Exception | None = None
@@ -84,9 +85,7 @@ class Screen(App[None]):
     def compose(self) -> ComposeResult:
         yield self.top
         yield self.heading
-        with Container(id="both"):
-            yield self.list
-            yield self.more
+        yield self.both
         yield self.prompt
         yield self.saying
         yield self.keys
@@ -116,7 +115,7 @@ class Screen(App[None]):
 
     def share(self) -> None:
         """Give the lower part the rows that the list does not need, and of fields the list those that the bytes do not need."""
-        screen, place, rows = self.screen, self.place, self.query_one("#both").size.height
+        screen, place, rows = self.screen, self.place, self.both.size.height
         least = rows * 45 // 100 if isinstance(place, Fields) else rows * 4 // 10 if screen.has_class("tall") else LEAST
         if isinstance(place, Fields):
             least = min(least, len(self.more.source) + 1)
