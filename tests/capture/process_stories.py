@@ -80,7 +80,7 @@ def names_block(*names: tuple[bytes, str], order: str = "<") -> bytes:
     records = b""
     for address, name in names:
         value = address + name.encode() + b"\0"
-        records += struct.pack(order + "HH", 1 if len(address) == 4 else 2, len(value)) + value + bytes(-len(value) & 3)
+        records += struct.pack(order + "HH", {4: 1, 6: 3}.get(len(address), 2), len(value)) + value + bytes(-len(value) & 3)
     return block(4, records + bytes(4), order)
 
 

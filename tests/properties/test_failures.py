@@ -46,7 +46,7 @@ PASSED_OVER = {
         note parse relieve report row united wake""",
     "streamdump.pair.pairer": "_compacted _forget _is_small compact fail",
     "streamdump.protocols.parser": "bytes_of hand_on unread",
-    "streamdump.protocols.records": "count_gap range_of rfc3339 _second_text",
+    "streamdump.protocols.records": "count_fault count_gap range_of rfc3339 _second_text",
     "streamdump.tcp.assembler": "__init__",
 }
 """What deals with exceptions itself, and what is not about one conversation."""

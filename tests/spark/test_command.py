@@ -25,7 +25,7 @@ from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError, how_to_install
 from streamdump.spark.session import find_java, retried
 from streamdump.spark.storage import Folder
-from streamdump.spark.tables import TABLES
+from streamdump.spark.tables import tables_with
 from streamdump.spark.write import FORMATS
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
@@ -58,7 +58,7 @@ def test_a_machine_without_java_and_what_the_terminal_sees(tmp_path: Path) -> No
     heading, many = done.stdout.splitlines()
     assert heading == "many"
     assert int(many) > 3000
-    assert sorted(path.name for path in out.iterdir()) == sorted(TABLES)
+    assert sorted(path.name for path in out.iterdir()) == sorted(tables_with("json"))
     said = done.stderr.splitlines()
     at = next(at for at, line in enumerate(said) if f"{int(many):,} messages" in line)
     assert all(line.startswith("streamdump: ") for line in said[: at + 1]), "some captures hold the same bytes"
@@ -123,7 +123,7 @@ def interrupted(when: str, folder: Path, source: Path, java_home: str) -> float:
     assert process.returncode == ExitCode.INTERRUPTED, said
     if when == "a query runs":
         assert said == "streamdump: interrupted; the tables were written\n"
-        assert {path.name for path in out.iterdir()} == set(TABLES)
+        assert {path.name for path in out.iterdir()} == set(tables_with("json"))
         assert not partial.exists()
     else:
         assert said == "streamdump: interrupted; no table was written\n"

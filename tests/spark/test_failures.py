@@ -340,4 +340,4 @@ def test_tasks_on_this_machine_run_in_the_python_that_has_streamdump(
     context = SimpleNamespace(master=master, pythonExec="python3")
     sources: list[Any] = []
     streamdump.spark.register(SimpleNamespace(sparkContext=context, dataSource=SimpleNamespace(register=sources.append)))
-    assert context.pythonExec == python and len(sources) == 2
+    assert context.pythonExec == python and len(sources) == 1

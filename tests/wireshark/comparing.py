@@ -35,8 +35,9 @@ PREFIXES = {protocol.name: prefix(protocol) for protocol in plugin_protocols()}
 UNORDERED = ("reorder", "duplicated", "py070-reorder")
 """Captures whose segments tshark has to sort, which it does not do where some are lost."""
 
-NOT_PASSED_ON = ("ws-fragments", "ws-lossy", "ws-midstream")
-"""Captures of WebSocket of which Wireshark passes little on: messages in fragments, or without the upgrade."""
+NOT_PASSED_ON = ("ws-fragments", "ws-lossy", "ws-midstream", "processes_wireshark_made", "processes_hostile_made")
+"""Captures of which Wireshark passes little on: WebSocket in fragments, or without the upgrade; pcapng with custom blocks, which it counts
+as packets, and with a damaged block of names, at which it stops."""
 
 Values = dict[str, list[Any]]
 
