@@ -289,7 +289,7 @@ def test_a_capture_of_250_mb_is_asked_in_bounded_memory(tmp_path: Path) -> None:
                     assert not result.is_error
                     return text
 
-        first = asyncio.ensure_future(client.call_tool("open", {"path": "big.pcap"}))
+        first = asyncio.ensure_future(client.call_tool("open", {"path": "big.pcap"}, progress_callback=note))
         # One capture is read while others answer
         assert "20 messages" in await ask(client, "open", path="small.pcap")
         await first
