@@ -14,7 +14,10 @@ from ..model import PROCESS_KEYS
 from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, TotalRow
 from .clock import utc
 from .latency import harmless, table
-from .terminal import Palette, visible
+from .terminal import Palette, cut, visible, width
+
+SPACE = 2
+"""Blanks between the columns of a table."""
 
 
 class Counted(NamedTuple):
@@ -147,6 +150,33 @@ def _cell(value: Any) -> str:
 
 
 def _rows(title: str, head: Sequence[str], body: Sequence[Sequence[Any]], names: int, columns: int | None, palette: Palette) -> str:
+    """A table with `names` columns of names. One too wide for the terminal continues below, with these columns again."""
     if not body:
         return ""
-    return table(title, list(head), [[_cell(value) for value in row] for row in body], names, columns, palette)
+    lines = [[_cell(value) for value in row] for row in body]
+    if columns is None:
+        return table(title, list(head), lines, names, columns, palette)
+    sizes = [SPACE + max(width(name), *(width(line[index]) for line in lines)) for index, name in enumerate(head)]
+    if names == 1:
+        # The end of a path says more than its beginning
+        sizes[0] = min(sizes[0], max(columns - sum(sizes[1:]), columns // 3) + SPACE)
+        lines = [[cut(line[0][::-1], sizes[0] - SPACE)[::-1], *line[1:]] for line in lines]
+    parts: list[str] = []
+    for numbers in _parts(sizes, names, columns):
+        kept = [*range(names), *numbers]
+        rows = [[line[index] for index in kept] for line in lines]
+        parts.append(table("" if parts else title, [head[index] for index in kept], rows, names, columns, palette))
+    return "".join(parts)
+
+
+def _parts(sizes: Sequence[int], names: int, columns: int) -> list[list[int]]:
+    """The columns of numbers, in groups that fit the terminal beside those of names, which may be narrowed to half of it."""
+    if sum(sizes) - SPACE <= columns:
+        return [[*range(names, len(sizes))]]
+    room = columns - min(sum(sizes[:names]) - SPACE, columns // 2)
+    parts: list[list[int]] = [[]]
+    for index in range(names, len(sizes)):
+        if parts[-1] and sum(sizes[other] for other in parts[-1]) + sizes[index] > room:
+            parts.append([])
+        parts[-1].append(index)
+    return parts

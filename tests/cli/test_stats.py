@@ -17,9 +17,11 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
-from streamdump.credit import CHANGES
+from streamdump.credit import CHANGES, SubscriptionRow
 from streamdump.render.schema import schema
-from streamdump.stats import CONSUMERS, GROUPS, INTERVALS, OTHERS, Stats
+from streamdump.render.stats import STREAM_HEAD, SUBSCRIPTION_HEAD, Counted, text
+from streamdump.render.terminal import PLAIN
+from streamdump.stats import CONSUMERS, GROUPS, INTERVALS, OTHERS, FileRow, Stats, StreamRow, TotalRow
 from tests.render.records import START, message, response
 from tests.support.captures import GOLDEN, capture_name, every_family
 
@@ -222,6 +224,22 @@ def test_subscriptions_and_consumers_have_tables(tmp_path: Path, capsys: pytest.
         assert main(["stats", str(path), "--html", str(page)]) == 0
         assert expected in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         assert f"<h2>{title}</h2>" in page.read_text()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 110])
+def test_a_narrow_terminal_shows_every_column(columns: int) -> None:
+    name = "captures/golden/rabbitmq-stream/js_publish_consume_405.pcap"
+    streams = [StreamRow(1, "rabbitmq-stream", "js-basic", None, 25, 553, 25, 405, 24, 27, 3)]
+    subscriptions = [
+        SubscriptionRow(1, "", 0, 2, "rabbitmq-stream", "js-basic", 0, "chunks", 20, 1, 19, 1, True, 4, 31_002_000_000, 7_000_000_000, [])
+    ]
+    files, total = [FileRow(1, 0, name, "", START, 1_530_000_000, 113, 12_582)], TotalRow(1, "", 0, *[0] * 12, {})
+    counted = Counted(files, total, [], streams, subscriptions, [], [])
+    printed = text(counted, columns, PLAIN)
+    assert max(map(len, printed.splitlines())) <= columns
+    for values in (STREAM_HEAD, SUBSCRIPTION_HEAD, ("js-basic", "553", "27", "31.002", "7.0", "consume_405.pcap", "12,582", "1.530")):
+        for one in values:
+            assert one in printed
 
 
 def test_a_subscription_that_is_the_last_message_of_its_conversation_has_its_credit() -> None:
