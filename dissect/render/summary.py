@@ -340,8 +340,8 @@ def wrapped_few(text: str, cells: int) -> list[str]:
     from textwrap import wrap
 
     text = text[: 2 * WRAPPED * cells]
-    # Blanks that part what a line says stay where they can be counted
-    lines = wrap(text, cells) if text.isascii() else wrapped(text, cells)
+    # Blanks that part what a line says stay where they can be counted, as with durations
+    lines = wrap(text, cells) if text.replace("µs", "us").isascii() else wrapped(text, cells)
     return lines if len(lines) <= WRAPPED else [*lines[: WRAPPED - 1], cut(" ".join(lines[WRAPPED - 1 :]), cells)]
 
 

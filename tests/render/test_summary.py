@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamdump.model import Message, Record
-from streamdump.render.summary import Lines
+from streamdump.render.summary import Lines, wrapped_few
 from streamdump.render.terminal import COLOURED, PLAIN, cut, visible, width
 from streamdump.units import duration_text
 from tests.render.records import FAULT, SERVER, exchange, gap, message, response
@@ -159,3 +159,8 @@ def test_the_mark_takes_no_room() -> None:
         first, second = made.text(records).splitlines()[-2:]
         assert first.index("Declare") == second.index("Declare")
         assert "^" in second and "^" not in first
+
+
+def test_blanks_that_part_what_a_line_says_stay_beside_a_duration() -> None:
+    said = "without credit (client)  closed after 400 µs of silence"
+    assert wrapped_few(said, 32) == ["without credit (client)  closed", "after 400 µs of silence"]
