@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-
-from .packet_processes import MAX_POD, clipped
+from .packet_processes import MAX_POD, text_of
+from .pcapng import each_option
 
 IPV4, IPV6 = 1, 2
 """Types of records; others are names of network cards."""
@@ -29,20 +28,12 @@ class AddressNames:
 
     def read(self, body: bytes, order: str, before: int) -> None:
         """Read the body of a block, which follows this number of packets."""
-        at = 0
-        for _ in range(MAX_RECORDS):
-            if at + 4 > len(body):
-                return
-            kind, size = struct.unpack_from(order + "HH", body, at)
-            value = body[at + 4 : at + 4 + size]
-            if not kind or len(value) < size:
-                return
+        for kind, value in each_option(body, order, MAX_RECORDS):
             width = SIZES.get(kind)
-            if width is not None and size > width and len(self._names) < MAX_ADDRESSES:
-                name = clipped(value[width:].split(b"\0")[0][: 4 * MAX_POD].decode("utf-8", "backslashreplace"), MAX_POD)
-                if name:
+            if width is not None and len(self._names) < MAX_ADDRESSES:
+                name = text_of(value[width:], MAX_POD)
+                if name is not None:
                     self._names.setdefault(value[:width], (before, name))
-            at += 4 + (size + 3 & ~3)
 
     def get(self, address: bytes, packet: int) -> str | None:
         """Return the name of an address as of this packet."""

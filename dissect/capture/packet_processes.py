@@ -15,10 +15,10 @@ from __future__ import annotations
 import struct
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model import Process
+from .pcapng import each_option
 
 if TYPE_CHECKING:
     from .address_names import AddressNames
@@ -34,9 +34,6 @@ WIRESHARK, PROCESS_ENTRY = 32622, 3
 
 NAME, PATH, START = 2, 3, 9
 """Options of a process block."""
-
-LEAST_OPTIONS = 8
-"""Bytes of the shortest options that are read; fewer after a packet are padding."""
 
 MAX_OPTIONS, MAX_OPTION_BYTES = 16, 64 << 10
 """Options of a packet or block that are read, and how far apart they may be."""
@@ -149,12 +146,12 @@ class ProcessReader:
         if kind != PROCESS_ENTRY or not pid or len(self._indexed) >= MAX_PROCESSES:
             return
         name, start = b"", 0
-        for code, value in _each(body[16 : 12 + size], "<"):
+        for code, value in each_option(body[16 : 12 + size], "<", MAX_OPTIONS):
             if code == NAME or (code == PATH and not name):
                 name = value if code == NAME else value.rpartition(b"/")[2]
             elif code == START and len(value) == 8:
                 (start,) = struct.unpack("<Q", value)
-        process = Process(None, _text(name), pid)
+        process = Process(None, text_of(name), pid)
         # Counts the blocks, too
         self._indexed.append(process)
         insort(self._started.setdefault(pid, []), (start, len(self._indexed), process))
@@ -164,8 +161,8 @@ class ProcessReader:
         if len(body) < 4 or len(self._indexed) >= MAX_PROCESSES:
             return
         (pid,) = struct.unpack_from(self._order + "I", body)
-        names = [value for code, value in _each(body[4:], self._order) if code == NAME]
-        self._indexed.append(Process(None, _text(names[0]) if names else None, pid or None))
+        names = [value for code, value in each_option(body[4:], self._order, MAX_OPTIONS) if code == NAME]
+        self._indexed.append(Process(None, text_of(names[0]) if names else None, pid or None))
 
     def _at(self, pid: int, time_ns: int) -> Process:
         """Return the process that had a PID at this time: the last to have started, otherwise the first."""
@@ -178,7 +175,7 @@ class ProcessReader:
         outbound: bool | None = None
         pid, index = 0, None
         comments: dict[str, bytes] = {}
-        for code, value in _each(region, self._order):
+        for code, value in each_option(region, self._order, MAX_OPTIONS):
             if code == COMMENT:
                 _read_comment(value, comments)
             elif code == FLAGS and len(value) == 4:
@@ -190,19 +187,6 @@ class ProcessReader:
                 (index,) = struct.unpack(self._order + "I", value)
         process = _of_comments(comments) if comments else None
         return NOTHING if process is None and not pid and index is None else _Options(outbound, process, pid, index)
-
-
-def _each(region: bytes, order: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the first options, up to one that is cut off."""
-    at = 0
-    for _ in range(MAX_OPTIONS):
-        if at + 4 > len(region):
-            return
-        code, size = struct.unpack_from(order + "HH", region, at)
-        if not code or at + 4 + size > len(region):
-            return
-        yield code, region[at + 4 : at + 4 + size]
-        at += 4 + (size + 3 & ~3)
 
 
 def _read_comment(comment: bytes, found: dict[str, bytes]) -> None:
@@ -224,13 +208,13 @@ def _of_comments(found: dict[str, bytes]) -> Process | None:
     number = found.get("pid", b"")
     pid = int(number) if number.isdigit() and len(number) <= 10 else None
     pid = pid if pid and pid < 1 << 32 else None
-    command, container = found.get("process", b""), _text(found.get("container") or found.get("container_id"))
-    pod = _text(found.get("pod"), MAX_POD)
+    command, container = found.get("process", b""), text_of(found.get("container") or found.get("container_id"))
+    pod = text_of(found.get("pod"), MAX_POD)
     if pid is None and container is None and pod is None:
         # Another program's comment
         return None
-    name = _text(command.rpartition(b"/")[2] or command)
-    namespace = None if pod is None else _text(found.get("namespace"))
+    name = text_of(command.rpartition(b"/")[2] or command)
+    namespace = None if pod is None else text_of(found.get("namespace"))
     return Process(None, name, pid, container, pod, namespace)
 
 
@@ -239,6 +223,6 @@ def clipped(text: str | None, most: int = MAX_TEXT) -> str | None:
     return text if text is None or len(text) <= most else f"{text[:most]}…"
 
 
-def _text(name: bytes | None, most: int = MAX_TEXT) -> str | None:
+def text_of(name: bytes | None, most: int = MAX_TEXT) -> str | None:
     """Return the text of a name; None if it is empty."""
     return clipped((name or b"")[: 4 * most].split(b"\0")[0].decode("utf-8", "backslashreplace"), most) or None

@@ -9,13 +9,15 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CaptureError
 from ..model import Packet
 from .blocks import Blocks
-from .packet_processes import LEAST_OPTIONS, ProcessReader
 from .pcap import ALWAYS, size_limit
+
+if TYPE_CHECKING:
+    from .packet_processes import ProcessReader
 
 MAGIC = bytes.fromhex("0a0d0d0a")
 BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}
@@ -33,6 +35,9 @@ OPTIONS_ROOM = 1 << 20
 
 MOST_INTERFACES = 1 << 24
 """Of one section. Dozens are many."""
+
+LEAST_OPTIONS = 8
+"""Bytes of the shortest options of packets that are read; fewer after a packet are padding."""
 
 OPTION_RESOLUTION, OPTION_OFFSET = 9, 14
 
@@ -54,6 +59,19 @@ LAST_NS = ((1 << 63) // 1_000_000_000 - 1) * 1_000_000_000
 def filled(size: int) -> int:
     """Return the padded length of a block that claims `size` bytes."""
     return size + 3 & ~3
+
+
+def each_option(region: bytes, order: str, most: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the code and value of the first options, or records of a block, up to the end mark or one that is cut off."""
+    at = 0
+    for _ in range(most):
+        if at + 4 > len(region):
+            return
+        code, size = struct.unpack_from(order + "HH", region, at)
+        if not code or at + 4 + size > len(region):
+            return
+        yield code, region[at + 4 : at + 4 + size]
+        at += 4 + filled(size)
 
 
 class Interfaces:

@@ -10,7 +10,6 @@ import struct
 import tempfile
 from array import array
 from collections import deque
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -184,7 +183,7 @@ def _options(order: str, kind: int, block: bytes, at: int) -> tuple[bytes, int]:
         return bytes(start), 0
     kept: list[bytes] = []
     gone = 0
-    for code, value in _each(order, block, at):
+    for code, value in pcapng.each_option(block[at:-4], order, len(block)):
         if code in KEPT[kind] and len(value) <= NUMBER:
             kept.append(struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) & 3))
         else:
@@ -192,13 +191,3 @@ def _options(order: str, kind: int, block: bytes, at: int) -> tuple[bytes, int]:
     if kept:
         kept.append(bytes(4))
     return bytes(start) + b"".join(kept), gone
-
-
-def _each(order: str, block: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    end = len(block) - 4
-    while at + 4 <= end:
-        code, size = struct.unpack_from(order + "HH", block, at)
-        if not code or at + 4 + size > end:
-            return
-        yield code, block[at + 4 : at + 4 + size]
-        at += 4 + (size + 3 & ~3)
