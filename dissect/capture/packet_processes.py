@@ -23,6 +23,9 @@ from .pcapng import each_option
 if TYPE_CHECKING:
     from .address_names import AddressNames
 
+NAMES_BLOCK, CUSTOM_BLOCKS, DARWIN_BLOCK = 4, (0xBAD, 0x40000BAD), 0x80000001
+"""Types of blocks."""
+
 COMMENT, FLAGS, PROCESS_THREAD, DARWIN_PROCESS = 1, 2, 8, 32769
 """Options of packets."""
 
@@ -129,14 +132,23 @@ class ProcessReader:
         if process is not None:
             # What leaves a container comes in at the host's end of its veth pair: ptcpdump names the sender there, elsewhere the receiver
             outbound = outbound or None
-        if process is None and found.pid:
+        elif found.pid:
             process = self._at(found.pid, time_ns)
             # The option is of the process that sent the packet, unless that came from another machine
             outbound = outbound is not False
-        elif process is None and found.block is not None and found.block < len(self._indexed):
+        elif found.block is not None and found.block < len(self._indexed):
             process = self._indexed[found.block]
         if process is not None:
             self.waiting.append(PacketProcess(number, outbound, process))
+
+    def block(self, kind: int, body: bytes, before: int) -> None:
+        """Read the body of a block, which follows this number of packets, if it is of names or processes."""
+        if kind in CUSTOM_BLOCKS:
+            self.custom_block(body)
+        elif kind == DARWIN_BLOCK:
+            self.darwin_block(body)
+        elif kind == NAMES_BLOCK and self.names is not None:
+            self.names.read(body, self._order, before)
 
     def custom_block(self, body: bytes) -> None:
         """Read the body of a custom block."""

@@ -23,8 +23,6 @@ MAGIC = bytes.fromhex("0a0d0d0a")
 BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}
 
 SECTION, INTERFACE, OBSOLETE, SIMPLE, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 2, 3, 6, 10
-NAMES = 4
-CUSTOM, DARWIN_PROCESS = (0xBAD, 0x40000BAD), 0x80000001
 LEAST = {SECTION: 28, INTERFACE: 20, OBSOLETE: 32, SIMPLE: 16, ENHANCED: 32}
 """The length of the smallest block of each kind."""
 
@@ -252,12 +250,7 @@ class Sections:
             elif kind == SECRETS and size >= LEAST_SECRETS:
                 self._unlock(buffer, at, size, number + len(packets) - 1)
             elif self._processes is not None and size <= OPTIONS_ROOM:
-                if kind in CUSTOM:
-                    self._processes.custom_block(buffer[at + 8 : at + size - 4])
-                elif kind == DARWIN_PROCESS:
-                    self._processes.darwin_block(buffer[at + 8 : at + size - 4])
-                elif kind == NAMES and self._processes.names is not None:
-                    self._processes.names.read(buffer[at + 8 : at + size - 4], self._order, number + len(packets) - 1)
+                self._processes.block(kind, buffer[at + 8 : at + size - 4], number + len(packets) - 1)
             if wrong is not None:
                 return WalkedBlocks(packets, at, 0, wrong)
             at += size
