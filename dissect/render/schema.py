@@ -411,21 +411,18 @@ def _tag(record: type[msgspec.Struct]) -> str:
 
 def _object(struct: type[msgspec.Struct], said: dict[str, str]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
-    optional: set[str] = set()
+    required: list[str] = []
     if struct.__struct_config__.tag is not None:
         properties["record"] = {"const": _tag(struct), "description": said["record"]}
+        required.append("record")
     for field in msgspec.structs.fields(struct):
         if struct is Message and field.name in ("raw", "spans"):
             # made for the views of details, never part of the JSON
             continue
-        if field.name == "processes" or field.default is msgspec.UNSET or (struct is Process and not field.required):
-            optional.add(field.name)
+        # The encoder leaves out values that are such a default
+        if field.required or not (struct.__struct_config__.omit_defaults or field.default is msgspec.UNSET):
+            required.append(field.name)
         exact = _EXACT.get(field.name) if struct is not Entry or field.name not in _OWN else None
         kind = exact if exact is not None else msgspec.json.schema(field.type)
         properties[field.name] = {**kind, "description": said[field.name]}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [one for one in properties if one not in optional],
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
