@@ -127,12 +127,12 @@ class HostProcesses:
         inodes = self._inodes("self", due)
         here = {conversation for conversation, _ in inodes}
         elsewhere = [one for one in due if one.conversation not in here and one.looks and not one.local]
-        if {inode for inode in inodes.values() if inode not in self._sockets} or (elsewhere and not self._namespaces):
-            self._search({inode for inode in inodes.values() if inode not in self._sockets})
+        if any(inode not in self._sockets for inode in inodes.values()) or (elsewhere and not self._namespaces):
+            self._search()
         if elsewhere:
             more = self._elsewhere(elsewhere)
-            if missing := {inode for inode in more.values() if inode not in self._sockets}:
-                self._search(missing)
+            if any(inode not in self._sockets for inode in more.values()):
+                self._search()
             inodes |= more
         found: list[HostProcess] = []
         for one in due:
@@ -148,8 +148,7 @@ class HostProcesses:
         """Return the inodes of sockets, as the network namespace of a process shows them."""
         tables = [self._read(f"{pid}/net/{name}", MAX_TABLE) for name in ("tcp", "tcp6")]
         every = [(one.conversation, side, key) for one in due for side, keys in one.keys.items() for key in keys]
-        found = {(conversation, side): _inode(table, key) for conversation, side, key in every for table in tables if key in table}
-        return {place: inode for place, inode in found.items() if inode}
+        return {(conversation, side): inode for conversation, side, key in every for table in tables if (inode := _inode(table, key))}
 
     def _elsewhere(self, due: list[_Pending]) -> dict[Place, int]:
         """Return the inodes in other namespaces; none where several have such a connection."""
@@ -161,9 +160,8 @@ class HostProcesses:
                     several.add(place)
         return {place: inode for place, inode in found.items() if place not in several}
 
-    def _search(self, wanted: set[int]) -> None:
-        """Search the open files of processes for these sockets, the newest processes first; of what takes too long the rest is searched
-        the next time."""
+    def _search(self) -> None:
+        """Search the open files of processes for sockets, the newest processes first; after too long the rest is left to the next time."""
         until = monotonic() + MAX_SCAN_S
         own = self._link("self/ns/net")
         names = sorted([name for name in self._names("") if name.isdecimal()], key=int, reverse=True)
