@@ -89,8 +89,10 @@ class ProcessSources:
         order, number, file, time_ns = mark
         reader = self._readers.get(file)
         names = None if reader is None else reader.names
-        for side, address in enumerate(split(ends)[:2] if names else ()):
-            name = names.get(address, number) if names else None
+        if not names:
+            return
+        for side, address in enumerate(split(ends)[:2]):
+            name = names.get(address, number)
             if name is not None:
                 endpoints = conversation.tcp.endpoints
                 self._run.processes.add(conversation.index, endpoints, side, Process(None, host=name), order, time_ns)
