@@ -46,6 +46,9 @@ _CONTAINER = re.compile(r"[0-9a-f]{64}")
 SHORT_ID = 12
 """Characters of a container's id that are shown, as by its tools."""
 
+INODE = 9
+"""The field of a line in a table of sockets; those of the ends are 1 and 2."""
+
 MAPPED = bytes(10) + b"\xff\xff"
 """An IPv4 address in a table of IPv6 begins with it."""
 
@@ -146,9 +149,16 @@ class HostProcesses:
 
     def _inodes(self, pid: str, due: list[_Pending]) -> dict[Place, int]:
         """Return the inodes of sockets, as the network namespace of a process shows them."""
-        tables = [self._read(f"{pid}/net/{name}", MAX_TABLE) for name in ("tcp", "tcp6")]
-        every = [(one.conversation, side, key) for one in due for side, keys in one.keys.items() for key in keys]
-        return {(conversation, side): inode for conversation, side, key in every for table in tables if (inode := _inode(table, key))}
+        places = {key: (one.conversation, side) for one in due for side, keys in one.keys.items() for key in keys}
+        found: dict[Place, int] = {}
+        for name in ("tcp", "tcp6"):
+            for line in self._read(f"{pid}/net/{name}", MAX_TABLE).split(b"\n"):
+                fields = line.split(None, INODE + 1)
+                place = places.get(b" %b %b " % (fields[1], fields[2])) if len(fields) > INODE else None
+                # 0: no process has the socket yet
+                if place is not None and fields[INODE].isdigit() and int(fields[INODE]):
+                    found[place] = int(fields[INODE])
+        return found
 
     def _elsewhere(self, due: list[_Pending]) -> dict[Place, int]:
         """Return the inodes in other namespaces; none where several have such a connection."""
@@ -243,10 +253,3 @@ def _hex(address: bytes) -> bytes:
 
 def _port(end: tuple[bytes, bytes]) -> int:
     return int.from_bytes(end[1], "big")
-
-
-def _inode(table: bytes, key: bytes) -> int:
-    """Return the inode in the line with this key; 0 if there is no line, or no process has the socket yet."""
-    at = table.find(key)
-    fields = table[at + len(key) : at + len(key) + 160].split(b"\n")[0].split() if at >= 0 else []
-    return int(fields[6]) if len(fields) > 6 and fields[6].isdigit() else 0
