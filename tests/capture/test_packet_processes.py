@@ -53,10 +53,21 @@ PRODUCER = {"process": "python3.11", "pid": 41207, "container": "producer", "pod
 CLIENT, SERVER = "127.0.0.1:60824", "127.0.0.1:5552"
 
 
+def inspected(source: Path | bytes, **options: Any) -> Inspector:
+    return Inspector([open_capture(source if isinstance(source, Path) else io.BytesIO(source), name="made")], Options(**options))
+
+
 def read(source: Path | bytes, **options: Any) -> tuple[list[Record], list[ConversationRow]]:
-    opened = open_capture(source if isinstance(source, Path) else io.BytesIO(source), name="made")
-    inspector = Inspector([opened], Options(**options))
+    inspector = inspected(source, **options)
     return list(inspector.records()), inspector.rows()
+
+
+def groups_of(source: Path | bytes, by: str) -> set[Any]:
+    """What latencies are grouped by."""
+    inspector, found = inspected(source, pairs=True, exchanges=True), Latencies((by,))
+    for _ in inspector.batches():
+        found.add(inspector.run.released_pairs())
+    return {key[1] for key in found.groups}
 
 
 def processes(source: Path | bytes) -> list[Any]:
@@ -145,8 +156,7 @@ def test_comments_of_inbound_packets_do_not_decide_the_side() -> None:
 
 def test_sides_that_stay_unknown_leave_little_behind() -> None:
     said = [[comment(f"PID: {1 + index % 3}"), flags(1 + index % 2)] for index in range(6)]
-    opened = open_capture(io.BytesIO(annotated(ONE, lambda index, _: said[index % 6])), name="made")
-    inspector = Inspector([opened], Options())
+    inspector = inspected(annotated(ONE, lambda index, _: said[index % 6]))
     list(inspector.records())
     assert len(inspector.run.processes[0]) <= 8
 
@@ -239,7 +249,7 @@ def test_hostile_texts_are_harmless_on_a_terminal() -> None:
 
 def test_many_different_comments_leave_little_behind() -> None:
     said = lambda index, _: [comment(f"PID: {index + 1}", f"Cmd: /bin/{index}"), flags(OUTBOUND)]  # noqa: E731
-    inspector = Inspector([open_capture(io.BytesIO(annotated(BOTH, said)), name="made")], Options())
+    inspector = inspected(annotated(BOTH, said))
     list(inspector.records())
     assert all(len(states) <= 4 for states in inspector.run.processes.values())
     reader = ProcessReader()
@@ -331,10 +341,7 @@ def test_columns_show_processes() -> None:
     ],
 )
 def test_latencies_by_process(path: Path, by: str, groups: set[Any]) -> None:
-    inspector, found = Inspector([open_capture(path)], Options(pairs=True, exchanges=True)), Latencies((by,))
-    for _ in inspector.batches():
-        found.add(inspector.run.released_pairs())
-    assert {key[1] for key in found.groups} == groups
+    assert groups_of(path, by) == groups
 
 
 @pytest.mark.parametrize(("by", "groups"), [("pid", {5, "5 and others"}), ("process", {"a", "a and others"}), ("container", {"c"})])
@@ -342,22 +349,12 @@ def test_a_group_of_several_processes_says_so(by: str, groups: set[Any]) -> None
     def options(index: int, to_server: bool) -> list[tuple[int, bytes]]:
         return [comment(f"PID: {5 + (index > 20)}", "Cmd: a", "ContainerName: c"), flags(OUTBOUND)] if to_server else []
 
-    opened = open_capture(io.BytesIO(annotated(ONE, options)), name="made")
-    inspector, found = Inspector([opened], Options(pairs=True, exchanges=True)), Latencies((by,))
-    for _ in inspector.batches():
-        found.add(inspector.run.released_pairs())
-    assert {key[1] for key in found.groups} == groups
+    assert groups_of(annotated(ONE, options), by) == groups
 
 
 def test_a_group_by_the_server_alone_says_so() -> None:
     data = annotated(ONE, lambda _, to_server: [comment("PID: 3", "Cmd: /bin/server"), flags(INBOUND if to_server else OUTBOUND)])
-    inspector, found = (
-        Inspector([open_capture(io.BytesIO(data), name="made")], Options(pairs=True, exchanges=True)),
-        Latencies(("process",)),
-    )
-    for _ in inspector.batches():
-        found.add(inspector.run.released_pairs())
-    assert {key[1] for key in found.groups} == {"server (server)"}
+    assert groups_of(data, "process") == {"server (server)"}
 
 
 def test_commands_are_counted_by_process(capsys: pytest.CaptureFixture[str]) -> None:
