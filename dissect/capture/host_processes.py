@@ -1,8 +1,9 @@
 """The processes of this host that are behind connections, from /proc of Linux.
 
 A connection is looked up when its first packet arrives, and a few times more, as a server's socket has no process before it is accepted:
-its ends in net/tcp and net/tcp6 give the inode of a socket, and the open files of processes whose that is. Other network namespaces are
-searched for what this one does not have. What the user may not read stays unknown; nothing is asked of container runtimes.
+its ends in net/tcp and net/tcp6 give the inode of a socket, and the open files of processes show which one has it. Other network
+namespaces are searched for connections that this one does not have. What the user may not read stays unknown; container runtimes are not
+asked.
 
 The cost is bounded: after each look there is a pause of many times its duration, however many connections there are.
 """
@@ -65,13 +66,13 @@ class _Pending:
     """A conversation that is looked up: by side what its line in a table of sockets contains. `local`: it is of this namespace's loopback
     interface; other namespaces have the same addresses."""
 
-    __slots__ = ("begun", "conversation", "keys", "local", "looks")
+    __slots__ = ("conversation", "keys", "local", "looks", "started")
 
-    def __init__(self, conversation: int, keys: dict[int, tuple[bytes, ...]], begun: float, local: bool) -> None:
+    def __init__(self, conversation: int, keys: dict[int, tuple[bytes, ...]], started: float, local: bool) -> None:
         self.conversation = conversation
         self.local = local
         self.keys = keys
-        self.begun = begun
+        self.started = started
         self.looks = 0
 
 
@@ -114,7 +115,7 @@ class HostProcesses:
     def found(self) -> list[HostProcess]:
         """Return what was found since the last call."""
         now = monotonic()
-        due = [] if now < self._next else [one for one in self._pending.values() if now - one.begun >= AGES[one.looks]]
+        due = [] if now < self._next else [one for one in self._pending.values() if now - one.started >= AGES[one.looks]]
         if not due:
             return []
         found = self._look(due)

@@ -1,6 +1,6 @@
 """The process that a packet belongs to, as pcapng files state it.
 
-Read are, with the names that their writers use:
+These are read, with the names that their writers use:
 
 - ptcpdump: packet comments of lines `key: value` (`PID`, `Cmd`, `ContainerName`, `PodName`, `PodNamespace`);
 - Wireshark 4.7: the option epb_processid_threadid of a packet, and process information in custom blocks of the enterprise number 32622,

@@ -56,7 +56,7 @@ class ProcessSources:
             self._table.watchers.append(self._watch)
 
     def settle(self) -> None:
-        """Store the process of the last segment, which has found its conversation: it may have begun another one on its ports."""
+        """Store the process of the last segment, which has found its conversation: it may have started another one on its ports."""
         if self._segment is not None:
             self._run.processes.note(self._packets[self._segment.order], self._segment, self._table.get(self._segment.ends))
             self._segment = None
@@ -80,7 +80,7 @@ class ProcessSources:
             self._run.processes.from_host(found, self._table.get(found.conversation))
 
     def finish(self) -> None:
-        """Store the names of addresses that stand behind the packets."""
+        """Store the names of addresses that follow the packets."""
         for one in self._table.conversations if self._named else ():
             self._name(one, ends_between(one.tcp.endpoints, 0)[0], (END, END, one.tcp.first[2], one.tcp.last[3]))
 

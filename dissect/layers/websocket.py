@@ -154,7 +154,7 @@ class WebSocketLayer(msgspec.Struct, gc=False):
 
     @property
     def held(self) -> Items:
-        """What is held until it is certain what it is."""
+        """The items held until it is known what they are."""
         return [] if self.opening is None else self.opening.held
 
     @property

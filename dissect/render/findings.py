@@ -130,7 +130,7 @@ def finding_lines(
     files: Files = NO_FILES,
     behind: Sequence[str] = (),
 ) -> list[str]:
-    """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`).
+    """A finding in lines of at most `columns` columns: severity and rule, where, cause, and advice unless it was given already (`advised`).
     `behind`: the processes of all these conversations, if not only those of its own."""
     colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
     head = f"{one.severity:<7}  {visible(one.rule)}"

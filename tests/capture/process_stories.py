@@ -109,10 +109,10 @@ def ptcpdump() -> bytes:
     is known from the third packet on."""
 
     def options(index: int, to_server: bool) -> list[Option]:
-        told = [PRODUCER, THREAD, PARENT_PROCESS]
+        comments = [PRODUCER, THREAD, PARENT_PROCESS]
         if index >= 2:
-            told += [PRODUCER_CONTAINER, PRODUCER_POD]
-        return [*told, flags(OUTBOUND if to_server else INBOUND)]
+            comments += [PRODUCER_CONTAINER, PRODUCER_POD]
+        return [*comments, flags(OUTBOUND if to_server else INBOUND)]
 
     return annotated(GOLDEN / "rabbitmq-stream" / "publish_error_310.pcap", options)
 
@@ -201,10 +201,10 @@ def hostile() -> bytes:
 
 
 def names() -> bytes:
-    """Names of addresses before the packets, and behind them, as programs that resolve names at the end write them."""
+    """Names of addresses before the packets, and after them, as programs that resolve names at the end write them."""
     before = names_block((bytes((127, 0, 0, 2)), "broker-1.example"), (bytes((127, 0, 0, 2)), "not-the-first.example"), (bytes(6), "mac"))
-    behind = names_block((bytes((127, 0, 0, 1)), "orders.example"), (bytes((127, 0, 0, 2)), "later.example"))
-    return annotated(GOLDEN / "rabbitmq-stream" / "missing_stream_405.pcap", lambda *_: [], [before]) + behind
+    after = names_block((bytes((127, 0, 0, 1)), "orders.example"), (bytes((127, 0, 0, 2)), "later.example"))
+    return annotated(GOLDEN / "rabbitmq-stream" / "missing_stream_405.pcap", lambda *_: [], [before]) + after
 
 
 STORIES: dict[str, Callable[[], bytes]] = {

@@ -63,10 +63,10 @@ class MadeProc:
 
     def found(self, *ages: float, ends: bytes = ENDS) -> list[HostProcess]:
         """What is found at these ages of a connection."""
-        begun, found = self.now, list[HostProcess]()
+        started, found = self.now, list[HostProcess]()
         self.host.begin(7, ends)
         for age in ages or AGES:
-            self.now = begun + age + 0.01
+            self.now = started + age + 0.01
             found += self.host.found()
         return found
 

@@ -207,8 +207,8 @@ def test_what_names_no_process(options: list[tuple[int, bytes]]) -> None:
 
 
 def test_a_value_that_is_cut_is_not_read() -> None:
-    whole, cut = (comment("PID: 5", f"Cmd: /{'d' * size}/name", "Args: a") for size in (3_000, 5_000))
-    assert alone(whole, flags(OUTBOUND))[0] == {"endpoint": "127.0.0.1:35502", "process": "name", "pid": 5}
+    complete, cut = (comment("PID: 5", f"Cmd: /{'d' * size}/name", "Args: a") for size in (3_000, 5_000))
+    assert alone(complete, flags(OUTBOUND))[0] == {"endpoint": "127.0.0.1:35502", "process": "name", "pid": 5}
     assert alone(cut, flags(OUTBOUND))[0] == {"endpoint": "127.0.0.1:35502", "pid": 5}
 
 
@@ -231,7 +231,7 @@ def test_names_are_cut() -> None:
     assert one["pod"].endswith("p…")
 
 
-def test_a_section_begins_anew() -> None:
+def test_processes_are_those_of_their_section() -> None:
     found = rewrite.packets(ONE)
     head = pcapng([])
     named = [process_block(7, (2, b"first")), *[packet_block(one, [thread(7)]) for one in found]]

@@ -333,7 +333,7 @@ def test_a_name_that_no_message_has_is_no_error_but_a_hint() -> None:
 
 
 def test_every_name_of_a_golden_capture_is_known() -> None:
-    """Except those that the dissectors make of what they do not know, and a type of mewbase that no server knows."""
+    """Except names of unknown messages, and a type of mewbase that no server knows."""
     found = {name for path in GOLDEN.glob("*/*.jsonl") for name in re.findall(r'"name":"([^"]+)","kind"', path.read_text())}
     strange = {name for name in found - {*names_of().messages} if not name.startswith("unknown")}
     assert "Empty" in found and strange == {"PUBLISH"}

@@ -51,7 +51,7 @@ def test_buckets_include_their_upper_bounds() -> None:
     found = dict(zip((*BOUNDS_S, None), cell[:-1], strict=True))
     assert {bound: number for bound, number in found.items() if number} == {0.0001: 3, 0.00025: 1, 0.005: 1, 10: 1, None: 1}
     assert cell[-1] == 20_005_200_002
-    # Those that the conventions advise are among them
+    # The bounds that the conventions advise are among them
     assert {0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10} <= {*BOUNDS_S}
 
 
