@@ -8,7 +8,7 @@ from typing import Any
 from ...layout import Field, Layout
 from ...model import Message
 from ..protocol import Traffic
-from .layouts import BYTES, CHUNKS, PRECONDITION_FAILED, chunk_size, unit_of
+from .layouts import BYTES, CHUNKS, PRECONDITION_FAILED, chunk_size, is_single_active, unit_of
 
 RUNS = 3
 """Runs of numbers that a line shows before it gives up."""
@@ -327,9 +327,8 @@ def traffic(message: Message) -> Traffic | None:
         return Traffic(0, records, None, last, fields.get("committed_chunk_id"), subscription, used)
     if name in ("Subscribe", "Credit") and "credit" in fields:
         # A single active consumer gets nothing until the server asks it to go on
-        waits = any(one.get("key") == "single-active-consumer" and one.get("value") == "true" for one in fields.get("properties") or ())
-        credit = {unit_of(fields): fields["credit"]}
-        return Traffic(subscription=subscription, credit=credit, begins=name == "Subscribe", active=False if waits else None)
+        active = False if is_single_active(fields.get("properties") or ()) else None
+        return Traffic(subscription=subscription, credit={unit_of(fields): fields["credit"]}, begins=name == "Subscribe", active=active)
     if name == "ConsumerUpdate" and message.kind == "request" and "active" in fields:
         return Traffic(subscription=subscription, active=fields["active"] == 1)
     if name == "Unsubscribe":

@@ -4,7 +4,7 @@ and, where servers differ from it, what 3.10.8, 4.0.5 and 4.3.6 were seen to sen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...layout.types import (
@@ -260,6 +260,11 @@ UNITS = {1: CHUNKS, 2: BYTES}
 def unit_of(fields: Mapping[str, Any]) -> str:
     """Return what credit counts in a Subscribe or Credit."""
     return UNITS.get(fields.get("version", 1), CHUNKS)
+
+
+def is_single_active(properties: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether these properties of a Subscribe are those of a single active consumer."""
+    return any(one.get("key") == "single-active-consumer" and one.get("value") == "true" for one in properties)
 
 
 def chunk_size(fields: Mapping[str, Any]) -> int:

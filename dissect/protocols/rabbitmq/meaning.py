@@ -9,7 +9,7 @@ from ...layout import Layout
 from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
 from . import layouts, layouts_draft
 from .credits import Credits
-from .layouts import CHUNKS, CREDIT_LIMITS, PRECONDITION_FAILED, newer_versions
+from .layouts import CHUNKS, CREDIT_LIMITS, PRECONDITION_FAILED, is_single_active, newer_versions
 
 if TYPE_CHECKING:
     from .dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
@@ -182,9 +182,7 @@ def _counts_credit(self: RabbitmqStreamDissector, name: str, side: int, fields: 
         # Where the capture lacks the last properties, one of them may be that of a single active consumer
         texts = [fields.get("stream"), *[text for one in properties for text in one.values()]]
         known = _BEFORE_PROPERTIES + 4 * len(properties) + len("".join(filter(None, texts)).encode(errors="replace"))
-        alone = fields["size"] >= known + len("single-active-consumer") or any(
-            one.get("key") == "single-active-consumer" and one.get("value") == "true" for one in properties
-        )
+        alone = fields["size"] >= known + len("single-active-consumer") or is_single_active(properties)
         self.credits.ask(name, fields["correlation_id"], fields["subscription_id"], fields["version"], alone, self.completed)
     return ()
 
