@@ -317,8 +317,8 @@ class RabbitmqState(msgspec.Struct):
     publishers: dict[int, RabbitmqPublisher] = msgspec.field(default_factory=dict)
     declared: int = 0
     """So many publishers were declared."""
-    with_reference: dict[str, tuple[int, str | None, str]] = msgspec.field(default_factory=dict)
-    """Those that published with a reference: id, stream and reference."""
+    with_reference: dict[str, RabbitmqPublisher] = msgspec.field(default_factory=dict)
+    """Those that published with a reference."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id the publishers that were refused, and the finding if the client publishes anyway."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
@@ -673,7 +673,7 @@ def _id_in_use(context: ConversationContext, message: Message) -> str | None:
 
 
 def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
-    found = [(whose, *each) for whose, each in context.state.with_reference.items()]
+    found = [(one.whose, one.ident, one.stream, one.reference) for one in context.state.with_reference.values()]
     at_ns = min(closed.until_ns, closed.last[3])
     return context.share(context, closed, "confirmed-and-lost", ("closed", found, at_ns)) if found else []
 
@@ -1272,7 +1272,7 @@ def _published(context: ConversationContext, state: RabbitmqState, message: Mess
     one = _with_reference(state, fields)
     if one is None or (one.whose not in state.with_reference and len(state.with_reference) >= PUBLISHERS):
         return
-    state.with_reference[one.whose] = one.ident, one.stream, one.reference
+    state.with_reference[one.whose] = one
     entries = [(entry.get("publishing_id", 0), entry.get("num_records", 1)) for entry in fields.get("published_messages") or ()]
     about = one.whose, _stream_key(context, one.stream), one.reference
     _share(context, message, "published", *about, entries, numbers(message), packets(message))
