@@ -195,7 +195,7 @@ class CreditAccounts:
         """`draws`: keep the credit of the first subscriptions over time. `on_stall` gets each stall when a Credit ends it, though the
         server may refuse that later, or when its subscription ends."""
         self.outstanding: dict[str, int] = {}
-        """The sum of what is left, by unit."""
+        """The sum of the credit left, by unit."""
         self.left_out = 0
         """Subscriptions without a row, because of the limit."""
         self._draws, self._on_stall = draws, on_stall
@@ -241,7 +241,7 @@ class CreditAccounts:
         self._lossy.pop(conversation, None)
 
     def finish(self, end_ns: Callable[[int], int]) -> None:
-        """No more messages come: what is open ends at the end of the capture, a function of the file."""
+        """No more messages come: open subscriptions end at the end of the capture, a function of the file."""
         for conversation, file in list(self._files.items()):
             self._forget(conversation, end_ns(file))
 

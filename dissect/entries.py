@@ -150,7 +150,7 @@ class Entries:
             yield from self._release()
 
     def left_out(self) -> Iterator[tuple[int, str]]:
-        """Yield the number and the kind of messages whose user messages are no entries."""
+        """Yield the number and the kind of messages whose user messages are not entries."""
         return ((one.left_out, one.LEFT_OUT) for one in self._sources.values() if one is not None and one.left_out)
 
     # What waits

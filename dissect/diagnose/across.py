@@ -50,8 +50,8 @@ class Occurrence(NamedTuple):
 class Failed(msgspec.Struct):
     """The same error, warning or fact about one server, in one or several conversations.
 
-    What it says does not depend on the order in which these are added, so that those of several tasks can be merged: the cause, the client
-    and the places are those of the earliest.
+    It does not depend on the order in which these are added, so that those of several tasks can be merged: the cause, the client and the
+    places are those of the earliest.
     """
 
     rule: str

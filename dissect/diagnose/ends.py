@@ -100,7 +100,7 @@ def _how(tcp: TcpStream, tls: Any, websocket: WebSocketOutcome | None) -> tuple[
     else:
         how, by, ended_ns = "FIN" if end.how == "FIN" else "RST", 1 - end.side if end.answers else end.side, end.time_ns
     if how == "FIN":
-        # The side that says so in WebSocket or TLS ends it, and the other may be faster to end the connection below
+        # The side that closes WebSocket or TLS ends it, and the other may be faster to end the connection below
         if websocket is not None and websocket.close is not None:
             return how, websocket.close.side, websocket.close.time_ns
         notify = next((alert for alert in tls.alerts if alert.number == CLOSE_NOTIFY), None) if tls is not None else None

@@ -203,8 +203,8 @@ class Diagnoser:
                     time_ns = one.last_ns if isinstance(one, Failed) else one.time_ns
                     head = (1, 0, rfc3339(time_ns), time_ns, None, client or "", server or "", None, one.protocol, name)
                     messages, packets = [list((each or ())[:EVIDENCE]) for each in (draft.messages, draft.packets)]
-                    said = (draft.severity or rule.severity, draft.cause, draft.advice or rule.advice)
-                    self._add(out, Finding(*head, *said, messages, packets))
+                    severity, advice = draft.severity or rule.severity, draft.advice or rule.advice
+                    self._add(out, Finding(*head, severity, draft.cause, advice, messages, packets))
             except Exception as error:
                 self._report(describe_exception(error), None)
         return out

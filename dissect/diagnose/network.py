@@ -71,7 +71,7 @@ class NetworkEvidence(msgspec.Struct):
     asked: dict[str, Resolved | None] = {}
 
     def read(self, packet: Packet, order: int, ip: int, protocol: int, network: bytes) -> None:
-        """Note what a packet says that carries ICMP or UDP (`LinkParser.aside`)."""
+        """Note the error or the answer in a packet of ICMP or UDP, if there is one (`LinkParser.aside`)."""
         data = packet.buffer[ip : packet.offset + packet.captured]
         if protocol == UDP:
             answer = dns_answer(data)
@@ -98,7 +98,7 @@ class NetworkEvidence(msgspec.Struct):
         kept.merge(answers)
 
     def merge(self, other: NetworkEvidence, file: int = 0, before: int = 0) -> None:
-        """Add what another one remembers of a range of a file, behind so many packets of it."""
+        """Add what another one remembers of a range of a file, which begins after `before` packets of it."""
         for ends, errors in other.errors.items():
             for (order, number, _, time_ns), error in errors:
                 self.error(error, ends[len(error.ends) :], (order, number + before, file, time_ns))

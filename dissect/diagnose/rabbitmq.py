@@ -171,7 +171,7 @@ class RabbitmqPublisher(msgspec.Struct):
     """One publisher."""
 
     whose: str
-    """What tells it from all others."""
+    """Distinguishes it from all others."""
     ident: int
     stream: str | None
     reference: str
@@ -316,7 +316,7 @@ class RabbitmqState(msgspec.Struct):
     """By number the last Credits."""
     publishers: dict[int, RabbitmqPublisher] = msgspec.field(default_factory=dict)
     declared: int = 0
-    """So many publishers were declared."""
+    """The number of publishers declared so far."""
     with_reference: dict[str, RabbitmqPublisher] = msgspec.field(default_factory=dict)
     """Those that published with a reference."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)

@@ -42,7 +42,7 @@ class EntrySource:
     """The user messages of one protocol in a run. `carrier` gets every message of the protocol in order, `entries` is called later."""
 
     LEFT_OUT = ""
-    """What messages with user messages are that have no entries, as users repeat them."""
+    """The kind of messages whose user messages are not entries, as they repeat those of clients."""
 
     def __init__(self) -> None:
         self.left_out = 0

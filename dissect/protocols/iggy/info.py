@@ -145,7 +145,7 @@ def info(message: Message) -> str:
 def _fields(message: Message, fields: dict[str, Any], aside: frozenset[str]) -> list[str]:
     """The first fields that are not `aside`, SHOWN at most."""
     names = [name for name in fields if name not in aside and not name.endswith("_label")]
-    # what a thing is called must not be lost behind its settings
+    # the name of a thing comes before its settings, which may be left out
     names.sort(key=lambda name: name not in _FIRST)
     parts = [part for part in (_told(name, fields[name], message) for name in names) if part]
     return parts if len(parts) <= SHOWN else [*parts[:SHOWN], "..."]

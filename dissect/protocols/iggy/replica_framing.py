@@ -110,7 +110,7 @@ def find(data: bytes, at: int, end: int, final: bool, work_budget: WorkBudget) -
 
 
 def _follows(data: bytes, start: int, end: int, final: bool) -> bool | None:
-    """Whether frames go on behind the one at `start`: headers of Prepares stand in other frames, too. None if more bytes are needed."""
+    """Whether a frame follows the one at `start`: headers of Prepares stand in other frames, too. None if more bytes are needed."""
     after = start + U32(data, start + 48)[0]
     if after == end or (final and after + LEAST > end):
         return True
