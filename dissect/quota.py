@@ -50,10 +50,10 @@ class UnpackQuota:
     def grow(self, packed: int) -> int:
         """Add `packed` bytes; return the bytes that may be unpacked."""
         self.own = min(self.MOST, self.own + packed * self.FOR_EACH)
-        return self.own + self.pool.left
+        return self.left
 
     def spend(self, size: int) -> bool:
-        """Spend `size` bytes; return whether so many were left."""
+        """Spend `size` bytes; return whether that many were left."""
         self.own -= size
         if self.own < 0:
             self.pool.left += self.own
