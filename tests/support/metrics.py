@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them, and what the other commands say of the same traffic."""
+"""Metrics as Prometheus reads them, and what the other commands report of the same traffic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import urllib.parse
 import urllib.request
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +32,7 @@ DURATION = "messaging_client_operation_duration_seconds"
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Read the text format with Prometheus' own reader for Python; labels without a value are none."""
+    """Read the text format with Prometheus' own reader for Python; labels without a value are left out."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found = {}
@@ -46,10 +46,10 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def by(found: Samples, name: str, *labels: str) -> dict[tuple[str, ...], float]:
     """Add up the samples of a name by these labels, without zeros."""
-    sums: Counter[tuple[str, ...]] = Counter()
+    sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for (one, pairs), value in found.items():
         if one == name:
-            sums[tuple(dict(pairs).get(label, "") for label in labels)] += value  # type: ignore[assignment]
+            sums[tuple(dict(pairs).get(label, "") for label in labels)] += value
     return {key: value for key, value in sums.items() if value}
 
 
@@ -65,7 +65,7 @@ def _command(row: Mapping[str, Any], key: str = "name") -> tuple[str, str]:
 
 
 def compare(found: Samples, records: Callable[..., Records]) -> None:
-    """Hold metrics against what `latency`, `stats`, `diagnose` and `--json` say; `records` returns those of an argv."""
+    """Compare metrics with the output of `latency`, `stats`, `diagnose` and `--json`; `records` returns that of an argv."""
     latency = [row for row in records("latency", "--json") if row["record"] == "latency"]
     requests = by(found, "streamdump_requests_total", PROTOCOL, COMMAND, "outcome", "reason")
     outcomes: list[tuple[tuple[Any, ...], int]] = []
@@ -80,7 +80,7 @@ def compare(found: Samples, records: Callable[..., Records]) -> None:
     assert counts == _counted((_command(row, "command"), row["latency"]["count"]) for row in measured)
     totals = _counted((_command(row, "command"), row["latency"]["mean_ns"] * row["latency"]["count"]) for row in measured)
     for key, seconds in by(found, f"{DURATION}_sum", PROTOCOL, COMMAND).items():
-        # The mean is a whole number of nanoseconds
+        # The mean is an integer number of nanoseconds
         assert abs(seconds * 1e9 - totals[key]) <= counts[key] + 1e-3 * seconds or min(row["latency"]["min_ns"] for row in measured) < 0
     _compare_buckets(found, records("--json", "--exchanges", "--bytes", "omit"))
     _compare_counts(found, records)
