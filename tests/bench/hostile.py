@@ -845,21 +845,22 @@ def lz4_of_seastar(number: int, size: int) -> bytes:
 
 @cache
 def deliver_of_zstd(number: int, size: int) -> bytes:
-    """A sub-batch of one entry of so many bytes, or of many small ones."""
+    """A sub-batch of one entry of `size` bytes, or of many small ones."""
     inner = (struct.pack(">I", size) + bytes(size)) * max(1, 1_000_000 // (size + 4))
     return deliver(sub_batch(bytes(cramjam.zstd.compress(inner)), len(inner) // (size + 4) & 0xFFFF, len(inner), 4), 1, 1)
 
 
-BOMBS: dict[str, tuple[bytes, bytes, Callable[[int, int], bytes], str]] = {
-    "zstd of SCYLLA_V3": (negotiation(b"SCYLLA_V3"), negotiation(b"SCYLLA_V3"), zstd_of_scylla, "seastar-rpc:rpc+scylla_v3"),
-    "LZ4 of Seastar": (negotiation(b"LZ4"), negotiation(b"LZ4"), lz4_of_seastar, "seastar-rpc:rpc+lz4"),
-    "zstd of RabbitMQ": (b"", b"", deliver_of_zstd, "rabbitmq-stream"),
+BOMBS: dict[str, tuple[bytes, Callable[[int, int], bytes], str]] = {
+    "zstd of SCYLLA_V3": (negotiation(b"SCYLLA_V3"), zstd_of_scylla, "seastar-rpc:rpc+scylla_v3"),
+    "LZ4 of Seastar": (negotiation(b"LZ4"), lz4_of_seastar, "seastar-rpc:rpc+lz4"),
+    "zstd of RabbitMQ": (b"", deliver_of_zstd, "rabbitmq-stream"),
 }
+"""What each side sends first, the frames with a number and a size, and their protocol."""
 
 
 def bombs(size: int, of: str, inner: int, each: int) -> Made:
-    """Conversations of `each` bytes or so (0: of one packet) whose messages have so many bytes before they are packed."""
-    client, server, make, protocol = BOMBS[of]
+    """Conversations of `each` bytes or so (0: of one packet) whose messages have `inner` bytes before they are packed."""
+    greeting, make, protocol = BOMBS[of]
     found: list[bytes] = []
     total = number = largest = 0
     while total < size:
@@ -873,13 +874,13 @@ def bombs(size: int, of: str, inner: int, each: int) -> Made:
         if not each:
             streams, shape = (data, b""), Shape()
         else:
-            streams, shape = (client + data, server), Shape(syn=True)
-        if not client:
+            streams, shape = (greeting + data, greeting), Shape(syn=True)
+        if not greeting:
             streams = streams[::-1]
         packets = [*talk(streams, shape, number)]
         total += sum(map(len, packets))
         found += packets
-    return Made(pcap(found), total, number, largest, ("-d", f"tcp.port==9999,{protocol}") if not each or not client else ())
+    return Made(pcap(found), total, number, largest, ("-d", f"tcp.port==9999,{protocol}") if not each or not greeting else ())
 
 
 for _of in BOMBS:
