@@ -159,7 +159,7 @@ def calls_of(path: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("path", [path for path in PAGES if calls_of(path)], ids=lambda path: str(path.relative_to(ROOT)))
 def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a small capture under the names they use. A live one on an interface that is not there, what takes Spark, a terminal or another
+    """On a small capture under the names they use. A live one on an interface that is not there, what needs Spark, a terminal or another
     extra as far as its options."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "captures").symlink_to(ROOT / "captures")

@@ -1,7 +1,7 @@
 """Reads for long: tests/bench/endurance.py [file] [live] [metrics] [--gigabytes 10] [--connections 1000000] [--open 100000] [--rate 12000]
 
 file     copies of real traffic (`mix`) through several views: CPU a GB in each half of the file, and resident memory at the end of each
-live     connections through one run, so many of them open at once, on a pair of virtual interfaces, while a ring of files and a key log
+live     connections through one run, `--open` of them at once, on a pair of virtual interfaces, while a ring of files and a key log
          rotate: resident memory as time goes on, and what was dropped. Needs root and `ip` (iproute2)
 metrics  the same connections through `metrics` with all labels, scraped every 30 seconds: also CPU a million packets
 """
@@ -87,30 +87,30 @@ def interfaces() -> Iterator[None]:
         ip("del", NEAR)
 
 
-def send(process: int, connections: int, held: int, rate: int, tell: Callable[[], str]) -> None:
-    """Send these connections; every 30 seconds print the memory and CPU of the process that reads them, and what else there is to tell."""
+def send(process: int, connections: int, held: int, rate: int, status: Callable[[], str]) -> None:
+    """Send these connections; every 30 seconds print the memory and CPU of the process that reads them, and `status`."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         out.bind((FAR, 0))
-        begun = time.monotonic()
-        sent, told, cpu = 0, begun, spent(process)
+        start = time.monotonic()
+        sent, printed, cpu = 0, start, spent(process)
         since, size = 0, connections * len(conversation(0, 1))
         for number in range(connections + held):
-            # Three packets open one; what it says, and its end, come when so many more are open.
+            # Three packets open one; its messages and its end come when `held` more are open.
             frames = conversation(number, 1)[:3] if number < connections else []
             frames += conversation(number - held, 1)[3:] if number >= held else []
             for one in frames:
                 out.send(one)
             sent += len(frames)
-            wait = begun + sent / rate - time.monotonic()
+            wait = start + sent / rate - time.monotonic()
             if wait > 0:
                 time.sleep(wait)
-            if time.monotonic() - told > 30:
-                told = time.monotonic()
+            if time.monotonic() - printed > 30:
+                printed = time.monotonic()
                 before, cpu = cpu, spent(process)
                 a_million = (cpu - before) / (sent - since) * 1e6
                 since = sent
-                now = f"{told - begun:6.0f} s, {sent / size:5.1%}, {resident(process) >> 10} MB, {a_million:.0f} s CPU a million packets"
-                print(f"{now}, {tell()}", flush=True)
+                now = f"{printed - start:6.0f} s, {sent / size:5.1%}, {resident(process) >> 10} MB, {a_million:.0f} s CPU a million packets"
+                print(f"{now}, {status()}", flush=True)
         time.sleep(2)
         print(f"all sent: {resident(process) >> 10} MB; CPU {spent(process):.0f} s")
 
@@ -123,7 +123,7 @@ def listen(connections: int, held: int, rate: int) -> None:
         more = ["--tracked-limit", str(held + held // 5)]
         more += ["-b", "filesize:20000", "-b", "files:3", "--keylog", str(keys), "-T", "fields", "-e", "number", "-Y", "number == 1"]
 
-        def tell() -> str:
+        def status() -> str:
             # The key log is replaced, as one that rotates.
             fresh = keys.with_suffix(".new")
             fresh.write_text(f"CLIENT_RANDOM {os.urandom(32).hex()} {os.urandom(48).hex()}\n")
@@ -132,7 +132,7 @@ def listen(connections: int, held: int, rate: int) -> None:
 
         null = open(os.devnull, "wb")  # noqa: PTH123, SIM115
         with capturing("-i", NEAR, "-w", str(ring), *more, stdout=null) as capture:
-            send(capture.process.pid, connections, held, rate, tell)
+            send(capture.process.pid, connections, held, rate, status)
             code, _, err = capture.finish(signal.SIGINT)
             print(f"exit {code}", *err.splitlines()[-2:], sep="\n")
 
@@ -144,14 +144,14 @@ def serve(connections: int, held: int, rate: int) -> None:
         capture.tells("/metrics\n")
         address = capture.told.decode().partition("serving ")[2].split()[0]
 
-        def tell() -> str:
+        def status() -> str:
             begin = time.monotonic()
             with urllib.request.urlopen(address) as response:
                 text = response.read()
             return f"scraped {len(text):,} bytes, {text.count(b'{')} series in {time.monotonic() - begin:.2f} s"
 
-        send(capture.process.pid, connections, held, rate, tell)
-        print(tell())
+        send(capture.process.pid, connections, held, rate, status)
+        print(status())
         code, _, err = capture.finish(signal.SIGINT)
         print(f"exit {code}", *err.splitlines()[-3:], sep="\n")
 
