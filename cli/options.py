@@ -13,6 +13,7 @@ from streamdump.errors import UsageError, refuse
 
 if TYPE_CHECKING:
     from streamdump.protocols.protocol import Protocol
+    from streamdump.render.fields import Quote
 
 SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "Output", "Input", "Files written", "Live capture", "Limits", "Other"
 
@@ -295,12 +296,16 @@ Manners = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object per record (-T json)", rich_help_panel=SHOWN)]
 
 
+QUOTES: dict[str, Quote] = {"d": '"', "s": "'", "n": ""}
+"""What `-E quote=` says."""
+
+
 class Looks(NamedTuple):
     """How -T fields looks."""
 
     header: bool = False
     separator: str = "\t"
-    quote: str = ""
+    quote: Quote = ""
 
 
 def looks_of(manner: Sequence[str]) -> Looks:
@@ -313,8 +318,8 @@ def looks_of(manner: Sequence[str]) -> Looks:
                 looks = looks._replace(header=value == "y")
             case "separator" if len(value) == 1 or value in ("/t", "/s"):
                 looks = looks._replace(separator={"/t": "\t", "/s": " "}.get(value, value))
-            case "quote" if value in ("d", "s", "n"):
-                looks = looks._replace(quote={"d": '"', "s": "'", "n": ""}[value])
+            case "quote" if value in QUOTES:
+                looks = looks._replace(quote=QUOTES[value])
             case _:
                 raise UsageError(f"-E {text}: must be header=y, separator=C (/t for a tab, /s for a space) or quote=d, s or n")
     return looks

@@ -183,7 +183,7 @@ def fields_view(names: Sequence[str], form: ViewForm, options: Options, entries:
     from streamdump.filter import compile_columns
     from streamdump.render.fields import FieldLines
 
-    lines = FieldLines(compile_columns(names, options, entries), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
+    lines = FieldLines(compile_columns(names, options, entries), form.looks.separator, form.looks.quote)
 
     def show(batch: list[Any], failed: Failed) -> None:
         for block in blocks(lines.lines, batch, failed):

@@ -24,7 +24,7 @@ from ..app import sentences
 from ..exits import ENDING, ExitCode
 from .answers import Answer
 from .captures import Call, Cancelled, Captures, Unfinished
-from .tools import INSTRUCTIONS, TOOLS, text_of
+from .tools import INSTRUCTIONS, TOOLS, Argument, text_of
 
 AT_ONCE = 4
 """Calls that are worked on at a time; others wait."""
@@ -70,18 +70,20 @@ async def _serve(captures: Captures, limit: int) -> None:
 
 
 def _declared(name: str) -> types.Tool:
-    """A tool as clients are told of it."""
+    """Return the declaration of a tool."""
     tool = TOOLS[name]
-    properties = {
-        one: {"type": argument.kind, "description": argument.text, **({} if not argument.default else {"default": argument.default})}
-        for one, argument in tool.arguments.items()
-    }
-    for one in properties.values():
-        if one["type"] == "integer" and "default" in one:
-            one["default"] = int(one["default"])  # type: ignore[assignment]
+    properties = {one: _property(argument) for one, argument in tool.arguments.items()}
     needed = [one for one, argument in tool.arguments.items() if argument.default is None]
     schema = {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
     return types.Tool(name=name, description=tool.text, input_schema=schema, annotations=READ_ONLY)
+
+
+def _property(argument: Argument) -> dict[str, str | int]:
+    """Return the JSON schema of an argument."""
+    found: dict[str, str | int] = {"type": argument.kind, "description": argument.text}
+    if argument.default:
+        found["default"] = int(argument.default) if argument.kind == "integer" else argument.default
+    return found
 
 
 async def _in_thread(

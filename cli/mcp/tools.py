@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +17,7 @@ from streamdump.golden.check import capture_source
 from streamdump.golden.check import check as compare
 from streamdump.latency.groups import Latencies
 from streamdump.model import Exchange, Finding, Message, Record
+from streamdump.protocols import ByProtocol
 from streamdump.render.conversations import plain, protocol_of
 from streamdump.render.findings import FindingGroups, place_of
 from streamdump.render.findings import page as findings_page
@@ -171,8 +172,6 @@ class _Kept(Lines):
 
     def keep(self, rows: Sequence[Row]) -> list[Any]:
         """Take these rows next; their records."""
-        # What there is to learn of fields was learned when the rows were made
-        self.learns = defaultdict(lambda: None)  # type: ignore[assignment]
         self.rows = {id(row.record): row for row in rows}
         self.learn([row.record for row in rows])
         self._late = {id(row.record) for row in rows if row.late}
@@ -202,6 +201,8 @@ class _Follow(_Kept, FollowLines):
 def _lines(kind: type[K], capture: Capture, columns: int | None = None) -> K:
     lines = kind(**text_settings(Shown(), capture.reader.options, PLAIN, columns, capture.run.inspector))
     lines.clock, lines.records = capture.reader.clock, capture.reader.records
+    # What there is to learn of fields was learned when the rows were made
+    lines.learns = ByProtocol(lambda protocol: None)
     return lines
 
 
