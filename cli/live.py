@@ -107,8 +107,7 @@ def run_of(
     else:
         check_without(live, twice)
         run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice, keeps_rows)
-    run.asked = asked
-    run.inspector.begins += [] if asked is None else [asked.begin]
+    run.ask(asked)
     return run
 
 

@@ -222,6 +222,12 @@ class RunReport:
         each = self.inspector.table.conversations if len(self.names) > 1 else ()
         return {one.index: self.names[one.tcp.first[2]] for one in each}
 
+    def ask(self, asked: FilterCount | None) -> None:
+        """Let the closing line have the count of what -Y asks for, whose relative times begin with the first packet."""
+        self.asked = asked
+        if asked is not None:
+            self.inspector.begins.append(asked.begin)
+
     def warn(self) -> None:
         """Say once what could show secrets: that `-d` has a conversation read as what it is not."""
         row = self.inspector.run.suspected

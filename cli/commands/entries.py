@@ -107,9 +107,7 @@ def entries(
     options = replace(options, entries=True, bytes_as="raw", times=values or clock != "r")
     from streamdump.entries import Entries
 
-    with run_of(live, inputs_given, options, colour, None, prints=True, keeps_rows=False) as run:
-        run.asked = asked
-        run.inspector.begins += [] if asked is None else [asked.begin]
+    with run_of(live, inputs_given, options, colour, asked, prints=True, keeps_rows=False) as run:
         found = Entries(run.inspector.run.answers, isinstance(run, LiveRun) or any(reader.is_pipe for reader in run.readers))
         if raw:
             show = _raw(between)

@@ -325,8 +325,7 @@ def _measured(capture: Capture, by: list[str], where: str, check: Callable[[], N
     asked, options = asking([where] if where else None, replace(capture.options, bodies=False, pairs=True, findings=False))
     found = Latencies(by, slowest=SLOWEST)
     with FileRun([str(capture.path)], options, prints=False, keeps_rows=False) as run:
-        run.asked = asked
-        run.inspector.begins += [] if asked is None else [asked.begin]
+        run.ask(asked)
         taker = Taker(run, found, "ud", None)
 
         def take(batch: list[Record]) -> bool:
