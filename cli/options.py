@@ -27,6 +27,8 @@ COLUMNS = ("number", "relative", "src", "dst", "protocol", "name", "stream", "ou
 CLOCKS = ("r", "ad", "ud", "e")
 BETWEEN = ("d", "dd")
 """What else `-t` says where there is a line a record."""
+PROCESS = ("process", "pid", "container", "pod", "namespace", "host")
+"""Names of what is known of a process, as the library has them, which would take longer to import."""
 
 
 def completion(choices: Sequence[str]) -> Callable[[str], list[str]]:

@@ -16,6 +16,7 @@ from streamdump.units import count, duration_text
 from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import LIMITS as LIMITS_PANEL
 from ..options import (
+    PROCESS,
     SHOWN,
     Colour,
     Enough,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from streamdump.model import Pair, Record
     from streamdump.render.clock import Clock
 
-GROUPED = ("command", "conversation", "server", "client", "stream", "verb", "process", "pid", "container", "pod", "namespace", "host")
+GROUPED = ("command", "conversation", "server", "client", "stream", "verb", *PROCESS)
 SHORTEST_NS, INTERVALS = 1_000_000, 120
 """The shortest interval of a page for which no other was asked, and so many at most: it grows with the time that was captured."""
 
@@ -63,8 +64,7 @@ def latency(
         typer.Option(
             "--by",
             metavar="WHAT",
-            help="group by command (default), conversation, server, client, stream, verb, process, pid, container, pod, namespace or host; "
-            "may be repeated, or separated by commas",
+            help=f"group by command (default), {', '.join(GROUPED[1:-1])} or {GROUPED[-1]}; may be repeated, or separated by commas",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(GROUPED),

@@ -11,16 +11,13 @@ from streamdump.errors import refuse
 from streamdump.options import Options
 from streamdump.units import duration_text
 
-from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, completion, inputs, interval_of, one_of
+from ..options import PROCESS, SHOWN, Colour, Files, Html, Json, ReadFiles, Where, completion, inputs, interval_of, one_of
 from ..output import columns, palette, say, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, Members, gathers
 from ..run import FileRun, asking, check_html, write_html
 
 if TYPE_CHECKING:
     from streamdump.model import Record
-
-BY = ("process", "pid", "container", "pod", "namespace", "host")
-"""What commands can be counted by."""
 
 SHORTEST_NS, INTERVALS = 1_000_000, 240
 """The shortest interval of a page for which no other was asked, and so many at most."""
@@ -42,10 +39,10 @@ def stats(
         typer.Option(
             "--by",
             metavar="WHAT",
-            help=f"also count commands by what is behind the client: {', '.join(BY[:-1])} or {BY[-1]}",
+            help=f"also count commands by what is behind the client: {', '.join(PROCESS[:-1])} or {PROCESS[-1]}",
             rich_help_panel=SHOWN,
             show_default=False,
-            autocompletion=completion(BY),
+            autocompletion=completion(PROCESS),
         ),
     ] = None,
     where: Where = None,
@@ -60,7 +57,7 @@ def stats(
     """Count packets, commands and messages by stream, and what could not be decoded."""
     refuse((json and csv, "--json and --csv cannot be combined; choose one"))
     if by is not None:
-        one_of("--by", by, BY)
+        one_of("--by", by, PROCESS)
     names = inputs(read_files, files)
     width_ns = interval_of(interval)
     asked, options = asking(where, replace(options, bodies=False))

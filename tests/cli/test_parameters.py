@@ -7,12 +7,18 @@ from typing import Annotated, Any
 import pytest
 
 from streamdump.cli.app import READ, command_of, main
+from streamdump.cli.commands.latency import GROUPED
+from streamdump.cli.commands.metrics import LABELS
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.live import LiveOptions
+from streamdump.cli.options import PROCESS
 from streamdump.cli.parameters import Members, gathers
 from streamdump.cli.run import COMMANDS
 from streamdump.errors import UsageError
+from streamdump.latency.groups import BY
+from streamdump.model import PROCESS_KEYS
 from streamdump.options import SETTINGS, Options
+from streamdump.render.metrics import OPTIONAL
 from tests.support.pages import everything
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -45,6 +51,10 @@ def test_what_was_written_is_what_the_library_takes() -> None:
         frame_limit=3072, answer_time_ns=500_000_000, open_total=7, show_secrets=True, decode_as=((9, "mewbase", None),)
     )
     assert live == LiveOptions(interfaces=["lo"])
+
+
+def test_names_to_choose_from_are_those_of_the_library() -> None:
+    assert (PROCESS_KEYS, BY, tuple(OPTIONAL)) == (PROCESS, GROUPED, LABELS)
 
 
 @pytest.mark.parametrize(("name", "text"), [("frame_limit", "3X"), ("open_total", "0"), ("waiting_time_ns", "soon"), ("bytes_as", "raw")])
