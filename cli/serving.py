@@ -13,6 +13,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from streamdump.capture.blocks import explain
 from streamdump.errors import UsageError
 
 from .output import say
@@ -60,7 +61,7 @@ def listening(text: str) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        reason = REASONS.get(error.errno or 0, (error.strerror or str(error)).lower())
+        reason = REASONS.get(error.errno or 0, explain(error))
         raise UsageError(f"--listen {text}: {reason}") from None
     return listener
 
