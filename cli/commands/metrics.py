@@ -97,7 +97,6 @@ def metrics(
         stack.enter_context(run)
         if isinstance(run, FileRun) and not run.readers:
             return run.end()
-        run.current_commands = ("metrics",)
         server = None if listener is None else stack.enter_context(TextServer(listener, lambda: _snapshot(found, run), text))
         _count(run, found, server)
         code = int(run.end())
