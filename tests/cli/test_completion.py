@@ -57,18 +57,18 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("name", (READ, *COMMANDS))
 def test_every_option_of_every_command(name: str, shell: str, complete: Any) -> None:
-    words = ["streamdump", *([] if name == READ else [name])]
+    start = ["streamdump", *([] if name == READ else [name])]
     for parameter in COMMAND.commands[name].params:
         if parameter.param_type_name != "option":
             continue
         for option in parameter.opts:
-            assert option in complete(shell, *words, option)
+            assert option in complete(shell, *start, option)
             # A value, or what stands behind a flag
-            offered = complete(shell, *words, option, "")
+            offered = complete(shell, *start, option, "")
             if parameter._custom_shell_complete is not None and not parameter.is_flag:
                 assert offered, option
-                # One that is words
-                assert offered[0] in complete(shell, *words, option, offered[0][:1])
+                # A partial one
+                assert offered[0] in complete(shell, *start, option, offered[0][:1])
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -113,9 +113,9 @@ def lines() -> list[list[str]]:
     """Every option of every command, by itself and with a value to come."""
     found = []
     for name in (READ, *COMMANDS):
-        words = ["streamdump", *([] if name == READ else [name])]
+        start = ["streamdump", *([] if name == READ else [name])]
         options = [one for parameter in COMMAND.commands[name].params if parameter.param_type_name == "option" for one in parameter.opts]
-        found += [line for option in options for line in ([*words, option], [*words, option, ""])]
+        found += [line for option in options for line in ([*start, option], [*start, option, ""])]
     return found
 
 
@@ -173,9 +173,9 @@ def test_the_shells_themselves(shell: str, tmp_path: Path) -> None:
     script = get_completion_script(prog_name="streamdump", complete_var=VARIABLE, shell=shell)
     for words, expected in (("-T", {"text", "json", "fields", "tabs", "csv"}), ("check --only", {"all", "handshake", "names"})):
         asked = ASKED[shell].format(words=words, count=len(words.split()) + 1)
-        words = "compdef() {}\n" if shell == "zsh" else ""
+        needed = "compdef() {}\n" if shell == "zsh" else ""
         done = subprocess.run(
-            [shell, "-c", f"{words}{script}\n{asked}"], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
+            [shell, "-c", f"{needed}{script}\n{asked}"], capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False
         )
         assert done.stderr == ""
         assert expected == set(re.findall(r"\w+", done.stdout.replace("_arguments '*: :", ""))), done.stdout
