@@ -17,7 +17,7 @@ import pytest
 
 from streamdump.cli.app import main
 from tests.broker.rabbitmq import Broker, broker, folder_with, python_with
-from tests.support.metrics import by, compare, prometheus, reader, scraped
+from tests.support.metrics import by, compare, endpoint_of, prometheus, reader, scraped
 from tests.support.peers import capturing, may_capture, records
 
 pytestmark = [
@@ -218,8 +218,7 @@ def test_what_prometheus_holds_after_the_scenes(server: Broker, rstream: Path, t
     decoded = ("-d", f"tcp.port=={port},rabbitmq-stream")
     live = ("-i", "lo", "-f", f"tcp port {port}", *decoded, "-w", str(copy), "--listen", "127.0.0.1:0")
     with capturing("metrics", *live, "--label", "stream", stdout=subprocess.PIPE) as capture:
-        capture.tells("/metrics\n")
-        endpoint = capture.told.decode().partition("serving ")[2].split()[0]
+        endpoint = endpoint_of(capture)
         with prometheus(tmp_path, endpoint) as address:
             for name in ("publish and consume", "wrong password", "duplicates", "deleted stream"):
                 client = [str(rstream), "-c", RSTREAM, str(port), name, ""]

@@ -19,10 +19,10 @@ from streamdump.cli.mcp.tools import MOST_SHOWN, NAMES, TOOLS, text_of
 from streamdump.errors import StreamdumpError
 from streamdump.options import Options
 from tests.support.captures import CAPTURES, capture_name, every_family
-from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.frames import pcap
 from tests.support.logins import SECRET, login_captures
 from tests.support.pages import TRANSCRIPT, answered, page
-from tests.support.secrets import found
+from tests.support.secrets import conversation, found
 from tests.support.terminal import on_terminal
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -233,14 +233,7 @@ def hostile(path: Path, text: str) -> None:
         (frame(0x0D, (4).to_bytes(4, "big") + string(text) + pair), frame(0x800D, (4).to_bytes(4, "big") + b"\0\6")),
         (frame(0x01, (5).to_bytes(4, "big") + b"\1" + string(text) + string(text)), frame(0x8001, (5).to_bytes(4, "big") + b"\0\2")),
     ]
-    packets = [(tcp(seq=999, flags=SYN), A, B), (tcp(sport=5552, dport=40000, seq=1999, ack=1000, flags=SYN | ACK), B, A)]
-    one, other = 1000, 2000
-    for asked, answer in said:
-        packets.append((tcp(asked, seq=one, ack=other), A, B))
-        one += len(asked)
-        packets.append((tcp(answer, sport=5552, dport=40000, seq=other, ack=one), B, A))
-        other += len(answer)
-    path.write_bytes(pcap(Packet(ethernet(ip4(body, src=src, dst=dst)), START_NS + n) for n, (body, src, dst) in enumerate(packets)))
+    path.write_bytes(pcap(conversation([one for pair in said for one in enumerate(pair)], 5552)))
 
 
 def test_nothing_captured_looks_like_anything_else(at: Asking, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from streamdump.render.metrics import METRICS, OPTIONAL
 from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 from tests.support.frames import pcap
 from tests.support.logins import SECRET, login_captures
-from tests.support.metrics import by, compare, get, prometheus, reader, samples, scraped
+from tests.support.metrics import by, compare, endpoint_of, get, prometheus, reader, samples, scraped
 from tests.support.pages import page
 from tests.support.peers import Pair, capturing, free_port, needs_capture, said
 from tests.support.secrets import conversation, found
@@ -40,14 +40,9 @@ def library() -> None:
     pytest.importorskip("prometheus_client")
 
 
-needs_library = [pytest.mark.witness, pytest.mark.usefixtures("library")]
-"""Its own reader is the witness; the extra `metrics` brings it."""
-
-
 def with_library(test: Any) -> Any:
-    for mark in needs_library:
-        test = mark(test)
-    return test
+    """Its own reader is the witness; the extra `metrics` brings it."""
+    return pytest.mark.witness(pytest.mark.usefixtures("library")(test))
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str | Path, code: ExitCode = ExitCode.DONE) -> tuple[str, str]:
@@ -276,8 +271,7 @@ def test_an_interface_is_served_whatever_peers_do(tmp_path: Path) -> None:
     decoded = "-d", f"tcp.port=={port},rabbitmq-stream"
     live = ("-i", "lo", "-f", f"tcp port {port}", *decoded)
     with capturing("metrics", *live, "--listen", "127.0.0.1:0", "-w", str(copy), stdout=subprocess.PIPE) as capture:
-        capture.tells("/metrics\n")
-        address = capture.told.decode().partition("serving ")[2].split()[0]
+        address = endpoint_of(capture)
         host, _, number = address.removeprefix("http://").removesuffix("/metrics").rpartition(":")
         with contextlib.ExitStack() as stack:
             for data in [b"GET /metrics HTTP/1.1\r\n\r\n", b"", b"G", bytes(100_000)] * 10:
@@ -306,8 +300,7 @@ def test_a_real_prometheus_holds_what_latency_and_stats_say(tmp_path: Path) -> N
     live = ("-i", "lo", "-f", " or ".join(f"tcp port {port}" for port in ports.values()), *decoded)
     labels = "--label", "stream,client,server"
     with capturing("metrics", *live, *labels, "--listen", "127.0.0.1:0", "-w", str(copy), stdout=subprocess.PIPE) as capture:
-        capture.tells("/metrics\n")
-        endpoint = capture.told.decode().partition("serving ")[2].split()[0]
+        endpoint = endpoint_of(capture)
         with prometheus(tmp_path, endpoint) as address:
             for path, port in ports.items():
                 with Pair(port) as pair:

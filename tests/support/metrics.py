@@ -19,7 +19,7 @@ import pytest
 
 from streamdump.filter import names_of
 from streamdump.render.metrics import BOUNDS_S
-from tests.support.peers import free_port
+from tests.support.peers import Capture, free_port
 from tests.support.waiting import PATIENCE, until
 
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
@@ -129,6 +129,12 @@ def _compare_counts(found: Samples, records: Callable[..., Records]) -> None:
         assert by(found, name, *labels) == _counted((tuple(one[key] for key in keys), 1) for one in mine)
         if record == "gap":
             assert sum(by(found, "streamdump_gap_bytes_total").values()) == sum(one["size"] or 0 for one in mine)
+
+
+def endpoint_of(capture: Capture) -> str:
+    """Wait until a capture serves metrics, and return where."""
+    capture.tells("/metrics\n")
+    return capture.told.decode().partition("serving ")[2].split()[0]
 
 
 @contextmanager
