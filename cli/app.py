@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, crowded, describe_exception
 
-from .config import preferences, taken
+from .config import preferences, strip_flag
 from .exits import ENDING, ExitCode
 from .help import SHORT_HELP, page, short
 from .live import ways_out
@@ -203,7 +203,7 @@ def _run(arguments: list[str]) -> int:
         fill_in()
         # Nothing here multiplies matrices: numpy need not start a thread for each processor.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        PAGER.refused = taken(arguments, LEAVE_OUT)
+        PAGER.refused = strip_flag(arguments, LEAVE_OUT)
         if _completes():
             # typer breaks help at the width of the terminal, and fish would offer the second line as a word
             os.environ["COLUMNS"] = "10000"
@@ -236,7 +236,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def sentences(error: StreamdumpError) -> tuple[str, ...]:
-    """What to say of an error: of a filter also the place."""
+    """Return the lines that report an error: of a filter also the place."""
     return (f"-Y: {error.reason}", *error.place()) if isinstance(error, FilterError) else (str(error),)
 
 

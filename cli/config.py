@@ -24,8 +24,8 @@ PARAMETERS = {"color": ("colour", WHEN), "time": ("clock", (*CLOCKS, *BETWEEN))}
 """Settings that are the default of an option: its parameter, and what it may be; `columns` is as COLUMNS."""
 
 
-def taken(arguments: list[str], flag: str) -> bool:
-    """Take a flag that every command accepts out of the arguments; return whether it was there."""
+def strip_flag(arguments: list[str], flag: str) -> bool:
+    """Strip a flag that every command accepts from the arguments; return whether it was there."""
     there = flag in arguments
     arguments[:] = [one for one in arguments if one != flag]
     return there
@@ -33,7 +33,7 @@ def taken(arguments: list[str], flag: str) -> bool:
 
 def preferences(arguments: list[str]) -> dict[str, str]:
     """What options are where a call does not say; takes `--no-config` out of the arguments. Raises `UsageError` for what is no setting."""
-    asked = not taken(arguments, LEAVE_OUT)
+    asked = not strip_flag(arguments, LEAVE_OUT)
     path = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "streamdump" / "config.toml"
     if not asked or not sys.stdout.isatty() or (arguments and arguments[0] in EXACT):
         return {}

@@ -135,8 +135,8 @@ MOST_USED = ("-Y", "-V", "-x", "-c", "-T", "-e", "--json", "-i", "-w", "-d")
 SHOWN_BY_H = 10
 """Options that `-h` shows."""
 
-TEXT_ROOM = 30
-"""Columns that what an option does has at least beside it."""
+MIN_TEXT = 30
+"""Columns beside an option that its text needs; it is below the option where there are fewer."""
 
 SHORT_HELP = "show the options people use most"
 
@@ -221,7 +221,7 @@ def _groups(groups: dict[str, list[tuple[str, str]]]) -> list[str]:
     """The rows of each group below its heading, in two columns; on a narrow terminal, texts are below the options."""
     (bold, _, reset), size = _style()
     wide = max((len(left) for rows in groups.values() for left, _ in rows), default=0)
-    beside = size >= wide + 4 + TEXT_ROOM
+    beside = size >= wide + 4 + MIN_TEXT
     lines = []
     for heading, rows in groups.items():
         lines += ["", f"{bold}{heading}{reset}"]

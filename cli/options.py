@@ -299,7 +299,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object per r
 
 
 QUOTES: dict[str, Quote] = {"d": '"', "s": "'", "n": ""}
-"""What `-E quote=` says."""
+"""The values of `-E quote=`."""
 
 
 class Looks(NamedTuple):

@@ -34,7 +34,7 @@ HEADER = 8_192
 """Bytes of a request."""
 
 FRESH, SHARE = 1.0, 10
-"""Seconds for which all requests get the same text, but at least so many times as long as it took to make."""
+"""Seconds for which all requests get the same text, but at least `SHARE` times as long as it took to make."""
 
 REASONS = {
     errno.EADDRINUSE: "this port is in use; choose another one, or 0 for any that is free",

@@ -87,7 +87,7 @@ def metrics(
     options = replace(options, bodies=False, times=False, pairs=True, findings=True)
     address = listen or (None if once or not live.interfaces else LISTEN)
     with ExitStack() as stack:
-        # First the port: as root, a run lets go of what binding may need
+        # First the port: as root, a run drops privileges that binding may need
         listener = None
         if address is not None:
             from ..serving import TextServer, listening

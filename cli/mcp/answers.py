@@ -19,7 +19,7 @@ COUNTED = 20_000
 """Items that are counted of those that were left out."""
 
 RESERVED = 300
-"""Characters that are kept for what an answer says of its parts."""
+"""Characters for the lines that name what was left out."""
 
 MARK = "| "
 """Stands before each line that has captured text, and begins no other line. Nothing captured can end such a line: it has no line breaks."""
@@ -32,7 +32,8 @@ _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\u
 
 @dataclass
 class Answer:
-    """What a tool says: `said` itself, then captured text: a `heading`, and `items` from number `offset` on, each of one or more lines."""
+    """What a tool answers: lines of its own (`said`), then captured text: a `heading`, and `items` from number `offset` on, each of one or
+    more lines."""
 
     said: list[str] = field(default_factory=list)
     items: Iterable[str] = ()
@@ -46,8 +47,8 @@ class Answer:
     """What to call next."""
 
     def text(self, limit: int) -> str:
-        """All of it, in at most so many characters."""
-        lines, tail = [plain(one) for one in self.said], [f"next: {self.next}"] if self.next else []
+        """All of it, in at most `limit` characters."""
+        lines, tail = [unmarked(one) for one in self.said], [f"next: {self.next}"] if self.next else []
         shown = [marked(one) for one in self.heading]
         room = limit - RESERVED - sum(len(one) + 1 for one in (*lines, *tail, *shown))
         left, number = iter(self.items), 0
@@ -63,7 +64,7 @@ class Answer:
         return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
     def _left_out(self, shown: int, left: Iterator[str]) -> list[str]:
-        """What is missing, and how to get it."""
+        """Name the missing items, and how to get them."""
         end = self.offset + shown
         rest = sum(1 for _ in islice(left, COUNTED)) if self.total is None else self.total - end
         if rest <= 0:
@@ -79,7 +80,7 @@ def marked(line: str) -> str:
     return f"{MARK}{line}".rstrip() if len(line) <= LINE else f"{MARK}{line[:LINE]}… ({len(line) - LINE:,} more characters)"
 
 
-def plain(line: str) -> str:
+def unmarked(line: str) -> str:
     """A line of ours, which never looks like a captured one, whatever the names of files are."""
     line = marked(line)[len(MARK) :]
     return f"\\x7c{line[1:]}" if line.startswith("|") else line

@@ -110,7 +110,7 @@ class Capture:
         reader = self.reader
         call.wait(lambda: reader.done, lambda: reader.progress, f"{self.name} is still being read")
 
-    def trouble(self) -> list[str]:
+    def errors(self) -> list[str]:
         """What could not be read."""
         errors = (*self.run.errors, *self.run.inspector.errors)
         return [*(f"{error.reason}{advice_on(error)}" for error in errors), *self.reader.warned]
@@ -121,7 +121,7 @@ class Capture:
             return introduction(self.run, [])[1:]
 
     def filter(self, text: str) -> Filter:
-        """What a filter says; raises `FilterError`."""
+        """Compile a filter; raises `FilterError`."""
         asked = compile_filter(text, self.reader.options)
         if self.reader.clock.base is not None:
             asked.begin(self.reader.clock.base)

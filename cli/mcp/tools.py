@@ -1,4 +1,4 @@
-"""The nine tools: what each is called, what it says of itself, its arguments, and what it answers."""
+"""The nine tools: their names, descriptions, arguments and answers."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ TOGETHER = 1_024
 """Records that are looked at together."""
 
 EVIDENCE = 3
-"""So many conversations are shown with the evidence for their protocol."""
+"""The most conversations that are shown with the evidence for their protocol."""
 
 NAMED = 8
-"""So many protocols, endings and findings are named in an overview."""
+"""The most protocols, endings and findings that an overview names."""
 
 SLOWEST = 5
 
@@ -115,7 +115,7 @@ def text_of(tool: str, captures: Captures, given: Mapping[str, Any], call: Call,
         for name in (checked[one] for one in NAMES if one in checked):
             capture, news = stack.enter_context(captures.using(name, call))
             opened.append(capture)
-            said += [f"capture {capture.name}", *news, *capture.trouble()]
+            said += [f"capture {capture.name}", *news, *capture.errors()]
         asked = Asked(checked, opened, call, captures)
         if checked.get("filter", "").strip():
             said += [f"-Y: {one}" for one in asked.capture.filter(asked.filter).hints]
@@ -171,7 +171,7 @@ class _Kept(Lines):
         return (row.record for _, row in self.records.each(some) if not isinstance(row.record, Exchange))
 
     def keep(self, rows: Sequence[Row]) -> list[Any]:
-        """Take these rows next; their records."""
+        """Use these rows next; return their records."""
         self.rows = {id(row.record): row for row in rows}
         self.learn([row.record for row in rows])
         self._late = {id(row.record) for row in rows if row.late}
@@ -189,9 +189,9 @@ class _Messages(_Kept):
     """The lines of `streamdump FILE`."""
 
     def _place(self, record: Any) -> Any:
-        """The conversation of a record, of which another one may tell who the client is."""
-        told = next((one for one in self.others(record.conversation) if one.sender is not None), record)
-        return super()._place(told)
+        """The conversation of a record, of which another one may show who the client is."""
+        known = next((one for one in self.others(record.conversation) if one.sender is not None), record)
+        return super()._place(known)
 
 
 class _Follow(_Kept, FollowLines):
@@ -377,7 +377,7 @@ def _severities(findings: Sequence[Finding]) -> Counter[str]:
 
 
 def _found(found: Counter[str], asked: Asked) -> str:
-    """How many findings there are, as `diagnose` says it."""
+    """How many findings there are, as `diagnose` reports it."""
     counted = [count(found[name], name) for name in ("error", "warning", "note") if found[name]]
     decoded = "nothing wrong" if asked.capture.run.inspector.counters.messages else "nothing, because no message could be decoded"
     return f"found: {', '.join(counted) or ('nothing that matches -Y' if asked.given.get('filter') else decoded)}"
@@ -388,7 +388,7 @@ def _counted(texts: Iterable[str]) -> str:
     return ", ".join([f"{number:,} {text}" for text, number in ordered[:NAMED]]) + (", ..." if len(ordered) > NAMED else "")
 
 
-# What the tools say of themselves
+# The declarations of the tools
 
 NAMES = ("path", "capture", "old", "new")
 """The arguments that name captures."""

@@ -29,7 +29,7 @@ CELLS = 128
 """Columns of a label's value."""
 
 BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-"""Upper bounds of the buckets: those that the conventions advise, and finer ones, as brokers nearby answer in less than a millisecond."""
+"""Upper bounds of the buckets: the bounds that the conventions advise, and finer ones, as brokers nearby answer within a millisecond."""
 
 _BOUNDS_NS = [round(bound * 1e9) for bound in BOUNDS_S]
 _LIMITS = (*map(str, map(float, BOUNDS_S)), "+Inf")

@@ -13,7 +13,7 @@ import pytest
 from streamdump.cli.app import main, sentences
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.mcp import captures as opened
-from streamdump.cli.mcp.answers import LEAST, LIMIT, LINE, MARK, MARKED, Answer, marked, plain
+from streamdump.cli.mcp.answers import LEAST, LIMIT, LINE, MARK, MARKED, Answer, marked, unmarked
 from streamdump.cli.mcp.captures import Call, Cancelled, Captures, Unfinished
 from streamdump.cli.mcp.tools import MOST_SHOWN, NAMES, TOOLS, text_of
 from streamdump.errors import StreamdumpError
@@ -94,29 +94,29 @@ def test_answers_are_what_the_commands_print(
 ) -> None:
     path = str(GOLDEN / name)
 
-    def told(*argv: str) -> list[str]:
+    def printed(*argv: str) -> list[str]:
         assert main([*argv, path]) == ExitCode.DONE
         return [line.rstrip() for line in capsys.readouterr().out.split("\n")[:-1]]
 
     def answer(tool: str, **given: Any) -> list[str]:
         return [line.rstrip() for line in lines(golden(tool, room=1 << 20, capture=name, **given))]
 
-    assert answer("follow", conversation=0) == told("follow", "0")
-    assert answer("follow", conversation=0, until="ready") == told("follow", "0", "--until", "ready")
-    assert answer("latency") == told("latency")
-    assert answer("latency", by="server,stream", filter="outcome == refused") == told(
+    assert answer("follow", conversation=0) == printed("follow", "0")
+    assert answer("follow", conversation=0, until="ready") == printed("follow", "0", "--until", "ready")
+    assert answer("latency") == printed("latency")
+    assert answer("latency", by="server,stream", filter="outcome == refused") == printed(
         "latency", "--by", "server,stream", "-Y", "outcome == refused"
     )
     few = len(golden.captures._open[GOLDEN / name].reader.rows) <= 3
-    assert answer("conversations") == told("conversations", *(["-V"] if few else []))
-    assert answer("conversations", filter="conversation == 0") == told("conversations", "-V", "-Y", "conversation == 0")
-    tree = told("-V", "-x", "-Y", "number == 4")[1:]
+    assert answer("conversations") == printed("conversations", *(["-V"] if few else []))
+    assert answer("conversations", filter="conversation == 0") == printed("conversations", "-V", "-Y", "conversation == 0")
+    tree = printed("-V", "-x", "-Y", "number == 4")[1:]
     assert answer("message", number=4)[2:] == tree[:-1]
     monkeypatch.setenv("COLUMNS", "10000")
-    assert answer("diagnose") == told("diagnose")
-    assert answer("diagnose", filter="severity == note") == told("diagnose", "-Y", "severity == note")
-    assert answer("messages", limit=MOST_SHOWN) == told()[1:][: len(answer("messages", limit=MOST_SHOWN))]
-    assert answer("messages", filter="name == Open or fault") == told("-Y", "name == Open or fault")[1:]
+    assert answer("diagnose") == printed("diagnose")
+    assert answer("diagnose", filter="severity == note") == printed("diagnose", "-Y", "severity == note")
+    assert answer("messages", limit=MOST_SHOWN) == printed()[1:][: len(answer("messages", limit=MOST_SHOWN))]
+    assert answer("messages", filter="name == Open or fault") == printed("-Y", "name == Open or fault")[1:]
 
 
 def test_a_comparison_is_what_diff_prints(golden: Asking, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_the_transcripts_of_the_page_are_what_the_tools_answer() -> None:
     blocks = TRANSCRIPT.findall(page("cli/docs/mcp.md"))
     assert len(blocks) == 3
     for block in blocks:
-        assert block == answered(block), "python -m tests.support writes it anew"
+        assert block == answered(block), "python -m tests.support writes it again"
 
 
 # Bounds
@@ -250,7 +250,7 @@ def test_nothing_captured_looks_like_anything_else(at: Asking, tmp_path: Path) -
 
 
 def test_a_line_of_ours_never_looks_captured(at: Asking, tmp_path: Path) -> None:
-    assert plain("| x") == "\\x7c x" and plain("|x\ny") == "\\x7cx\\ny"
+    assert unmarked("| x") == "\\x7c x" and unmarked("|x\ny") == "\\x7cx\\ny"
     (tmp_path / "| evil\n| y.pcap").write_bytes((GOLDEN / LOGIN).read_bytes())
     text = at("open", path="| evil\n| y.pcap")
     assert text.split("\n")[0] == "capture | evil\\n| y.pcap"
@@ -287,7 +287,7 @@ def test_every_capture_is_answered(paths: list[Path], subtests: pytest.Subtests)
                 records = len(asking.captures._open[path].reader.records)
                 for tool in ("overview", "diagnose", "conversations", "messages", "latency"):
                     harmless(asking(tool, capture=path.name))
-                if asking.captures._open[path].trouble():
+                if asking.captures._open[path].errors():
                     assert "cut off" in asking.wrong("diff", old=path.name, new=path.name)
                 else:
                     assert lines(asking("diff", old=path.name, new=path.name))[0] == "0 differences"
@@ -385,7 +385,7 @@ def test_a_capture_that_grows_is_read_again(at: Asking, tmp_path: Path, monkeypa
         patch.setattr(opened.Reader, "start", lambda self: None)
         with pytest.raises(Unfinished):
             at("messages", capture="a.pcap")
-        # Nor is it begun anew each time
+        # Nor is it started again each time
         os.utime(path, ns=(1, 1))
         with pytest.raises(Unfinished):
             at("messages", capture="a.pcap")
@@ -413,15 +413,15 @@ def test_several_captures_are_open_but_not_too_many(at: Asking, tmp_path: Path) 
 
 
 def test_each_capture_is_read_once(golden: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Any] = []
+    started: list[Any] = []
     real = opened.FileRun
-    monkeypatch.setattr(opened, "FileRun", lambda *given, **named: begun.append(given) or real(*given, **named))
+    monkeypatch.setattr(opened, "FileRun", lambda *given, **named: started.append(given) or real(*given, **named))
     for tool in ("overview", "diagnose", "conversations", "messages"):
         golden(tool, capture=LOST)
     golden("follow", capture=LOST, conversation=0)
     golden("message", capture=LOST, number=7)
     golden("open", path=LOST)
-    assert len(begun) == 1
+    assert len(started) == 1
 
 
 # Arguments
@@ -442,8 +442,8 @@ def test_errors_are_those_of_the_command_line(golden: Asking, capsys: pytest.Cap
     ):
         said = golden.wrong(tool, capture=REFUSED, **given)
         assert main([*argv, path]) == ExitCode.USAGE
-        told = [line.removeprefix("streamdump: ") for line in capsys.readouterr().err.splitlines()]
-        assert said.splitlines() == [line for line in told if ".pcap: " not in line], (tool, given)
+        printed = [line.removeprefix("streamdump: ") for line in capsys.readouterr().err.splitlines()]
+        assert said.splitlines() == [line for line in printed if ".pcap: " not in line], (tool, given)
 
 
 def test_wrong_arguments_are_one_sentence(golden: Asking) -> None:

@@ -145,7 +145,7 @@ def test_from_it_does_not_connect_to_the_cause_in_at_most_four_calls() -> None:
 
 
 def test_the_transcripts_of_the_page_are_what_the_client_sees() -> None:
-    """`python -m tests.support` writes them anew."""
+    """`python -m tests.support` writes them again."""
     shown = [call for block in TRANSCRIPT.findall(page("cli/docs/mcp.md")) for call in calls(block)]
     assert len({given.get("capture", given.get("path")) for _, given, _ in shown}) == 3
 
@@ -306,18 +306,18 @@ def test_a_capture_of_250_mb_is_asked_in_bounded_memory(tmp_path: Path) -> None:
             ("messages", {"filter": "latency > 10ms"}),
             ("message", {"number": 500_000}),
         ):
-            begun = cpu_s(pid)
+            started = cpu_s(pid)
             assert MARK in await patiently(tool, capture="big.pcap", **given)
-            assert cpu_s(pid) - begun < read_s / 4, (tool, given)
+            assert cpu_s(pid) - started < read_s / 4, (tool, given)
         assert "of 617,741 records match" in await patiently("messages", capture="big.pcap", filter="fields.stream == orders", limit=3)
         # A call that nobody waits for stops working
         task = asyncio.ensure_future(client.call_tool("latency", {"capture": "big.pcap", "by": "client"}))
         await asyncio.sleep(3)
         task.cancel()
         await asyncio.sleep(3)
-        begun = cpu_s(pid)
+        started = cpu_s(pid)
         await asyncio.sleep(3)
-        assert cpu_s(pid) - begun < 0.5
+        assert cpu_s(pid) - started < 0.5
         memory = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
         assert memory is not None and int(memory[1]) < 400 << 10
 

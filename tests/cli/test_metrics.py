@@ -58,7 +58,7 @@ def test_without_the_library_a_sentence_says_how_to_install_it(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "reason"),
     [
         (["--once", "--listen", "127.0.0.1:0"], "--once prints the metrics and --listen serves them; choose one"),
         (["--label", "stream,severity"], "--label severity: must be client, server or stream; did you mean server?"),
@@ -67,9 +67,9 @@ def test_without_the_library_a_sentence_says_how_to_install_it(monkeypatch: pyte
     ],
     ids=str,
 )
-def test_a_wrong_call_is_one_sentence(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_one_sentence(argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = shown(capsys, "metrics", *argv, "x.pcap", code=ExitCode.USAGE)
-    assert not out and err.startswith(f"streamdump: {told}") and err.count("\n") == 1
+    assert not out and err.startswith(f"streamdump: {reason}") and err.count("\n") == 1
 
 
 def test_the_page_lists_every_metric_with_its_labels() -> None:
@@ -116,13 +116,13 @@ def test_a_capture_that_is_cut_off_counts_as_far_as_it_goes(tmp_path: Path, caps
 
 @with_library
 def test_labels_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = samples(shown(capsys, "metrics", ERRORS)[0])
+    unlabelled = samples(shown(capsys, "metrics", ERRORS)[0])
     more = samples(shown(capsys, "metrics", "--label", "stream", "--label", "client, server", ERRORS)[0])
     labels = "messaging_destination_name", "client_address", "server_address"
     sent = by(more, "messaging_client_sent_messages_total", *labels)
     assert sent == {("", "127.0.0.1", "127.0.0.1"): 4.0, ("pe", "127.0.0.1", "127.0.0.1"): 1.0}
-    assert not any(dict(pairs).keys() & {*labels} for _, pairs in plain)
-    one, other = (by(some, "streamdump_requests_total", "messaging_operation_name", "outcome") for some in (plain, more))
+    assert not any(dict(pairs).keys() & {*labels} for _, pairs in unlabelled)
+    one, other = (by(some, "streamdump_requests_total", "messaging_operation_name", "outcome") for some in (unlabelled, more))
     assert one == other and one["Publish", "refused"] == 2.0
 
 

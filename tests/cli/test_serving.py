@@ -207,7 +207,7 @@ def test_a_server_ends_with_peers_connected(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("9464", "write HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464"),
         (":9464", "write HOST:PORT"),
@@ -223,10 +223,10 @@ def test_a_server_ends_with_peers_connected(capsys: pytest.CaptureFixture[str]) 
         ("192.0.2.1:9464", "this host does not have this address"),
     ],
 )
-def test_a_wrong_address_is_one_sentence(text: str, told: str) -> None:
+def test_a_wrong_address_is_one_sentence(text: str, reason: str) -> None:
     with pytest.raises(UsageError) as error:
         listening(text)
-    assert str(error.value).startswith(f"--listen {text}: {told}")
+    assert str(error.value).startswith(f"--listen {text}: {reason}")
 
 
 def test_a_port_in_use_is_one_sentence() -> None:
