@@ -19,6 +19,7 @@ import itertools
 import os
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -401,7 +402,12 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
 def cut(found: Plan, base: int, size: int) -> list[Plan]:
     """A plan as several of at least so many bytes each, none of whose packets come before those of the one before; its files count from
     `base`."""
+    if found.bytes <= size:
+        return [found]
     spans = {split.file: (split.first_ns, found.latest_ns[split.file - base]) for split in reversed(found.splits)}
+    sizes: Counter[int] = Counter()
+    for split in found.splits:
+        sizes[split.file] += split.size
     groups: list[set[int]] = [set()]
     end, left = NEVER, size
     for file, (first_ns, last_ns) in sorted(spans.items(), key=lambda one: one[1]):
@@ -410,7 +416,7 @@ def cut(found: Plan, base: int, size: int) -> list[Plan]:
             left = size
         groups[-1].add(file)
         end = max(end, last_ns)
-        left -= sum(split.size for split in found.splits if split.file == file) if found.bytes > size else 0
+        left -= sizes[file]
     if len(groups) == 1:
         return [found]
     # What has no packets is in the last one
@@ -419,8 +425,8 @@ def cut(found: Plan, base: int, size: int) -> list[Plan]:
     for some in groups:
         splits = [split for split in found.splits if split.file in some]
         troubles = [one for one in found.troubles if one.file in some]
-        middle_ns = [found.middle_ns[file - base] for file in some if file - base < len(found.files)]
         files = {file for file in some if file - base < len(found.files)}
+        middle_ns = [found.middle_ns[file - base] for file in files]
         made.append(msgspec.structs.replace(found, splits=splits, troubles=troubles, middle_ns=middle_ns, indexes=files))
     return made
 
