@@ -393,7 +393,7 @@ class Pipeline:
         else:
             second = partial(gathered, target, points, first, ports)
             made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
-        result = Gathered([], [], defaultdict(LatencyGroup), slowest(one for some in made for one in some.slowest), [])
+        result = Gathered([], [], defaultdict(LatencyGroup), [], [])
         with PartWriter(target, first + count, points) as writer:
             overviews = (one for some in made for one in some.overviews)
             writer.put("findings", findings_of(self.network, overviews, writer.receipt.reports))
@@ -401,8 +401,7 @@ class Pipeline:
         for some in made:
             done += some.receipts
             result.related.extend(some.related)
-            for key, group in some.commands.items():
-                result.commands[key].merge(group)
+            result.count_exchanges(some)
         return result
 
     def last_part(
@@ -432,6 +431,12 @@ class Gathered(NamedTuple):
     slowest: list[tuple[int, dict[str, Any]]]
     overviews: list[Any]
     """What rules go by that look at several conversations, of each task."""
+
+    def count_exchanges(self, other: Gathered) -> None:
+        """Add the exchanges of another one."""
+        for key, group in other.commands.items():
+            self.commands[key].merge(group)
+        self.slowest[:] = slowest([*self.slowest, *other.slowest])
 
 
 def gathered(
@@ -557,20 +562,13 @@ class PipelineRun(Pipeline):
             read = [inputs[file] for file in sorted(some.indexes or inputs)]
             paths = {one.file: one.path for one in read}
             batch = self.unit(Unit(some, paths, read, some.troubles, at == len(units)), self.state.next())
-            self._note(batch)
+            self.bugs += batch.bugs
+            self.suspected = earliest((self.suspected, batch.suspected))
+            self.gathered.count_exchanges(batch.gathered)
             troubles += batch.troubles
         found.troubles = troubles
         self.sink.finish(self.out)
         self._written = True
-
-    def _note(self, batch: Batch) -> None:
-        """Add what is said of a unit."""
-        assert self.plan is not None
-        self.bugs += batch.bugs
-        self.suspected = earliest((self.suspected, batch.suspected))
-        for key, group in batch.gathered.commands.items():
-            self.gathered.commands[key].merge(group)
-        self.gathered.slowest[:] = slowest([*self.gathered.slowest, *batch.gathered.slowest])
 
     @property
     def rows(self) -> dict[str, int]:
