@@ -12,15 +12,12 @@ class Captures:
     """All of them."""
 
     def __init__(self, found: Iterable[Input] = ()) -> None:
-        self.next = 0
-        """The index of the first file that comes."""
         self._names: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, int] = {}
         """By first bytes. What is no capture has none and is like nothing else."""
         self._short: dict[int, set[str]] = {}
         """Of those that are shorter than that, and have packets that tell them apart, by size."""
         for one in found:
-            self.next = max(self.next, one.file + 1)
             self._names[one.path, one.size] = one.head
             if one.head and one.unpacked is not None:
                 self._sizes[one.head] = one.unpacked

@@ -350,7 +350,7 @@ class Pipeline:
         few = min(PARTS * self.cluster.cores, payload // LEAST_PART_BYTES + 1)
         return self.settings.parts or max(few, payload // PART_BYTES + 1)
 
-    def tasks(self, found: Plan, carry: Mapping[str, Any] | None = None) -> tuple[list[TaskInput], int]:
+    def tasks(self, found: Plan, carry: Mapping[str, Any] | None) -> tuple[list[TaskInput], int]:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
         settings = self.settings
         here = settings.parts is None and all(storage.local(one.path) is not None for one in found.splits)
@@ -380,7 +380,7 @@ class Pipeline:
         return sorted(done, key=lambda one: one.part)
 
     def gather(
-        self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow] = (), most: int = 1 << 30
+        self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int
     ) -> Gathered:
         """Write what parts tell together, as parts from `first` on whose receipts come to those that are `done`; conversations are also
         related to those `before`. `most`: so many tasks do it at most."""
@@ -507,23 +507,21 @@ class PipelineRun(Pipeline):
         settings.sources = [storage.normal(source) for source in settings.sources]
         self.files = expand(settings.sources, self.others)
         self.stamps = stamps(self.files)
-        self._resume = resume
         _writable(self.out, self.folder)
         self.sink.lock(f"another streamdump writes to {storage.base(self.out.name)}")
         try:
-            return self._begin()
+            return self._begin(resume)
         except BaseException:
             self.close()
             raise
 
-    def _begin(self) -> bool:
+    def _begin(self, resume: bool) -> bool:
         """Find out what is in the tables, after what another run has committed is complete."""
         settings = self.settings
-        sizes = {file: self.stamps[file] for file in self.files}
-        fresh = State(FORMAT, likeness({"settings": settings, "sizes": sizes}))
+        fresh = State(FORMAT, likeness({"settings": settings, "sizes": self.stamps}))
         there = not isinstance(self.sink, DeltaSink) or settings.append or self.sink.delta.there(self.out)
         before = self.sink.load(State) if there else None
-        if self._resume and before is not None and before.v == FORMAT and before.like == fresh.like:
+        if resume and before is not None and before.v == FORMAT and before.like == fresh.like:
             self.state, self.resumed = before, before.batch
             self.points = Points(settings, before.networks)
         else:

@@ -218,7 +218,7 @@ class PartWriter:
         """Write a file without rows, which says what its columns are."""
         self._out(table)
 
-    def close(self) -> Receipt:
+    def close(self) -> None:
         """Write what is left; the receipt names it."""
         for table in self._waiting:
             if self._leaves and table in SMALL and table not in self._open and self.waits(table):
@@ -235,7 +235,6 @@ class PartWriter:
             written.size = place.size()
             self.receipt.files[kind] = [written]
         self.receipt.twice = [(*pair, *counts) for pair, counts in self._twice.items()]
-        return self.receipt
 
     def abandon(self) -> None:
         """Something went wrong: nobody will name these files."""
