@@ -282,9 +282,9 @@ class Pipeline:
             # A packet dated in the future must not end all that is open
             until = None if unit.last else max(found.middle_ns)
             ends_ns = ends_of(state.last, self._networks(state)) if unit.last else {}
-            paths = {split.file: split.path for split in found.splits}
+            several = len({split.file for split in found.splits}) > 1
             errors = errors_of(self.network)
-            work = Work(target, self.options(found), paths, state.points, until, count, not unit.last, ends_ns, errors)
+            work = Work(target, self.options(found), several, state.points, until, count, not unit.last, ends_ns, errors)
             done += self.dissect(work, made, found.bytes, depend or bool(found.dependent))
             parts = len(made) + count
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]

@@ -54,8 +54,8 @@ class Work(msgspec.Struct):
 
     target: Target
     options: Options
-    paths: dict[int, str]
-    """Of the files, by index."""
+    several: bool
+    """The captures are more than one file."""
     points: PointOf
     until: int | None = None
     """The capture time up to which all packets are there by now, None where no more will come."""
@@ -276,7 +276,7 @@ def sorter(count: int) -> Sorter:
 def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None = None) -> Receipt:
     """Dissects the conversations of a part, all packets of which are in these blocks, or `runs`."""
     rows = (runs or Runs(BY_CONVERSATION, blocks)).merged()
-    return _written(work, part, dissect(rows, work.options, len(work.paths) > 1, work.until, work.ends_ns, work.points, work.errors))
+    return _written(work, part, dissect(rows, work.options, work.several, work.until, work.ends_ns, work.points, work.errors))
 
 
 def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:
