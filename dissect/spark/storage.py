@@ -287,9 +287,10 @@ class Folder:
         """Remove it with all that is in it, if it is there; what tasks that were lost write meanwhile stays."""
         store, at = self._at
         with suppress(OSError):
-            if self._info.type == FileType.Directory:
+            kind = self._info.type
+            if kind == FileType.Directory:
                 store.delete_dir(at)
-            elif self.exists():
+            elif kind != FileType.NotFound:
                 store.delete_file(at)
 
 
