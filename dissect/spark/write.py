@@ -152,8 +152,8 @@ class PartWriter:
         if self._filter is not None:
             self._filter.learn([one[0] for one in results.records])
         for table, rows in sorted_out(results.records).items():
-            asked = self._filter is not None and table in ("messages", "exchanges")
-            wanted = [one for one in rows if self._filter.matches(one[0])] if asked else rows  # type: ignore[union-attr]
+            asked = self._filter if table in ("messages", "exchanges") else None
+            wanted = rows if asked is None else [one for one in rows if asked.matches(one[0])]
             self.put(table, wanted, results.files)
             if table == "messages" and self.target.fields != "json":
                 for name, some in by_protocol(wanted).items():
