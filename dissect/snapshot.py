@@ -42,8 +42,14 @@ PACKAGES: tuple[str, ...] = (
     "errors",
     "layers",
     "layout",
+    "model",
+    "pair",
+    "protocols",
+    "quota",
+    "spark.flows",
+    "tcp",
+    "tls",
 )
-PACKAGES += ("model", "pair", "protocols", "quota", "spark.flows", "tcp", "tls")
 """Packages whose classes can be written."""
 
 GIVEN = (Options, KeyLog)
