@@ -25,13 +25,18 @@ def generated(folder: Path, packets: int = 4000, conversations: int = 7) -> Path
     return path
 
 
+UNITS = {bytes.fromhex("d4c3b2a1"): 1_000, bytes.fromhex("4d3cb2a1"): 1}
+"""Nanoseconds that the fraction of a second counts, by the first bytes of little-endian pcap files."""
+
+
 def records(path: Path) -> list[Packet]:
-    """The packets of a little-endian pcap file of nanoseconds."""
+    """The packets of a little-endian pcap file."""
     data, at = path.read_bytes(), 24
+    unit = UNITS[data[:4]]
     found = []
     while at < len(data):
         seconds, fraction, captured, wire = struct.unpack_from("<IIII", data, at)
-        found.append(Packet(data[at + 16 : at + 16 + captured], seconds * 1_000_000_000 + fraction, wire))
+        found.append(Packet(data[at + 16 : at + 16 + captured], seconds * 1_000_000_000 + fraction * unit, wire))
         at += 16 + captured
     return found
 

@@ -17,15 +17,15 @@ from streamdump.diagnose.engine import Diagnoser
 from streamdump.inspector import Inspector
 from streamdump.model import Finding, Message, Options, Segment
 from streamdump.spark import pipeline
-from tests.diagnose.talks import MS, SECOND, Connection, capture
+from tests.diagnose.talks import MS, Connection, capture
 from tests.diagnose.test_iggy import OFFSETS, reconnected, took
 from tests.diagnose.test_rabbitmq import LOST
+from tests.spark.captures import UNITS, records
 from tests.spark.comparing import tables_of
 from tests.spark.here import go
 from tests.support.frames import START_NS, Packet, pcap
 
 ETHERNET = bytes.fromhex("01000000")
-UNITS = {bytes.fromhex("d4c3b2a1"): 1_000, bytes.fromhex("4d3cb2a1"): 1}
 CAPTURES = Path(__file__).parents[2] / "captures"
 SAID = ("time_ns", "src", "dst", "sender", "protocol", "rule", "severity", "cause", "advice")
 
@@ -161,17 +161,12 @@ CUTS = [(count, split, parts) for count in (1, 40) for split in (5_000, 20_000, 
 
 def mixed(family: str, most: int = 40_000) -> bytes:
     """The packets of the smaller golden captures of a family in one capture, each a tenth of a second behind the one before."""
-    packets = []
+    packets: list[Packet] = []
     for at, path in enumerate(sorted((CAPTURES / "golden" / family).glob("*.pcap"))):
         data = path.read_bytes()
         if len(data) <= most and data[20:24] == ETHERNET and data[:4] in UNITS:
-            place, unit, first = 24, UNITS[data[:4]], 0
-            while place < len(data):
-                seconds, fraction, captured, wire = struct.unpack_from("<IIII", data, place)
-                time_ns = seconds * SECOND + fraction * unit
-                first = first or time_ns
-                packets.append(Packet(data[place + 16 : place + 16 + captured], START_NS + at * 100 * MS + time_ns - first, wire))
-                place += 16 + captured
+            some = records(path)
+            packets += [Packet(one.data, START_NS + at * 100 * MS + one.time_ns - some[0].time_ns, one.wire) for one in some]
     packets.sort(key=lambda one: one.time_ns)
     return pcap(packets, nano=True)
 
