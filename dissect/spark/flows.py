@@ -154,11 +154,11 @@ def conversation_id(first: Segment, point: str | None) -> int:
     """The number of a conversation: 63 bits of a digest of its first packet, so that runs over other files, or the same packets in other
     files, give the same one. Of networks that are kept separate, the `point` is part of it."""
     source, target, sport, dport, network = split(first.ends)
-    # Only its number tells packets without times apart
+    # Only the number distinguishes packets without times
     time = first.number if first.flags & UNTIMED else first.time_ns
     content = PLACE.pack(time, first.seq, first.ack, first.flags, first.wire)
-    whole = b"".join((source, target, sport, dport, content, (point or "").encode("utf-8", "surrogateescape") if network else b""))
-    return int.from_bytes(blake2b(whole, digest_size=8).digest(), "big") >> 1
+    identity = b"".join((source, target, sport, dport, content, (point or "").encode("utf-8", "surrogateescape") if network else b""))
+    return int.from_bytes(blake2b(identity, digest_size=8).digest(), "big") >> 1
 
 
 PLACE = Struct("<qIIHI")
@@ -343,7 +343,7 @@ class Dissection:
         return bool(found) and self.full
 
     def _take_errors(self, session: Session, until: Place) -> None:
-        """Take the errors of ICMP that came before this place."""
+        """Process the errors of ICMP that came before this place."""
         counters = session.run.counters
         while self._coming and self._coming[-1][:3] < until:
             assert self._diagnoser is not None
@@ -460,8 +460,8 @@ class Dissection:
         self._order += len(linked)
 
     def _entries(self, session: Session, linked: list[Linked]) -> None:
-        """Take the user messages whose fate is known with these records. Each conversation is read by itself, so that what they say does
-        not depend on which conversations a task reads."""
+        """Add the user messages whose fate is known with these records. Each conversation is read by itself, so that the result does not
+        depend on which conversations a task reads."""
         every, answers = session.run.entries, session.run.answers
         assert every is not None and answers is not None
         groups: defaultdict[Any, list[Any]] = defaultdict(list)
@@ -480,7 +480,7 @@ class Dissection:
         self.results.entries += found
 
     def _carry_entries(self, session: Session, gone: list[ConversationRow]) -> None:
-        """Take the user messages of conversations that were forgotten; what others wait for comes with later packets."""
+        """Add the user messages of conversations that were forgotten; what others wait for comes with later packets."""
         every = session.run.entries
         if every is not None:
             for row in gone:
@@ -491,17 +491,17 @@ class Dissection:
 
     def _diagnosed(self, linked: list[Linked], diagnoser: Diagnoser) -> list[Linked]:
         """These records and what the rules find, which name messages by their `message_id`."""
-        told: list[Any] = [one[0] for one in linked]
+        records: list[Any] = [one[0] for one in linked]
         # Later ones may go by them as they are
         found = [
-            msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.feed(told) if type(one) is Finding
+            msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.feed(records) if type(one) is Finding
         ]
-        before = self._order - len(told)
-        ends = {one.conversation: at for at, one in enumerate(told) if type(one) is Closed}
+        before = self._order - len(records)
+        ends = {one.conversation: at for at, one in enumerate(records) if type(one) is Closed}
         for one in self._steps:
             self._stepped += 1
             at = ends[one.conversation] if one.message is None else (one.message >> 128) - before
-            place = self._places[at] if at < len(self._places) else AT_LAST if one.rule == UNUSED else _end(told[at])
+            place = self._places[at] if at < len(self._places) else AT_LAST if one.rule == UNUSED else _end(records[at])
             step = snapshot.encode(one.step) if one.rule in (CLOSES, UNUSED) else one.step
             named = _named(one._replace(message=None, network=self._networks[one.conversation], step=step))
             self.results.steps.append(((*place, self._stepped), self._files[one.conversation], named))
@@ -511,7 +511,7 @@ class Dissection:
         self.results.reports += diagnoser.reports
         diagnoser.reports.clear()
         return [
-            *(one for one, record in zip(linked, told, strict=True) if type(record) is not Closed),
+            *(one for one, record in zip(linked, records, strict=True) if type(record) is not Closed),
             *((one, None, None, None) for one in found),
         ]
 
@@ -533,7 +533,7 @@ def _end(record: Any) -> Place:
 
 
 def _named(value: Any) -> Any:
-    """Plain data with the `message_id` of messages instead of their numbers, which are larger than all others."""
+    """The same data with the `message_id` of messages instead of their numbers, which are larger than all others."""
     if isinstance(value, Step):
         return Step(*map(_named, value))
     if type(value) in (list, tuple):

@@ -1,4 +1,4 @@
-"""What table `latency` says of a group of exchanges."""
+"""The values of table `latency` for a group of exchanges."""
 
 from __future__ import annotations
 

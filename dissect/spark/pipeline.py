@@ -54,7 +54,7 @@ FORMAT = 6
 """Changes when an older state could not be taken up."""
 
 UNIT_BYTES = 16 << 30
-"""Captures of so many bytes together, which no later one overlaps in time, are a unit."""
+"""Bytes from which on captures together, which no later one overlaps in time, are a unit."""
 
 RELATED_KEPT = 10_000
 """Conversations that later ones may still be related to."""
@@ -191,7 +191,7 @@ class Batch(msgspec.Struct):
     rows: dict[str, int]
     troubles: list[Trouble]
     bugs: list[str]
-    """What to tell of bugs of ours."""
+    """Reports of bugs of ours."""
     suspected: ConversationRow | None
     """The first conversation that turned out to hold a login of another protocol than the one that it was asked to be read as."""
     gathered: Gathered
@@ -255,12 +255,12 @@ class Pipeline:
         self.show = show
         self.points = Points(settings)
         self.network = NetworkEvidence()
-        """What ICMP and DNS say in the captures of a unit."""
+        """Evidence of ICMP and DNS in the captures of a unit."""
         self.out = storage.folder(out)
         self.folder = place(self.out)
 
     def unit(self, unit: Unit, state: State) -> Batch:
-        """Dissect files and commit what they say; `state` becomes the state after them."""
+        """Dissect files and commit their tables; `state` becomes the state after them."""
         found, folder = unit.plan, self.folder.at(state.place)
         self.network = found.network
         self.running = state.place
@@ -293,7 +293,7 @@ class Pipeline:
         gathered = self.gather(target, parts, state.points, done, state.related, most)
         if not unit.last:
             state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
-        # A table that nobody has written anything to gets a file without rows, which says what its columns are
+        # A table that nobody has written anything to gets a file without rows, which names its columns
         self.last_part(target, state.points, done, troubles, unit.inputs, complete=state.batch == 1 and given.form != "delta")
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in tables_with(given.fields)}
         state.packets += packets
@@ -448,8 +448,8 @@ def gathered(
     blocks: Iterable[bytes],
     before: Sequence[ConversationRow] | None = None,
 ) -> Gathered:
-    """Write what frames tell together. `ports`: of servers of our protocols; `before`: conversations that they are related to as well,
-    None: in a task, which gives none back."""
+    """Write the rows that frames result in. `ports`: of servers of our protocols; `before`: conversations that they are related to as well,
+    None: in a task, which returns no conversations."""
     found = Together(blocks)
     with PartWriter(target, first + bucket, points) as writer:
         writer.receipt.reports += found.relate(before or ())
@@ -584,7 +584,7 @@ class PipelineRun(Pipeline):
         return self._written or (self.settings.form != "delta" and self.out.path is not None and self.out.at("messages").exists())
 
     def tidy(self) -> int:
-        """What a run that failed leaves behind: nothing that takes room but the units that are done; how many there are."""
+        """Remove what a run that failed has left, except the units that are done; return their number."""
         with suppress(OSError):
             if self.running:
                 self.sink.forget(self.running)

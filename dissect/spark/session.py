@@ -174,8 +174,8 @@ class SparkTasks:
         second: Callable[[int, Any], Any],
         watch: Watch,
     ) -> list[Any]:
-        """What `second` makes of each part and of the blocks for it that `first` makes of the items, and behind them what `first` has for
-        the number behind that of the last part.
+        """What `second` makes of each part and of the blocks for it that `first` makes of the items, and after them what `first` has for
+        the number after that of the last part.
 
         `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
         """

@@ -1,4 +1,4 @@
-"""Where a run commits: the state and the files of a unit in one step, which is whole or not done at all.
+"""Where a run commits: the state and the files of a unit in one step, which is complete or not done at all.
 
 Tasks write files that nobody knows of. What counts is the state, which names them: on a disk the rename of `state.json`, in a store the
 object of that name; of Delta tables the commit of table `files`, whose transaction is the number of a state that was written before. What
@@ -27,7 +27,7 @@ BATCH_BITS = 24
 """The transaction of a unit of Delta tables is the claim of its writer, and the unit's number in the last bits."""
 
 COMPACTED = 16
-"""After so many units small files of Delta tables are put together."""
+"""Units after which small files of Delta tables are put together."""
 
 SUCCESS = "_SUCCESS"
 
@@ -43,7 +43,7 @@ class Sink:
         self._lock: int | None = None
 
     def lock(self, why: str, mode: int = 0o777) -> None:
-        """Make the place, and keep others from writing to it; the lock goes with the process. In a store there is none."""
+        """Make the place, and keep others from writing to it; the lock goes with the process. A store has no lock."""
         path, above = self.place.path, self.place.above()
         if path is None:
             return
@@ -76,7 +76,7 @@ class Sink:
         return any(self.tables.at(table).names() for table in TABLES)
 
     def name_of(self, batch: int) -> str:
-        """The name of the state after so many units."""
+        """The name of the state after `batch` units."""
         return "state.json"
 
     @property
@@ -85,7 +85,7 @@ class Sink:
         return self.place.at("state.json")
 
     def load(self, kind: type[State]) -> State | None:
-        """The state that was committed, whose files are seen from here on; None where there is none."""
+        """The state that was committed, whose files are seen from here on; None where nothing was committed."""
         try:
             state = msgspec.json.decode(self.committed.read(), type=kind)
         except FileNotFoundError:
@@ -136,7 +136,7 @@ class Sink:
 
 
 class DeltaSink(Sink):
-    """Delta tables: tasks write where they are, and a commit of each says what counts."""
+    """Delta tables: tasks write where they are, and a commit of each decides what counts."""
 
     def __init__(self, place: Folder, tables: Folder, fields: str) -> None:
         from .delta import Delta, check
@@ -165,7 +165,7 @@ class DeltaSink(Sink):
         return super().load(kind)
 
     def commit(self, state: State) -> State:
-        # Whoever has a later claim writes another state of this unit; which one counts the commit says
+        # Whoever has a later claim writes another state of this unit; the commit decides which one counts
         state.version = self.delta.claim << BATCH_BITS | state.batch
         super().commit(state)
         if state.batch % COMPACTED == 0:

@@ -63,8 +63,8 @@ def source() -> Any:
             return _read(*partition.value) if partition is not None and partition.value is not None else iter(())
 
     class Records(DataSource):  # type: ignore[misc]
-        """A `table` of captures, `messages` unless told otherwise. Other options: `split` bytes of a range, `damaged` skip to read what can
-        be read of files that are damaged, cut off or no captures."""
+        """A `table` of captures, by default `messages`. Other options: `split` bytes of a range, `damaged` skip to read what can be read of
+        files that are damaged, cut off or no captures."""
 
         @classmethod
         def name(cls) -> str:

@@ -114,7 +114,7 @@ class Split(Counts):
     after: int = 0
     """Packets up to this number were read before."""
     aside: NetworkEvidence | None = None
-    """What ICMP and DNS say in it, where that was asked for."""
+    """Evidence of ICMP and DNS in it, where that was asked for."""
     network: int = 0
     """Number of the network that its conversations are kept apart in."""
     first_ns: int = NEVER
@@ -185,7 +185,7 @@ class Plan(msgspec.Struct):
 
     @property
     def network(self) -> NetworkEvidence:
-        """What ICMP and DNS say."""
+        """Evidence of ICMP and DNS."""
         found = NetworkEvidence()
         for split in self.splits:
             if split.aside is not None:
@@ -224,7 +224,7 @@ class Examined(Counts):
     secrets: bool = False
     """It holds keys of TLS."""
     aside: NetworkEvidence | None = None
-    """What ICMP and DNS say in it."""
+    """Evidence of ICMP and DNS in it."""
 
 
 class ByteRange(msgspec.Struct):
@@ -345,7 +345,7 @@ def plan(
 ) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere.
 
-    `unpacked` unpacks captures, which otherwise are read whole, and with `fetch` copies others of a store, which otherwise are read twice:
+    `unpacked` unpacks captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are read twice:
     to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
     count = len(files)
@@ -400,7 +400,7 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
 
 
 def cut(found: Plan, base: int, size: int) -> list[Plan]:
-    """A plan as several of at least so many bytes each, none of whose packets come before those of the one before; its files count from
+    """A plan as several of at least `size` bytes each, none of whose packets come before those of the one before; its files count from
     `base`."""
     if found.bytes <= size:
         return [found]

@@ -321,7 +321,7 @@ def _fact(name: str, info: str) -> Column:
 
 
 def _sides(role: str) -> tuple[Column, ...]:
-    """What conversations say of the side of the client, or of the server."""
+    """Columns of conversations about the side of the client, or of the server."""
 
     def column(name: str, kind: Any, info: str, get: Callable[[ConversationRow, int], Any]) -> Column:
         def values(rows: Rows) -> list[Any]:
@@ -545,8 +545,8 @@ def tables_with(fields: str) -> list[str]:
 def schema(table: str) -> Any:
     """The Arrow schema of a table."""
     found = TABLES[table]
-    plain = [pa.field(one.name, one.type, metadata={"comment": one.info}) for one in found.columns]
-    return pa.schema([*plain, *(found.struct.type if found.struct is not None else ())], {SCHEMA_KEY: str(SCHEMA)})
+    fields = [pa.field(one.name, one.type, metadata={"comment": one.info}) for one in found.columns]
+    return pa.schema([*fields, *(found.struct.type if found.struct is not None else ())], {SCHEMA_KEY: str(SCHEMA)})
 
 
 class PendingRows:

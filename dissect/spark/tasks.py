@@ -46,7 +46,7 @@ Block = tuple[int, bytes]
 """The part that rows go to, and the rows."""
 
 Sent = tuple[int, bytes | Receipt]
-"""A block; or, with the number behind those of all parts, what the task itself has written."""
+"""A block; or, with the number after those of all parts, what the task itself has written."""
 
 
 class Work(msgspec.Struct):
@@ -280,7 +280,7 @@ def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None =
 
 
 def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:
-    """Write what a part is told of."""
+    """Write the results of a part."""
     # Of what was read and sorted before
     pa.default_memory_pool().release_unused()
     with PartWriter(work.target, part, work.points, leaves=True) as writer:

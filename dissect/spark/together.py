@@ -151,7 +151,7 @@ class Together:
         self.overviews: list[Any] = []
         """What rules go by that look at several conversations, of each task."""
         self.reports: list[Report] = []
-        """What to tell of bugs of ours."""
+        """Reports of bugs of ours."""
         self._steps = Steps()
         for data in blocks:
             _, kind, value = msgspec.msgpack.decode(data)
@@ -191,7 +191,7 @@ class Together:
 
 
 def findings_of(network: NetworkEvidence, overviews: Iterable[Any], reports: list[Report]) -> list[Linked]:
-    """What several conversations tell together; `reports` gets what to tell of bugs of ours."""
+    """The findings of several conversations together; `reports` gets those of bugs of ours."""
     diagnoser = Diagnoser()
     diagnoser.overview.network = network
     for one in overviews:
@@ -202,7 +202,7 @@ def findings_of(network: NetworkEvidence, overviews: Iterable[Any], reports: lis
 
 
 STEPS_HELD = 1 << 12
-"""So many steps are made columns at a time."""
+"""Steps that are made columns at a time."""
 
 BY_PLACE = SortOrder(("merge_ns", "file", "number", "at"))
 STEPS = pa.schema([*((name, pa.int64()) for name, _ in BY_PLACE.names), ("length", pa.int64()), ("step", pa.binary())])
@@ -219,7 +219,7 @@ class Steps:
         self._rows: list[tuple[Any, ...]] = []
 
     def add(self, place: Sequence[int], file: int, step: Sequence[Any]) -> None:
-        """Take a step."""
+        """Add a step."""
         data = msgspec.msgpack.encode((file, step))
         self._rows.append((*place, len(data), data))
         if len(self._rows) >= STEPS_HELD:

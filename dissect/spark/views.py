@@ -37,21 +37,21 @@ def _table(spark: Any, place: str, names: list[str], columns: Any, by: Sequence[
 
     by_day = DATE in by and any(f"/{DATE}=" in name for name in names)
     known = columns.append(pa.field(DATE, pa.date32()))
-    whole = known if by_day else columns
+    wanted = known if by_day else columns
     if not names:
-        return spark.createDataFrame([], from_arrow_schema(whole))
+        return spark.createDataFrame([], from_arrow_schema(wanted))
     at = storage.local(place)
     if at is not None:
         # Hadoop takes some characters for a pattern
         literal = [re.sub(r"([*?\[\]{}\\])", r"\\\1", str(storage.local(name))) for name in names]
-        return spark.read.schema(from_arrow_schema(whole)).option("basePath", str(at)).parquet(*literal).select(*whole.names)
+        return spark.read.schema(from_arrow_schema(wanted)).option("basePath", str(at)).parquet(*literal).select(*wanted.names)
 
     def rows(given: Iterator[Any]) -> Iterator[Any]:
         # Spark has no library for object stores along
         store, base = storage.remote(place)
         parts = pa.dataset.HivePartitioning(pa.schema([known.field(one) for one in by])) if by else None
         paths = [storage.remote(names[index])[1] for batch in given for index in batch.column(0).to_pylist()]
-        found = pa.dataset.dataset(paths, whole, "parquet", store, parts, partition_base_dir=base)
-        yield from found.to_batches(columns=whole.names)
+        found = pa.dataset.dataset(paths, wanted, "parquet", store, parts, partition_base_dir=base)
+        yield from found.to_batches(columns=wanted.names)
 
-    return spark.range(0, len(names), 1, len(names)).mapInArrow(rows, from_arrow_schema(whole))
+    return spark.range(0, len(names), 1, len(names)).mapInArrow(rows, from_arrow_schema(wanted))

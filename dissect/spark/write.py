@@ -184,7 +184,7 @@ class PartWriter:
             self._twice[pair] = before[0] + found, before[1] + of
 
     def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
-        """Take rows of one table; `files`: of conversations the file of the first packet."""
+        """Add rows of one table; `files`: of conversations the file of the first packet."""
         if not rows:
             return
         waiting = self._waiting.get(table)
@@ -342,7 +342,7 @@ class _Parquet:
         self._rows = self.bytes = 0
 
     def close(self) -> list[Written]:
-        """The file is whole."""
+        """The file is complete."""
         self.flush()
         self._writer.close()
         self._stream.close()

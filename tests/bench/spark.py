@@ -15,7 +15,7 @@ python tests/bench/spark.py [--rows tiny,mix:60,small:60,...] [--master local[2]
 Prints wall and CPU seconds, MB/s and messages/s per core (bytes and messages by CPU seconds), the CPU seconds and the largest resident
 memory of the driver, the JVM and the Python workers (of one of them, and of all processes together at any one time), and for the pipeline
 its CPU seconds beyond those of a trivial job, measured right before, as a multiple of the plain engine's. Ends with an error where the
-tables say anything else than the plain engine: counts, bytes and latencies of each kind of record are compared.
+tables differ from the plain engine: counts, bytes and latencies of each kind of record are compared.
 """
 
 from __future__ import annotations

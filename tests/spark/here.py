@@ -55,14 +55,14 @@ class Here:
             for part, block in others[2](iter(alone)):
                 blocks[part].append(block)
         assert set(blocks) <= set(range(parts + 1))
-        told = blocks.pop(parts, [])
+        own = blocks.pop(parts, [])
         self.sent_blocks += sum(map(len, blocks.values()))
         found = []
         for part in range(parts):
             self.step()
             found.append(second(part, iter(blocks[part])))
         watch(1, 1, 1)
-        return [*found, *told]
+        return [*found, *own]
 
 
 def go(sources: Sequence[Path | str], out: Path | str, cluster: Any = None, *, resume: bool = False, **more: Any) -> PipelineRun:

@@ -31,7 +31,7 @@ SAID = ("time_ns", "src", "dst", "sender", "protocol", "rule", "severity", "caus
 
 
 def cut(path: Path, count: int, folder: Path) -> list[Path]:
-    """The packets of a little-endian pcap file, in so many files."""
+    """The packets of a little-endian pcap file, in `count` files."""
     data, at, ends = path.read_bytes(), 24, [24]
     while at < len(data):
         at += 16 + struct.unpack_from("<I", data, at + 8)[0]
@@ -60,9 +60,9 @@ def plainly(files: Sequence[Path]) -> Counter[Any]:
             places[one.number] = one.file, one.packets[1], one.src, one.position
         elif type(one) is Finding:
             found.append(one)
-    begun = {row.conversation: (row.time_ns, row.client, row.server) for row in inspector.rows(related=False)}
+    starts = {row.conversation: (row.time_ns, row.client, row.server) for row in inspector.rows(related=False)}
     return Counter(
-        (*[getattr(one, name) for name in SAID], begun.get(one.conversation or 0), tuple(places[at] for at in one.messages), *one.packets)
+        (*[getattr(one, name) for name in SAID], starts.get(one.conversation or 0), tuple(places[at] for at in one.messages), *one.packets)
         for one in found
     )
 
@@ -72,10 +72,10 @@ def piped(files: Sequence[Path], out: Path, cluster: Any = None, **more: Any) ->
     go(files, out, cluster, findings=True, **more)
     rows = tables_of(out)
     places = {row["message_id"]: (row["file"], row["last_packet"], row["src"], row["position"]) for row in rows["messages"]}
-    begun = {row["conversation"]: (row["time_ns"], row["client"], row["server"]) for row in rows["conversations"]}
+    starts = {row["conversation"]: (row["time_ns"], row["client"], row["server"]) for row in rows["conversations"]}
     assert all(row["message_id"] == (row["messages"] or [None])[0] for row in rows["findings"])
     return Counter(
-        (*[row[name] for name in SAID], begun.get(row["conversation"]), tuple(places[at] for at in row["messages"]), *row["packets"])
+        (*[row[name] for name in SAID], starts.get(row["conversation"]), tuple(places[at] for at in row["messages"]), *row["packets"])
         for row in rows["findings"]
     )
 
@@ -160,7 +160,7 @@ CUTS = [(count, split, parts) for count in (1, 40) for split in (5_000, 20_000, 
 
 
 def mixed(family: str, most: int = 40_000) -> bytes:
-    """The packets of the smaller golden captures of a family in one capture, each a tenth of a second behind the one before."""
+    """The packets of the smaller golden captures of a family in one capture, each a tenth of a second after the one before."""
     packets: list[Packet] = []
     for at, path in enumerate(sorted((CAPTURES / "golden" / family).glob("*.pcap"))):
         data = path.read_bytes()
