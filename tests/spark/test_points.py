@@ -170,4 +170,4 @@ def test_followed_hosts_are_kept_apart(packets: list[Packet], tmp_path: Path) ->
 
 
 def _renumbered(row: dict[str, Any], number: dict[int, int]) -> dict[str, Any]:
-    return row | {key: number[row[key]] for key in ("file",) if row.get(key) is not None}
+    return row if row.get("file") is None else row | {"file": number[row["file"]]}
