@@ -15,6 +15,7 @@ import re
 import struct
 from collections import OrderedDict
 from ipaddress import ip_address
+from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -176,8 +177,8 @@ class HostProcesses:
         until = monotonic() + MAX_SCAN_S
         own = self._link("self/ns/net")
         names = sorted([name for name in self._names("") if name.isdecimal()], key=int, reverse=True)
-        recent = [str(owner.pid) for owner in reversed(self._sockets.values())]
-        every = dict.fromkeys([*recent[:RECENT], *names[:RECENT], *names[self._at :], *names[: self._at]])
+        recent = [str(owner.pid) for owner in islice(reversed(self._sockets.values()), RECENT)]
+        every = dict.fromkeys([*recent, *names[:RECENT], *names[self._at :], *names[: self._at]])
         self._namespaces.clear()
         self._at = 0
         for at, name in enumerate(every):
