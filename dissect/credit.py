@@ -126,13 +126,15 @@ class Subscription(msgspec.Struct):
             self.waiting = waiting
             self.drained(time_ns)
 
-    def grant(self, credit: int, time_ns: int) -> None:
-        """The client grants more."""
+    def grant(self, credit: int, time_ns: int) -> Stall | None:
+        """The client grants more; return the stall that this ends."""
         self.row.granted += credit
         self.left += credit
         if self.left > 0 and self.empty_ns is not None:
             self.over, self.empty_ns = self._stall(time_ns, True), None
+            return self.over
         self.drained(time_ns)
+        return None
 
     def withdraw(self, credit: int, time_ns: int) -> None:
         """The server refused a grant."""
@@ -272,8 +274,7 @@ class CreditAccounts:
             return None
         credit, before = traffic.credit[known.row.unit], known.left
         if message.sender == "client":
-            known.grant(credit, time_ns)
-            self._report(known, known.over)
+            self._report(known, known.grant(credit, time_ns))
             self._ask(message.number, Grant(known, credit, False, True))
         else:
             more = None if traffic.offset is None or traffic.committed is None else traffic.committed > traffic.offset

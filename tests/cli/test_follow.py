@@ -317,6 +317,14 @@ def test_credit_stands_beside_what_changes_it_and_stalls_are_marked(tmp_path: Pa
     assert "<svg" not in page.read_text()
 
 
+def test_a_stall_stands_only_beside_the_credit_that_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = Consumer().subscribe(1, 1).deliver(100).wait(SECOND).credit(1, 1).credit(1, 1).credit(1, 1).deliver(100).goodbye()
+    path = tmp_path / "x.pcap"
+    path.write_bytes(capture(one))
+    granted = [line for line in follow(capsys, 0, path)[0].splitlines() if "client >  Credit" in line]
+    assert ["without credit" in line for line in granted] == [True, False, False]
+
+
 def test_a_subscription_without_credit_at_the_end_of_the_capture_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = Consumer().subscribe(1, 1).deliver(100).wait(SECOND).pause(0)
     path = tmp_path / "x.pcap"
