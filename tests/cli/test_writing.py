@@ -299,8 +299,8 @@ def test_keys_of_tls_are_written_only_where_they_are_asked_for(tmp_path: Path, c
 
 
 def limited(size: int, *argv: str | Path) -> subprocess.CompletedProcess[str]:
-    """A run in which no file may have more bytes, as on a full disk."""
-    command = [sys.executable, "-m", "streamdump", *map(str, argv)]
+    """A run in which no file may have more bytes, as on a full disk; it caches no modules, whose files would be cut off, too."""
+    command = [sys.executable, "-B", "-m", "streamdump", *map(str, argv)]
     limit = (size, size)
     return subprocess.run(
         command,
