@@ -96,7 +96,7 @@ class CheckRun:
         since = monotonic()
         checked = check(name, golden, source, settings, update, self.chosen.used)
         self.found.append((checked, monotonic() - since))
-        self._report(checked)
+        report_one(checked, self.colour, self.json, self.github)
         if checked.empty:
             say(f"{golden}: contains no conversations, because nothing in {name} could be compared")
 
@@ -142,11 +142,6 @@ class CheckRun:
             return ExitCode.FOUND
         self.one(str(path), place, record_source(recorder.records, recorder.rows), settings, update)
         return ExitCode.DONE
-
-    def _report(self, one: Checked) -> None:
-        report_one(one, self.colour, self.json, self.github)
-        if self.github and not self.json:
-            write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
     def _unused(self, path: str) -> None:
         text = f"{path}: no capture for this golden file; restore the capture or delete the file"
@@ -211,6 +206,8 @@ def report_one(one: Checked, colour: str, json: bool, github: bool = False, then
         lines = report.text(one, colours.bad, colours.dim, colours.reset, then)
         lines = [visible(line) if not colours.reset else line for line in lines]
         write_text("".join(f"{report.defused(line) if github else line}\n" for line in lines))
+    if github and not json:
+        write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
 
 def _ways(name: str, golden: str | None, command: str, interfaces: list[str], expression: str | None) -> list[str]:

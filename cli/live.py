@@ -144,7 +144,7 @@ class LiveRun(RunReport):
         from streamdump.tls.keys import KeyLog
 
         _check(wanted, files)
-        super().__init__(colour)
+        super().__init__(colour, wanted.interfaces or ())
         self.stops = stops(wanted)
         self.known_only = wanted.expression is None
         self.error: CaptureError | None = None
@@ -178,6 +178,15 @@ class LiveRun(RunReport):
             self.live.close()
             raise
         self._before = [(one, signal.signal(one, self._interrupt)) for one in SIGNALS]
+        self._announce(wanted, known)
+        if os.geteuid() == 0:
+            from .privileges import drop_root
+
+            self.keys.poll(0)
+            say(f"{self.live.name}: {drop_root(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
+
+    def _announce(self, wanted: LiveOptions, known: Sequence[int]) -> None:
+        """Say what is captured, and what -w writes of it."""
         if wanted.expression is None:
             taken = f"TCP on ports {', '.join(map(str, known))}"
         else:
@@ -186,11 +195,6 @@ class LiveRun(RunReport):
         if wanted.write is not None:
             secrets = "passwords, tokens and TLS keys" if wanted.embed else "passwords and tokens"
             say(f"-w {wanted.write}: writes packets as captured, including {secrets}")
-        if os.geteuid() == 0:
-            from .privileges import drop_root
-
-            self.keys.poll(0)
-            say(f"{self.live.name}: {drop_root(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for one, handler in self._before:
@@ -258,8 +262,8 @@ class LiveRun(RunReport):
                 rows, enough = fitting, True
         return batch[:rows], enough
 
-    def end(self) -> ExitCode:
-        """Say on standard error what was captured, then what went wrong; the exit code."""
+    def end(self, more: Sequence[str] = ()) -> ExitCode:
+        """Say on standard error what was captured, then what went wrong and `more`; return the exit code."""
         live = self.live
         live.close()
         twice = [f"{live.duplicates:,} seen twice and counted once"] if live.duplicates else []
@@ -271,9 +275,12 @@ class LiveRun(RunReport):
             say("to avoid drops, use a larger buffer (-B 256M) or a narrower filter (-f)")
         if self.error is not None:
             say(str(self.error))
-            return ExitCode.NO_INTERFACE
-        if not self.inspector.counters.packets and self.known_only:
+        elif not self.inspector.counters.packets and self.known_only:
             say("no packets on these ports; -f '' captures all TCP, -i any captures on all interfaces")
+        for text in more:
+            say(text)
+        if self.error is not None:
+            return ExitCode.NO_INTERFACE
         if self._interrupted and not self.inspector.counters.packets:
             return ExitCode.INTERRUPTED
         return ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE

@@ -27,6 +27,8 @@ COLUMNS = ("number", "relative", "src", "dst", "protocol", "name", "stream", "ou
 CLOCKS = ("r", "ad", "ud", "e")
 BETWEEN = ("d", "dd")
 """What else `-t` says where there is a line a record."""
+PAGE_INTERVAL_NS = 1_000_000
+"""The initial interval of the series of a page for which none was asked."""
 PROCESS = ("process", "pid", "container", "pod", "namespace", "host")
 """Names of what is known of a process, as the library has them, which would take longer to import."""
 

@@ -66,7 +66,7 @@ OPERATOR = re.compile("[=!<>]=|[<>~]|&&|[|][|]")
 SHORTEST = 3
 """Letters that identify a command."""
 
-STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
+STOPPED, READY, INTERRUPTED = "stopped by -c", "stopped by --until ready", "interrupted"
 
 PORTS_NAMED = 4
 """For so many ports of conversations that are not read the closing line says how to have them read."""
@@ -99,7 +99,7 @@ class Bugs:
 class FilterCount:
     """What -Y asks for, and how much of what was read it is."""
 
-    def __init__(self, text: str, options: Options, entries: bool = False) -> None:
+    def __init__(self, text: str, options: Options, entries: bool) -> None:
         """Says what looks like a slip; `entries`: the records are entries."""
         from streamdump.filter import compile_filter
         from streamdump.model import Finding
@@ -180,13 +180,16 @@ def joined(where: Sequence[str] | None, options: Options, entries: bool = False)
     return " and ".join(f"({one})" for one in where)
 
 
+def asked_of(where: Sequence[str] | None, options: Options, entries: bool = False) -> FilterCount | None:
+    """Return what -Y asks for; None without it."""
+    text = joined(where, options, entries)
+    return None if text is None else FilterCount(text, options, entries)
+
+
 def asking(where: Sequence[str] | None, options: Options) -> tuple[FilterCount | None, Options]:
-    """What -Y asks for, and the options with what that takes."""
-    text = joined(where, options)
-    if text is None:
-        return None, options
-    asked = FilterCount(text, options)
-    return asked, asked.needs(options)
+    """Return what -Y asks for, and the options with what evaluating it needs."""
+    asked = asked_of(where, options)
+    return asked, options if asked is None else asked.needs(options)
 
 
 class RunReport:
@@ -197,8 +200,10 @@ class RunReport:
     tick: Callable[[], None] | None = None
     """Called live after every batch, about ten times a second or more; and while a pipe is silent."""
 
-    def __init__(self, colour: str) -> None:
+    def __init__(self, colour: str, given: Sequence[str]) -> None:
+        """`given`: the files or interfaces that the call names."""
         self.colour = one_of("--color", colour, WHEN)
+        self._given = given
         self.names: list[str] = []
         """Those of the inputs."""
         self.enough = STOPPED
@@ -244,6 +249,26 @@ class RunReport:
         """Say that a record cannot be shown."""
         self.report(about(record, what))
 
+    def write_html(self, path: str, command: str, page: Callable[..., str], *shown: Any) -> None:
+        """Write the page that `page` makes of a title, what was read, and what is to be shown; none if there was no packet."""
+        from streamdump.render.html.page import write_page
+
+        if not self.inspector.counters.packets:
+            return
+        named = [Path(one).name if one != "-" else "standard input" for one in self._given] or ["standard input"]
+        title = f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
+        write_page(path, page(title, [", ".join(self._given) or "standard input", *self.introduction()], *shown))
+        say(f"--html {path}: written")
+
+    def introduction(self) -> list[str]:
+        """Return when it was captured, and how much it is."""
+        from streamdump.render.clock import utc
+
+        rows = [row for some in self.inspector.each_rows(related=False) for row in some]
+        begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
+        span = [f"Captured from {utc(begin)} to {utc(end)} ({duration_text(end - begin)})"] if rows else []
+        return [*span, "; ".join(account(self.inspector, self.stopped)[0])]
+
 
 class Aborted(BaseException):
     """Showing what became certain while a pipe was silent has failed; no `Exception`, as that of an input is reported as a bug of ours."""
@@ -282,25 +307,24 @@ class FileRun(RunReport):
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 
-        if not files:
-            if sys.stdin.isatty():
-                raise UsageError("no capture given; name a file, or - for standard input")
-            files = ["-"]
-        if files.count("-") > 1:
+        if not files and sys.stdin.isatty():
+            raise UsageError("no capture given; name a file, or - for standard input")
+        names = files or ["-"]
+        if names.count("-") > 1:
             raise UsageError("- means standard input and may be given only once")
         # Report a slip before reading all other captures
-        for name in files if len(files) > 1 else ():
+        for name in names if len(names) > 1 else ():
             if (slip := slip_of(name)) and not Path(name).exists():
                 raise CaptureError(f"no such file; {slip}", name)
-        super().__init__(colour)
+        super().__init__(colour, files)
         self.errors: list[CaptureError] = []
         self.readers: list[CaptureReader] = []
         self.packets = packets
         self.messages = messages
         self.prints = prints
         self._inputs: list[Callable[[], CaptureReader]] = []
-        _let_open(len(files))
-        for file in files:
+        _let_open(len(names))
+        for file in names:
             try:
                 if twice:
                     from streamdump.capture.spool import open_twice
@@ -313,7 +337,7 @@ class FileRun(RunReport):
             except CaptureError as error:
                 self.errors.append(error)
         self.names += [reader.name for reader in self.readers]
-        PAGER.allowed = all(Path(name).is_file() for name in files)
+        PAGER.allowed = all(Path(name).is_file() for name in names)
         self.inspector = Inspector(self.readers, options, finite=True, keeps_rows=keeps_rows)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -355,9 +379,10 @@ class FileRun(RunReport):
                 self.errors.append(error)
         return found
 
-    def end(self, quiet: bool = False, more: Sequence[str] = ()) -> ExitCode:
-        """Say what there is to say on standard error, `more` of it besides what was read; the exit code."""
-        if self.readers and not quiet:
+    def end(self, more: Sequence[str] = ()) -> ExitCode:
+        """Say on standard error what was read, then `more` and what went wrong; return the exit code."""
+        # What is behind a handshake was read as far as a batch happened to reach
+        if self.readers and self.stopped != READY:
             said = self._summary()
             self.report()
             say(said)
@@ -405,26 +430,6 @@ def check_html(path: str | None, names: Sequence[str]) -> None:
         from streamdump.render.html.page import check_page
 
         check_page(path, names)
-
-
-def write_html(path: str, command: str, run: RunReport, names: Sequence[str], page: Callable[..., str], *shown: Any) -> None:
-    """Write a page, too, which `page` makes of a title, what was read, and what is to be shown."""
-    from streamdump.render.html.page import write_page
-
-    named = [Path(one).name if one != "-" else "standard input" for one in names] or ["standard input"]
-    title = f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
-    write_page(path, page(title, introduction(run, names), *shown))
-    say(f"--html {path}: written")
-
-
-def introduction(run: RunReport, names: Sequence[str]) -> list[str]:
-    """What a page says was read: which files, when it was captured, how much it is."""
-    from streamdump.render.clock import utc
-
-    rows = [row for some in run.inspector.each_rows(related=False) for row in some]
-    begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
-    span = [f"Captured from {utc(begin)} to {utc(end)} ({duration_text(end - begin)})"] if rows else []
-    return [", ".join(names) or "standard input", *span, "; ".join(account(run.inspector, run.stopped)[0])]
 
 
 def suspicion(row: ConversationRow) -> str:
@@ -515,6 +520,12 @@ def print_json(records: list[Any], failed: Callable[[Any, str], None], colour: s
 
     for block in blocks(encode, records, failed):
         write_json(block, colour)
+
+
+def report_interval(asked_ns: int | None, used_ns: int | None) -> None:
+    """Say that another interval is used than the one that was asked for."""
+    if asked_ns is not None and used_ns is not None and used_ns != asked_ns:
+        say(f"--interval: {duration_text(used_ns)} used; shorter intervals would be too many")
 
 
 def about(record: Any, what: str) -> Report:

@@ -17,10 +17,10 @@ from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
 from ..output import columns, palette, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from ..run import FileRun, asking, blocks, print_json, write_html
+from ..run import FileRun, asking, blocks, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from streamdump.model import ConversationRow, Record
 
@@ -55,8 +55,8 @@ def conversations(
         # A table is made of all rows together
         while rows := list(islice(each, AT_ONCE if json else None)):
             _show(run, rows, json, evidence)
-        if html is not None and run.inspector.counters.packets:
-            _write(run, html, names or list(live.interfaces or ()))
+        if html is not None:
+            _write(run, html)
         return run.end()
 
 
@@ -106,13 +106,13 @@ def _noting(run: FileRun | LiveRun) -> Callable[[list[Record]], bool]:
     return note
 
 
-def _write(run: FileRun | LiveRun, path: str, names: Sequence[str]) -> None:
+def _write(run: FileRun | LiveRun, path: str) -> None:
     """Write the page, too."""
     from streamdump.render.conversations import PAGE_HEAD, PAGE_NAMES, page_rows
     from streamdump.render.html.reports import listing
 
     each = [row for rows in run.inspector.each_rows() for row in (rows if run.asked is None else run.asked.rows(rows))]
-    write_html(path, "conversations", run, names, listing, "Conversations", PAGE_HEAD, PAGE_NAMES, page_rows(each))
+    run.write_html(path, "conversations", listing, "Conversations", PAGE_HEAD, PAGE_NAMES, page_rows(each))
 
 
 def _show(run: FileRun | LiveRun, rows: list[ConversationRow], json: bool, evidence: bool = False) -> None:

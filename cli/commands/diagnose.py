@@ -30,7 +30,7 @@ from ..options import (
 )
 from ..output import columns, palette, say, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from ..run import STOPPED, FileRun, FilterCount, joined, print_json, write_html
+from ..run import STOPPED, FileRun, asked_of, print_json
 from ..showing import first
 
 if TYPE_CHECKING:
@@ -73,16 +73,15 @@ def diagnose(
     left = enough_of(enough)
     names = inputs(read_files, files)
     options = replace(options, bytes_as="omit", findings=True)
-    asked = FilterCount(text, options) if (text := joined(where, options)) is not None else None
-    with run_of(live, names, options, colour, asked, left, prints=json, page=html) as run:
+    with run_of(live, names, options, colour, asked_of(where, options), left, prints=json, page=html) as run:
         run.current_commands = ("diagnose", "conversations")
         view = _View(run, json, html is not None, clock, left)
         if isinstance(run, LiveRun):
             run.leaving = view.leave
         run.each(view.feed)
         view.end()
-        if html is not None and run.inspector.counters.packets:
-            view.write(html, names or list(live.interfaces or ()))
+        if html is not None:
+            view.write(html)
         code = run.end()
     if code == ExitCode.DONE and fail_on is not None and view.as_bad_as(fail_on):
         return ExitCode.FOUND
@@ -180,12 +179,12 @@ class _View:
         if counters.packets:
             say(f"found: {', '.join(found) or (nothing if counters.messages else 'nothing, because no message could be decoded')}")
 
-    def write(self, path: str, names: list[str]) -> None:
+    def write(self, path: str) -> None:
         """Write the page, too."""
         from streamdump.render.html.reports import diagnosis
 
         shown = self.findings, self._summaries(), self.diagrams, self.run.files(), self.clock.base
-        write_html(path, "diagnose", self.run, names, diagnosis, *shown)
+        self.run.write_html(path, "diagnose", diagnosis, *shown)
 
     def _summaries(self) -> list[Outcome]:
         """How the conversations went; not where they were not read to their ends."""

@@ -33,7 +33,7 @@ from ..options import (
 )
 from ..output import columns, palette, say, write, write_text
 from ..parameters import Members, gathers
-from ..run import FilterCount, blocks, joined
+from ..run import asked_of, blocks
 from ..showing import Shown, ViewForm, fields_view, form_of, json_view
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def entries(
     )
     between = _bytes(separator if separator is not None else r"\n")
     inputs_given = inputs(read_files, files)
-    text = joined(where, options, entries=True)
-    asked = None if text is None else FilterCount(text, options, entries=True)
+    asked = asked_of(where, options, entries=True)
     values = form_given.json or form_given.fields
     bytes_as = options.bytes_as
     options = replace(options, entries=True, bytes_as="raw", times=values or clock != "r")

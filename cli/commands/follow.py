@@ -19,7 +19,7 @@ from ..live import LiveOptions, LiveRun, run_of
 from ..options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, completion, inputs
 from ..output import columns, palette, say, write, write_text
 from ..parameters import Members, gathers
-from ..run import FileRun, asking, lines_of, write_html
+from ..run import READY, FileRun, asking, lines_of
 from ..showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from streamdump.render.html.reports import FollowRow
     from streamdump.render.terminal import Palette
 
-READY = "stopped by --until ready"
 SIDES = ("client", "server")
 
 
@@ -109,15 +108,15 @@ def follow(
 
         run.each(one)
         if page is not None and html is not None and met:
-            page.write(html, run, wanted, names or list(live.interfaces or ()))
+            page.write(html, run, wanted)
         lines = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.summary()}"]
         lines += [] if bytes_of is None else bytes_of.summary()
         if run.stopped is None and asked is None and not showing.enough:
             lines += view.finish(run.inspector.run.end_ns)
         if met:
-            return _end(run, lines)
+            return run.end(lines)
         row = next((row for rows in run.inspector.each_rows() for row in rows if row.conversation == wanted), None)
-        code = _end(run, [nothing_of(row, wanted, len(run.inspector.table))])
+        code = run.end([nothing_of(row, wanted, len(run.inspector.table))])
         return ExitCode.USAGE if row is None and code == ExitCode.DONE else code
 
 
@@ -175,16 +174,6 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
     return RecordView(show, view.clock.begin, view.learn, finish=view.credit.finish)
 
 
-def _end(run: FileRun | LiveRun, lines: list[str]) -> ExitCode:
-    if isinstance(run, FileRun):
-        # What is behind the handshake was read as far as a batch happened to reach
-        return run.end(quiet=run.stopped == READY, more=lines)
-    code = run.end()
-    for text in lines:
-        say(text)
-    return code
-
-
 def nothing_of(row: ConversationRow | None, wanted: int, known: int) -> str:
     """Why nothing is shown of a conversation; so many are `known`."""
     if row is None:
@@ -227,13 +216,13 @@ class _Page:
                 place = next((one for one in places_of(record) if one.name.startswith("message")), None)
             self._rows.append(FollowRow(number, max(0, record.time_ns - self._begin), way, name, mark, text, latency_ns, place))
 
-    def write(self, path: str, run: FileRun | LiveRun, number: int, names: list[str]) -> None:
+    def write(self, path: str, run: FileRun | LiveRun, number: int) -> None:
         """Write the page."""
         from streamdump.render.html.reports import following
 
         self._lines.credit.accounts.finish(run.inspector.run.end_ns)
         credit = self._lines.credit.accounts
-        write_html(path, f"follow {number}", run, names, following, f"Conversation {number}", self._rows, credit, self._begin)
+        run.write_html(path, f"follow {number}", following, f"Conversation {number}", self._rows, credit, self._begin)
 
 
 class _Raw:

@@ -11,11 +11,12 @@ import typer
 
 from streamdump.errors import Report, describe_exception, refuse
 from streamdump.options import Options
-from streamdump.units import count, duration_text
+from streamdump.units import count
 
 from ..live import LiveOptions, LiveRun, LiveTable, run_of
 from ..options import LIMITS as LIMITS_PANEL
 from ..options import (
+    PAGE_INTERVAL_NS,
     PROCESS,
     SHOWN,
     Colour,
@@ -36,7 +37,7 @@ from ..options import (
 )
 from ..output import columns, palette, say, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from ..run import FileRun, FilterCount, asking, write_html
+from ..run import FileRun, FilterCount, asking, report_interval
 from ..showing import first
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from streamdump.render.clock import Clock
 
 GROUPED = ("command", "conversation", "server", "client", "stream", "verb", *PROCESS)
-SHORTEST_NS, INTERVALS = 1_000_000, 120
-"""The shortest interval of a page for which no other was asked, and so many at most: it grows with the time that was captured."""
+INTERVALS = 120
+"""The most intervals of a page for which none was asked; they grow with the time that was captured."""
 
 MATCHED = 65_536
 """Matching responses that are remembered: the last of several that answer one request is known to be the last only later."""
@@ -108,19 +109,18 @@ def latency(
     asked, options = asking(where, replace(options, bodies=False, pairs=True))
     from streamdump.latency.groups import Latencies
 
-    found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
+    found = Latencies(grouped, interval_ns=width_ns or (None if html is None else PAGE_INTERVAL_NS), slowest=number, groups=limit)
     with run_of(live, names, options, colour, asked, left, prints=False, page=html, keeps_rows=html is not None) as run:
         taker = Taker(run, found, clock, left)
         with LiveTable(run, partial(_table, taker)) if isinstance(run, LiveRun) else nullcontext():
             run.each(taker.take)
         if html is not None:
-            _write(html, found, run, names or list(live.interfaces or ()), width_ns is None)
+            _write(html, found, run, width_ns is None)
         _show(found, json, csv, colour, taker.clock)
         code = int(run.end())
         if found.beyond:
             say(f"{count(found.beyond, 'exchange')} beyond --group-limit {found.limit:,} counted together")
-        if found.interval_ns not in (None, found.wanted_ns):
-            say(f"--interval: {duration_text(found.interval_ns or 0)} used; shorter intervals would be too many")
+        report_interval(width_ns, found.interval_ns)
         if taker.matched and not found.groups:
             say("-Y: no match is a response; -Y selects latencies by their responses, such as `name == PublishConfirm`")
         return code
@@ -186,14 +186,13 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) ->
     write_text(comma_separated(found) if csv else text(found, columns(colour), palette(colour), clock))
 
 
-def _write(path: str, found: Latencies, run: FileRun | LiveRun, names: list[str], alone: bool) -> None:
+def _write(path: str, found: Latencies, run: FileRun | LiveRun, alone: bool) -> None:
     """Write the page, too; `alone`: only the page needs the time series."""
     from streamdump.render.html.reports import latencies
 
     if alone:
         found.widen_to(INTERVALS)
-    if run.inspector.counters.packets:
-        write_html(path, "latency", run, names, latencies, found)
+    run.write_html(path, "latency", latencies, found)
     if alone:
         found.forget_series()
 

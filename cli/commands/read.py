@@ -112,7 +112,7 @@ def read(
             return showing.enough and selection is None
 
         run.each(one)
-        return run.end(more=selection.write(run)) if selection is not None and isinstance(run, FileRun) else run.end()
+        return run.end(selection.write(run) if selection is not None and isinstance(run, FileRun) else ())
 
 
 def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun) -> RecordView:

@@ -9,18 +9,17 @@ import typer
 
 from streamdump.errors import refuse
 from streamdump.options import Options
-from streamdump.units import duration_text
 
-from ..options import PROCESS, SHOWN, Colour, Files, Html, Json, ReadFiles, Where, completion, inputs, interval_of, one_of
-from ..output import columns, palette, say, write_json, write_text
+from ..options import PAGE_INTERVAL_NS, PROCESS, SHOWN, Colour, Files, Html, Json, ReadFiles, Where, completion, inputs, interval_of, one_of
+from ..output import columns, palette, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, Members, gathers
-from ..run import FileRun, asking, check_html, write_html
+from ..run import FileRun, asking, check_html, report_interval
 
 if TYPE_CHECKING:
     from streamdump.model import Record
 
-SHORTEST_NS, INTERVALS = 1_000_000, 240
-"""The shortest interval of a page for which no other was asked, and so many at most."""
+INTERVALS = 240
+"""The most intervals of a page for which none was asked."""
 
 
 @gathers
@@ -65,8 +64,7 @@ def stats(
     from streamdump.render.stats import Counted, comma_separated, text
     from streamdump.stats import Stats
 
-    shortest = SHORTEST_NS if html is not None and width_ns is None else width_ns
-    found = Stats(shortest, asked is None, options.separate, html is not None, by)
+    found = Stats(width_ns or (None if html is None else PAGE_INTERVAL_NS), asked is None, options.separate, html is not None, by)
     with FileRun(names, options, colour=colour, prints=False) as run:
         run.asked = asked
         run.inspector.watch = found.watch
@@ -82,10 +80,10 @@ def stats(
         series, read = found.series(), found.files(run.names)
         rows = found.commands(total.duration_ns), found.streams(), found.subscriptions(), found.consumers()
         counted = Counted(read, total, *rows, series)
-        if html is not None and total.packets:
+        if html is not None:
             from streamdump.render.html.reports import statistics
 
-            write_html(html, "stats", run, names, statistics, counted, found.courses())
+            run.write_html(html, "stats", statistics, counted, found.courses())
         if width_ns is None:
             counted = counted._replace(series=[])
         if json:
@@ -98,6 +96,5 @@ def stats(
                 write_json(encode(some), colour)
         else:
             write_text(comma_separated(counted) if csv else text(counted, columns(colour), palette(colour)))
-        if width_ns is not None and found.interval_ns not in (None, width_ns):
-            say(f"--interval: {duration_text(found.interval_ns or 0)} used; shorter intervals would be too many")
+        report_interval(width_ns, found.interval_ns)
         return run.end()

@@ -22,7 +22,7 @@ from streamdump.render.clock import Clock
 from streamdump.units import count
 
 from ..indexed.reading import Reader, View
-from ..run import FileRun, advice_on, introduction
+from ..run import FileRun, advice_on
 
 if TYPE_CHECKING:
     from streamdump.filter import Filter
@@ -118,7 +118,7 @@ class Capture:
     def summary(self) -> list[str]:
         """When it was captured, and the closing line of the commands."""
         with self._lock:
-            return introduction(self.run, [])[1:]
+            return self.run.introduction()
 
     def filter(self, text: str) -> Filter:
         """Compile a filter; raises `FilterError`."""

@@ -137,7 +137,6 @@ class Latencies:
         """`interval_ns`: keep a series, too, with intervals of this initial length. `slowest`: exchanges to remember."""
         self.by = tuple(by)
         self.interval_ns = interval_ns
-        self.wanted_ns = interval_ns
         self.groups: dict[Key, LatencyGroup] = {}
         self.series: dict[tuple[int, Key], LatencyGroup] = {}
         """By start of the interval, and group."""
@@ -186,7 +185,7 @@ class Latencies:
 
     def forget_series(self) -> None:
         """Drop the series."""
-        self.interval_ns = self.wanted_ns = None
+        self.interval_ns = None
         self.series = {}
 
     def _begin(self, key: Key, pair: Pair) -> tuple[Key, LatencyGroup]:
