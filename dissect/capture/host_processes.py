@@ -101,7 +101,7 @@ class HostProcesses:
         self._namespaces: dict[str, str] = {}
         """A process of each other network namespace."""
         self._at = 0
-        """Where the last search stopped, if it took too long."""
+        """Where among the processes the last search stopped, if it took too long."""
 
     def begin(self, conversation: int, ends: bytes) -> None:
         """Look up a conversation from now on; `ends`: those of segments from side 0 to side 1."""
@@ -178,17 +178,19 @@ class HostProcesses:
         own = self._link("self/ns/net")
         names = sorted([name for name in self._names("") if name.isdecimal()], key=int, reverse=True)
         recent = [str(owner.pid) for owner in islice(reversed(self._sockets.values()), RECENT)]
-        every = dict.fromkeys([*recent, *names[:RECENT], *names[self._at :], *names[: self._at]])
+        first = dict.fromkeys([*recent, *names[:RECENT]])
+        rest = [name for name in [*names[self._at :], *names[: self._at]] if name not in first]
         self._namespaces.clear()
-        self._at = 0
-        for at, name in enumerate(every):
+        for at, name in enumerate([*first, *rest]):
             if monotonic() > until:
-                self._at = at % len(names) if names else 0
+                # The name that comes next, or the first one of the rest again
+                self._at = names.index(rest[max(0, at - len(first))]) if rest else 0
                 return
             namespace = self._link(f"{name}/ns/net")
             if namespace not in (own, "") and len(self._namespaces) < MAX_NAMESPACES:
                 self._namespaces.setdefault(namespace, name)
             self._note_sockets(int(name), until)
+        self._at = 0
 
     def _note_sockets(self, pid: int, until: float) -> None:
         """Remember the sockets of a process."""

@@ -153,6 +153,22 @@ def test_the_same_connection_in_two_namespaces_is_of_neither(made: MadeProc) -> 
     assert made.found(ends=FORWARDED) == []
 
 
+@pytest.mark.parametrize("read", [65, 100, 201, 999])
+def test_searches_that_take_too_long_reach_every_process(made: MadeProc, monkeypatch: pytest.MonkeyPatch, read: int) -> None:
+    every = [str(pid) for pid in range(1, 1_001)]
+    searched: set[int] = set()
+
+    def slow(_: HostProcesses, pid: int, until: float) -> None:
+        searched.add(pid)
+        made.now += host_processes.MAX_SCAN_S / read * 1.0001
+
+    monkeypatch.setattr(HostProcesses, "_names", lambda *_: every)
+    monkeypatch.setattr(HostProcesses, "_note_sockets", slow)
+    for _ in range(-(-1_000 // (read - host_processes.RECENT))):
+        made.host._search()
+    assert len(searched) == 1_000
+
+
 def test_what_may_not_be_read_stays_unknown(tmp_path: Path) -> None:
     host = HostProcesses(str(tmp_path / "nothing"))
     host.begin(0, ENDS)
