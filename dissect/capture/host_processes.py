@@ -2,8 +2,8 @@
 
 A connection is looked up when its first packet arrives, and a few times more, as a server's socket has no process before it is accepted:
 its ends in net/tcp and net/tcp6 give the inode of a socket, and the open files of processes show which one has it. Other network
-namespaces are searched for connections that this one does not have. What the user may not read stays unknown; container runtimes are not
-asked.
+namespaces are searched for connections that this one does not have. What the user may not read stays unknown. The control groups of a
+process show its container's id and its pod's UID; their names are not in /proc, and container runtimes are not asked.
 
 The cost is bounded: after each look there is a pause of many times its duration, however many connections there are.
 """
@@ -44,6 +44,9 @@ MAX_SOCKETS = 65_536
 
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 """The id of a container in the path of a control group: Docker, containerd, CRI-O and Podman."""
+
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?/")
+"""The UID of a pod in the paths that the kubelet makes; those of pods that a file describes have no hyphens."""
 
 SHORT_ID = 12
 """Characters of a container's id that are shown, as by its tools."""
@@ -218,8 +221,11 @@ class HostProcesses:
         name = name or self._read(f"{owner.pid}/comm", 64).decode("utf-8", "backslashreplace").rstrip("\n")
         if not name:
             return None
-        ids = _CONTAINER.findall(self._read(f"{owner.pid}/cgroup", 4_096).decode("utf-8", "backslashreplace"))
-        return Process(None, clipped(name), owner.pid, ids[-1][:SHORT_ID] if ids else None, others=owner.shared)
+        groups = self._read(f"{owner.pid}/cgroup", 4_096).decode("utf-8", "backslashreplace")
+        container, pod = _last(_CONTAINER, groups), _last(_POD, groups)
+        return Process(
+            None, clipped(name), owner.pid, container and container[:SHORT_ID], pod and pod.replace("_", "-"), others=owner.shared
+        )
 
     def _read(self, path: str, most: int) -> bytes:
         """Return the beginning of a file; nothing if it cannot be read."""
@@ -240,6 +246,12 @@ class HostProcesses:
             return os.readlink(f"{self._proc}/{path}")  # noqa: PTH115
         except OSError:
             return ""
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str | None:
+    """Return what the last match of a pattern contains: inside other containers that is the innermost one."""
+    found: list[str] = pattern.findall(text)
+    return found[-1] if found else None
 
 
 def socket_keys(local: tuple[bytes, bytes], remote: tuple[bytes, bytes]) -> tuple[bytes, ...]:

@@ -32,7 +32,7 @@ _PROCESS = {
     "process": "Its name. This key and the following ones are only there if they are known.",
     "pid": "Its number on its host.",
     "container": "Name of its container, or the container's id.",
-    "pod": "Name of its Kubernetes pod.",
+    "pod": "Name of its Kubernetes pod, or the pod's UID.",
     "namespace": "Kubernetes namespace of the pod.",
     "host": "Name of its address in the capture, with -N.",
     "others": "True if packets of this endpoint belong to other processes, too.",

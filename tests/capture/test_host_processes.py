@@ -127,6 +127,29 @@ def test_the_container(made: MadeProc) -> None:
     assert [one.process.container for one in made.found()] == ["9f2c1b7e4d5a"]
 
 
+UID = "6f2d3b1c-09aa-4d0e-8f5e-1c2b3a4d5e6f"
+SLICE = f"pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "pod"),
+    [
+        (f"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-{SLICE}/cri-containerd-{ID}.scope\n", UID),
+        (f"0::/kubepods.slice/kubepods-{SLICE}/crio-{ID}.scope\n", UID),
+        (f"12:pids:/kubepods/burstable/pod{UID}/{ID}\n11:cpu,cpuacct:/kubepods/burstable/pod{UID}/{ID}\n", UID),
+        (f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{'ab' * 16}.slice/cri-containerd-{ID}.scope\n", "ab" * 16),
+        (f"0::/system.slice/docker-{ID}.scope/kubelet/kubepods/pod{UID}/{ID}\n", UID),
+        (f"0::/system.slice/docker-{ID}.scope\n", None),
+        (f"0::/machine.slice/libpod-{ID}.scope\n", None),
+        (f"0::/machine.slice/machine-libpod_pod_{ID}.slice/libpod-{ID}.scope\n", None),
+    ],
+)
+def test_the_pod_of_a_container(made: MadeProc, cgroup: str, pod: str | None) -> None:
+    made.process(42, "server", 502, cgroup=cgroup)
+    made.table("self", line(SERVER, CLIENT, 502))
+    assert [(one.process.container, one.process.pod, one.process.namespace) for one in made.found()] == [(ID[:12], pod, None)]
+
+
 def test_a_socket_of_several_processes_is_marked(made: MadeProc) -> None:
     made.process(42, "parent", 502)
     made.process(43, "child", 502)
