@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from .conversation import Conversation
 
 
+MAX_NOTED = 4_096
+"""Directions of which the last process is remembered."""
+
+
 class ProcessSources:
     """Passes on to the conversations of a run what its inputs and this host say of their processes."""
 
@@ -33,6 +37,8 @@ class ProcessSources:
         """By order, of the packets that the table reads."""
         self._segment: Segment | None = None
         """The last one of those."""
+        self._noted: dict[bytes, tuple[int | None, bool | None, Process]] = {}
+        """By the ends of segments, what was stored last; most packets say the same again."""
         self._waiting = [one.waiting for one in self._readers.values()]
         self._host: HostProcesses | None = next((one.host for one in inputs if hasattr(one, "host")), None)
         if self._host is not None or self._named:
@@ -57,9 +63,17 @@ class ProcessSources:
 
     def settle(self) -> None:
         """Store the process of the last segment, which has found its conversation: it may have started another one on its ports."""
-        if self._segment is not None:
-            self._run.processes.note(self._packets[self._segment.order], self._segment, self._table.get(self._segment.ends))
-            self._segment = None
+        segment = self._segment
+        if segment is None:
+            return
+        self._segment = None
+        found, conversation = self._packets[segment.order], self._table.get(segment.ends)
+        noted = (conversation and conversation.index, found.outbound, found.process)
+        if self._noted.get(segment.ends) != noted:
+            if len(self._noted) >= MAX_NOTED:
+                self._noted.clear()
+            self._noted[segment.ends] = noted
+            self._run.processes.note(found, segment, conversation)
 
     def _watch(self, segment: Segment) -> None:
         self.settle()
