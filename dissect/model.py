@@ -93,7 +93,7 @@ class Process(msgspec.Struct, omit_defaults=True, gc=False):
     """The process behind an endpoint of a conversation, as the capture or this host describes it; what is not known is left out.
 
     `endpoint` None: the capture does not show which side it belongs to. `host`: the name of its address, with `Options.host_names`.
-    `others`: packets of this endpoint name other processes, too.
+    `others`: packets of this endpoint name other processes, too; `other_pids`: the first PIDs of these.
     """
 
     endpoint: str | None
@@ -104,6 +104,7 @@ class Process(msgspec.Struct, omit_defaults=True, gc=False):
     namespace: str | None = None
     host: str | None = None
     others: bool = False
+    other_pids: tuple[int, ...] = ()
 
 
 PROCESS_KEYS = ("process", "pid", "container", "pod", "namespace", "host")

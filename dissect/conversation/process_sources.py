@@ -68,7 +68,7 @@ class ProcessSources:
             return
         self._segment = None
         found, conversation = self._packets[segment.order], self._table.get(segment.ends)
-        noted = (conversation and conversation.index, found.outbound, found.process)
+        noted = (None if conversation is None else conversation.index, found.outbound, found.process)
         if self._noted.get(segment.ends) != noted:
             if len(self._noted) >= MAX_NOTED:
                 self._noted.clear()

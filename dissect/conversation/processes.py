@@ -20,6 +20,9 @@ RECORDS = frozenset((Message, Gap, Exchange, Ending))
 """Kinds of records that a packet completes."""
 
 
+MAX_OTHER_PIDS = 8
+"""PIDs of an endpoint that are stored besides the first one."""
+
 IDENTITY = ("pid", "process", "container", "pod", "namespace")
 """Where these differ, it is another process."""
 
@@ -123,6 +126,7 @@ def _merged(one: Process, other: Process) -> Process:
     it is another process; of the same PID a name may have changed."""
     same = one.pid is not None and one.pid == other.pid
     if not same and any(_differ(one, other, name) for name in IDENTITY):
-        return one if one.others else msgspec.structs.replace(one, others=True)
+        more = () if other.pid in (None, one.pid, *one.other_pids) or len(one.other_pids) == MAX_OTHER_PIDS else (other.pid,)
+        return one if one.others and not more else msgspec.structs.replace(one, others=True, other_pids=(*one.other_pids, *more))
     added = {name: getattr(other, name) for name in PROCESS_KEYS if getattr(one, name) is None and getattr(other, name) is not None}
     return msgspec.structs.replace(one, **added) if added else one

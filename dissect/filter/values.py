@@ -135,8 +135,11 @@ EITHER = ""
 
 
 def behind(record: Any, name: str, endpoint: str | None = EITHER) -> list[Any]:
-    """Return what is known of the processes of a record under this name: of both sides, or of an endpoint."""
-    found = [getattr(one, name) for one in record.processes or () if endpoint == EITHER or one.endpoint == endpoint]
+    """Return what is known of the processes of a record under this name: of both sides, or of an endpoint, which may have several PIDs."""
+    found: list[Any] = []
+    for one in record.processes or ():
+        if endpoint in (EITHER, one.endpoint):
+            found += [getattr(one, name), *(one.other_pids if name == "pid" else ())]
     return [value for value in found if value is not None]
 
 

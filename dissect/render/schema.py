@@ -36,6 +36,7 @@ _PROCESS = {
     "namespace": "Kubernetes namespace of the pod.",
     "host": "Name of its address in the capture, with -N.",
     "others": "True if packets of this endpoint belong to other processes, too.",
+    "other_pids": "The first PIDs of these, if they are known.",
 }
 
 _MESSAGE = {

@@ -19,6 +19,7 @@ from streamdump.capture.address_names import AddressNames
 from streamdump.capture.files import open_capture
 from streamdump.capture.packet_processes import MAX_CACHED, MAX_LINES, MAX_OPTIONS, MAX_POD, MAX_TEXT, ProcessReader
 from streamdump.cli.app import main
+from streamdump.conversation.processes import MAX_OTHER_PIDS
 from streamdump.filter import compile_filter
 from streamdump.filter.columns import compile_columns
 from streamdump.inspector import Inspector
@@ -94,7 +95,7 @@ def test_the_captures_are_those_of_the_stories(name: str) -> None:
             [
                 [
                     {"endpoint": CLIENT, "process": "orders", "pid": 700},
-                    {"endpoint": SERVER, "process": "beam.smp", "pid": 611, "others": True},
+                    {"endpoint": SERVER, "process": "beam.smp", "pid": 611, "others": True, "other_pids": [612]},
                 ],
                 None,
             ],
@@ -165,7 +166,7 @@ def test_sides_that_stay_unknown_leave_little_behind() -> None:
     ("first", "second", "expected"),
     [
         (["ContainerName: one"], ["ContainerName: two"], {"container": "one", "others": True}),
-        (["ContainerName: one"], ["PID: 5", "Cmd: b", "ContainerName: two"], {"container": "one", "others": True}),
+        (["ContainerName: one"], ["PID: 5", "Cmd: b", "ContainerName: two"], {"container": "one", "others": True, "other_pids": [5]}),
         (["PodName: a", "PodNamespace: x"], ["PodName: a", "PodNamespace: y"], {"pod": "a", "namespace": "x", "others": True}),
         (["ContainerName: one"], ["PID: 5", "Cmd: b", "ContainerName: one"], {"process": "b", "pid": 5, "container": "one"}),
         (["PID: 5", "Cmd: sh"], ["PID: 5", "Cmd: java"], {"process": "sh", "pid": 5}),
@@ -251,7 +252,8 @@ def test_many_different_comments_leave_little_behind() -> None:
     said = lambda index, _: [comment(f"PID: {index + 1}", f"Cmd: /bin/{index}"), flags(OUTBOUND)]  # noqa: E731
     inspector = inspected(annotated(BOTH, said))
     list(inspector.records())
-    assert all(len(states) <= 4 for states in inspector.run.processes.values())
+    assert all(len(states) <= 2 * (1 + MAX_OTHER_PIDS) for states in inspector.run.processes.values())
+    assert {len(one.other_pids) for states in inspector.run.processes.values() for one in states[-1].processes} == {MAX_OTHER_PIDS}
     reader = ProcessReader()
     reader.wanted = True
     for index in range(3 * MAX_CACHED):
@@ -304,6 +306,9 @@ def _is_bounded(one: Process) -> bool:
         ("client.process == orders", 50),
         ("server.process == orders", 0),
         ("pid in {1, 611} and process matches '^beam'", 50),
+        ("pid == 612", 49),
+        ("server.pid == 612 and server.pid == 611", 49),
+        ("client.pid == 612", 0),
         ("not process", 78),
         ("client.pid > 600 and server.pid < 700", 50),
         ("pod", 0),

@@ -89,7 +89,7 @@ def test_schema_refuses_what_is_not_the_contract(change: dict[str, object]) -> N
     assert not check.is_valid({**json.loads(encode([message()])), **change})
 
 
-OPTIONAL = {"Process": (*PROCESS_KEYS, "others"), "latency": PROCESS_KEYS, "interval": PROCESS_KEYS, "command": PROCESS_KEYS}
+OPTIONAL = {"Process": (*PROCESS_KEYS, "others", "other_pids"), "latency": PROCESS_KEYS, "interval": PROCESS_KEYS, "command": PROCESS_KEYS}
 """Keys that are only there where they are known, or asked for."""
 
 
