@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from streamdump.capture.blocks import explain
 from streamdump.capture.files import named_as_capture
-from streamdump.errors import CaptureError, UsageError
+from streamdump.errors import CaptureError, NoCapture, UsageError
 from streamdump.filter import compile_filter
 from streamdump.options import Options
 from streamdump.render.clock import Clock
@@ -90,7 +90,9 @@ class Capture:
         self.run = FileRun([str(path)], options, prints=False)
         if not self.run.readers:
             (error,) = self.run.errors
-            raise CaptureError(f"{error.reason}{advice_on(error)}", name, error.offset, error.packet)
+            # Its first bytes, which the command line shows, may be those of a key
+            reason = "is not a capture" if isinstance(error, NoCapture) else f"{error.reason}{advice_on(error)}"
+            raise CaptureError(reason, name, error.offset, error.packet)
         self.reader = Reader(self.run, self.run.inspector.options, Clock("r"))
         # It is not read for a screen
         self.reader.shown.set()

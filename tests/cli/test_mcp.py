@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import sys
@@ -360,9 +361,17 @@ def test_what_is_no_capture_is_an_error_of_the_command_line(at: Asking, tmp_path
     (tmp_path / "empty.pcap").write_bytes(b"")
     for name in ("x.pcap", "empty.pcap"):
         assert main(["-q", str(tmp_path / name)]) == ExitCode.UNREADABLE
-        assert at.wrong("diagnose", capture=name) == capsys.readouterr().err.removeprefix(f"streamdump: {tmp_path}/").rstrip()
+        said = capsys.readouterr().err.removeprefix(f"streamdump: {tmp_path}/").rstrip()
+        assert at.wrong("diagnose", capture=name) == said.partition(": neither")[0]
     text = at("open", path="cut.pcap")
     assert "everything before it was read" in text and "messages" in text
+
+
+@pytest.mark.parametrize("name", ["secret.key", "secret.gz"])
+def test_no_byte_of_a_file_that_is_not_a_capture_is_shown(at: Asking, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"hunter2 is a password") if name.endswith("gz") else b"hunter2 is a password")
+    for tool, arguments in (("open", {"path": name}), ("overview", {"capture": name}), ("diff", {"old": name, "new": name})):
+        assert at.wrong(tool, **arguments) == f"{name}: is not a capture"
 
 
 def test_a_capture_that_grows_is_read_again(at: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
