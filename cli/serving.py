@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -35,6 +36,8 @@ HEADER = 8_192
 
 FRESH, SHARE = 1.0, 10
 """Seconds for which all requests get the same text, but at least `SHARE` times as long as it took to make."""
+
+MISDIRECTED = "streamdump: served as localhost or an address such as 127.0.0.1 only, since it listens on the loopback interface\n"
 
 REASONS = {
     errno.EADDRINUSE: "this port is in use; choose another one, or 0 for any that is free",
@@ -72,6 +75,7 @@ class TextServer(Generic[T]):
 
     def __init__(self, listener: socket.socket, snapshot: Callable[[], T], text: Callable[[T], str]) -> None:
         self._listener, self._snapshot, self._make = listener, snapshot, text
+        self._local = _is_loopback(listener.getsockname()[0])
         self._wanted = Event()
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda loop, context: None)
@@ -85,7 +89,7 @@ class TextServer(Generic[T]):
     def __enter__(self) -> Self:
         host, port = self._listener.getsockname()[:2]
         say(f"serving http://{f'[{host}]' if ':' in host else host}:{port}{PATH}")
-        if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        if not self._local:
             say(f"--listen {host}: not only this host can read the metrics; there is neither a password nor TLS")
         self._thread.start()
         return self
@@ -156,10 +160,13 @@ class TextServer(Generic[T]):
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return _response("431 Request Header Fields Too Large", b"")
-        method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
+        request, *fields = head.split(b"\r\n")
+        method, _, rest = request.partition(b" ")
         path, _, version = rest.partition(b" ")
         if not version.startswith(b"HTTP/1."):
             return _response("400 Bad Request", b"")
+        if self._local and not all(_is_loopback(host) for host in _hosts(fields)):
+            return _response("421 Misdirected Request", MISDIRECTED.encode())
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"", "Allow: GET, HEAD\r\n")
         path = path.partition(b"?")[0]
@@ -176,6 +183,21 @@ class TextServer(Generic[T]):
                 self._wanted.set()
             await asyncio.shield(self._next)
         return self._text
+
+
+def _hosts(fields: list[bytes]) -> list[str]:
+    """Return the names or addresses in the Host fields of a request, without ports."""
+    named = [value for name, _, value in (one.partition(b":") for one in fields) if name.strip().lower() == b"host"]
+    return [re.sub(r":\d*$", "", value.strip().decode("latin-1")).strip("[]").lower() for value in named]
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether this is an address of this host's loopback interface, or its name. A page in a browser that has its own name point
+    here (DNS rebinding) still sends that name."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _response(status: str, body: bytes, more: str = "", bodyless: bool = False) -> bytes:

@@ -20,12 +20,12 @@ from tests.support.waiting import PATIENCE, until
 class Run:
     """A server, and a thread that makes its text as a run does."""
 
-    def __init__(self, make: Callable[[], str]) -> None:
+    def __init__(self, make: Callable[[], str], address: str) -> None:
         self.made = 0
         self.longest = 0.0
         self.text = make
-        listener = listening("127.0.0.1:0")
-        self.address = listener.getsockname()[:2]
+        listener = listening(address)
+        self.address = ("127.0.0.1", listener.getsockname()[1])
         self.server = TextServer(listener, self._make, str)
         self.stopped = threading.Event()
 
@@ -42,7 +42,7 @@ class Run:
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, PATIENCE)
 
-    def get(self, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") -> tuple[bytes, bytes]:
+    def get(self, request: bytes = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n") -> tuple[bytes, bytes]:
         """Return the head of the response, and its body."""
         with self.connect() as one:
             one.sendall(request)
@@ -60,8 +60,8 @@ def read(one: socket.socket) -> bytes:
 
 
 @contextlib.contextmanager
-def serves(make: Callable[[], str] = lambda: "a 1\n") -> Iterator[Run]:
-    run = Run(make)
+def serves(make: Callable[[], str] = lambda: "a 1\n", address: str = "127.0.0.1:0") -> Iterator[Run]:
+    run = Run(make, address)
     with run.server:
         thread = threading.Thread(target=run.loop)
         thread.start()
@@ -109,6 +109,43 @@ def test_other_requests_are_refused(request_bytes: bytes, status: bytes) -> None
         # A peer that still sends when the server closes may see a reset instead
         assert response[9:12] == status or (not response and len(request_bytes) > serving.HEADER)
         assert run.get()[1] == b"a 1\n" and run.made == 1
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9464", "127.0.0.1:9464", "127.8.9.1", "[::1]", "[::1]:9464", "127.0.0.1:"])
+def test_this_host_is_served_under_its_names(host: str) -> None:
+    with serves() as run:
+        assert run.get(f"GET /metrics HTTP/1.1\r\nhost:{host}\r\n\r\n".encode())[1] == b"a 1\n"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "Host: evil.example",
+        "Host: evil.example:9464",
+        "Host: localhost.evil.example",
+        "Host: 127.0.0.1.evil.example:9464",
+        "Host: 192.0.2.1",
+        "Host: localhost\r\nHost: evil.example",
+        "Host : evil.example",
+        "Host:",
+        "Host: [::1",
+        "Host: localhost\xe9",
+        "Host: 127.0.0.1:9464:1",
+    ],
+)
+def test_a_page_whose_name_points_here_reads_nothing(fields: str) -> None:
+    """DNS rebinding: for the browser it is the page's own server."""
+    with serves() as run:
+        for path in ("/metrics", "/", "/x"):
+            head, body = run.get(f"GET {path} HTTP/1.1\r\n{fields}\r\n\r\n".encode("latin-1"))
+            assert head.startswith(b"HTTP/1.1 421 ") and b"a 1" not in body
+        assert run.made == 0
+
+
+def test_beyond_the_loopback_interface_any_name_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    with serves(address="0.0.0.0:0") as run:
+        assert run.get(b"GET /metrics HTTP/1.1\r\nHost: metrics.example\r\n\r\n")[1] == b"a 1\n"
+    assert "not only this host" in capsys.readouterr().err
 
 
 def test_many_requests_at_once_get_one_text() -> None:
