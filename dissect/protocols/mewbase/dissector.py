@@ -24,13 +24,13 @@ from .framing import (
     COUNTED,
     FRAME,
     HEADS,
-    MORE,
+    NO,
     READ,
     SHORTEST,
     TYPE,
     YES,
     Shift,
-    candidate,
+    candidates,
     first_length,
     head,
     odd_length,
@@ -143,19 +143,11 @@ class MewbaseDissector(Dissector):
         return good
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        shift = self.shifts[side]
-        while True:
-            found = data.find(TYPE, at + 4, end)
-            if found < 0:
-                # the last bytes may be the beginning of a head
-                return False, max(at, end - len(TYPE) - 3)
-            at = found - 4
-            answer, _ = candidate(data, at, end, final, shift)
-            if answer == YES:
-                return True, at
-            if answer == MORE:
-                return False, at
-            at += 1
+        for place, answer, _ in candidates(data, at, end, end, final, self.shifts[side]):
+            if answer != NO:
+                return answer == YES, place
+        # The last bytes may be the beginning of a head
+        return False, max(at, end - len(TYPE) - 3)
 
     def on_gap(self, side: int, order: int = 0) -> None:
         self.subscriptions = None

@@ -10,6 +10,7 @@ rest"; a program that follows it sends 4 less, in n alone or in every document i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
@@ -135,6 +136,13 @@ def odd_length(data: bytes, at: int, shift: Shift) -> int:
     if not data[at + 5 : name].isascii():
         return -1
     return size if have >= size else 0
+
+
+def candidates(data: bytes, at: int, limit: int, end: int, final: bool, shift: Shift | None) -> Iterator[tuple[int, int, int]]:
+    """Yield each place in data[at:limit] where `TYPE` stands behind four bytes, and what `candidate` returns of it."""
+    while (found := data.find(TYPE, at + 4, limit)) >= 0:
+        yield found - 4, *candidate(data, found - 4, end, final, shift)
+        at = found - 3
 
 
 def candidate(data: bytes, at: int, end: int, final: bool, shift: Shift | None) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from ...bson import UNREADABLE, read
 from ...model import Verdict
 from ..protocol import DetectionView
 from ..work_budget import STEP
-from .framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidate
+from .framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidates
 from .layouts import BY_NAME, CLIENT
 
 SCANNED: Final = 1 << 18
@@ -118,17 +118,13 @@ def _middle(view: DetectionView, side: int) -> Evidence | None:
     end = len(data)
     # No frame begins before this, whatever follows
     key = ("mewbase", "middle", side)
-    at = ruled_out = view.known.get(key, 0)
+    begin = ruled_out = view.known.get(key, 0)
     best: Evidence | None = None
     limit = min(end, SCANNED)
-    view.work_budget.spend(limit - at >> 4)
-    while True:
-        found = data.find(TYPE, at + 4, limit)
-        if found < 0 or not view.work_budget.spend(3 * STEP):
-            view.known[key] = ruled_out
-            return best
-        at = found - 4
-        answer, size = candidate(data, at, end, True, None)
+    view.work_budget.spend(limit - begin >> 4)
+    for at, answer, size in candidates(data, begin, limit, end, True, None):
+        if not view.work_budget.spend(3 * STEP):
+            break
         if answer == NO and best is None and end - at >= LONGEST_HEAD:
             ruled_out = at + 1
         if answer == YES:
@@ -146,7 +142,8 @@ def _middle(view: DetectionView, side: int) -> Evidence | None:
                 best = confidence, f"{name} at byte {at}, {size} bytes, both lengths agree, {rest}", name
             if confidence >= 0.9:
                 return best
-        at += 1
+    view.known[key] = ruled_out
+    return best
 
 
 def _mongodb(data: bytes, at: int) -> bool:

@@ -7,7 +7,7 @@ the library could have written. Streams are no part of a guess, unless the negot
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
@@ -327,6 +327,35 @@ def plausible(framing: SeastarFraming, message: bytes) -> bool:
     """Whether these unpacked bytes are one frame with a header that the library could have written."""
     head = _head(framing, message, 0, len(message), _NO_IDS)
     return head is not None and head[0] == len(message)
+
+
+def possible(
+    known: dict[int, list[SeastarFraming]],
+    position: int,
+    framings: Iterable[SeastarFraming],
+    data: bytes,
+    at: int,
+    bound: int,
+    work_budget: WorkBudget,
+) -> list[SeastarFraming] | None:
+    """Return those of `framings` that the first header at `at` leaves possible, whatever follows; None if no work budget is left.
+
+    `known` keeps them by `position`, that of `at`, once the complete header is there.
+    """
+    found = known.get(position)
+    if found is None:
+        if not work_budget.spend(LIKELY):
+            return None
+        found = likely(framings, data, at, bound)
+        if bound - at >= LONGEST_HEADER:
+            known[position] = found
+    return found
+
+
+def rule_out(known: dict[int, list[SeastarFraming]], position: int, gone: Collection[SeastarFraming]) -> None:
+    """Remove the framings that no further byte will make fit at `position`."""
+    if gone and position in known:
+        known[position] = [framing for framing in known[position] if framing not in gone]
 
 
 def likely(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int) -> list[SeastarFraming]:

@@ -9,14 +9,13 @@ from .dictionaries import dictionaries
 from .frame_chains import (
     FAR,
     LEAP,
-    LIKELY,
-    LONGEST_HEADER,
     RULED_OUT,
     Ends,
     Fit,
     fit,
-    likely,
     may_follow,
+    possible,
+    rule_out,
     within,
 )
 from .layouts import CONNECTION_ID, STREAM_PARENT
@@ -114,7 +113,7 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
     """The side, and the first framing in which enough frames end with a segment; `frames`: how many these are, else the segments tell."""
     side, work_budget = view.sides[number], view.work_budget
     # By the place of a segment start: the framings that its first header leaves possible, whatever follows
-    possible = view.known.setdefault((NAME, number), {})
+    known = view.known.setdefault((NAME, number), {})
     for index, (position, data) in enumerate(side.runs):
         starts = [start - position for start in side.segments if start - position < len(data)] if index == 0 else [0]
         end = len(data)
@@ -124,20 +123,16 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
             start = starts[segment]
             if end - start < SHORTEST:
                 continue
-            framings = possible.get(position + start)
+            framings = possible(known, position + start, GUESSES, data, start, end, work_budget)
             if framings is None:
-                if not work_budget.spend(LIKELY):
-                    return None
-                framings = likely(GUESSES, data, start, end)
-                if end - start >= LONGEST_HEADER:
-                    possible[position + start] = framings
+                return None
             if not framings:
                 continue
             ends = Ends(starts, segment, end, frames)
             bound = ends.last
             left = within(framings, data, start, bound)
-            known = dictionaries(view.dictionaries)
-            tried = [(one, fit(one, data, start, bound, ends, work_budget, large=frames or NEEDED, dictionaries=known)) for one in left]
+            large, unpack_with = frames or NEEDED, dictionaries(view.dictionaries)
+            tried = [(one, fit(one, data, start, bound, ends, work_budget, large=large, dictionaries=unpack_with)) for one in left]
             found = [
                 (framing, one)
                 for framing, one in tried
@@ -145,7 +140,5 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
             ]
             if found:
                 return number, *min(found, key=lambda one: one[1].doubt)
-            gone = [framing for framing, one in tried if one is RULED_OUT]
-            if gone and position + start in possible:
-                possible[position + start] = [framing for framing in framings if framing not in gone]
+            rule_out(known, position + start, [framing for framing, one in tried if one is RULED_OUT])
     return None

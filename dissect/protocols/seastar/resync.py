@@ -11,14 +11,14 @@ from .dictionaries import Dictionary
 from .frame_chains import (
     FAR,
     LARGE_SEGMENT,
-    LIKELY,
-    LONGEST_HEADER,
     RULED_OUT,
     SPREAD,
     fit,
     inside,
     likely,
     needed,
+    possible,
+    rule_out,
     within,
 )
 from .negotiation_frames import SideTerms
@@ -80,17 +80,17 @@ class FrameSearch:
 
         `certain`: that a frame begins at `look.at`, be it in the middle of a segment.
         """
-        one = self.one
+        one, base = self.one, self.buffer.base
         framing = one.framing
         first = max(0, look.segment - FAR + 1)
         behind = enumerate(self.buffer.starts[first : look.segment + 1], first)
         # (start, segments from there to the end)
-        starts = [(start - self.buffer.base, look.segment + 1 - number) for number, start in behind if start - self.buffer.base >= look.at]
+        starts = [(start - base, look.segment + 1 - number) for number, start in behind if start - base >= look.at]
         if certain and starts[:1] != [(look.at, look.segment + 1 - first)]:
             starts.insert(0, (look.at, 1))
         going = self.work_budget.spend(8 * STEP + 8 * len(starts))
         for start, segments in starts:
-            ruled = [framing] if framing is not None else self._possible(candidates, look, start)
+            ruled = [framing] if framing else possible(one.possible, base + start, candidates, look.data, start, look.end, self.work_budget)
             if ruled is None:
                 return None, False
             if not ruled:
@@ -104,24 +104,10 @@ class FrameSearch:
             need = 1 if certain and start == look.at else needed(segments, look.end - start)
             left = within([known for known in ruled if known in candidates], look.data, start, look.end, look.missing)
             found, gone = self._guess(left, look, start, need, segments)
-            if gone and self.buffer.base + start in one.possible:
-                one.possible[self.buffer.base + start] = [known for known in ruled if known not in gone]
+            rule_out(one.possible, base + start, gone)
             if found is not None:
                 return (True, start, found), True
         return None, going
-
-    def _possible(self, candidates: tuple[SeastarFraming, ...], look: SearchWindow, start: int) -> list[SeastarFraming] | None:
-        """The framings that the header at `start` leaves possible; None if there is no effort left to look."""
-        possible = self.one.possible
-        ruled = possible.get(self.buffer.base + start)
-        if ruled is None:
-            if not self.work_budget.spend(LIKELY):
-                return None
-            ruled = likely(candidates, look.data, start, look.end)
-            if look.end - start >= LONGEST_HEADER:
-                # what is ruled out now is so for every later end
-                possible[self.buffer.base + start] = ruled
-        return ruled
 
     def _goes_on(self, framing: SeastarFraming, look: SearchWindow, start: int) -> bool:
         """Whether frames from `start` end where the look does."""
