@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from ...errors import Malformed
-from ...layout import UNREADABLE, Layout, Style, decoder
+from ...layout import UNREADABLE, Layout, Style, decoder, walk
 from ...layout.types import Array, Field, Fixed, Number, minimum
 from ...quota import PLENTY, ValueQuota
 from ..dissector import SEARCH_WINDOW
@@ -43,6 +43,11 @@ NO, MAYBE, LATER, YES = range(4)
 SCANNED, READ, NUMBERS, ENTRY = 2, 16, 2, 24
 """What a byte costs in which `pattern` is looked for, and one in a frame that is read, or is but numbers; and each entry of Publish and
 Deliver, whose other bytes are not looked at, but for a checksum."""
+
+UNSOUND: dict[str, Any] = {"": None}
+"""In the place of the fields of a frame that has a flaw."""
+
+_HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Open", "Close"))
 
 Table = dict[int, tuple[Layout, ...]]
 """Layouts by key and version (one number)."""
@@ -151,10 +156,24 @@ class Language:
                 return True
         return False
 
-    def is_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> bool | None:
-        """Return whether the frame matches `layout`, of Publish and Deliver by their entries; None if the work budget is used up."""
+    def read_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> dict[str, Any] | None:
+        """Return the fields of a frame that matches `layout`, none of Publish and Deliver, which match by their entries; UNSOUND if it does
+        not match, and None if the work budget is used up. Text that is not UTF-8 is no flaw in a handshake."""
         if layout not in self.heads:
-            return is_sound(layout, data, start, end) if work_budget.spend(self.costs[layout] * (end - start)) else None
+            if not work_budget.spend(self.costs[layout] * (end - start)):
+                return None
+            try:
+                fields = decoder(layout, _DEFAULT_STYLE)(data, start, end)
+            except UnicodeDecodeError:
+                if layout.name not in _HANDSHAKE:
+                    return UNSOUND
+                if not work_budget.spend(4 * READ * (end - start)):
+                    return None
+                fields, _, _, fault = walk(layout, data, start, end, _DEFAULT_STYLE, None)
+                return fields if fault is None and "trailing" not in fields else UNSOUND
+            except UNREADABLE:
+                return UNSOUND
+            return UNSOUND if "trailing" in fields else fields
         at = self.entries_at(layout, data, start, end)
         if layout in self.delivered:
             form = self.forms[0] if len(self.forms) == 1 else draft_form(data, at, end)
@@ -162,7 +181,7 @@ class Language:
         else:
             count = tiles_published(self.forms[0], layout is PUBLISH_2, data, at, end)
         work_budget.spend((end - start >> 3) + ENTRY * abs(count))
-        return count >= 0
+        return {} if count >= 0 else UNSOUND
 
     def read_entries(self, reader: EntryReader, layout: Layout, data: bytes, start: int, end: int, fields: dict[str, Any]) -> int:
         """Read a Publish or Deliver into `fields`, whose entries no table can express; return where it ends, or raise `Malformed`."""
@@ -281,8 +300,8 @@ class Language:
                     return NO if inside and final else MAYBE if inside else YES
                 return NO if final else MAYBE if sound else LATER
             work_budget.spend(2 * STEP)
-            found = [self.is_sound(layout, data, at, at + length, work_budget) for layout in layouts]
-            if not any(found):
+            found = [self.read_sound(layout, data, at, at + length, work_budget) for layout in layouts]
+            if all(fields is None or fields is UNSOUND for fields in found):
                 return YES if sound >= 2 else NO if final or None not in found else MAYBE
             sound += 1
             strong = strong or length > 12

@@ -9,11 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, NamedTuple
 
-from ...layout import UNREADABLE, Layout, Style, decoder, walk
+from ...layout import Layout, Style, walk
 from ...model import Verdict
 from ..protocol import DetectionView, SideView
 from ..work_budget import STEP, WorkBudget
-from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, SIZE_LIMIT, Language
+from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, SIZE_LIMIT, UNSOUND, Language
 
 FRAMES = 24
 """Frames of one side that are looked at."""
@@ -23,14 +23,9 @@ _STRICT = {"PeerProperties": 0.95, "Deliver": 0.95, "SaslHandshake": 0.75, "Exch
 
 _WEAK = frozenset(("Heartbeat", "Credit"))
 
-_HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Open", "Close"))
-
 SERVER_PORTS = frozenset((5551, 5552, 5555))
 
 _DEFAULT_STYLE = Style()
-
-_UNSOUND: dict[str, Any] = {"": None}
-"""In the place of the fields of a frame that has a flaw."""
 
 _CUT = "cut"
 
@@ -190,13 +185,13 @@ def _follow(side: SideView, position: int, language: Language, client: bool, wor
             if not work_budget.spend(2 * STEP):
                 break
             if length <= end - at:
-                read = [_read(language, layout, data, at, stop, work_budget) for layout in layouts]
-                if None in read:
+                read = [(layout, language.read_sound(layout, data, at, stop, work_budget)) for layout in layouts]
+                if any(fields is None for _, fields in read):
                     break
                 found = [
                     (layout, fields)
-                    for layout, fields in zip(layouts, read, strict=True)
-                    if fields is not None and fields is not _UNSOUND and _is_readable(language, layout, fields, stop - at, work_budget)
+                    for layout, fields in read
+                    if fields is not None and fields is not UNSOUND and _is_readable(language, layout, fields, stop - at, work_budget)
                 ]
                 layouts = [layout for layout, _ in found]
             elif not work_budget.spend(2 * READ * (stop - at)):
@@ -260,28 +255,6 @@ def _is_usual(fields: dict[str, Any]) -> bool:
         and (frame_max is None or frame_max == 0 or frame_max in FRAME_MAX)
         and (code is None or fields.get("response_code_label") is not None)
     )
-
-
-def _read(language: Language, layout: Layout, data: bytes, at: int, end: int, work_budget: WorkBudget) -> dict[str, Any] | None:
-    """The fields of a frame that reads as `layout`, as `Language.is_sound` finds, none of Publish and Deliver; text that is not UTF-8 is no
-    flaw in a handshake. `_UNSOUND` if it does not; None if that takes too much effort."""
-    if layout in language.heads:
-        sound = language.is_sound(layout, data, at, end, work_budget)
-        return None if sound is None else {} if sound else _UNSOUND
-    if not work_budget.spend(language.costs[layout] * (end - at)):
-        return None
-    try:
-        fields = decoder(layout, _DEFAULT_STYLE)(data, at, end)
-    except UnicodeDecodeError:
-        if layout.name not in _HANDSHAKE:
-            return _UNSOUND
-        if not work_budget.spend(4 * READ * (end - at)):
-            return None
-        fields, _, _, fault = walk(layout, data, at, end, _DEFAULT_STYLE, None)
-        return fields if fault is None and "trailing" not in fields else _UNSOUND
-    except UNREADABLE:
-        return _UNSOUND
-    return _UNSOUND if "trailing" in fields else fields
 
 
 def _begins(layout: Layout, data: bytes, at: int, end: int) -> bool:
