@@ -10,7 +10,7 @@ from .candidates import Candidates
 from .commands import BY_CODE
 from .frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
 from .layout_versions import CLASSIC
-from .resync import LIMIT, LONG_MINIMUM, find_long, find_request, may_be_long, polled, responses_to
+from .resync import LIMIT, LONG_MINIMUM, chained, find_long, find_request, may_be_long, polled, response_size
 from .statuses import NAMES
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class IggyFraming:
                 break
             if not work_budget.spend(STEP):
                 return False, start if waiting is None else waiting
-            count = responses_to(data, start, end, work_budget)
+            count = chained(response_size, data, start, end, work_budget)
             if count is None:
                 if polled(data, start, end):
                     return True, start

@@ -17,7 +17,7 @@ from .candidates import fits as fits_so_far
 from .commands import BY_CODE
 from .frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 from .layout_versions import CLASSIC, LONG
-from .resync import LONG_MINIMUM, READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
+from .resync import READ, find_long, fits, long_header, may_be_long, request_size, response_size, sends
 
 PORT = 8090
 
@@ -80,8 +80,6 @@ def heuristic(view: DetectionView) -> Verdict | None:
     replicas = replica_framing.verdict(view)
     if replicas is not None:
         return replicas
-    if view.from_start and _cannot_begin(view.sides[0]):
-        return None
     best: Verdict | None = None
     for client in (0,) if view.from_start else (0, 1):
         for weigh in (_long, _classic):
@@ -89,16 +87,6 @@ def heuristic(view: DetectionView) -> Verdict | None:
             if verdict is not None and (best is None or verdict.confidence > best.confidence):
                 best = verdict
     return best
-
-
-def _cannot_begin(side: SideView) -> bool:
-    """Whether the client's first bytes, all in one run, begin no request of either framing."""
-    if len(side.runs) != 1 or not side.begins:
-        return False
-    data = side.runs[0][1]
-    end = len(data)
-    classic = end < LONG_MINIMUM or (long_header(data, 0, end) == 0 and not may_be_long(data, 0, end, (REQUEST,)))
-    return classic and request_size(data, 0, end) < 0
 
 
 def _long(view: DetectionView, client: int) -> Verdict | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
@@ -196,19 +198,20 @@ def _search(view: DetectionView, side: int, final: bool) -> tuple[int, int]:
 
 def _chained(data: bytes, at: int) -> int:
     """How many headers follow each other from `at` on, as far as it counts."""
-    count = 0
-    while count < CHAIN and header_at(data, at, len(data)):
-        count += 1
+    return sum(1 for _ in islice(_headers(data, at), CHAIN))
+
+
+def _headers(data: bytes, at: int) -> Iterator[int]:
+    """Yield where headers begin that follow each other from `at` on."""
+    while header_at(data, at, len(data)):
+        yield at
         at += U32(data, at + 48)[0]
-    return count
 
 
 def _sender(side: SideView, position: int) -> int | None:
     """Which replica sends these bytes, by the frames from a position on that say so."""
     for start, data in side.runs:
-        at = position - start
-        while at >= 0 and header_at(data, at, len(data)):
+        for at in _headers(data, position - start) if position >= start else ():
             if data[at + 60] not in (REQUEST, *CARRIERS):
                 return data[at + 61]
-            at += U32(data, at + 48)[0]
     return None

@@ -34,6 +34,9 @@ _POLLED = Struct("<IIIQI").unpack_from
 LONG_MINIMUM = 61
 """The bytes of a 256-byte header that identify its frame: up to the command."""
 
+BROKEN = -1
+"""Returned by `chained`: frames do not follow each other."""
+
 EXACT: dict[int, int] = dict.fromkeys((1, 10, 12, 20, 22, 39, 41, 201), 4) | {21: 8}
 """Lengths of requests that have only one (32 and 33 had another meaning before 0.0.8)."""
 
@@ -219,30 +222,21 @@ def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: 
         going = work_budget.spend(3 * STEP + READ * size)
         if not fits(data, start, start + size, layouts):
             continue
-        if size >= 14 or (start in starts and requests_to(data, start, end, work_budget)):
+        if size >= 14 or (start in starts and chained(request_size, data, start, end, work_budget) not in (None, BROKEN)):
             return True, start
     if waiting is not None:
         return False, waiting
     return False, max(at, end - 7)
 
 
-def requests_to(data: bytes, at: int, end: int, work_budget: WorkBudget) -> bool:
-    """Whether requests follow each other from `at` exactly to `end`."""
-    while at < end:
-        size = request_size(data, at, end)
-        if size <= 0 or not work_budget.spend(STEP):
-            return False
-        at += size
-    return at == end
-
-
-def responses_to(data: bytes, at: int, end: int, work_budget: WorkBudget) -> int | None:
-    """How many responses follow each other from `at` exactly to `end`, -1 if they cannot; None if more bytes, or effort, may show it."""
+def chained(size_of: Callable[[bytes, int, int], int], data: bytes, at: int, end: int, work_budget: WorkBudget) -> int | None:
+    """Return how many requests or responses, of the sizes that `size_of` returns, follow each other from `at` exactly to `end`; BROKEN if
+    they cannot, None if more bytes, or work budget, may show it."""
     count = 0
     while at < end:
-        size = response_size(data, at, end)
+        size = size_of(data, at, end)
         if size < 0:
-            return -1
+            return BROKEN
         if size == 0 or at + size > end or not work_budget.spend(STEP):
             return None
         at += size
