@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ..units import duration_text
+from ..units import count, duration_text
 from .align import Effort, Key, alike, between, common, divided, out_of_order
 from .model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
 from .normalise import COMPARE_RULES
@@ -625,9 +625,8 @@ def _layout(conversation: GoldenConversation) -> str:
 
 
 def _count(conversation: GoldenConversation) -> str:
-    count = len(conversation.lines)
-    flows = f", {len(conversation.flows)} flows" if conversation.flows else ""
-    return f"{count} message{'' if count == 1 else 's'}{flows}"
+    flows = f", {count(len(conversation.flows), 'flow')}" if conversation.flows else ""
+    return f"{count(len(conversation.lines), 'message')}{flows}"
 
 
 def _first(conversation: GoldenConversation, mark: str) -> list[str]:
@@ -639,7 +638,8 @@ def _what(part: Line | Total) -> str:
     if isinstance(part, Total):
         return text_of(f"{part.name} {part.by}".strip())
     if part.kind == GAP:
-        return f"gap of {part.fields.get('size', 'some')} byte{'' if part.fields.get('size') == 1 else 's'} {part.outcome}"
+        size = part.fields.get("size")
+        return f"gap of {count(size, 'byte') if isinstance(size, int) else 'some bytes'} {part.outcome}"
     return text_of(f"{part.name} {part.kind.replace('one_way', 'message')}")
 
 
@@ -653,7 +653,7 @@ def _said(changes: Sequence[Change], words: Words) -> str:
     name = {NOTES: "notes", FAULT: "fault"}.get(field, field)
     found = f"{name} is {got or ABSENT}, {words.then} {golden or ABSENT}"
     more = len(changes) - 1
-    return f"{found}, and {more} more field{'s' if more > 1 else ''}" if more else found
+    return f"{found}, and {count(more, 'more field')}" if more else found
 
 
 def _answer(line: Line, other: Line, changes: Sequence[Change]) -> str:

@@ -275,8 +275,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not mine.used:
         return
     if mine.written:
-        count = len(mine.written)
-        terminalreporter.write_line(f"streamdump: {count} golden file{'' if count == 1 else 's'} written")
+        from ..units import count
+
+        terminalreporter.write_line(f"streamdump: {count(len(mine.written), 'golden file')} written")
     if _narrowed(terminalreporter, config):
         return
     folders = {Path(path).parent for path in mine.used}

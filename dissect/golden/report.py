@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ..units import count
 from .check import Checked
 from .compare import ABSENT, Difference
 
@@ -39,15 +40,14 @@ def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "", then: s
         return []
     if one.error is not None:
         return [f"{loud}{one.capture}: {one.error}{reset}"]
-    count = len(one.differences)
-    lines = [f"{loud}{one.capture}: {count} difference{'' if count == 1 else 's'} from {one.golden}{reset}"]
+    lines = [f"{loud}{one.capture}: {count(len(one.differences), 'difference')} from {one.golden}{reset}"]
     if one.bounded:
         lines.append(f"  {BOUNDED}")
     for difference in one.differences[:SHOWN]:
         lines.append(f"  {difference.text}")
         lines += [f"    {quiet}{line}{reset}" for line in details(difference, then)]
-    if count > SHOWN:
-        lines.append(f"  and {count - SHOWN:,} more")
+    if len(one.differences) > SHOWN:
+        lines.append(f"  and {len(one.differences) - SHOWN:,} more")
     return lines
 
 
@@ -56,7 +56,7 @@ def details(difference: Difference, then: str = "golden") -> list[str]:
     more = difference.changes[1:]
     lines = [f"{one.field}: {one.got or ABSENT}, {then} {one.golden or ABSENT}" for one in more[: SHOWN // 5]]
     if len(more) > SHOWN // 5:
-        lines.append(f"and {len(more) - SHOWN // 5} more fields")
+        lines.append(f"and {count(len(more) - SHOWN // 5, 'more field')}")
     return [*lines, *difference.context]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import UsageError
 from ..patterns import TooLarge, linear
@@ -21,8 +21,6 @@ from .untrusted_files import Unfit, read_toml
 from .values import cut
 
 ONLY = ("all", "handshake", "names")
-
-"""Nanoseconds of what may stand behind a number."""
 
 SIZE = 128 << 10
 """Bytes that a file of settings may have."""
@@ -148,6 +146,8 @@ def read_settings(path: Path) -> CheckSettings | None:
 Read = Callable[[str, Any], Any]
 """Reads a value, given the name of its key."""
 
+T = TypeVar("T")
+
 
 class _SettingsReader:
     """Reads a table and says what in it is wrong, where, and what was probably meant."""
@@ -167,10 +167,17 @@ class _SettingsReader:
         near = get_close_matches(key.rpartition(".")[2], [*known], 1)
         return self.wrong(key, f"unknown {what}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"))
 
+    def typed(self, where: str, value: Any, kind: type[T], what: str) -> T:
+        """Return a value of this type; raise `UsageError` for one of another."""
+        if not isinstance(value, kind):
+            raise self.wrong(where, f"must be {what}, is {_kind(value)}")
+        return value
+
     def settings(self, table: Any) -> CheckSettings:
         from ..protocols import PROTOCOLS
 
-        own: dict[str, Read] = {"only": self.only, "unordered": self.boolean, "heartbeats": self.boolean}
+        boolean = partial(self.typed, kind=bool, what="true or false")
+        own: dict[str, Read] = {"only": self.only, "unordered": boolean, "heartbeats": boolean}
         protocols: dict[str, Read] = {protocol.name: partial(self.protocol, protocol) for protocol in PROTOCOLS}
         found = self.table("", table, {**own, **self.shared, **protocols})
         always = ByMessage(**{key: found.pop(key) for key in self.shared if key in found})
@@ -241,28 +248,19 @@ class _SettingsReader:
 
     def duration(self, where: str, value: Any) -> int:
         """`"50ms"` as 50,000,000."""
-        if not isinstance(value, str):
-            raise self.wrong(where, f"must be text such as '50ms', is {_kind(value)}")
-        found = _DURATION.fullmatch(value)
+        found = _DURATION.fullmatch(self.typed(where, value, str, "text such as '50ms'"))
         if found is None or found[2] not in TIMES:
             raise self.wrong(where, f"{value!r} is no time; write a number with {', '.join(TIMES)}, such as 50ms")
         return int(float(found[1]) * TIMES[found[2]])
 
     def pairs(self, where: str, value: Any) -> list[tuple[str, Any]]:
-        if not isinstance(value, dict):
-            raise self.wrong(where, f"must be a table, is {_kind(value)}")
-        return list(value.items())
+        return list(self.typed(where, value, dict, "a table").items())
 
     def texts(self, where: str, value: Any) -> list[tuple[str, str]]:
         pairs = self.pairs(where, value)
         if not all(isinstance(one, str) for _, one in pairs):
             raise self.wrong(where, "must be a table of texts")
         return pairs
-
-    def boolean(self, where: str, value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise self.wrong(where, f"must be true or false, is {_kind(value)}")
-        return value
 
     def only(self, where: str, value: Any) -> str:
         if value not in ONLY:
