@@ -16,7 +16,7 @@ from ..tcp.signs import SentAgain
 from ..units import count, duration_text
 from . import processes
 from .clock import LATE, Clock, ReleaseOrder, Times
-from .terminal import PLAIN, Palette, cut, visible, width, wrapped
+from .terminal import PLAIN, Palette, cut, visible, width, wrapped_parts
 
 Info = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]
@@ -337,11 +337,7 @@ def wrapped_few(text: str, cells: int) -> list[str]:
     """`text` in a few lines, of which only the last may be cut."""
     if width(text) <= cells:
         return [text]
-    from textwrap import wrap
-
-    text = text[: 2 * WRAPPED * cells]
-    # Blanks that part what a line says stay where they can be counted, as with durations
-    lines = wrap(text, cells) if text.replace("µs", "us").isascii() else wrapped(text, cells)
+    lines = wrapped_parts(text[: 2 * WRAPPED * cells], cells)
     return lines if len(lines) <= WRAPPED else [*lines[: WRAPPED - 1], cut(" ".join(lines[WRAPPED - 1 :]), cells)]
 
 

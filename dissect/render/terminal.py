@@ -104,23 +104,40 @@ def pad(text: str, cells: int) -> str:
     return text + " " * (cells - width(text))
 
 
+_WORDS = re.compile(r"(?<![0-9]) +| +(?!(?:ns|us|µs|ms|s|min|h|bytes?)(?![^\W_]))")
+"""The blanks at which a line may end: not those between a number and its unit."""
+
+_PARTS = re.compile(" {2,}")
+"""The blanks between the parts of a line."""
+
+
 def wrapped(text: str, cells: int) -> list[str]:
-    """`text` in lines of at most `cells`, divided between words where that is possible; no line for no text."""
-    words = text.split()
-    line = " ".join(words)
-    if words and width(line) <= cells:
-        return [line]
+    """Return `text` in lines of at most `cells`, broken between words, elsewhere only in words that are longer; no line for no text."""
+    line = " ".join(text.split())
+    return broken(line, cells, _WORDS) if line else []
+
+
+def wrapped_parts(text: str, cells: int) -> list[str]:
+    """Return `text`, whose parts stand two blanks apart, in lines of at most `cells`: broken between parts rather than in them."""
+    return broken(text, cells, _PARTS)
+
+
+def broken(text: str, cells: int, blanks: re.Pattern[str]) -> list[str]:
+    """Return `text` in lines of at most `cells`, broken at some of these blanks; longer pieces are broken at words, or anywhere."""
     lines: list[str] = []
-    line = ""
-    for word in words:
-        if line and width(line) + 1 + width(word) <= cells:
-            line += f" {word}"
-            continue
-        if line:
-            lines.append(line)
-        while width(word) > cells > 1:
-            head = cut(word, cells + 1)[:-1]
-            lines.append(head)
-            word = word[len(head) :]
-        line = word
-    return [*lines, line] if line else lines
+    line = blank = ""
+    start = 0
+    for end, behind in [*(found.span() for found in blanks.finditer(text)), (len(text), len(text))]:
+        piece = text[start:end]
+        if width(line) + len(blank) + width(piece) <= cells:
+            line += blank + piece
+        elif blanks is _PARTS and (width(piece) > cells or 2 * width(line) < cells):
+            # A line of its own would leave most of this one empty
+            *more, line = broken(line + blank + piece, cells, _WORDS)
+            lines += more
+        else:
+            *more, piece = folded(piece, cells)
+            lines += [line, *more] if line else more
+            line = piece
+        blank, start = text[end:behind], behind
+    return [*lines, line]

@@ -161,6 +161,15 @@ def test_the_mark_takes_no_room() -> None:
         assert "^" in second and "^" not in first
 
 
-def test_blanks_that_part_what_a_line_says_stay_beside_a_duration() -> None:
-    said = "without credit (client)  closed after 400 µs of silence"
-    assert wrapped_few(said, 32) == ["without credit (client)  closed", "after 400 µs of silence"]
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("credit 1  without credit  closed after 400 µs of silence", ["credit 1  without credit", "closed after 400 µs of silence"]),
+        ("#3  the server closed after 400 µs of silence", ["#3  the server closed after", "400 µs of silence"]),
+        ("max-age=1h  max-length-bytes=abc", ["max-age=1h", "max-length-bytes=abc"]),
+        ("handler 233 ms  network 12 s", ["handler 233 ms  network 12 s"]),
+        ("waited for a response for 1,250 s longer", ["waited for a response for", "1,250 s longer"]),
+    ],
+)
+def test_lines_end_between_parts_or_words_but_not_in_them(text: str, lines: list[str]) -> None:
+    assert wrapped_few(text, 31) == lines
