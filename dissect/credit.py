@@ -10,6 +10,7 @@ import msgspec
 from .model import Message
 from .protocols.protocol import STALL_NS, Traffic
 from .protocols.records import rfc3339
+from .quota import drop_oldest
 
 CREDITED = 65_536
 """Subscriptions whose credit is tracked, and conversations with them."""
@@ -232,8 +233,7 @@ class CreditAccounts:
     def lose(self, conversation: int) -> None:
         """Something of this conversation is missing, which may be credit."""
         self._lossy[conversation] = None
-        if len(self._lossy) > CREDITED:
-            del self._lossy[next(iter(self._lossy))]
+        drop_oldest(self._lossy, CREDITED)
         for one in self._open.get(conversation, {}).values():
             one.doubt()
 
@@ -293,8 +293,7 @@ class CreditAccounts:
 
     def _ask(self, number: int, grant: Grant) -> None:
         self._asked[number] = grant
-        if len(self._asked) > ASKED:
-            del self._asked[next(iter(self._asked))]
+        drop_oldest(self._asked, ASKED)
 
     def _answered(self, grant: Grant, refused: bool, time_ns: int) -> Subscription | None:
         """Take back a grant that the server refused, or count that of a new subscription with the id of another one; return the

@@ -18,6 +18,7 @@ from .model import Entry, EntryOutcome, Exchange, Message, Record
 from .pair.exchanges import KeyAnswer
 from .protocols import ByProtocol, Protocol
 from .protocols.entries import Carrier, EntrySource
+from .quota import drop_oldest
 
 HELD_BYTES, HELD_MESSAGES = 8 << 20, 16_384
 """Limits of what waits: bytes of the messages behind the first, and messages."""
@@ -266,8 +267,7 @@ class Entries:
         ends = self._offsets.get(group)
         if ends is None:
             self._offsets[group] = [offset, offset + 1]
-            if len(self._offsets) > GROUPS:
-                del self._offsets[next(iter(self._offsets))]
+            drop_oldest(self._offsets, GROUPS)
             return False
         if ends[-1] == offset:
             ends[-1] += 1

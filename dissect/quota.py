@@ -13,6 +13,19 @@ UNDECODED_SHOWN = 1 << 16
 """Undecoded bytes that are shown."""
 
 
+def drop_oldest(kept: dict[Any, Any], most: int) -> None:
+    """Remove the oldest entry of `kept` if there are more than `most`."""
+    if len(kept) > most:
+        del kept[next(iter(kept))]
+
+
+def keep_newest(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    """Set an entry of `kept`, which is its newest then, and remove the oldest if there are more than `most`."""
+    kept.pop(key, None)
+    kept[key] = value
+    drop_oldest(kept, most)
+
+
 class UnpackPool:
     """Bytes that all conversations of a run may unpack together beyond what each may."""
 

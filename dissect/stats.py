@@ -13,6 +13,7 @@ from .model import ConversationRow, Ending, Gap, Message, Packet, Record
 from .protocols import PROTOCOLS
 from .protocols.protocol import Traffic
 from .protocols.records import rfc3339
+from .quota import drop_oldest
 
 GROUPS, INTERVALS = 1_000, 4_096
 """Limits: commands or streams, and intervals; with more intervals, each becomes twice as long."""
@@ -225,8 +226,7 @@ class Stats:
     def _take(self, message: Message, traffic: Traffic) -> None:
         if traffic.consumer is not None:
             self._polls[message.number] = traffic.consumer
-            if len(self._polls) > ASKED:
-                del self._polls[next(iter(self._polls))]
+            drop_oldest(self._polls, ASKED)
         elif message.request in self._polls:
             self._polled(message, self._polls.pop(message.request), traffic)
         if not (traffic.published or traffic.delivered or traffic.committed is not None):

@@ -15,6 +15,7 @@ import msgspec
 from ..errors import Report, describe_exception
 from ..model import Exchange, Finding, Gap, Message, Processes, Record, Sender, Severity
 from ..protocols.records import rfc3339
+from ..quota import drop_oldest
 from .across import ACROSS, ACROSS_KEPT, Failed, Overview, Seen
 from .common import COMMON, FIRST, PLAIN
 from .copies import Opened
@@ -321,8 +322,6 @@ class Diagnoser:
         self._apply(context, rules.of(CLOSED, closed.traits(context)), closed, out)
         if closed.verdict.protocol is None and closed.expected is None and context.worst is None:
             return
-        if len(self.summaries) >= SUMMARIES_KEPT:
-            del self.summaries[next(iter(self.summaries))]
         worst = context.worst
         self.summaries[closed.conversation] = Outcome(
             closed.conversation,
@@ -339,6 +338,7 @@ class Diagnoser:
             None if worst is None else worst.rule,
             closed.processes,
         )
+        drop_oldest(self.summaries, SUMMARIES_KEPT)
 
     def _share(self, context: ConversationContext, record: Any, rule: str, step: Any) -> list[FindingDraft]:
         shared = context.family.shared
@@ -531,9 +531,9 @@ class Diagnoser:
 
 def _kept_of(kept: dict[Server, dict[Hashable, Any]], server: Server) -> dict[Hashable, Any]:
     """What a server keeps across connections; the oldest goes where there are too many."""
-    if len(kept) >= SERVERS_KEPT and server not in kept:
-        del kept[next(iter(kept))]
-    return kept.setdefault(server, {})
+    found = kept.setdefault(server, {})
+    drop_oldest(kept, SERVERS_KEPT)
+    return found
 
 
 _REFUSAL = Rule("refused", WARNING, (), lambda context, message: None, REFUSED_ADVICE)

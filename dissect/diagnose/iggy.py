@@ -15,6 +15,7 @@ import msgspec
 from ..model import Message, Unreadable
 from ..protocols.iggy.frames import HEADER
 from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, FROM_CLIENTS, LONG, NEWEST, in_words, is_newer
+from ..quota import keep_newest
 from ..units import duration_text
 from .rules import (
     ANY,
@@ -494,10 +495,8 @@ def _consumers(kept: dict[Hashable, Any], step: Sequence[Any]) -> list[FindingDr
     if key is None:
         kept.clear()
         return []
-    before = kept.pop(key, None)
-    kept[key] = following
-    if len(kept) > FOLLOWED:
-        del kept[next(iter(kept))]
+    before = kept.get(key)
+    keep_newest(kept, key, following, FOLLOWED)
     if before is None or first is None or first == before or (first > before and grouped):
         return []
     behind = "" if first < before else f", {first - before:,} are skipped"

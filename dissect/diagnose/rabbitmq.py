@@ -15,6 +15,7 @@ from ..model import Exchange, Message
 from ..protocols.protocol import STALL_NS
 from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, NEWEST, chunk_size, newer_versions, unit_of
 from ..protocols.records import LOST, SKIPPED
+from ..quota import drop_oldest, keep_newest
 from ..units import count, duration_text
 from .rules import (
     ANY,
@@ -1306,7 +1307,7 @@ def _ids_published(kept: dict[Hashable, Any], whose: str, stream: str, reference
         if ident <= last:
             one.dropped += records
             one.first = one.first or (ident, last, tuple(messages), tuple(marks))
-    _bound(kept)
+    drop_oldest(kept, STREAMS_KEPT)
 
 
 def _ids_confirmed(kept: dict[Hashable, Any], whose: str, idents: Any, messages: Any, marks: Any) -> None:
@@ -1319,12 +1320,8 @@ def _ids_confirmed(kept: dict[Hashable, Any], whose: str, idents: Any, messages:
 
 
 def _ids_stored(kept: dict[Hashable, Any], stream: str, reference: str, ident: int) -> None:
-    stored = kept.setdefault((stream,), {})
-    stored.pop(reference, None)
-    stored[reference] = ident
-    if len(stored) > REFERENCES:
-        del stored[next(iter(stored))]
-    _bound(kept)
+    keep_newest(kept.setdefault((stream,), {}), reference, ident, REFERENCES)
+    drop_oldest(kept, STREAMS_KEPT)
 
 
 def _ids_emptied(kept: dict[Hashable, Any], stream: str, whose: Any) -> None:
@@ -1352,11 +1349,6 @@ def _ids_closed(kept: dict[Hashable, Any], every: Any, at_ns: int) -> list[Findi
         for one, ident, stream, reference in found
         if one is not None and one.first is not None and one.confirmed is not None
     ]
-
-
-def _bound(kept: dict[Hashable, Any]) -> None:
-    if len(kept) > STREAMS_KEPT:
-        del kept[next(iter(kept))]
 
 
 _PUBLISHING: dict[str, Callable[..., list[FindingDraft] | None]] = {
@@ -1446,8 +1438,7 @@ def _granted(context: ConversationContext, state: RabbitmqState, message: Messag
     ident, more, unit = fields.get("subscription_id", -1), fields.get("credit") or 0, unit_of(fields)
     one, other = state.subscriptions.get(ident), state.replacing.get(ident)
     state.credits[message.number] = RabbitmqCredit(message, more, unit, one is not None and one.is_active)
-    if len(state.credits) > CREDITS:
-        del state.credits[next(iter(state.credits))]
+    drop_oldest(state.credits, CREDITS)
     if other is not None and other.unit == unit:
         other.credit, other.asked = other.credit + more, other.asked + more
     if one is None:

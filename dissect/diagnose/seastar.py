@@ -17,6 +17,7 @@ from ..protocols.seastar.frame_chains import LONGEST_HEADER
 from ..protocols.seastar.info import connection_text, worked
 from ..protocols.seastar.layouts import COMPRESS, ISOLATION, LZ4_METHOD, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 from ..protocols.seastar.scylla import BLOCK
+from ..quota import drop_oldest
 from ..units import count, duration_text
 from .rules import (
     ANY,
@@ -330,9 +331,8 @@ def follow(context: ConversationContext, message: Message) -> None:
     """Update the state after the rules have checked a message."""
     state, name = context.state, message.name
     if name == "Request":
-        if len(state.calls) >= CALLS:
-            del state.calls[next(iter(state.calls))]
         state.calls[message.number] = Call(verb_of(message), message.number, message.packets[1], message.time_ns, _in_blocks(message))
+        drop_oldest(state.calls, CALLS)
         timeout = message.fields.get("timeout")
         if timeout and timeout < OVER and len(state.deadlines) < CALLS:
             heappush(state.deadlines, (message.time_ns + timeout * 1_000_000, message.number))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ..model import BodyType, Entry, EntryOutcome, Limited, Message
+from ..quota import keep_newest
 
 REMEMBERED = 65_536
 """Subscriptions, publishers or requests that are remembered, of each kind."""
@@ -151,7 +152,4 @@ def missing(message: Message, read: int, declared: int | None = None) -> str | N
 
 def keep(known: dict[Any, Any], key: Any, value: Any) -> None:
     """Remember a value, and forget the oldest beyond the limit."""
-    known.pop(key, None)
-    known[key] = value
-    if len(known) > REMEMBERED:
-        del known[next(iter(known))]
+    keep_newest(known, key, value, REMEMBERED)

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..quota import drop_oldest
+
 MAX_DECLARED, MAX_NAME, MAX_REUSES, MAX_EARLY = 512, 255, 8, 64
 """Limits per connection: publishers and subscriptions, characters of a stream's name (as in servers), streams remembered for one reused
 id, and answers without a request."""
@@ -69,7 +71,7 @@ class DeclaredStreams(msgspec.Struct):
             return self._look_up(declared, order)
         if declared not in self.known:
             self.known[declared] = self._look_up(declared, order)
-            _bound(self.known)
+            drop_oldest(self.known, MAX_DECLARED)
         return self.known[declared]
 
     def ask(self, key: Hashable, declared: Hashable, stream: Any, at_once: bool, order: int) -> None:
@@ -84,7 +86,7 @@ class DeclaredStreams(msgspec.Struct):
     def delete(self, key: Hashable, declared: Hashable, order: int) -> None:
         """Register a request to delete one."""
         self.freed[declared] = when = self._now(order)
-        _bound(self.freed)
+        drop_oldest(self.freed, MAX_DECLARED)
         self._wait(key, Asked(when, declared, deletes=True))
 
     def answer(self, key: Hashable, role: Hashable, declared: Hashable, accepted: bool, order: int, deletes: bool = False) -> None:
@@ -127,7 +129,7 @@ class DeclaredStreams(msgspec.Struct):
             self._settle(asked, self.early.pop(key))
             return
         self.asked[key] = asked
-        _bound(self.asked)
+        drop_oldest(self.asked, MAX_DECLARED)
 
     def _settle(self, asked: Asked, answer: Early) -> None:
         declared = answer.declared if asked.declared is None else asked.declared
@@ -155,9 +157,4 @@ class DeclaredStreams(msgspec.Struct):
         found = self.named.setdefault(declared, [])
         insort(found, (when, stream), key=_WHEN)
         del found[:-MAX_REUSES]
-        _bound(self.named)
-
-
-def _bound(some: dict[Hashable, Any]) -> None:
-    if len(some) > MAX_DECLARED:
-        del some[next(iter(some))]
+        drop_oldest(self.named, MAX_DECLARED)

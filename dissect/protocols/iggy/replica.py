@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from ...layout import Layout, Style, fast_walk, read
 from ...layout.walker import Walked
 from ...model import Fault
+from ...quota import keep_newest
 from ..dissector import Dissector
 from ..parser import Parser
 from ..protocol import Context
@@ -245,7 +246,7 @@ class ReplicaDissector(Dissector):
             case r.REQUEST_PREPARES:
                 role, key = self._ask(("repair", side, nonce), None, notes)
                 if role is REQUEST:
-                    self._keep(("range", side, fields["group"]), (nonce, fields["from_op"], fields["to_op"]))
+                    keep_newest(self.open, ("range", side, fields["group"]), (nonce, fields["from_op"], fields["to_op"]), OPEN)
                 return kind, nonce, None, role, key
             case r.REPAIR_DONE | r.RANGE_EVICTED:
                 self.open.pop(("range", other, fields["group"]), None)
@@ -269,14 +270,8 @@ class ReplicaDissector(Dissector):
         if key in self.open and self.open[key] == identity:
             notes.append("sent again: its answer is not here yet")
             return NONE, None
-        self._keep(key, identity)
+        keep_newest(self.open, key, identity, OPEN)
         return role, key
-
-    def _keep(self, key: Hashable, value: Any) -> None:
-        self.open.pop(key, None)
-        self.open[key] = value
-        if len(self.open) > OPEN:
-            del self.open[next(iter(self.open))]
 
     def _answer(self, key: Hashable, refused: bool) -> tuple[str, Role, Hashable]:
         """Return outcome, role and key of an answer."""

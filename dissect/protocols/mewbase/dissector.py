@@ -413,9 +413,8 @@ class MewbaseDissector(Dissector):
             if not body.get("ok", True) or not count:
                 return RESPONSE
             if type(count) is int:
-                if len(results) >= self.options.open_limit:
-                    del results[next(iter(results))]
                 results[key] = count
+                quota.drop_oldest(results, self.options.open_limit)
             return PARTIAL_RESPONSE
         if body.get("last") or not body.get("ok", True) or (key in results and results[key] <= 1):
             results.pop(key, None)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...layout import Layout
+from ...quota import drop_oldest
 from ..records import NONE, OPTIONAL_RESPONSE, REQUEST, REQUESTS, RESPONSE, RESPONSES, Role
 from . import layouts, layouts_draft
 from .credits import Credits
@@ -221,8 +222,7 @@ def _has_subscribed(self: RabbitmqStreamDraftDissector, name: str, side: int, fi
 
 def _remember(waiting: dict[int, int], ident: int, limit: int) -> None:
     waiting[ident] = waiting.get(ident, 0) + 1
-    if len(waiting) > limit:
-        del waiting[next(iter(waiting))]
+    drop_oldest(waiting, limit)
 
 
 def _forget(waiting: dict[int, int], ident: int | None) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
+
+from ...quota import drop_oldest
 
 _ANY: frozenset[int] = frozenset(range(256))
 """All the publishers that there can be: one object, as most of many conversations never know better."""
@@ -63,14 +63,14 @@ class Publishers(msgspec.Struct):
             self.declaring |= {publisher}
         if (name, ident) in self.early:
             self.answer(name, ident, self.early.pop((name, ident)))
-        self._forget(self.waiting)
+        drop_oldest(self.waiting, self.limit)
 
     def answer(self, name: str, ident: int, accepted: bool) -> None:
         """The server answers."""
         publisher = self.waiting.pop((name, ident), None)
         if publisher is None:
             self.early[name, ident] = accepted
-            self._forget(self.early)
+            drop_oldest(self.early, self.limit)
         elif name == "DeletePublisher":
             self.deleting -= {publisher}
             if accepted:
@@ -92,7 +92,3 @@ class Publishers(msgspec.Struct):
 
     def _drop(self, publisher: int) -> None:
         self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
-
-    def _forget(self, held: dict[Asked, Any]) -> None:
-        if len(held) > self.limit:
-            del held[next(iter(held))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...model import ConversationRow, Message, Options
+from ...quota import drop_oldest
 from ...units import duration_text
 from .layouts import NOT_MEASURED, OVER
 
@@ -43,8 +44,7 @@ class InfoWithVerb:
             verb = _verb(message.fields)
             if verb:
                 self.verbs[message.number] = verb
-                if len(self.verbs) > MAX_REQUESTS:
-                    del self.verbs[next(iter(self.verbs))]
+                drop_oldest(self.verbs, MAX_REQUESTS)
 
     def __call__(self, message: Message) -> str:
         return info(message, "" if message.request is None else self.verbs.get(message.request, ""))
