@@ -20,6 +20,7 @@ from .rules import (
     WARNING,
     ConversationContext,
     FindingDraft,
+    host_of,
     is_address,
     quoted,
     some,
@@ -93,9 +94,6 @@ class Failed(msgspec.Struct):
         while len(self.hosts) > HOSTS_KEPT:
             del self.hosts[max(self.hosts)]
 
-    def evidence(self, cause: str) -> FindingDraft:
-        return FindingDraft(cause, tuple(self.messages), tuple(self.packets))
-
 
 class Overview:
     """What is known of all conversations together, and from ICMP and DNS."""
@@ -143,7 +141,7 @@ class Overview:
         counted = key in context.counted
         if not counted and len(context.counted) < ACROSS_KEPT:
             context.counted.add(key)
-        host = {} if counted else {(context.client or "").rpartition(":")[0]: 1}
+        host = {} if counted else {host_of(context.client): 1}
         messages, packets = seen.messages[:EVIDENCE][-1:], seen.packets[:EVIDENCE][-1:]
         shown = Occurrence(seen.time_ns, context.client or "", packets[0] if packets else 0, messages[0] if messages else None)
         about = seen.rule, seen.severity, seen.cause, key[1], context.protocol, context.client, context.server, draft.places
@@ -225,6 +223,12 @@ _NOT_ACCEPTED = ("tcp.refused", "tcp.unanswered")
 _TCP_ENDS = (*_NOT_ACCEPTED, "tcp.accepted-only", "tcp.reset-in-handshake")
 
 
+def _shown(cause: str, *every: Failed | Finding, severity: Severity | None = None) -> FindingDraft:
+    """Return a draft with the evidence of all these."""
+    messages, marks = [number for one in every for number in one.messages], [packet for one in every for packet in one.packets]
+    return FindingDraft(cause, tuple(messages), tuple(marks), severity)
+
+
 def _by_server(seen: Overview, rules: tuple[str, ...]) -> list[Failed]:
     """Return the findings of these rules, merged by server: their causes differ in the number and the times of SYNs."""
     found: dict[tuple[str, str | None], Failed] = {}
@@ -242,9 +246,9 @@ def _everybody(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]
             continue
         of = f"{one.conversations:,} connections of {len(one.hosts)} clients{' or more' if len(one.hosts) == HOSTS_KEPT else ''}"
         if one.rule == "tcp.unanswered":
-            yield one.evidence(f"nothing at {one.server} accepts connections: {of} have no answer"), one
+            yield _shown(f"nothing at {one.server} accepts connections: {of} have no answer", one), one
         else:
-            yield one.evidence(f"{one.server} refuses every connection: {of}"), one
+            yield _shown(f"{one.server} refuses every connection: {of}", one), one
 
 
 def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -252,7 +256,7 @@ def _not_all_accepted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | F
         accepted, count = seen.accepted.get(one.server or "", 0), one.conversations
         what = f"{count:,} of {count + accepted:,} connections to {one.server} {'has' if count == 1 else 'have'} no answer"
         if accepted:
-            yield one.evidence(f"{what}; it accepted the other{'' if accepted == 1 else 's'}"), one
+            yield _shown(f"{what}; it accepted the other{'' if accepted == 1 else 's'}", one), one
 
 
 def _copied(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -269,14 +273,14 @@ def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
             each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
             often = f", one every {duration_text(each)}" if each else ""
             cause = f"{host} retries repeatedly: {times:,} connections to {one.server}{often}, each with the same error: {one.cause}"
-            yield one.evidence(cause), one
+            yield _shown(cause, one), one
 
 
 def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
         looped = one.severity == ERROR and max(one.hosts.values(), default=0) >= SAME
         if one.conversations >= SAME and not looped and one.rule not in _TCP_ENDS and not one.rule.endswith(".again-and-again"):
-            yield one.evidence(f"the same error in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
+            yield _shown(f"the same error in {one.conversations:,} conversations with {one.server}: {one.cause}", one), one
 
 
 def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -285,7 +289,7 @@ def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
         for one in seen.failed:
             if one.server in places and one.rule in _TCP_ENDS and not (one.rule in _NOT_ACCEPTED and seen.accepts(one.server)):
                 cause = f"clients are sent to {one.server}, where connections fail: {one.cause}"
-                yield FindingDraft(cause, (*finding.messages, *one.messages), (*finding.packets, *one.packets)), finding
+                yield _shown(cause, finding, one), finding
                 break
 
 
@@ -293,12 +297,12 @@ def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Find
     """Clients are sent to another endpoint and connect to none. One that only opened connections counts if it did so repeatedly."""
     explained = {one.server for _, one in _never_leader(seen) if isinstance(one, Failed)}
     for one in seen.facts("advertised-not-dialled"):
-        if one.server in explained or any(seen.network.unresolved(place.rpartition(":")[0]) for place in one.places):
+        if one.server in explained or any(seen.network.unresolved(host_of(place)) for place in one.places):
             continue
         lost = [host for host in sorted(one.hosts) if host not in seen.active]
         tries = one.conversations if one.last_ns - one.first_ns <= one.conversations * SOON_NS else 0
         if lost and (one.severity != NOTE or tries >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
-            yield one.evidence(f"{some(lost)} {one.cause}, and the capture has no connection to it"), one
+            yield _shown(f"{some(lost)} {one.cause}, and the capture has no connection to it", one), one
 
 
 def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -307,7 +311,7 @@ def _unresolved(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding
     sent += [(one.places, one.server, one) for one in (*seen.facts("advertised-name"), *seen.facts("advertised-not-dialled"))]
     done = set()
     for place, server, one in [(place, server, one) for places, server, one in sent for place in places]:
-        host = place.rpartition(":")[0]
+        host = host_of(place)
         answers = None if is_address(host) or host in done else seen.network.unresolved(host)
         if answers is not None:
             done.add(host)
@@ -356,15 +360,13 @@ def _deleted(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
         else:
             continue
         if cause not in reported.values():
-            known = [one for one in (by, lost) if one is not None]
-            evidence = tuple(number for one in known for number in one.messages), tuple(packet for one in known for packet in one.packets)
-            yield FindingDraft(cause, *evidence, severity), lost
+            yield _shown(cause, *filter(None, (by, lost)), severity=severity), lost
         reported[about] = cause
 
 
 def _whose(lost: Failed) -> str:
     """A stream, and the host that lost it."""
-    return f"{lost.places[0]} {(lost.client or '').rpartition(':')[0]}"
+    return f"{lost.places[0]} {host_of(lost.client)}"
 
 
 def _after_loss(seen: Overview, lost: Failed, unexplained: bool, refused: Failed | None, then: dict[str, dict[str, int]]) -> str | None:
@@ -406,24 +408,23 @@ def _stalled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for server, found in waiting.items():
         if len(found) < SAME or seen.end_ns - max(answered[server], found[0].first_ns) < PATIENCE_NS:
             continue
-        clients = {(one.client or "").rpartition(":")[0] for one in found}
+        clients = {host_of(one.client) for one in found}
         whose = f"{len(found):,} connections of {len(clients):,} clients" if len(clients) > 1 else f"{len(found):,} connections"
         passed = duration_text(seen.end_ns - found[0].first_ns)
         cause = (
             f"{server} no longer answers any client: requests of {whose} have no answer, the first was sent "
             f"{passed} before the capture ends"
         )
-        evidence = tuple(number for one in found for number in one.messages), tuple(packet for one in found for packet in one.packets)
-        yield FindingDraft(cause, *evidence), found[0]
+        yield _shown(cause, *found), found[0]
 
 
 def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """A client opens connections through a load balancer, and none leads to the leader of its stream."""
     landed: dict[tuple[str | None, str], list[Failed]] = {}
     for one in seen.facts("landed"):
-        landed.setdefault((one.server, (one.client or "").rpartition(":")[0]), []).append(one)
+        landed.setdefault((one.server, host_of(one.client)), []).append(one)
     for wanted in seen.facts("leader-named"):
-        (stream, leader), host = wanted.places, (wanted.client or "").rpartition(":")[0]
+        (stream, leader), host = wanted.places, host_of(wanted.client)
         every = landed.get((wanted.server, host), [])
         unused = [one for one in every if one.places[1] != "used" and one.last_ns >= wanted.first_ns]
         # Those that asked for the leader are counted where every one did
@@ -435,9 +436,7 @@ def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findi
             continue
         led = some([f"{one.places[0]} ({one.conversations:,})" for one in left])
         cause = f"{host} opened {count:,} connections to {wanted.server} and used none: they led to {led}, never to {leader}"
-        messages = [*wanted.messages, *(number for one in left for number in one.messages)]
-        marks = [*wanted.packets, *(packet for one in left for packet in one.packets)]
-        yield FindingDraft(f"{cause}, the leader of {quoted(stream)}", tuple(messages), tuple(marks)), wanted
+        yield _shown(f"{cause}, the leader of {quoted(stream)}", wanted, *left), wanted
 
 
 def _redelivered(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
@@ -461,8 +460,7 @@ def _redelivered(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
             if prior.client == one.client:
                 change = f"became active again at {one.client}, and"
             cause = f"the single active consumer {quoted(group)} of {quoted(stream)} {change} gets {again} again{although}"
-            evidence = (*prior.messages, *one.messages), (*prior.packets, *one.packets)
-            yield FindingDraft(cause, *evidence, None if stale else NOTE), one
+            yield _shown(cause, prior, one, severity=None if stale else NOTE), one
 
 
 ACROSS: tuple[Across, ...] = (

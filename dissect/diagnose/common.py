@@ -239,7 +239,7 @@ def _refusals(context: ConversationContext, closed: Closed) -> FindingDraft | No
 
 def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     aside = context.family.reported_apart | (context.family.closing if context.close_answered else frozenset())
-    cut = context.aborted.number if context.aborted is not None and closed.ended else None
+    cut = context.aborted_number if closed.ended else None
     found = [
         one for one in context.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside and one.request != cut
     ]

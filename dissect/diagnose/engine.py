@@ -42,6 +42,7 @@ from .rules import (
     Now,
     Refusal,
     Rule,
+    host_of,
     numbers,
     packets,
     traits,
@@ -313,7 +314,7 @@ class Diagnoser:
             overview.accept(context.server, 1)
         self._note_opened(context, closed)
         if context.active and len(overview.active) < ACROSS_KEPT:
-            overview.active[context.client.rpartition(":")[0]] = None
+            overview.active[host_of(context.client)] = None
         for message, request, refusal in context.pending:
             self._report_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
         context.pending.clear()

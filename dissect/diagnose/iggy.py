@@ -36,6 +36,7 @@ from .rules import (
     Refusal,
     Rule,
     fact,
+    host_of,
     is_here,
     last_before,
     noted,
@@ -44,6 +45,7 @@ from .rules import (
     quoted,
     said,
     some,
+    stream_refused,
 )
 
 LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
@@ -383,10 +385,9 @@ def _malformed(context: ConversationContext, closed: Closed) -> FindingDraft | N
     """The server ends the connection rather than answer a request that cannot be read."""
     if closed.by is None or closed.by == closed.client or context.failed or closed.lacking:
         return None
-    cut = context.aborted.number if context.aborted is not None else None
     for asked in context.owed():
         fault = asked.fault
-        if fault is not None and type(fault) is not Unreadable and asked.number != cut:
+        if fault is not None and type(fault) is not Unreadable and asked.number != context.aborted_number:
             cause = f"the server ends the connection instead of answering {asked.name}, which cannot be read: {fault.field} at byte "
             return FindingDraft(f"{cause}{fault.offset}: {fault.reason}", numbers(asked), packets(asked))
     return None
@@ -518,15 +519,13 @@ def _stream_facts(context: ConversationContext, message: Message) -> FindingDraf
         draft = fact("stream-deleted", message, f"{stream} {context.client}", stream, "/", what=what)
         return draft if message.outcome == "answered" else None
     if message.outcome == "answered":
-        host = (context.client or "").rpartition(":")[0]
-        return fact("stream-used", message, f"{stream} {host}", stream) if stream in context.state.not_found else None
+        used = fact("stream-used", message, f"{stream} {host_of(context.client)}", stream)
+        return used if stream in context.state.not_found else None
     if (_group(reason(message)) or ("",))[0] != "not-found":
         return None
     if len(context.state.not_found) < PLACES:
         context.state.not_found[stream] = None
-    did = f"wanted to {LACKS[message.name]}".removesuffix(" it")
-    about = f"{stream} {(context.client or '').rpartition(':')[0]} refused"
-    return fact("stream-lost", message, about, stream, did, "", "refused")
+    return stream_refused(context, message, stream, LACKS[message.name])
 
 
 def _roster(context: ConversationContext, closed: Closed) -> FindingDraft | None:

@@ -43,6 +43,7 @@ from .rules import (
     Rule,
     asked_ns,
     fact,
+    host_of,
     is_address,
     is_here,
     label_of,
@@ -52,6 +53,7 @@ from .rules import (
     packets,
     quoted,
     some,
+    stream_refused,
 )
 
 BEFORE_TUNE = 8_192
@@ -429,16 +431,22 @@ def _size(message: Message) -> int:
     return int(message.fields["size"]) if part else message.size - 4
 
 
+def _excess(context: ConversationContext, message: Message) -> str | None:
+    """Return the size of a frame and the limit that it exceeds, in words."""
+    limit, size = _limit(context), _size(message)
+    agreed = f"the agreed {limit:,}" if context.state.tuned else f"the {limit:,} allowed before Tune"
+    return f"{size:,} bytes, more than {agreed}" if size > limit else None
+
+
 def _too_large(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.fault is None and message.size - 4 <= context.state.frame_max:
         return None
-    limit, size = _limit(context), _size(message)
-    if size <= limit:
+    excess = _excess(context, message)
+    if excess is None:
         return None
-    agreed = f"the agreed {limit:,}" if context.state.tuned else f"the {limit:,} allowed before Tune"
-    cause = f"{message.name} from the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}"
+    cause = f"{message.name} from the {message.sender or 'sender'} has {excess}"
     # Servers do not hold what they deliver to it
-    return FindingDraft(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
+    return FindingDraft(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, _limit(context)))
 
 
 def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -446,12 +454,9 @@ def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft
     if last is None or closed.by != closed.server or context.close_message is not None:
         return None
     # The limit now is the limit when it was sent, but for Tune itself, which is small
-    limit, size = _limit(context), _size(last)
-    if size <= limit:
-        return None
-    agreed = f"the agreed {limit:,}" if context.state.tuned else f"the {limit:,} allowed before Tune"
-    cause = f"the server closes the connection over {last.name} from the client, a frame of {size:,} bytes, more than {agreed}"
-    return FindingDraft(cause, numbers(last), key="closed")
+    excess = _excess(context, last)
+    cause = f"the server closes the connection over {last.name} from the client, a frame of {excess}"
+    return None if excess is None else FindingDraft(cause, numbers(last), key="closed")
 
 
 def _arguments(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -635,8 +640,7 @@ def _never_there(context: ConversationContext, message: Message) -> None:
 
 def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     # One that its sender did not send to its end is no other trouble
-    cut = context.aborted.number if context.aborted is not None else None
-    found = [one for one in context.unanswered if one.name == "Publish" and one.request != cut]
+    found = [one for one in context.unanswered if one.name == "Publish" and one.request != context.aborted_number]
     if not found:
         return None
     there = [one for one in found if one.reason not in (LOST, SKIPPED)]
@@ -946,21 +950,15 @@ def _stream_facts(context: ConversationContext, message: Message) -> list[Findin
         if not used or not stream or _deletes(state, stream) or (stream not in state.lost and len(state.lost) >= SUBSCRIPTIONS):
             return []
         state.lost[stream] = None
-        return [_lost(message, stream, f"{stream} {context.client}", used[0], "ended")]
+        return [fact("stream-lost", message, f"{stream} {context.client} ended", stream, *used[0], "ended")]
     stream = "" if request is None else _subject(request)
     if message.kind != "response" or request is None or not stream:
         return []
     if message.name.startswith("Delete"):
         return [_deleted(context, request, message)] if message.outcome == "answered" else []
     if message.outcome == "answered":
-        return [fact("stream-used", message, f"{stream} {(context.client or '').rpartition(':')[0]}", stream)]
-    did, about = f"wanted to {LACKS[message.name]}".removesuffix(" it"), f"{stream} {(context.client or '').rpartition(':')[0]}"
-    return [_lost(message, stream, about, (did, ""), "refused")] if _code(message) == "stream does not exist" else []
-
-
-def _lost(message: Message, stream: str, about: str, used: tuple[str, str], how: str) -> FindingDraft:
-    """A stream that a client lost, or that a host asked for in vain, however often."""
-    return fact("stream-lost", message, f"{about} {how}", stream, *used, how)
+        return [fact("stream-used", message, f"{stream} {host_of(context.client)}", stream)]
+    return [stream_refused(context, message, stream, LACKS[message.name])] if _code(message) == "stream does not exist" else []
 
 
 def _subject(request: Message) -> str:
@@ -979,9 +977,8 @@ def _open_facts(context: ConversationContext, closed: Closed) -> list[FindingDra
     """Streams whose deletion was asked for, of which a loss shows that it came about; and streams to which a client may have come back,
     as messages of it are missing."""
     facts = [_deleted(context, one, one) for one in context.owed() if one.name.startswith("Delete") and _subject(one)]
-    host = (context.client or "").rpartition(":")[0]
-    unsure = list(context.state.lost) if context.lossy else []
-    return facts + [FindingDraft("", (), (), is_fact=True, rule="stream-unsure", alike=f"{stream} {host}") for stream in unsure]
+    unsure = [f"{stream} {host_of(context.client)}" for stream in context.state.lost if context.lossy]
+    return facts + [FindingDraft("", (), (), is_fact=True, rule="stream-unsure", alike=about) for about in unsure]
 
 
 def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -1033,11 +1030,11 @@ def _brokers(context: ConversationContext, message: Message) -> FindingDraft | N
 def _leader_facts(context: ConversationContext, message: Message) -> list[FindingDraft]:
     """Who leads the streams that a client asks for."""
     brokers = {one["reference"]: f"{one['host']}:{one['port']}" for one in message.fields.get("brokers") or () if "port" in one}
-    host, facts = (context.client or "").rpartition(":")[0], []
+    facts = []
     for one in message.fields.get("stream_metadata") or () if message.kind == "response" else ():
         stream, leader = one.get("stream_name"), brokers.get(one.get("leader_reference"))
         if stream is not None and leader is not None and one.get("response_code_label") == "OK":
-            facts.append(fact("leader-named", message, f"{stream} {host}", stream, leader))
+            facts.append(fact("leader-named", message, f"{stream} {host_of(context.client)}", stream, leader))
     return facts
 
 
@@ -1048,7 +1045,7 @@ def _landed_facts(context: ConversationContext, closed: Closed) -> FindingDraft 
         return None
     place, message = state.advertised
     used = "used" if context.active or state.busy else "asked" if state.asks else "left"
-    return fact("landed", message, f"{(context.client or '').rpartition(':')[0]} {place} {used}", place, used)
+    return fact("landed", message, f"{host_of(context.client)} {place} {used}", place, used)
 
 
 def _elsewhere(context: ConversationContext, message: Message, places: list[tuple[Any, Any]]) -> FindingDraft | None:

@@ -114,6 +114,12 @@ def fact(rule: str, message: Message, about: str, *places: str, what: str = "") 
     return FindingDraft(what, numbers(message), packets(message), places=places, is_fact=True, rule=rule, alike=about)
 
 
+def stream_refused(context: ConversationContext, message: Message, stream: str, lacks: str) -> FindingDraft:
+    """Return the fact that a host was refused a stream, however often; `lacks`: what it cannot do then (`Refusal.lacks`)."""
+    did = f"wanted to {lacks}".removesuffix(" it")
+    return fact("stream-lost", message, f"{stream} {host_of(context.client)} refused", stream, did, "", "refused")
+
+
 class Rule(NamedTuple):
     """One thing that may be wrong.
 
@@ -484,6 +490,11 @@ class ConversationContext(msgspec.Struct, gc=False):
     """What it was counted for in `Overview`."""
 
     @property
+    def aborted_number(self) -> int | None:
+        """The number of `aborted`."""
+        return None if self.aborted is None else self.aborted.number
+
+    @property
     def failed(self) -> bool:
         """Whether there is an error: what comes after it is hardly another one."""
         return self.worst is not None and self.worst.severity == ERROR
@@ -649,6 +660,11 @@ def said(context: ConversationContext, message: Message) -> str:
     if message.kind == "response" and message.id is not None and not context.family.renames_responses:
         return f"the answer to {message.name}"
     return f"{message.name} from the {message.sender or 'other side'}"
+
+
+def host_of(endpoint: str | None) -> str:
+    """Return the host of an endpoint, "" if that is unknown."""
+    return (endpoint or "").rpartition(":")[0]
 
 
 def is_address(text: str) -> bool:

@@ -236,7 +236,7 @@ def _passed(call: Call) -> FindingDraft:
 def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     state = context.state
     # One that its sender did not send to its end is no other trouble
-    calls = [one for one in state.dropped if context.aborted is None or one.number != context.aborted.number]
+    calls = [one for one in state.dropped if one.number != context.aborted_number]
     # What the last packet asks nobody could answer
     calls = [one for one in calls if closed.ended or one.time_ns < closed.until_ns]
     if not calls or context.failed:
