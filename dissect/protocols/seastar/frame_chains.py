@@ -340,21 +340,19 @@ def possible(
 ) -> list[SeastarFraming] | None:
     """Return those of `framings` that the first header at `at` leaves possible, whatever follows; None if no work budget is left.
 
-    `known` keeps them by `position`, that of `at`, once the complete header is there.
+    `known` keeps them by `position`, that of `at`, once the complete header is there: look there first.
     """
-    found = known.get(position)
-    if found is None:
-        if not work_budget.spend(LIKELY):
-            return None
-        found = likely(framings, data, at, bound)
-        if bound - at >= LONGEST_HEADER:
-            known[position] = found
+    if not work_budget.spend(LIKELY):
+        return None
+    found = likely(framings, data, at, bound)
+    if bound - at >= LONGEST_HEADER:
+        known[position] = found
     return found
 
 
 def rule_out(known: dict[int, list[SeastarFraming]], position: int, gone: Collection[SeastarFraming]) -> None:
     """Remove the framings that no further byte will make fit at `position`."""
-    if gone and position in known:
+    if position in known:
         known[position] = [framing for framing in known[position] if framing not in gone]
 
 

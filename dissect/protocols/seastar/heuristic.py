@@ -123,7 +123,9 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
             start = starts[segment]
             if end - start < SHORTEST:
                 continue
-            framings = possible(known, position + start, GUESSES, data, start, end, work_budget)
+            framings = known.get(position + start)
+            if framings is None:
+                framings = possible(known, position + start, GUESSES, data, start, end, work_budget)
             if framings is None:
                 return None
             if not framings:
@@ -140,5 +142,7 @@ def _chain(view: DetectionView, number: int, frames: int = 0) -> tuple[int, Seas
             ]
             if found:
                 return number, *min(found, key=lambda one: one[1].doubt)
-            rule_out(known, position + start, [framing for framing, one in tried if one is RULED_OUT])
+            gone = [framing for framing, one in tried if one is RULED_OUT]
+            if gone:
+                rule_out(known, position + start, gone)
     return None

@@ -90,7 +90,9 @@ class FrameSearch:
             starts.insert(0, (look.at, 1))
         going = self.work_budget.spend(8 * STEP + 8 * len(starts))
         for start, segments in starts:
-            ruled = [framing] if framing else possible(one.possible, base + start, candidates, look.data, start, look.end, self.work_budget)
+            ruled = [framing] if framing else one.possible.get(base + start)
+            if ruled is None:
+                ruled = possible(one.possible, base + start, candidates, look.data, start, look.end, self.work_budget)
             if ruled is None:
                 return None, False
             if not ruled:
