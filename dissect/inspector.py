@@ -29,6 +29,9 @@ BLOCK = 64
 BLOCK_BYTES = 1 << 18
 """Bytes of packets that pass each step together, or one packet: they may unpack to hundreds of times as many."""
 
+BLOCK_UNPACKED = 1 << 22
+"""Bytes that packets may unpack to before fewer of them pass each step together."""
+
 PART = 256
 """Records released together, which fit in the processor's cache."""
 
@@ -154,9 +157,10 @@ class Inspector:
         emitted: list[Event] = []
         order = counters.packets
         try:
-            rows = block(batch)
-            for at in range(0, len(batch), rows):
+            rows, at = block(batch), 0
+            while at < len(batch):
                 segments: list[Segment] = []
+                before = self.run.unpack_pool.unpacked
                 try:
                     for packet in batch[at : at + rows]:
                         segment = parse(packet, order)
@@ -174,6 +178,10 @@ class Inspector:
                         self._processes.settle()
                 if self.table.created:
                     self._processes.begin(self.table.created)
+                at += rows
+                unpacked = self.run.unpack_pool.unpacked - before
+                if unpacked > BLOCK_UNPACKED:
+                    rows = max(1, rows * BLOCK_UNPACKED // unpacked)
                 if len(emitted) >= PART or rows < BLOCK:
                     yield self._hand_out(emitted)
                     emitted = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
 from .model import Span
@@ -11,6 +12,20 @@ MOST_SPANS = 1 << 18
 
 UNDECODED_SHOWN = 1 << 16
 """Undecoded bytes that are shown."""
+
+UNPACKED_SHOWN, UNPACKED_SHOWN_FOR_EACH = 1 << 12, 32
+"""Unpacked bytes that views for people show of a frame, and more for each of its bytes: a line of a dump takes as long as a message."""
+
+
+def bytes_shown(buffers: Mapping[str, bytes], size: int) -> dict[str, int]:
+    """Return how many bytes views for people show of each buffer of a frame of `size` bytes: all of the frame itself, and of what was
+    unpacked `UNPACKED_SHOWN`, and `UNPACKED_SHOWN_FOR_EACH` for each byte of the frame."""
+    left = UNPACKED_SHOWN + UNPACKED_SHOWN_FOR_EACH * size
+    shown: dict[str, int] = {}
+    for name, data in buffers.items():
+        shown[name] = len(data) if name == "frame" else min(len(data), left)
+        left -= 0 if name == "frame" else shown[name]
+    return shown
 
 
 def drop_oldest(kept: dict[Any, Any], most: int) -> None:
@@ -29,10 +44,12 @@ def keep_newest(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:
 class UnpackPool:
     """Bytes that all conversations of a run may unpack together beyond what each may."""
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "unpacked")
 
-    def __init__(self, left: int = 64 << 20) -> None:
+    def __init__(self, left: int = 16 << 20) -> None:
         self.left = left
+        self.unpacked = 0
+        """Bytes that were unpacked, by which records are released before they take too much memory."""
 
 
 class UnpackQuota:
@@ -67,6 +84,7 @@ class UnpackQuota:
 
     def spend(self, size: int) -> bool:
         """Spend `size` bytes; return whether that many were left."""
+        self.pool.unpacked += size
         self.own -= size
         if self.own < 0:
             self.pool.left += self.own

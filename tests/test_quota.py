@@ -50,7 +50,7 @@ def test_packed_bytes_pay_for_unpacked_ones() -> None:
 def test_conversations_share_what_none_has_paid() -> None:
     pool = UnpackPool()
     conversations = [UnpackQuota(pool) for _ in range(100)]
-    bomb = 10_000_000
+    bomb = 3_000_000
     assert sum(one.grow(1_000) >= bomb and one.spend(bomb) for one in conversations) == 6
     # Those that unpack to what they have paid for are not affected by the others
     assert all(UnpackQuota(pool).grow(1_000) >= 256_000 for _ in range(100))

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from streamdump import inspector as inspector_module
 from streamdump.capture.files import open_capture
 from streamdump.capture.selection import ConversationSpan
 from streamdump.cli.app import main
@@ -280,6 +281,18 @@ def test_what_bombs_unpack_to_over_all_conversations(monkeypatch: pytest.MonkeyP
         assert all("unpacked bytes or more are over the limit of" in reason for reason in reasons)
     assert found[0] == found[1] == found[2]
     assert 4 <= sum(found[0]) <= len(found[0]) - 4
+
+
+def test_records_are_released_before_what_they_were_unpacked_from_takes_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = bombs(30_000, "LZ4 of Seastar", 30_000, 1_000)
+    found = []
+    for unpacked in (1 << 40, 90_000):
+        monkeypatch.setattr(inspector_module, "BLOCK_UNPACKED", unpacked)
+        inspector = Inspector([open_capture(io.BytesIO(file.file), name="bombs")], Options())
+        parts = [[msgspec.json.encode(one) for one in part] for part in inspector.batches()]
+        found.append([one for part in parts for one in part])
+        assert (len(parts) > 20) == (unpacked == 90_000)
+    assert found[0] == found[1]
 
 
 def test_few_large_packets_pass_each_step_together() -> None:

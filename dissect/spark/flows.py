@@ -62,9 +62,9 @@ IN_ORDER = ("merge_ns", "file", "number")
 
 NO_TOTAL = 1 << 62
 
-HELD_RECORDS, HELD_BYTES = 256, 16 << 20
-"""So many records, or bytes of rows to be carried, are handed on together: what happens to records while they fit in the processor's
-cache is fast."""
+HELD_RECORDS, HELD_BYTES, HELD_UNPACKED = 256, 16 << 20, 1 << 22
+"""So many records, bytes of rows to be carried, or bytes that were unpacked, are handed on together: what happens to records while they fit
+in the processor's cache is fast."""
 
 NEAR = 1 << 14
 """So many segments are compared with each other to find those that several files have."""
@@ -101,6 +101,8 @@ class TaskResults(msgspec.Struct):
     """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot, and in `carry_batch` as a batch."""
     reports: list[Report] = msgspec.field(default_factory=list)
     """What to tell of bugs of ours."""
+    unpacked: int = 0
+    """Bytes that were unpacked for these records."""
     twice: dict[tuple[int, int], tuple[int, int]] = msgspec.field(default_factory=dict)
     """Of two files that have conversations in common: how many segments of the second the first has too, of how many."""
     suspected: ConversationRow | None = None
@@ -297,7 +299,8 @@ class Dissection:
     @property
     def full(self) -> bool:
         """Whether what became certain is to be handed on."""
-        return len(self._emitted) + len(self.results.records) >= HELD_RECORDS or self._held >= HELD_BYTES
+        records = len(self._emitted) + len(self.results.records)
+        return records >= HELD_RECORDS or self._held >= HELD_BYTES or self.results.unpacked >= HELD_UNPACKED
 
     def carried(self, row: dict[str, Any]) -> None:
         """Take a row that was carried."""
@@ -337,6 +340,10 @@ class Dissection:
             session.run.windows.feed(segment)
         found = session.feed(segment)
         self._emitted += found
+        pool = session.run.unpack_pool
+        if pool.unpacked:
+            self.results.unpacked += pool.unpacked
+            pool.unpacked = 0
         if self._diagnoser is not None:
             self._latest_ns = max(self._latest_ns, segment.time_ns)
             self._places += [(self._latest_ns, segment.file, segment.number)] * len(found)

@@ -49,6 +49,9 @@ GROUP = 20_000
 GROUP_BYTES = 32 << 20
 """Bytes of the frames of these records, at most about; the values made of them take a multiple."""
 
+GROUP_UNPACKED = 16 << 20
+"""Bytes that the frames of these records were unpacked to, at most about."""
+
 ROW_GROUP = 100_000
 ROW_GROUP_BYTES = 32 << 20
 """Rows and bytes that a Parquet file holds together: each group costs something for every column, also for those that are null."""
@@ -125,6 +128,8 @@ class PartWriter:
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, PendingRows] = {}
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
+        self._unpacked = 0
+        """Bytes that were unpacked for rows that wait."""
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
@@ -182,6 +187,11 @@ class PartWriter:
         for pair, (found, of) in results.twice.items():
             before = self._twice.get(pair, (0, 0))
             self._twice[pair] = before[0] + found, before[1] + of
+        self._unpacked += results.unpacked
+        if self._unpacked >= GROUP_UNPACKED:
+            self._unpacked = 0
+            for table in self._waiting:
+                self._flush(table)
 
     def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
         """Add rows of one table; `files`: of conversations the file of the first packet."""

@@ -32,6 +32,7 @@ from streamdump.protocols.seastar.heuristic import heuristic
 from streamdump.protocols.seastar.info import InfoWithVerb, info, paired, relate, unanswered
 from streamdump.protocols.seastar.terms import FORCED, MAX_ALGORITHMS, MAX_FEATURES, read_offer
 from streamdump.protocols.seastar.verbs import load_verbs, parse_verbs
+from streamdump.quota import UnpackPool, UnpackQuota
 from tests.support.work import peak
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
@@ -781,7 +782,11 @@ def test_empty_frames_are_said() -> None:
     ("frame", "offset", "reason"),
     [
         (stream(pack("<I", 0) + b"abcd"), 4, "an unpacked size of 0 is an error that closes the connection"),
-        (stream(pack("<I", 1 << 31) + b"\x10a"), 4, f"{1 << 31} unpacked bytes are over the limit of {1 << 26} bytes"),
+        (
+            stream(pack("<I", 1 << 31) + b"\x10a"),
+            4,
+            f"{1 << 31} unpacked bytes are over the limit of {UnpackPool().left + UnpackQuota.FREE + 10 * UnpackQuota.FOR_EACH} bytes",
+        ),
         (stream(pack("<I", 1 << 20) + b"\x10a"), 4, f"2 bytes cannot unpack to {1 << 20}"),
         (stream(pack("<I", 50) + b"\xf0\xff"), 8, "not an LZ4 block of this size"),
         (stream(pack("<I", 9) + b"\x50hello"), 8, "unpacks to 5 bytes, not 9"),

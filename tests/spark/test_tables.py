@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -42,13 +43,14 @@ from streamdump.model import Message, Options
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import LoadedProtocol, Protocol
-from streamdump.spark import tables, typed, write
+from streamdump.spark import flows, tables, typed, write
 from streamdump.spark.flows import Dissection, Linked, TaskResults
 from streamdump.spark.storage import folder as place
 from streamdump.spark.tables import TABLES, TYPED, PendingRows, by_protocol, schema, sorted_out, tables_with
 from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_of
 from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, Target
+from tests.bench.hostile import bombs
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
 from tests.support.columns import PAGE, columns, text
@@ -277,6 +279,26 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     file = pa.parquet.ParquetFile(path)
     assert 1 < file.num_row_groups < len(held)
     assert file.read().combine_chunks().to_batches()[0].equals(batch("messages", rows))
+
+
+def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = LinkParser()
+    file = bombs(5_000, "LZ4 of Seastar", 30_000, 1_000).file
+    segments = [parser.segment(packet, 0) for packets in open_capture(io.BytesIO(file)).batches() for packet in packets]
+    given = [one for one in segments if one is not None]
+    held: list[int] = []
+    made = PendingRows.batch
+    monkeypatch.setattr(
+        PendingRows, "batch", lambda self, *more: (self._name == "messages" and held.append(self.count)) or made(self, *more)
+    )
+    for limit in (1 << 40, 90_000):
+        held.clear()
+        monkeypatch.setattr(flows, "HELD_UNPACKED", limit)
+        monkeypatch.setattr(write, "GROUP_UNPACKED", limit)
+        with PartWriter(Target(str(tmp_path / str(limit)), "parquet"), 0) as writer:
+            writer.add_all(Dissection(Options(), several=False).take(given))
+        assert sum(held) > 20
+        assert (max(held) < 10) == (limit == 90_000)
 
 
 def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
