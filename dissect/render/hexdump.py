@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from ..layout.values import hidden
 from ..model import Message, Span
+from ..quota import bytes_shown
 from .terminal import PLAIN, Palette, cut, visible, width
-from .tree import PRINTABLE
+from .tree import PRINTABLE, left_out
 
 ROW, NARROW_ROW = 16, 8
 MAX_PATH = 200
@@ -22,8 +23,9 @@ WIDE = 100
 
 def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
     """All buffers of `message`, line by line."""
-    spans = message.spans
-    for name, data in (message.raw or {}).items():
+    spans, buffers = message.spans, message.raw or {}
+    shown = bytes_shown(buffers, message.size)
+    for name, data in buffers.items():
         if name != "frame":
             yield f"    {palette.bold}{visible(name)}{palette.reset}  {len(data):,} bytes"
         if spans is None and not show_secrets:
@@ -31,11 +33,13 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
             yield f"    {len(data):,} bytes without known fields; --show-secrets shows them"
             continue
         own = [(span, above) for span, above in _placed(spans or []) if span.leaf and span.buffer == name]
-        yield from _rows(data, own, hidden(data, name, spans or [], show_secrets), palette, columns)
+        yield from _rows(data[: shown[name]], own, hidden(data, name, spans or [], show_secrets), palette, columns)
+        if shown[name] < len(data):
+            yield f"    {shown[name]:04x}  {palette.bad}{left_out(len(data) - shown[name])}{palette.reset}"
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
-            shown = f"! {missing:,} further bytes of this frame were not captured or not kept"
-            yield f"    {len(data):04x}  {palette.bad}{shown}{palette.reset}"
+            text = f"! {missing:,} further bytes of this frame were not captured or not kept"
+            yield f"    {len(data):04x}  {palette.bad}{text}{palette.reset}"
 
 
 def _beside(names: list[tuple[str, str]], room: int | None) -> str:

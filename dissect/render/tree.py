@@ -18,7 +18,7 @@ from ..layout import Field, Layout
 from ..layout.values import must_hide
 from ..model import Message, Span
 from ..protocols import BY_NAME
-from ..quota import FURTHER, UNDECODED
+from ..quota import FURTHER, UNDECODED, bytes_shown
 from .terminal import PLAIN, Palette, cut, folded, pad, visible, width
 
 RAW, NARROW_RAW, NARROW = 8, 4, 80
@@ -52,7 +52,7 @@ _LAST_DIGIT = "0123456789abcdef" * 16
 
 def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
     """The fields of `message`, a line each; there may be very many."""
-    spans = message.spans
+    spans, more = _shown(message)
     rows: Iterable[str]
     if spans is None:
         rows = _without_bytes(message, palette, columns)
@@ -61,7 +61,25 @@ def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns
     else:
         rows = _rows(message, spans, show_secrets, palette, columns)
     notes = [f"    {palette.warn}*  {visible(note)}{palette.reset}" for note in message.notes]
-    return chain((f"{palette.dim}    {about(message)}{palette.reset}",), rows, notes)
+    rest = [f"    {palette.bad}{left_out(more)}{palette.reset}"] if more else ()
+    return chain((f"{palette.dim}    {about(message)}{palette.reset}",), rows, rest, notes)
+
+
+def left_out(size: int) -> str:
+    """The line on unpacked bytes that are not shown."""
+    return f"! {size:,} further unpacked bytes are not shown"
+
+
+def _shown(message: Message) -> tuple[list[Span] | None, int]:
+    """The spans that are shown, and the bytes of those that are not."""
+    spans, buffers = message.spans, message.raw
+    if spans is None or buffers is None or len(buffers) < 2:
+        return spans, 0
+    shown = bytes_shown(buffers, message.size)
+    kept = [span for span in spans if span.buffer not in shown or span.offset < shown[span.buffer] or span.buffer == "frame"]
+    if len(kept) == len(spans):
+        return spans, 0
+    return kept, sum([span.length for span in spans if span.leaf]) - sum([span.length for span in kept if span.leaf])
 
 
 def _without_bytes(message: Message, palette: Palette, columns: int | None) -> Iterator[str]:

@@ -123,6 +123,24 @@ def test_unpacked_bytes_are_shown_as_their_own() -> None:
     assert "    0000  00 01 68 65 6c 6c 6f                              ..hello           body" in hexdump(one, False).splitlines()
 
 
+def test_of_unpacked_bytes_the_first_are_shown() -> None:
+    one = detailed()
+    assert one.raw is not None
+    assert one.spans is not None
+    limit = 4096 + 32 * one.size
+    one.raw |= {"unpacked": bytes(4_000), "unpacked 2": bytes(3_000), "unpacked 3": bytes(50)}
+    for buffer in ("unpacked", "unpacked 2", "unpacked 3"):
+        one.spans += [Span(f"[{at}]", at, 1, 0, buffer=buffer) for at in range(len(one.raw[buffer]))]
+    for show in (tree, hexdump):
+        wider = {"columns": 200}
+        for how in ({}, wider):
+            lines = show(one, False, **how).splitlines()
+            left = [line.split("! ")[1] for line in lines if "further unpacked bytes are not shown" in line]
+            each = [7_000 - limit, 50] if show is hexdump else [7_050 - limit]
+            assert left == [f"{size:,} further unpacked bytes are not shown" for size in each]
+    assert sum(" 00 " in line for line in tree(one, False).splitlines()) <= limit + 10
+
+
 def test_dump_says_what_is_missing() -> None:
     assert hexdump(detailed(size=100), False).splitlines()[-1] == "    0016  ! 78 further bytes of this frame were not captured or not kept"
 
