@@ -85,20 +85,20 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump latency -i any", "a live table"),
     ),
     "mcp": (
-        ("streamdump mcp --root captures/", "what a client starts, to ask about the captures of a folder"),
-        ("streamdump mcp --keylog keys.log", "of the working directory, with the keys of TLS"),
+        ("streamdump mcp --root captures/", "started by a client, to ask about the captures in a folder"),
+        ("streamdump mcp --keylog keys.log", "captures in the working directory, with TLS keys"),
         ("claude mcp add streamdump -- streamdump mcp", "add it to a client, here Claude Code"),
     ),
     "metrics": (
         ("streamdump metrics -i any", "serve http://127.0.0.1:9464/metrics until Ctrl-C"),
-        ("streamdump metrics -i any --label stream,server", "by stream and server, too"),
-        ("streamdump metrics -i any --listen 0.0.0.0:9464", "for a Prometheus on another host"),
+        ("streamdump metrics -i any --label stream,server", "also by stream and server"),
+        ("streamdump metrics -i any --listen 0.0.0.0:9464", "for Prometheus on another host"),
         ("streamdump metrics capture.pcap", "print the metrics of a capture"),
         ("streamdump metrics --listen 127.0.0.1:9464 capture.pcap", "serve those of a capture until Ctrl-C"),
     ),
     "pipeline": (
         ("streamdump pipeline captures/ --out tables", "the captures of a folder as Parquet tables, and a summary"),
-        ("streamdump pipeline 'ring/*.pcapng' --out t --format json", "the same as JSON Lines"),
+        ("streamdump pipeline 'ring/*.pcapng' --out t --format delta", "the same as Delta tables"),
         ("streamdump pipeline --out tables --sql 'select name, count(*) from messages group by name'", "a query on existing tables"),
     ),
     "protocols": (

@@ -59,7 +59,7 @@ def scrub(
     ] = False,
     echoes: Annotated[
         bool,
-        typer.Option("--overwrite-echoes", help="8 bytes or more of a secret wherever they occur", rich_help_panel=OVERWRITTEN),
+        typer.Option("--overwrite-echoes", help="copies of 8 bytes or more of a secret, wherever they occur", rich_help_panel=OVERWRITTEN),
     ] = False,
     foreign: Annotated[
         bool, typer.Option("--leave-foreign", help="write OUT even if it has packets in tunnels, which are not decoded")

@@ -554,7 +554,7 @@ def follow(context: ConversationContext, message: Message) -> None:
     if name == "get_cluster_metadata":
         nodes = [one for one in message.fields.get("nodes") or () if one.get("role_label") == "leader" and "tcp_port" in one]
         leads = f"{nodes[0].get('ip')}:{nodes[0].get('tcp_port')}" if nodes else ""
-        cause = f"neither sends nor polls: get_cluster_metadata names {leads} as the leader"
+        cause = f"neither publishes nor polls: get_cluster_metadata names {leads} as the leader"
         draft = FindingDraft(cause, numbers(message), packets(message), key=leads, places=(leads,), is_fact=True)
         here = not nodes or is_here(message.src, nodes[0].get("ip"), nodes[0].get("tcp_port"))
         state.leader = None if here else (message.time_ns, draft)

@@ -67,7 +67,7 @@ def _hello(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         return None
     after = duration_text(closed.ended_ns - hello.time_ns)
     cause = f"the dialled replica {closed.verb} the connection {after} after ReplicaHello of replica {hello.fields.get('replica')}"
-    return FindingDraft(f"{cause}, as one does that does not accept it", numbers(hello), packets(hello))
+    return FindingDraft(f"{cause}, as a replica does that rejects it", numbers(hello), packets(hello))
 
 
 def _view(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
         "replica-unsealed",
         NOTE,
         ANY,
-        noted("not sealed", "frames have no checksum, which the builds known here drop", "unsealed"),
+        noted("not sealed", "frames have no checksum; the builds known here drop such frames", "unsealed"),
         "Check which build of the server sends them.",
         NOTED,
     ),

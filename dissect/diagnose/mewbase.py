@@ -317,7 +317,7 @@ def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraf
         open_ = one.events - one.acked
         if open_ > 0 and end - one.last_ns >= STALE_NS:
             cause = (
-                f"{open_:,} of {count(one.events, 'event')} of subscription {ident} {'is' if open_ == 1 else 'are'} not acknowledged for "
+                f"{open_:,} of {count(one.events, 'event')} of subscription {ident} {'was' if open_ == 1 else 'were'} not acknowledged in "
                 f"{duration_text(end - one.last_ns)}"
             )
             return FindingDraft(cause, (one.last_number,), (one.last_packet,))

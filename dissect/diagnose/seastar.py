@@ -172,7 +172,7 @@ def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         return None
     methods = one.get("methods")
     if methods is not None and not any(number for name, number in methods.items() if name != "raw"):
-        cause = f"{one['taken']} was agreed on, and all frames are raw: {methods['raw']}"
+        cause = f"{one['taken']} was agreed on, but no frame is compressed ({count(methods['raw'], 'frame')})"
         return FindingDraft(cause, (), key="raw", advice=_RAW)
     offered = f" (the client offers {some(one['offered'])})" if one["offered"] else ""
     verdict = f"{1 - after / before:.0%} less" if after < before else f"{after - before:,} more than without"
@@ -230,7 +230,7 @@ def _unanswered(context: ConversationContext, exchange: Exchange) -> FindingDraf
 
 
 def _passed(call: Call) -> FindingDraft:
-    return FindingDraft(f"{call.verb} has no reply within the deadline that the call states", (call.number,), (call.packet,), key=call.verb)
+    return FindingDraft(f"{call.verb} had no reply within the deadline stated in the call", (call.number,), (call.packet,), key=call.verb)
 
 
 def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -254,7 +254,7 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         cause = f"the server {closed.verb} the connection {duration_text(min(ages))} after {first}, without a reply"
         return FindingDraft(cause, *evidence, ERROR if closed.how == "RST" else WARNING, _NOT_ACCEPTED)
     if not owed:
-        cause = f"{how_many} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
+        cause = f"{how_many} ({names}) had no reply for {age}; no other call of these verbs was answered, so perhaps they expect none"
         return FindingDraft(cause, *evidence, NOTE, rule="no-reply", advice=_NO_WAIT)
     if not closed.ended or closed.by is None:
         severity = NOTE if max(ages) < PATIENCE_NS or closed.lacking else WARNING
@@ -429,7 +429,7 @@ _BLOCKS = (
     "Check the server's log for a wrong checksum, and upgrade it: before 2026.2.5, ScyllaDB sometimes unpacks a sound frame of several LZ4 "
     "blocks, as that of the last call, wrongly."
 )
-_RAW = "Nothing need be done: ScyllaDB compresses nothing until both sides agreed on an algorithm, or where the peer allows raw only."
+_RAW = "No action needed: ScyllaDB compresses nothing before both sides agree on an algorithm, or if the peer accepts only raw frames."
 _NOT_ACCEPTED = "Check the server's log for this connection, and compare release, compression and verbs of both sides."
 _NO_WAIT = "--verbs names calls that expect no reply, if known."
 _HANGS = "Check the log of the called side for what blocks the reply."

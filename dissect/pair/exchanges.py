@@ -9,6 +9,7 @@ from ..model import Exchange, Message, Pair
 from ..protocols.compare_rules import HandshakeProgress
 from ..protocols.protocol import Tally
 from ..protocols.records import NONE, ORDER_KEY, Event, rfc3339
+from ..units import duration_text
 
 if TYPE_CHECKING:
     from .pairer import Pairer
@@ -113,7 +114,7 @@ class Exchanges:
         if elapsed < 0:
             response.notes = [*response.notes, "response begins before its request ends"]
         elif not (asked.end_captured or self.untimed):
-            at_most = f"the end of its request was not captured: answered after at most {elapsed / 1e6:.3f} ms"
+            at_most = f"the end of its request was not captured: answered after at most {duration_text(elapsed)}"
             response.notes = [*response.notes, at_most]
         if self.paired is not None:
             notes = self.paired(request, response)

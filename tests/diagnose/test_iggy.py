@@ -390,7 +390,8 @@ def test_a_leader_that_nobody_dials(case: str) -> None:
 def test_a_leader_that_nobody_dials_is_named() -> None:
     (one,) = diagnosed(capture(led(THERE)))[0]
     assert one.cause == (
-        "192.0.2.1 neither sends nor polls: get_cluster_metadata names 10.1.1.1:8090 as the leader, and the capture has no connection to it"
+        "192.0.2.1 neither publishes nor polls: get_cluster_metadata names 10.1.1.1:8090 as the leader, "
+        "and the capture has no connection to it"
     )
     assert one.messages == [4]
 

@@ -1504,7 +1504,7 @@ def test_lines_say_what_one_looks_for_first() -> None:
         "",
         "1/1  partition 3  consumer 1",
         "partition 3  stored 9  current 40  behind by 31",
-        "stream 1  name=events  partitions_count=2  compression_algorithm=gzip  message_expiry=0.060 ms  replication_factor=3",
+        "stream 1  name=events  partitions_count=2  compression_algorithm=gzip  message_expiry=60 µs  replication_factor=3",
         "id=4  name=events  partitions_count=2  never expires  unlimited  size_bytes=0  ...",
         "",
         "server 0.8.0  0 streams  1 topic  2 partitions  4 messages  5 clients  6 consumer groups",
@@ -1562,7 +1562,7 @@ def test_flags_and_durations_and_keys_are_for_people() -> None:
     for layout, expiry, text in (
         ("L3", pack("<I", 3600), "3,600 s"),
         ("L6", pack("<Q", 3_600_000_000), "3,600 s"),
-        ("L6", pack("<Q", 3600), "3.600 ms"),
+        ("L6", pack("<Q", 3600), "3.6 ms"),
         ("L6", pack("<Q", (1 << 64) - 1), ""),
     ):
         asked = talk(iggy(layout), request(42, s8("ci") + expiry))[0]

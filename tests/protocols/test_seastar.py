@@ -640,7 +640,7 @@ def test_a_deadline_that_passed_is_said() -> None:
     answered.time_ns = asked.time_ns + 49_000_000
     assert paired(asked, answered) == []
     answered.time_ns = asked.time_ns + 51_500_000
-    assert paired(asked, answered) == ["1.500 ms after the deadline of 50 ms"]
+    assert paired(asked, answered) == ["1.5 ms after the deadline of 50 ms"]
     assert unanswered(asked, asked.time_ns + 50_000_000) is None
     assert unanswered(asked, asked.time_ns + 50_000_001) == "deadline passed"
 

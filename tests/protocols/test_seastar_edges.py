@@ -223,7 +223,7 @@ def test_an_answer_at_its_deadline_is_not_late() -> None:
     answered.time_ns = asked.time_ns + 1_000_000
     assert paired(asked, answered) == []
     answered.time_ns += 1_000
-    assert paired(asked, answered) == ["0.001 ms after the deadline of 1 ms"]
+    assert paired(asked, answered) == ["1 µs after the deadline of 1 ms"]
     assert unanswered(asked, asked.time_ns + 1_000_000) is None
     assert unanswered(asked, asked.time_ns + 1_000_001) == "deadline passed"
 

@@ -7,6 +7,7 @@ from time import gmtime, strftime
 from typing import Any
 
 from ...model import ConversationRow, Message
+from ...units import duration_text
 from ..protocol import Traffic
 from .bodies import YEAR_2020, YEAR_2100
 from .layout_versions import RELEASES
@@ -309,7 +310,7 @@ def _duration(value: Any, name: str, message: Message) -> str:
         return f"{value:,} s"
     if width != 8:
         return str(value)
-    return f"{value // 1_000_000:,} s" if value % 1_000_000 == 0 else f"{value / 1000:,.3f} ms"
+    return f"{value // 1_000_000:,} s" if value % 1_000_000 == 0 else duration_text(value * 1000)
 
 
 def _count(count: int, things: str, declared: int | None = None, cut: bool = False) -> str:

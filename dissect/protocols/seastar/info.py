@@ -164,7 +164,7 @@ def paired(request: Message, response: Message) -> list[str]:
     if not timeout or timeout >= OVER:
         return []
     late = response.time_ns - request.time_ns - timeout * 1_000_000
-    return [f"{late / 1e6:.3f} ms after the deadline of {timeout:,} ms"] if late > 0 else []
+    return [f"{duration_text(late)} after the deadline of {timeout:,} ms"] if late > 0 else []
 
 
 def unanswered(request: Message, time_ns: int) -> str | None:
