@@ -32,7 +32,7 @@ def strip_flag(arguments: list[str], flag: str) -> bool:
 
 
 def preferences(arguments: list[str]) -> dict[str, str]:
-    """What options are where a call does not say; takes `--no-config` out of the arguments. Raises `UsageError` for what is no setting."""
+    """Return the defaults of options, and strip `--no-config` from the arguments; raise `UsageError` for an unknown setting."""
     asked = not strip_flag(arguments, LEAVE_OUT)
     path = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "streamdump" / "config.toml"
     if not asked or not sys.stdout.isatty() or (arguments and arguments[0] in EXACT):

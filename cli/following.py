@@ -97,14 +97,14 @@ MAX_ERRORS = 10
 
 
 def trouble_texts(troubles: Sequence[Trouble]) -> list[str]:
-    """What is wrong with files, in lines that can be read: the worst first where there are many."""
+    """Return the errors of files as lines, the worst first where there are many."""
     first = sorted(troubles, key=lambda one: not one.fatal)[:MAX_ERRORS] if len(troubles) > MAX_ERRORS else troubles
     more = len(troubles) - len(first)
     return [*map(trouble_text, first), *([f"{count(more, 'more file error')}; the table errors lists them all"] if more else [])]
 
 
 def trouble_text(trouble: Trouble) -> str:
-    """What is wrong with a file, as one line."""
+    """Return the error of a file as one line."""
     at = f" (at byte {trouble.offset:,})" if trouble.offset is not None else ""
     lost = f"; {count(trouble.lost, 'byte')} not decoded" if trouble.lost else ""
     return f"{trouble.path}: {trouble.reason}{at}{lost}"

@@ -30,7 +30,7 @@ BETWEEN = ("d", "dd")
 PAGE_INTERVAL_NS = 1_000_000
 """The initial interval of the series of a page for which none was asked."""
 PROCESS = ("process", "pid", "container", "pod", "namespace", "host")
-"""Names of what is known of a process, as the library has them, which would take longer to import."""
+"""The fields of a process, repeated here because importing the library's takes longer."""
 
 
 def completion(choices: Sequence[str]) -> Callable[[str], list[str]]:
@@ -313,7 +313,7 @@ class Looks(NamedTuple):
 
 
 def looks_of(manner: Sequence[str]) -> Looks:
-    """What several `-E` say."""
+    """Return the format that several `-E` describe."""
     looks = Looks()
     for text in manner:
         key, _, value = text.partition("=")
@@ -345,7 +345,7 @@ def several_of(option: str, texts: Sequence[str], choices: tuple[str, ...]) -> l
 
 
 def check_clock(text: str, more: tuple[str, ...] = ()) -> None:
-    """Raises `UsageError` for what is no way to show times; `more`: further ones of a view."""
+    """Raise `UsageError` for an unknown form of times; `more`: further forms of a view."""
     if text in BETWEEN and not more:
         raise UsageError(f"-t {text} needs a view with one line per message; here -t must be {', '.join(CLOCKS[:-1])} or {CLOCKS[-1]}")
     one_of("-t", text, (*CLOCKS, *more))
@@ -369,7 +369,7 @@ def nanoseconds(option: str, text: str) -> int:
 
 
 def whole_number(option: str, text: str, least: int = 1) -> int:
-    """The number `text`, so much or more."""
+    """Return the number `text`, which must be at least `least`."""
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise UsageError(f"{option} {text}: must be an integer, {least} or greater")
     return int(text)
@@ -385,17 +385,17 @@ def interval_of(text: str | None) -> int | None:
 
 
 def inputs(read_files: list[str] | None, files: list[str] | None) -> list[str]:
-    """What is to be read: what -r names, then the arguments."""
+    """Return the inputs: those of -r, then the arguments."""
     return [*(read_files or ()), *(files or ())]
 
 
 def enough_of(text: str | None) -> int | None:
-    """How many messages are enough."""
+    """Return the number of messages of `-c`, None for all."""
     return None if text is None else whole_number("-c", text)
 
 
 def conditions(option: str, texts: Sequence[str] | None, *kinds: str, elsewhere: Sequence[str] = ()) -> dict[str, int]:
-    """What `packets:10` and the like say, of several of a kind the smallest; `elsewhere`: kinds that live capture has."""
+    """Return the conditions (`packets:10`) by kind, of several the smallest; `elsewhere`: kinds that only live capture has."""
     found: dict[str, int] = {}
     for text in texts or ():
         kind, _, number = text.partition(":")
@@ -414,7 +414,7 @@ def packet_limit(texts: list[str] | None) -> int | None:
 
 
 def decode_rules(rules: Sequence[str]) -> tuple[tuple[int, str, str | None], ...]:
-    """What several `-d` say; each port can be one thing only."""
+    """Return the rules of several `-d`, which must not contradict each other."""
     found: dict[int, tuple[int, str, str | None]] = {}
     for text in rules:
         rule = decode_rule(text)

@@ -124,7 +124,7 @@ READ_AS: dict[str, Callable[[Setting, Any], Any]] = {
     "list": lambda setting, given: None if given is None else _verbs(given),
     "flag": lambda setting, given: given,
 }
-"""What was written, as the library takes it, by how it is written."""
+"""Conversions from text to the library's values, by how an option is written."""
 
 
 def _gathered(kind: Any, given: Mapping[str, Any]) -> Any:

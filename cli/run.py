@@ -58,10 +58,10 @@ COMMANDS = (
 )
 
 OF_FILTERS = (*OPERATORS, *JOINS, "not")
-"""What becomes a file of its own where a filter has no quotes."""
+"""Words of a filter without quotes that are read as file names."""
 
 OPERATOR = re.compile("[=!<>]=|[<>~]|&&|[|][|]")
-"""What a filter without spaces has."""
+"""An operator, by which a filter without spaces is recognised."""
 
 SHORTEST = 3
 """Letters that identify a command."""
@@ -69,7 +69,7 @@ SHORTEST = 3
 STOPPED, READY, INTERRUPTED = "stopped by -c", "stopped by --until ready", "interrupted"
 
 PORTS_NAMED = 4
-"""For so many ports of conversations that are not read the closing line says how to have them read."""
+"""The most ports of undecoded conversations for which the closing line says how to have them decoded."""
 
 LINKS_NAMED = 8
 """Unsupported link types that are reported one by one."""
@@ -97,7 +97,7 @@ class Bugs:
 
 
 class FilterCount:
-    """What -Y asks for, and how much of what was read it is."""
+    """The filter of -Y, and a count of its matches."""
 
     def __init__(self, text: str, options: Options, entries: bool) -> None:
         """Says what looks like a slip; `entries`: the records are entries."""
@@ -131,7 +131,7 @@ class FilterCount:
         return kept
 
     def watch(self, records: list[Record]) -> None:
-        """Learn from records that are not asked about what is asked of others: who the client is."""
+        """Learn from records that are not selected themselves, such as which side is the client."""
         self._filter.learn(records)
 
     def begin(self, time_ns: int) -> None:
@@ -139,15 +139,15 @@ class FilterCount:
         self._filter.begin(time_ns)
 
     def rows(self, rows: list[ConversationRow]) -> list[ConversationRow]:
-        """The rows of conversations that have a record that is asked for."""
+        """Return the rows of conversations with a match."""
         return [row for row in rows if self.has(row.conversation)]
 
     def has(self, conversation: int) -> bool:
-        """Whether a conversation has such a record."""
+        """Return whether a conversation has a match."""
         return conversation in (self._conversations or ())
 
     def note(self, records: list[Record], failed: Callable[[Record, str], None]) -> None:
-        """Remember the conversations of the records that are asked for, instead of counting these."""
+        """Remember the conversations of matching records, instead of counting these."""
         if self._conversations is None:
             self._conversations = set()
         self._conversations.update([one.conversation for one in self.select(records, failed) if one.conversation is not None])
@@ -160,7 +160,7 @@ class FilterCount:
             self._conversations -= gone
 
     def summary(self) -> str:
-        """How much that was, for the closing line."""
+        """Return the count of matches, for the closing line."""
         what, number = "record", self._records
         if self._conversations is not None:
             what, number = "conversation", self._forgotten + len(self._conversations)
@@ -433,7 +433,7 @@ def check_html(path: str | None, names: Sequence[str]) -> None:
 
 
 def suspicion(row: ConversationRow) -> str:
-    """What is wrong with a `-d` that makes secrets of another protocol look like any bytes."""
+    """Return the warning for a `-d` that lets secrets of another protocol pass as ordinary bytes."""
     return (
         f"conversation {row.conversation} ({row.endpoints[0]} - {row.endpoints[1]}) is decoded as {row.protocol} because of -d, "
         f"but contains {row.facts['looks_like']}: its secrets are not recognised and may be shown; check -d"
@@ -549,7 +549,7 @@ def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str |
 
 
 def _trouble(inspector: Inspector, limits: int) -> list[str]:
-    """What of a run is no good news, counted."""
+    """Return the problems of a run, counted."""
     counters = inspector.counters
     # Inside TLS, the size of some gaps is unknown
     missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
@@ -568,7 +568,7 @@ def _trouble(inspector: Inspector, limits: int) -> list[str]:
 
 
 def _unread(names: Mapping[str, int]) -> str:
-    """What conversations of no known protocol are, the most frequent first."""
+    """Return a count of conversations without a known protocol, by kind, the most frequent first."""
     ordered = sorted(names.items(), key=lambda one: -one[1])
     text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
     return f"{count(sum(names.values()), 'conversation')} not decoded ({text}{', ...' if len(names) > 4 else ''})" if names else ""
@@ -625,7 +625,7 @@ def _skipped_packets(counters: PacketCounters) -> list[str]:
 
 
 def _let_open(files: int) -> None:
-    """Let so many files be open at once, as they are merged by time, where the system lets us: shells begin with 1,024."""
+    """Raise the limit on open files if possible, as all inputs are merged by time: shells start with 1,024."""
     try:
         import resource
     except ImportError:

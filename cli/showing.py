@@ -69,7 +69,7 @@ class Shown(NamedTuple):
 
 
 class ViewForm(NamedTuple):
-    """What they come to. `given`: a form was asked for; `left`: so many messages are enough."""
+    """The view that they choose. `given`: a form was asked for; `left`: the number of messages to show, None for all."""
 
     json: bool
     fields: bool
@@ -134,7 +134,7 @@ QUIET = RecordView(lambda batch, failed: None)
 
 
 class Showing:
-    """Shows of each batch of records what is asked for; `left`: so many messages of it are enough."""
+    """Shows the records of each batch that are asked for; `left`: the number of messages to show, None for all."""
 
     def __init__(self, run: RunReport, view: RecordView, left: int | None) -> None:
         self._run = run
@@ -150,7 +150,7 @@ class Showing:
         return self._left == 0
 
     def chosen(self, batch: list[Record]) -> list[Record]:
-        """What is asked for of a batch."""
+        """Return the records of a batch that are asked for."""
         self._view.learn(batch)
         if self._run.asked is not None:
             batch = self._run.asked.select(batch, self._run.failed)
@@ -159,7 +159,7 @@ class Showing:
         return batch
 
     def show(self, batch: list[Record]) -> None:
-        """Show what was chosen."""
+        """Show the chosen records."""
         if batch:
             self._view.show(batch, self._run.failed)
 
@@ -193,7 +193,7 @@ def fields_view(names: Sequence[str], form: ViewForm, options: Options, entries:
 
 
 def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:
-    """What `Lines` takes."""
+    """Return the arguments of `Lines`."""
     from streamdump.protocols import BY_NAME, ByProtocol
 
     def details(message: Message) -> str:

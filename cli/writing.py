@@ -57,13 +57,13 @@ class Selection:
         return self._wanted is None and self._spots is None
 
     def listen(self, inspector: Inspector) -> None:
-        """Have noted by the one who reads the captures first what writing takes."""
+        """Have the inspector record what writing needs."""
         inspector.link.pieces = {}
         if self._keys:
             inspector.keys.sessions_of = {}
 
     def note(self, records: Iterable[Record], wanted: Iterable[Record]) -> None:
-        """Take note of all records that came, and of those among them that are asked for."""
+        """Note all records, and those among them that match."""
         if self._wanted is not None:
             self._wanted.update([record.conversation for record in wanted if record.conversation is not None])
         if self._spots is None:
@@ -80,15 +80,15 @@ class Selection:
                 if answered is not None:
                     _keep(self._late, record.request or 0, answered, ANSWERED)
             elif isinstance(record, Exchange):
-                found = self._told_of(record, asked)
+                found = self._named_by(record, asked)
                 self._open.pop(record.request, None)
             elif isinstance(record, Finding):
-                found = self._told_of(record, asked)
+                found = self._named_by(record, asked)
             if id(record) in asked:
                 self._spots += found
 
-    def _told_of(self, record: Exchange | Finding, asked: set[int]) -> list[Spot]:
-        """The packets of the messages that a record speaks of, if it is asked for."""
+    def _named_by(self, record: Exchange | Finding, asked: set[int]) -> list[Spot]:
+        """Return the packets of the messages that a matching record names."""
         if id(record) not in asked:
             return []
         numbers = record.messages if isinstance(record, Finding) else [record.request, record.response]
@@ -154,7 +154,7 @@ class Selection:
 
 
 def _check_output() -> None:
-    """Raises `UsageError` where standard output was closed: what takes its place could be opened again, and all would be lost."""
+    """Raise `UsageError` if standard output was closed: its replacement could be opened again, and the output would be lost."""
     try:
         os.write(sys.stdout.fileno(), b"")
     except OSError as error:

@@ -303,7 +303,7 @@ class Pair(msgspec.Struct, gc=False):
 
 
 class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation", omit_defaults=True):
-    """One conversation as a whole. Pairs are [from side 0, from side 1] in the order of `endpoints`.
+    """One complete conversation. Pairs are [from side 0, from side 1] in the order of `endpoints`.
 
     `protocol` is a supported one or null, `name` then names another one if recognised. `bytes` is the length of each byte stream, captured
     or only acknowledged. `layout` and `candidates` are specific to the protocol; `facts` are additions of its dissector (ids, parents).

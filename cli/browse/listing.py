@@ -172,7 +172,7 @@ class Names(Suggester):
 
 
 class Prompt(Input):
-    """A line to type into; the tab key takes what is proposed. What acts on a terminal becomes an escape, also of what is pasted."""
+    """A line to type into; the tab key accepts the proposal. What acts on a terminal becomes an escape, also of what is pasted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "cursor_right")]
 
@@ -190,6 +190,6 @@ class Prompt(Input):
 
 
 def strip_of(parts: Parts, left: int, width: int) -> Strip:
-    """A line as it is shown: harmless, and so many columns of it."""
+    """Return a line as it is shown: escaped, and cut to N columns."""
     strip = Strip([Segment(visible(text), style) for text, style in parts])
     return strip.crop(left, left + width).adjust_cell_length(width)

@@ -48,7 +48,7 @@ class Place:
 
     name = ""
     keys: tuple[tuple[str, str], ...] = ()
-    """Those that do something here, and what."""
+    """The keys that work here, and what they do."""
     orders: tuple[str, ...] = ()
     """What it can be sorted by, the first from the beginning."""
     order = 0
@@ -84,7 +84,7 @@ class Place:
         return Texts()
 
     def value(self, at: int, columns: int) -> str:
-        """What is copied of it."""
+        """The text that is copied."""
         return "".join([text for text, _ in self.line(at, columns)]).strip()
 
     def asks(self, at: int) -> list[str]:
@@ -102,7 +102,7 @@ class Place:
         return []
 
     def update(self) -> None:
-        """Take what was read meanwhile."""
+        """Add what was read meanwhile."""
 
     def is_as(self, *state: Any) -> bool:
         """Whether this is what was there when it was put in order; it is from now on."""
@@ -241,7 +241,7 @@ class Messages(Place):
     )
     orders = ("number", "latency", "size")
     SORTED = 100_000
-    """So many are sorted: those with the most."""
+    """The most records that are sorted: those with the largest values."""
 
     def __init__(self, reader: Reader, conversation: int | None = None) -> None:
         super().__init__(reader)

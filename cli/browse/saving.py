@@ -32,7 +32,7 @@ def latency(place: Messages, columns: int) -> str:
     for at in range(len(place)):
         record = place.row(at).record
         if isinstance(record, Message) and record.latency_ns is not None:
-            # What was asked tells more than an answer, which is one for all in mewbase
+            # The request says more than the response, which has one name for all in mewbase
             request = record.request or 0
             asked: Any = records.row(request - 1).record if request > records.first else record
             found.add([Pair(asked, record, record.outcome or "answered", None, record.latency_ns, None)])  # type: ignore[arg-type]

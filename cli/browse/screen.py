@@ -221,7 +221,7 @@ class Screen(App[None]):
         except Exception as error:
             text = str(error) if isinstance(error, StreamdumpError) else f"internal error: {describe_exception(error)}"
             then = partial(self.say, text)
-        # Whoever waited for that might wait for ever, as all may have ended meanwhile
+        # A caller that waited for that might wait for ever, as all may have ended meanwhile
         self.call_later(then)
 
     def _fetch(self) -> None:
@@ -249,7 +249,7 @@ class Screen(App[None]):
 
 
 def _lines(parts: list[tuple[str, Any, str]], columns: int) -> list[list[tuple[str, Any, str]]]:
-    """Texts in lines of so many columns, with something between them."""
+    """Return texts in lines of N columns, with a separator between them."""
     lines: list[list[tuple[str, Any, str]]] = [[]]
     for text, style, key in parts:
         if lines[-1] and sum(len(one[0]) for one in lines[-1]) + len(text) > columns:

@@ -85,14 +85,14 @@ def _live(run: LiveRun, json: bool) -> None:
         watch, has = Watch(), None if run.asked is None else run.asked.has
         with LiveTable(run, lambda size: watch.table(run.inspector, monotonic(), size.height, has, size.width), leave) as table:
 
-            def take(records: list[Record]) -> bool:
+            def feed(records: list[Record]) -> bool:
                 try:
                     watch.add(records)
                 except Exception as error:
                     table.report(error)
                 return note(records)
 
-            run.each(take if sys.stdout.isatty() else note)
+            run.each(feed if sys.stdout.isatty() else note)
 
 
 def _noting(run: FileRun | LiveRun) -> Callable[[list[Record]], bool]:
@@ -134,5 +134,5 @@ def _show(run: FileRun | LiveRun, rows: list[ConversationRow], json: bool, evide
 
         # A table is made of all rows together
         parts = [*blocks(lambda rows: (rows, text(rows)), rows, failed)]
-        whole = [row for some, _ in parts for row in some]
-        write_text(parts[0][1] if len(whole) == len(rows) else text(whole) if whole else "")
+        shown = [row for some, _ in parts for row in some]
+        write_text(parts[0][1] if len(shown) == len(rows) else text(shown) if shown else "")

@@ -78,7 +78,7 @@ def entries(
         typer.Option(
             "--separator",
             metavar="TEXT",
-            help=r"what --raw writes behind each body; \n, \t, \r, \0 and \xNN are read; default: \n",
+            help=r"what --raw writes after each body; \n, \t, \r, \0 and \xNN are read; default: \n",
             rich_help_panel=SHOWN,
             show_default=False,
         ),
@@ -114,18 +114,18 @@ def entries(
             show = _values(form_given, names, options, bytes_as, run)
         else:
             show = _text(clock, tree, bytes_as, colour, run)
-        taker = _Taker(run, found, show, form_given.left)
-        run.tick = taker.tick
-        run.each(taker.take)
-        if not taker.enough:
-            taker.put(found.finish(run.stopped is not None))
+        view = _EntryView(run, found, show, form_given.left)
+        run.tick = view.tick
+        run.each(view.feed)
+        if not view.enough:
+            view.put(found.finish(run.stopped is not None))
         code = int(run.end())
     for line in _said(found):
         say(line)
     return code
 
 
-class _Taker:
+class _EntryView:
     """Shows the entries of a run that are asked for, up to `left` of them."""
 
     def __init__(self, run: FileRun | LiveRun, found: Entries, show: Show, left: int | None) -> None:
@@ -138,7 +138,7 @@ class _Taker:
     def enough(self) -> bool:
         return self._left == 0
 
-    def take(self, records: list[Record]) -> bool:
+    def feed(self, records: list[Record]) -> bool:
         """Show the entries that leave with these records; return whether that is enough."""
         return self.enough or self.put(self._found.add(records))
 
@@ -221,7 +221,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _said(found: Entries) -> Iterator[str]:
-    """What is said of the entries behind the closing line."""
+    """Return the lines about entries after the closing line."""
     for protocol in sorted(found.without):
         yield f"{protocol} carries no user messages; streamdump FILE shows its requests and responses"
     for number, what in found.left_out():

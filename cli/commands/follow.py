@@ -127,7 +127,7 @@ def conversation_number(text: str) -> int:
 
 
 def _only(number: int, wanted: Callable[[Head], bool] | None) -> Callable[[Head], bool]:
-    """What is wanted of one conversation alone."""
+    """Return a predicate for the wanted messages of one conversation."""
     return lambda head: head.conversation == number and (wanted is None or wanted(head))
 
 
@@ -175,7 +175,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
 
 
 def nothing_of(row: ConversationRow | None, wanted: int, known: int) -> str:
-    """Why nothing is shown of a conversation; so many are `known`."""
+    """Return why nothing is shown of a conversation; `known` is the number of conversations."""
     if row is None:
         others = f"{count(known, 'conversation')}, numbered from 0; streamdump conversations lists them" if known else "no conversations"
         return f"no conversation {wanted}: the capture has {others}"

@@ -111,22 +111,22 @@ def latency(
 
     found = Latencies(grouped, interval_ns=width_ns or (None if html is None else PAGE_INTERVAL_NS), slowest=number, groups=limit)
     with run_of(live, names, options, colour, asked, left, prints=False, page=html, keeps_rows=html is not None) as run:
-        taker = Taker(run, found, clock, left)
-        with LiveTable(run, partial(_table, taker)) if isinstance(run, LiveRun) else nullcontext():
-            run.each(taker.take)
+        counter = LatencyCounter(run, found, clock, left)
+        with LiveTable(run, partial(_table, counter)) if isinstance(run, LiveRun) else nullcontext():
+            run.each(counter.feed)
         if html is not None:
             _write(html, found, run, width_ns is None)
-        _show(found, json, csv, colour, taker.clock)
+        _show(found, json, csv, colour, counter.clock)
         code = int(run.end())
         if found.beyond:
             say(f"{count(found.beyond, 'exchange')} beyond --group-limit {found.limit:,} counted together")
         report_interval(width_ns, found.interval_ns)
-        if taker.matched and not found.groups:
+        if counter.matched and not found.groups:
             say("-Y: no match is a response; -Y selects latencies by their responses, such as `name == PublishConfirm`")
         return code
 
 
-class Taker:
+class LatencyCounter:
     """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
 
     def __init__(self, run: FileRun | LiveRun, found: Latencies, clock: Any, left: int | None) -> None:
@@ -135,13 +135,13 @@ class Taker:
         self.clock = Clock(clock)
         run.inspector.begins.append(self.clock.begin)
         self.left = left
-        """So many messages, of those that are asked for, are enough."""
+        """The number of matching messages still to read, None for all."""
         self.run, self.found = run, found
         self.matched = 0
         """Records that are asked for."""
         self._matched: dict[int, None] = {}
 
-    def take(self, records: list[Record]) -> bool:
+    def feed(self, records: list[Record]) -> bool:
         """Count what ended with these records; whether that is enough."""
         pairs = self.run.inspector.run.released_pairs()
         if self.run.asked is not None:
@@ -197,14 +197,14 @@ def _write(path: str, found: Latencies, run: FileRun | LiveRun, alone: bool) -> 
         found.forget_series()
 
 
-def _table(taker: Taker, size: ConsoleDimensions) -> Any:
+def _table(counter: LatencyCounter, size: ConsoleDimensions) -> Any:
     """The table on a terminal of this size."""
     from rich.text import Text
 
     from streamdump.render.latency import text
     from streamdump.render.live import waiting_line
 
-    run, colours = taker.run, palette(taker.run.colour)
+    run, colours = counter.run, palette(counter.run.colour)
     waiting = waiting_line(run.inspector, run.live.now_ns, size.width, colours) if isinstance(run, LiveRun) else []
-    lines = [*waiting, *text(taker.found, size.width, colours, taker.clock).splitlines()]
+    lines = [*waiting, *text(counter.found, size.width, colours, counter.clock).splitlines()]
     return Text.from_ansi("\n".join(lines[: max(1, size.height - 1)]))

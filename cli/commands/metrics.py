@@ -114,7 +114,7 @@ def _count(run: FileRun | LiveRun, found: Metrics, server: TextServer[list[Table
     diagnoser = run.inspector.diagnoser
     assert diagnoser is not None
 
-    def take(records: list[Record]) -> bool:
+    def feed(records: list[Record]) -> bool:
         try:
             found.add(records, run.inspector.run.released_pairs())
         except Exception as error:
@@ -130,7 +130,7 @@ def _count(run: FileRun | LiveRun, found: Metrics, server: TextServer[list[Table
         run.leaving = leave
     if server is not None:
         run.tick = server.answer
-    run.each(take)
+    run.each(feed)
 
 
 def _snapshot(found: Metrics, run: FileRun | LiveRun) -> list[Table]:

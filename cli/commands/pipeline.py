@@ -259,7 +259,7 @@ OURS = {"spark.master": "--master", "spark.driver.memory": "--memory", "spark.ui
 
 
 def _conf(given: list[str]) -> dict[str, str]:
-    """Settings of Spark's; raises `UsageError` for what is none."""
+    """Return the settings of Spark; raise `UsageError` for other text."""
     found = {}
     for one in given:
         name, equals, value = one.partition("=")
@@ -516,7 +516,7 @@ def _reason(text: str) -> str:
 
 
 def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
-    """Say what is wrong with files, and with us; the exit code."""
+    """Report errors of files and internal errors; return the exit code."""
     for text in (*following.trouble_texts(plan.troubles), *bugs):
         say(text)
     if any(trouble.fatal for trouble in plan.troubles):

@@ -69,11 +69,11 @@ def stats(
         run.asked = asked
         run.inspector.watch = found.watch
 
-        def take(records: list[Record]) -> bool:
+        def feed(records: list[Record]) -> bool:
             found.add(records if asked is None else asked.select(records, run.failed))
             return False
 
-        run.each(take)
+        run.each(feed)
         total = found.total(row for rows in run.inspector.each_rows(related=False) for row in rows)
         if html is not None and width_ns is None:
             found.widen_to(INTERVALS)

@@ -52,7 +52,7 @@ AS_DIFFERENCE = (2, 5, 7)
 
 
 class Spool:
-    """Bytes that cannot be read again where they came from, in a file without a name in which the latest take the place of the oldest."""
+    """Bytes that cannot be read again where they came from, in a file without a name in which the latest replace the oldest."""
 
     def __init__(self, limit: int = SPOOLED) -> None:
         self._limit, self._size = limit, 0
@@ -246,7 +246,7 @@ class RecordIndex:
         self.of: dict[int, array[int]] = {}
         """By conversation, which these are."""
         self.size = 0
-        """The bytes that all this takes, about."""
+        """The approximate size of all this in bytes."""
         self.first = 0
         """Those before it are kept no more."""
         self._lock = RLock()
@@ -288,7 +288,7 @@ class RecordIndex:
             yield index, part[index - begin]
 
     def drop(self, most: int) -> None:
-        """Forget the oldest where there are more than so many."""
+        """Forget the oldest beyond the limit."""
         while len(self) - self.first > most + RECORDS:
             with self._lock:
                 self.size -= len(self._blocks[self.first // RECORDS]) + AROUND * RECORDS

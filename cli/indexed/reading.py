@@ -39,7 +39,7 @@ ROOM = 24
 """Bytes that snapshots take for each message, about."""
 
 FIRST = 64
-"""So many records are a screen, which is shown before more is read."""
+"""The records of a screen, which is shown before more is read."""
 
 LIVE = 1_000_000
 """Records of an interface that are kept at most; in `MOST`, findings and rows of conversations of any capture."""
@@ -294,7 +294,7 @@ class View(Sequence[int]):
         self.reader, self.conversation, self.asked, self.follows = reader, conversation, asked, follows
         self.done = asked is None
         self.looked = 0
-        """So many records were looked at."""
+        """The number of records examined."""
         self.failed: str | None = None
         self.stopped = False
         """Nothing is looked for any more."""
@@ -308,7 +308,7 @@ class View(Sequence[int]):
 
     def __getitem__(self, at: Any) -> Any:
         """The index of the record that stands there, or those of a slice from a place to another; as records of a live capture are
-        forgotten at any moment, the last one where there are no more so many."""
+        forgotten at any moment, the last one where there are fewer."""
         some, first = self._some()
         return some[at.start + first : at.stop + first] if isinstance(at, slice) else some[min(at + first, len(some) - 1)]
 

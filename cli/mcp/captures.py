@@ -47,11 +47,11 @@ State = tuple[int, int, int, int]
 
 
 class Cancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """The client no longer waits for the answer."""
 
 
 class Unfinished(Exception):
-    """It takes longer than anybody waits; the work goes on."""
+    """It takes longer than clients wait; the work goes on."""
 
 
 class Call:
@@ -85,7 +85,7 @@ class Capture:
         """`name`: what the assistant calls it."""
         self.path, self.name, self.options, self.state = path, name, options, state
         self.users = 0
-        self.news: list[str] = []
+        self.changes: list[str] = []
         """What has happened to it, for the next answer."""
         self.run = FileRun([str(path)], options, prints=False)
         if not self.run.readers:
@@ -214,8 +214,8 @@ class Captures:
             capture.users += 1
         try:
             capture.ready(call)
-            news, capture.news = capture.news, []
-            yield capture, news
+            changes, capture.changes = capture.changes, []
+            yield capture, changes
         finally:
             with self._lock:
                 capture.users -= 1
@@ -268,7 +268,7 @@ class Captures:
             new = self._open[path] = Capture(path, self.options, name, state)
             if capture is not None:
                 sizes = f"from {count(capture.state[2], 'byte')} to {now.st_size:,}"
-                new.news = [f"{name} has changed since it was read, {sizes}: it was read again"]
+                new.changes = [f"{name} has changed since it was read, {sizes}: it was read again"]
                 if not capture.users:
                     capture.close()
             capture = new

@@ -32,7 +32,7 @@ from streamdump.units import count
 from ..checking import Chosen
 from ..commands.check import Compared
 from ..commands.follow import Handshake, conversation_number, nothing_of
-from ..commands.latency import GROUPED, Taker
+from ..commands.latency import GROUPED, LatencyCounter
 from ..indexed.index import RecordIndex, Row
 from ..indexed.reading import MOST
 from ..options import several_of, whole_number
@@ -113,9 +113,9 @@ def text_of(tool: str, captures: Captures, given: Mapping[str, Any], call: Call,
     with ExitStack() as stack:
         opened, said = list[Capture](), list[str]()
         for name in (checked[one] for one in NAMES if one in checked):
-            capture, news = stack.enter_context(captures.using(name, call))
+            capture, changes = stack.enter_context(captures.using(name, call))
             opened.append(capture)
-            said += [f"capture {capture.name}", *news, *capture.errors()]
+            said += [f"capture {capture.name}", *changes, *capture.errors()]
         asked = Asked(checked, opened, call, captures)
         if checked.get("filter", "").strip():
             said += [f"-Y: {one}" for one in asked.capture.filter(asked.filter).hints]
@@ -326,14 +326,14 @@ def _measured(capture: Capture, by: list[str], where: str, check: Callable[[], N
     found = Latencies(by, slowest=SLOWEST)
     with FileRun([str(capture.path)], options, prints=False, keeps_rows=False) as run:
         run.ask(asked)
-        taker = Taker(run, found, "ud", None)
+        counter = LatencyCounter(run, found, "ud", None)
 
-        def take(batch: list[Record]) -> bool:
+        def feed(batch: list[Record]) -> bool:
             check()
-            return taker.take(batch)
+            return counter.feed(batch)
 
-        run.each(take)
-    return latency_text(found, None, PLAIN, taker.clock).splitlines()
+        run.each(feed)
+    return latency_text(found, None, PLAIN, counter.clock).splitlines()
 
 
 def _diff(asked: Asked) -> Answer:

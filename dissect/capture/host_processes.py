@@ -27,7 +27,7 @@ AGES = (0.0, 0.1, 0.5, 2.0)
 """Seconds after the beginning of a connection at which it is looked up, at the earliest."""
 
 PAUSE, SHARE = 0.05, 20
-"""Seconds between two looks at least, and how many times its duration the pause after a look takes: 5 % of one processor."""
+"""The least seconds between two searches, and the pause after one as a multiple of its duration: 5 % of one processor."""
 
 MAX_PENDING = 1_024
 """Connections that wait to be looked up; further ones stay unknown."""

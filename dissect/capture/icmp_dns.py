@@ -9,7 +9,7 @@ UDP = 17
 _DNS = (53).to_bytes(2, "big")
 
 LABELS, ANSWERS, ADDRESSES = 64, 16, 4
-"""So many parts of a name, records of an answer, and addresses among these are read."""
+"""The most parts of a name, records of an answer, and addresses among these that are read."""
 
 _TCP = 6
 TOO_BIG = ("fragmentation needed", "packet too big")

@@ -1,4 +1,4 @@
-"""Takes link and IP headers off: a packet to its TCP segment.
+"""Strips link and IP headers: from a packet to its TCP segment.
 
 Common packets (IPv4 without options or IPv6 without extension headers, complete TCP header, no fragment) are read here; others by
 dpkt (`rare_packets.py`).

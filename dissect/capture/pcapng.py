@@ -265,7 +265,7 @@ class Sections:
                 self._secrets.append((before, text))
 
     def _describe(self, buffer: bytes, at: int, size: int) -> None:
-        """Takes an interface description with the two options that change times."""
+        """Adds an interface description with the two options that change times."""
         link, snap = struct.unpack_from(self._order + "H2xI", buffer, at + 8)
         resolution, offset = 6, 0
         option, end = at + 16, at + size - 4

@@ -1,4 +1,4 @@
-"""What of two sequences belongs together: the longest common subsequence, at a cost that is bounded."""
+"""Alignment of two sequences: their longest common subsequence, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 EFFORT, FOR_EACH = 1_000_000, 100
-"""Steps that a comparison may take, and more for each line; after them, lines are compared place by place."""
+"""The limit of steps of a comparison, and the addition for each line; beyond it, lines are compared position by position."""
 
 Pair = tuple[int, int]
 Key = Callable[[T], Hashable]
 
 
 class Effort:
-    """The steps that a comparison may still take; `reached`: it would have taken more."""
+    """The steps left to a comparison; `reached`: it needed more."""
 
     def __init__(self, lines: int = 0) -> None:
         self.left = EFFORT + FOR_EACH * lines
@@ -84,7 +84,7 @@ def between(pairs: Iterable[Pair], one: range, other: range) -> Iterator[tuple[r
 
 
 def aligned(one: Sequence[T], other: Sequence[T], keys: Sequence[Key[T]], effort: Effort) -> list[Pair]:
-    """What belongs together by the first key, then what lies between that by the next, and so on."""
+    """Pair items by the first key, then those between the pairs by the next, and so on."""
     found: list[Pair] = []
     regions = [(range(len(one)), range(len(other)))]
     for key in keys:
@@ -99,7 +99,7 @@ def aligned(one: Sequence[T], other: Sequence[T], keys: Sequence[Key[T]], effort
 
 
 Divided = tuple[list[tuple[H, H]], list[H], list[H]]
-"""What belongs together, and what only the one and only the other has."""
+"""The pairs, and the items that only one of the two has."""
 
 
 def divided(one: Sequence[H], other: Sequence[H], keys: Sequence[Key[H]], effort: Effort) -> Divided[H]:

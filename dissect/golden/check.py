@@ -97,7 +97,7 @@ def tasks(names: Sequence[str], golden: str | None = None) -> Tasks:
 
 
 def _is_other(path: Path) -> bool:
-    """Whether a file is something else, for all that it is called."""
+    """Return whether a file is not a capture, whatever its name."""
     try:
         open_capture(path).close()
     except CaptureError as error:
@@ -135,7 +135,7 @@ def write_golden(path: Path, transcript: Transcript) -> bool:
     data = written(transcript).encode("utf-8", "backslashreplace")
     if len(data) > SIZE or data.count(b"\n") >= LINES:
         raise UsageError(
-            f"{path}: would have more than {LINES:,} lines or {SIZE >> 20} MiB, and not be read again; --only handshake takes less"
+            f"{path}: would have more than {LINES:,} lines or {SIZE >> 20} MiB, and could not be read again; --only handshake needs less"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def write_golden(path: Path, transcript: Transcript) -> bool:
 
 
 Source = Callable[[Normaliser], Transcript]
-"""Gives what there is to check to a normaliser, and returns what that makes of it."""
+"""Feeds records to a normaliser, and returns its transcript."""
 
 
 def capture_source(capture: str | Path, options: Options, meanwhile: Callable[[], None] = lambda: None) -> Source:

@@ -1,4 +1,4 @@
-"""What differs between what a capture says and what its golden file says it should."""
+"""The differences between a capture and its golden file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGEST = 2_000
 """Characters of each line and value that are reported."""
 
 ABSENT = "not there"
-"""What is said of a field that one of two messages has not."""
+"""The text for a field that only one of two messages has."""
 
 FIELDS_SHOWN = 6
 """Fields that a difference lists."""
@@ -71,7 +71,7 @@ class Difference(msgspec.Struct):
 
 
 class Words(NamedTuple):
-    """What that is called with which a capture is compared."""
+    """Names for the side that a capture is compared with."""
 
     then: str = "golden"
     there: str = "the golden file"
@@ -87,7 +87,7 @@ class Differences(list[Difference]):
 
 
 def differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words = GOLDEN_FILE) -> Differences:
-    """What differs, conversation by conversation in the order of the golden file."""
+    """Return the differences, by conversation in the order of the golden file."""
     effort = Effort(sum(len(one.lines) + sum(len(flow.items) for flow in one.flows) for one in (*golden.conversations, *got.conversations)))
     found = Differences(_differences(golden, got, settings, words, effort))
     found.bounded = effort.reached
@@ -102,7 +102,7 @@ def differences(golden: Transcript, got: Transcript, settings: CheckSettings, wo
 
 
 class _Same:
-    """Which alias of the golden file stands for which of the capture: what in most places does."""
+    """Which alias of the golden file corresponds to which of the capture: the one it stands beside most often."""
 
     def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         votes = Counter(pair for golden, got in pairs for pair in _aliases(golden, got))
@@ -180,7 +180,7 @@ class _Keys:
         return line.name, line.kind
 
     def digest(self, conversation: GoldenConversation) -> Hashable:
-        """By all that a conversation says."""
+        """Return a key of the complete content of a conversation."""
         lanes = tuple(sorted((lane, tuple(map(self.complete, lines))) for lane, lines in _by_lane(conversation).items()))
         flows = tuple(
             (_flow(flow), _content(flow.fields), tuple(item if flow.form == "set" else _content(item) for item in flow.items))
@@ -205,7 +205,7 @@ def _plain(value: Any) -> str:
 
 
 class _Pair:
-    """Two conversations that belong together, and what of them does."""
+    """Two paired conversations, and their paired lines."""
 
     def __init__(self, golden: GoldenConversation, got: GoldenConversation, keys: _Keys, unordered: bool, effort: Effort) -> None:
         self.golden = golden
@@ -269,14 +269,14 @@ class _Pair:
 
 
 def _end_of(way: list[int], at: int) -> int:
-    """Where the way from a place ends, which is shortened for whoever comes next."""
+    """Return the end of the path from a place, which is shortened for later calls."""
     while way[at] != at:
         way[at] = at = way[way[at]]
     return at
 
 
 def _not_implied(lines: list[Line], others: list[Line]) -> list[Line]:
-    """`lines` without responses that lack nothing but the request, which is among the `others`."""
+    """Return `lines` without the responses whose request is among the `others`."""
     asked: defaultdict[str, deque[Line]] = defaultdict(deque)
     for one in others:
         for name in dict.fromkeys(response.name for response in one.responses):
@@ -367,7 +367,7 @@ class DiffReporter:
         pair = self.pair
         found = [(-1, difference) for difference in self._other_layout()]
         crossed: list[list[Change]] = []
-        """What is noted beside each pair that moved."""
+        """Changes of notes reported with each pair that moved."""
         across: dict[int, list[Change]] = {}
         free = [*range(len(self.golden) + 1)]
         """The next place not crossed yet, or the way there."""
@@ -420,7 +420,7 @@ class DiffReporter:
         return self._line("answer", text, golden, got, [Change("outcome", then, now)], place)
 
     def _unlike(self, golden: Line, got: Line) -> Difference | None:
-        """What two lines that belong together say differently."""
+        """Return the difference between two paired lines."""
         changes = self.same.changes(golden, got)
         if golden.name != got.name:
             changes.insert(0, Change("name", golden.name, got.name))
@@ -444,7 +444,7 @@ class DiffReporter:
         changes: Sequence[Change] = (),
         packet: int | None = None,
     ) -> Difference:
-        """A difference with the lines around it, and in their middle what was expected and what is there."""
+        """Return a difference with the lines around it; in their middle the expected and the actual one."""
         changed = {change.field for change in changes}
         middle = [] if golden is None else [f"  - {_short(golden, changed)}"]
         if got is not None:
@@ -545,7 +545,7 @@ class DiffReporter:
 def match(
     golden: Sequence[GoldenConversation], got: Sequence[GoldenConversation], keys: _Keys, effort: Effort
 ) -> list[tuple[GoldenConversation, GoldenConversation]]:
-    """Conversations by what they do: first those that say the same, then the most alike; in their order where several are equally alike."""
+    """Pair conversations by content: equal ones first, then the most similar; in their order where several are equally similar."""
     place = {conversation: at for side in (golden, got) for at, conversation in enumerate(side)}
     pairs: list[tuple[GoldenConversation, GoldenConversation]] = []
     one, other = [*golden], [*got]
@@ -668,7 +668,7 @@ def _answer(line: Line, other: Line, changes: Sequence[Change]) -> str:
 
 
 def _shorter(then: str, now: str) -> str:
-    """What was expected, without the word that what is there begins with as well."""
+    """Return the expected text without the word that both begin with."""
     return then.removeprefix("answered ") if now.startswith("answered `") and then.startswith("answered `") else then
 
 

@@ -79,7 +79,7 @@ class IdNames:
 
 
 class Normaliser:
-    """Takes the records of one capture."""
+    """Makes the `Transcript` of the records of one capture."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Normaliser:
         self._lines = self._fields = self._characters = 0
 
     def feed(self, records: Iterable[Record]) -> None:
-        """Keep what is compared of these records."""
+        """Keep those of these records that are compared."""
         for record in records:
             if isinstance(record, Message | Gap):
                 if self._has_room(record):
@@ -134,7 +134,7 @@ class Normaliser:
         raise CaptureError(f"has more than the {most} that can be compared; --only handshake compares less", self.name)
 
     def finish(self, rows: Sequence[ConversationRow]) -> Transcript:
-        """All of it; `rows` are the conversations of the capture."""
+        """Return the transcript; `rows` are the conversations of the capture."""
         places: dict[int, _OpenConversation] = {}
         unread: list[str] = []
         for row in rows:
@@ -175,13 +175,13 @@ class Normaliser:
         return transcript
 
     def rules(self, protocol: str) -> FieldRules:
-        """What is done with the fields of a protocol."""
+        """Return the rules for the fields of a protocol."""
         if protocol not in self._rules:
             self._rules[protocol] = FieldRules(COMPARE_RULES.get(protocol), self.settings, protocol, self.used)
         return self._rules[protocol]
 
     def again(self, transcript: Transcript) -> None:
-        """Do to what a golden file says what the settings ask for now."""
+        """Apply the current settings to the content of a golden file."""
         for conversation in transcript.conversations:
             rules = self.rules(conversation.protocol)
             for part in conversation.parts():
@@ -460,7 +460,7 @@ def _renumber(transcript: Transcript) -> None:
 
 
 def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats: bool) -> None:
-    """Remove from a conversation what is not compared."""
+    """Remove the parts of a conversation that are not compared."""
     compare_rules = rules_of(conversation.protocol)
     lines = conversation.lines
     if compare_rules.heartbeats and not heartbeats:

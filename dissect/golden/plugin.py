@@ -42,7 +42,7 @@ _SESSION = pytest.StashKey[_Session]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("streamdump", "golden captures")
-    group.addoption("--streamdump-update", action="store_true", help="write the golden files that tests compare with anew")
+    group.addoption("--streamdump-update", action="store_true", help="rewrite the golden files that tests compare with")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,7 +91,7 @@ class Recording:
         return self._rows
 
     def where(self, expression: str) -> list[Record]:
-        """The records for which a filter holds, as `streamdump -Y` takes it: `seen.where("outcome == refused")`."""
+        """Return the records that match a filter in the language of `streamdump -Y`: `seen.where("outcome == refused")`."""
         from ..filter import compile_filter
 
         asked = compile_filter(expression)
@@ -119,9 +119,9 @@ class Recording:
         heartbeats: bool | None = None,
         ignore: Sequence[str] = (),
     ) -> bool:
-        """Whether this is what the golden file says, which is named from the folder of the test; if not, the test fails and says where.
+        """Return True if this equals the golden file (path relative to the folder of the test); otherwise fail with the differences.
 
-        The settings are those of `streamdump check` for that folder, with what is given here on top.
+        The settings are those of `streamdump check` for that folder, overridden by these arguments.
         """
         __tracebackhide__ = True
         if not self._hides:
@@ -144,8 +144,8 @@ class Streamdump:
         self._update = update
 
     def read(self, path: str | Path, where: str | None = None, **options: Any) -> Recording:
-        """What a capture says, or of that the records for which the filter `where` holds; `path` from the folder of the test, `options` as
-        `streamdump.read` takes them; without `keylog` the keys of TLS are those of the file that SSLKEYLOGFILE names."""
+        """Return the records of a capture, or those that match the filter `where`; `path` is relative to the folder of the test, `options`
+        are those of `streamdump.read`. Without `keylog`, the keys of TLS are read from the file that SSLKEYLOGFILE names."""
         from ..capture.files import open_capture
         from ..inspector import Inspector
 
@@ -163,9 +163,9 @@ class Streamdump:
     def capture(
         self, port: int | Sequence[int] | None = None, *, interface: str = "lo", filter: str | None = None, **options: Any
     ) -> Iterator[Recording]:
-        """What is said on an interface during the `with`; look at it behind that.
+        """Capture on an interface during the `with`; the records are there after it.
 
-        `port`: TCP of this port or these, without it of the known ports; `filter` is what tcpdump would take instead. Where one may not
+        `port`: TCP of one or several ports, by default the known ones; `filter`: an expression of tcpdump instead. Without permission to
         capture, the test is skipped; where `CI` is set, it fails.
         """
         from ..errors import InterfaceError

@@ -1,4 +1,4 @@
-"""What is done with each field before it is compared: by the protocol's table, and by what the user says beside it."""
+"""The rules applied to each field before it is compared: the protocol's table, overridden by the user's settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ without end."""
 
 
 class FieldRule(NamedTuple):
-    """What is done with a field; `with_` is its parameter: a word, a function or a pattern."""
+    """How a field is compared; `with_` is its parameter: a word, a function or a pattern."""
 
     what: What
     with_: Any = None
@@ -130,7 +130,7 @@ def _place(pattern: str) -> tuple[str, str]:
 
 
 def reduced(rule: FieldRule, value: Any) -> Any:
-    """What is compared of a value by the rules that need nothing but the value."""
+    """Return the form in which a value is compared, for rules that depend only on the value."""
     if isinstance(value, Placeholder | Alias):
         return value
     match rule.what:

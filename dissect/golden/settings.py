@@ -1,7 +1,7 @@
-"""What a user sets for comparing: `[tool.streamdump.check]` of a pyproject.toml, or `[check]` of a streamdump.toml.
+"""The user's settings for comparing: `[tool.streamdump.check]` of a pyproject.toml, or `[check]` of a streamdump.toml.
 
-The file is searched from the folder of the capture upwards, then from the current one: the first that has such a table holds, and
-alone. What a command line says comes on top.
+The file is searched from the folder of the capture upwards, then from the current folder upwards. Only the first one with such a table
+counts; options on the command line override it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WORD = re.compile(r"[a-z][a-z_-]*")
 
 @dataclass
 class Mask:
-    """What stands for values that differ each time."""
+    """Placeholders for values that differ each time."""
 
     type: list[str] = field(default_factory=list)
     pattern: dict[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class CheckSettings:
         yield from self.protocols.get(protocol, {}).items()
 
     def texts(self) -> dict[str, Any]:
-        """The patterns that are replaced in every text, by the word that comes instead."""
+        """Return the patterns that are replaced in every text, by their replacement."""
         return {word: linear(pattern) for word, pattern in self.always.mask.text.items()}
 
     def _all(self) -> list[ByMessage]:
@@ -150,7 +150,7 @@ T = TypeVar("T")
 
 
 class _SettingsReader:
-    """Reads a table and says what in it is wrong, where, and what was probably meant."""
+    """Reads a table; its errors name the place and what was probably meant."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
@@ -185,7 +185,7 @@ class _SettingsReader:
         return CheckSettings(**found, always=always, protocols=said, source=self.path)
 
     def table(self, where: str, value: Any, known: Mapping[str, Read]) -> dict[str, Any]:
-        """What a table says, each of its keys read as `known` has it."""
+        """Return the values of a table, each read by the function that `known` has for its key."""
         found = {}
         for key, one in self.pairs(where, value):
             inner = f"{where}.{key}" if where else key
@@ -195,7 +195,7 @@ class _SettingsReader:
         return found
 
     def protocol(self, protocol: Any, where: str, table: Any) -> dict[str, ByMessage]:
-        """What is set for the messages of a protocol, and for those of one name."""
+        """Return the settings for all messages of a protocol (""), and by name of message."""
         found: dict[str, ByMessage] = {"": ByMessage()}
         names = dict.fromkeys(layout.name for layout in protocol.loaded.layouts if getattr(layout, "kind", "part") != "part")
         known = [*names, *self.shared]

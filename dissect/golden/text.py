@@ -1,4 +1,4 @@
-"""Golden files: text that reads as the conversations went, compares well line by line, and reads back.
+"""Golden files: conversations as text that people can read, diff line by line, and that is read back without loss.
 
     streamdump golden 1
 
@@ -6,7 +6,7 @@
       > PeerProperties  version=1  peer_properties.product="..."
       < PeerProperties answered  version=1  response_code=1:"OK"
 
-Behind the name stands what is not usual: `one-way`, how a response answers, that a request stayed `unanswered`. A response belongs to
+After the name comes what is unusual: `one-way`, the outcome of a response, `unanswered` for a request. A response belongs to
 the oldest request of its name that waits, else to the oldest that waits; where it does not, `@2` names the second last request before
 it, `@0` none. Lines of both sides stand in an order that does not depend on when each came: a response as soon as it can.
 """
@@ -56,14 +56,14 @@ class GoldenError(StreamdumpError):
     """A golden file that cannot be read: where, and what is wrong."""
 
     def __init__(self, file: str, line: int, what: str) -> None:
-        super().__init__(f"{file}:{line}: {what}; streamdump check --update writes it anew")
+        super().__init__(f"{file}:{line}: {what}; streamdump check --update rewrites it")
 
 
 # Writing
 
 
 def written(transcript: Transcript) -> str:
-    """The golden file of what a capture says."""
+    """Return the text of a golden file."""
     lines = [f"{FIRST} {VERSION}"]
     if transcript.only:
         lines.append(f"only {' '.join(sorted(transcript.only))}")
@@ -96,7 +96,7 @@ def _conversation(conversation: GoldenConversation) -> Iterator[str]:
 
 
 def head(part: Line | Total) -> str:
-    """Which way, which message, and what is not usual about it."""
+    """Return the start of a line: direction, name, and what is unusual about the message."""
     name = part.name if _NAME.fullmatch(part.name) else quoted(part.name)
     if isinstance(part, Total):
         more = f"{'set' if part.form == 'set' else 'flow'} {quoted(part.by)}"
@@ -169,7 +169,7 @@ class _Asked:
             del self._waiting[line], self._named[line.name][line]
 
     def reference(self, line: Line) -> str:
-        """What a response has to say of its request."""
+        """Return the reference of a response to its request, if it is not the usual one."""
         usual, request = self.usual(line.name), line.request
         self.answer(request)
         if usual is request:
@@ -181,7 +181,7 @@ class _Asked:
 
 
 def parsed(text: str, file: str) -> Transcript:
-    """What a golden file says."""
+    """Return the content of a golden file; raise `GoldenError` if it cannot be read."""
     return _GoldenReader(text, file).transcript()
 
 

@@ -37,7 +37,7 @@ class Alias(NamedTuple):
 
 
 class Placeholder(NamedTuple):
-    """What stands for a value that is not compared itself."""
+    """A placeholder for a value that is not compared."""
 
     text: str
 
@@ -49,7 +49,7 @@ class ValueSet(NamedTuple):
 
 
 def digest(data: bytes, what: str = "bytes") -> Placeholder:
-    """What stands for long data."""
+    """Return the placeholder of long data."""
     return Placeholder(f"{len(data)} {what} sha256 {sha256(data).hexdigest()[:_DIGEST]}")
 
 
@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def identity(value: Any) -> Hashable:
-    """What is equal for values that are equal, and for no others."""
+    """Return a key that is equal for equal values only."""
     match value:
         case list():
             return list, tuple(map(identity, value))
@@ -81,7 +81,7 @@ def identity(value: Any) -> Hashable:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A value in which `function` was called for all that is in its lists and sets, or for itself."""
+    """Return a value with `function` applied to each element of its lists and sets, or to itself."""
     if type(value) is list:
         return [mapped(one, function) for one in value]
     if type(value) is ValueSet:
@@ -121,12 +121,12 @@ _SHOWN: dict[type, Callable[[Any], str]] = {
 
 
 def text_of(text: str) -> str:
-    """`text` with every character that cannot be seen as JSON writes it."""
+    """Return `text` with every unprintable character escaped as in JSON."""
     return text if text.isprintable() else "".join(one if one.isprintable() else dumps(one)[1:-1] for one in text)
 
 
 def cut(text: str, most: int) -> str:
-    """`text`, its middle left out if it is longer."""
+    """Return `text`, without its middle if it is longer than `most`."""
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
@@ -149,7 +149,7 @@ class Unreadable(ValueError):
 
 
 def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
-    """The value that begins at `at`, and the position behind it."""
+    """Return the value that begins at `at`, and the position after it."""
     if depth > DEEP:
         raise Unreadable(at, "a value in too many others")
     first = text[at : at + 1]
@@ -179,7 +179,7 @@ def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
 
 
 def _items(text: str, at: int, depth: int, end: str) -> tuple[list[tuple[str, Any]], int]:
-    """What is in a list, or in an object with its names, up to its `end`, and the position behind that."""
+    """Return the items of a list, or of an object with their names, up to its `end`, and the position after it."""
     items: list[tuple[str, Any]] = []
     while text[at : at + 1] != end:
         name = ""

@@ -80,7 +80,7 @@ def page_rows(rows: Iterable[ConversationRow]) -> list[list[str | int]]:
 
 
 def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evidence: bool = False) -> str:
-    """A table for people, on a terminal of so many columns: some columns for each conversation, and lines below that say how it went;
+    """Return a table for a terminal of N columns: some columns for each conversation, and lines below that say how it went;
     `evidence`: and what the verdict rests on.
 
     Where there is room, what belongs to both sides stands side by side, otherwise one below the other.
@@ -161,7 +161,7 @@ def _known(row: ConversationRow, about: str | tuple[str, ...] = "") -> list[str]
 
 
 def _facts(row: ConversationRow, about: str | tuple[str, ...] = "") -> list[str]:
-    """What is known of a conversation; `about`: what the names of the facts begin with."""
+    """Return the facts known of a conversation; `about`: what the names of the facts begin with."""
     return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items() if key.startswith(about)]
 
 

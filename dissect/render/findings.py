@@ -17,10 +17,10 @@ COLUMNS = 80
 """Where there is no terminal that says how wide it is."""
 
 LISTED = 200
-"""So many conversations have a line of their own."""
+"""The most conversations with a line of their own."""
 
 SHOWN = 8
-"""So many packets and messages are named."""
+"""The most packets and messages that are named."""
 
 
 Files = Mapping[int | None, str]
@@ -30,7 +30,7 @@ NO_FILES: Files = MappingProxyType({})
 
 
 def rank(one: Finding) -> tuple[int, bool, bool, bool, int]:
-    """Where a finding stands: the most severe first, of these what several conversations tell, then what lies below the protocol and may
+    """Where a finding stands: the most severe first, of these the ones of several conversations, then those below the protocol and may
     explain the rest, which where it is only noted explains nothing; what single calls threw, and that something came often, stands behind
     what went wrong between both sides; those that came first before others."""
     below = one.rule.startswith(("tcp.", "tls."))
@@ -55,17 +55,17 @@ class RepeatedFinding(NamedTuple):
 
 
 class FindingGroups:
-    """The findings of a run, those that say the same together; so many different ones as are worth reading."""
+    """The findings of a run, equal ones grouped, up to a limit of different ones."""
 
     KEPT = 10_000
 
     def __init__(self) -> None:
         self._same: dict[tuple[str, str, str], RepeatedFinding] = {}
         self.passed = 0
-        """Those that were too many."""
+        """The number of findings beyond the limit."""
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Take these, in their order."""
+        """Add findings, in their order."""
         for one in findings:
             key = (one.severity, one.rule, one.cause)
             same = self._same.get(key)

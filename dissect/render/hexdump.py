@@ -45,8 +45,8 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
 def _beside(names: list[tuple[str, str]], room: int | None) -> str:
     """The fields of a row, each as the path to what it is in and its name: the path is shown where it differs from the previous one.
 
-    Where there is no room the beginning of the path goes first, since names tell more. Fields without bytes may be without end in a row,
-    and get none.
+    Where the width is short, the beginning of the path is dropped first, since names say more. Fields without bytes may be without end
+    in a row, and get none.
     """
     shown: list[str] = []
     before = ""

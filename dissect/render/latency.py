@@ -56,13 +56,13 @@ def comma_separated(found: Latencies) -> str:
 
 
 def harmless(value: object) -> object:
-    """A value that a spreadsheet does not take for a formula."""
+    """Return a value that no spreadsheet reads as a formula."""
     text = visible(str(value))
     return value if isinstance(value, int) else f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
 def text(found: Latencies, columns: int | None, palette: Palette, clock: Clock) -> str:
-    """All of it for people, on a terminal of so many columns; None: in a pipe, where nothing is cut or drawn."""
+    """Return all tables as text for a terminal of N columns, or (None) for a pipe, where nothing is cut or drawn."""
     groups = rows(found)
     if not groups:
         return ""
@@ -78,7 +78,7 @@ def text(found: Latencies, columns: int | None, palette: Palette, clock: Clock) 
 
 
 def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None, palette: Palette) -> str:
-    """A line a group where that fits, else two; below it the parts of its latency where the protocol tells them."""
+    """Return one line for each group if that fits, else two; below it the parts of its latency if the protocol states them."""
     labels = ["protocol", *found.by]
     scale = _scale(found)
     lines: list[_Line] = []
@@ -174,7 +174,7 @@ def _series(found: Latencies, cells: Sequence[IntervalRow], columns: int | None,
         some = ["-"] * 3 if took is None else [duration_text(one) for one in (took.p50_ns, took.p99_ns, took.max_ns)]
         name = _label(found, row)
         if columns is not None:
-            # Narrow as it is: what the table above tells of a group is not said again
+            # For lack of width, columns of the table above are not repeated
             name = [part.partition(_SPACE)[0] for part in name[1:]]
         body.append([when, *name, f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}", *some])
     names = ["protocol", *found.by] if columns is None else ["#" if one == "conversation" else one for one in found.by]
@@ -307,7 +307,7 @@ def _spark(sketch: Sketch, scale: Sequence[int]) -> str:
 
 
 def _bar(share: float, cells: int) -> str:
-    """A bar of a share of so many cells, by eighths; not nothing where there is something."""
+    """Return a bar for a share of N cells, in eighths; never empty for a share above 0."""
     eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
     whole, part = divmod(eighths, 8)
     return "█" * whole + (_PARTS[part] if part else "")

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 REMEMBERED = 100
-"""Latencies of a conversation of which the median is taken: the latest."""
+"""The latest latencies of a conversation, of which the median is shown."""
 
 SPAN = 2.0
 """Seconds over which rates are measured at least."""
 
 WAITING = 1.0
-"""Seconds from which on an open request counts as trouble."""
+"""Seconds after which an open request counts as a problem."""
 
 RECENT = 10.0
 """Seconds for which a refusal, a fault or a gap does."""
@@ -80,7 +80,7 @@ class Watch:
     def table(
         self, inspector: Inspector, now: float, height: int, shown: Callable[[int], bool] | None = None, width: int | None = None
     ) -> Table:
-        """The conversations with the latest packets, as many as fit in so many lines of this width; `now` in seconds of any clock,
+        """Return the conversations with the latest packets, as many as fit into this height and width; `now` in seconds of any clock,
         `shown`: which."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
@@ -136,7 +136,7 @@ class Watch:
         return rates
 
     def _watched(self, one: Conversation, now: float) -> _Trouble:
-        """What was seen of the troubles of a conversation until now."""
+        """Return the problems of a conversation seen until now."""
         tally = one.tally
         counts = {"refused": tally.refused, "unanswered": tally.unanswered, "not readable": tally.faults, "gaps": tally.gaps}
         before = self._troubles.get(one.index) or _Trouble({})

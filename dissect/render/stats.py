@@ -50,7 +50,7 @@ def comma_separated(counted: Counted) -> str:
 
 
 def text(counted: Counted, columns: int | None, palette: Palette) -> str:
-    """All of it for people, on a terminal of so many columns; None: in a pipe, where nothing is cut."""
+    """Return all tables as text for a terminal of N columns, or (None) for a pipe, where nothing is cut."""
     total = counted.total
     blocks = [
         _rows("files", ("file", "packets", "bytes", "seconds", "begin"), _files(counted), 1, columns, palette),

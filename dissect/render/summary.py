@@ -22,7 +22,7 @@ Info = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]
 
 REMEMBERED = 8192
-"""Conversations whose endpoints, and names that, are kept ready; when there are more, all are made anew."""
+"""The most conversations whose endpoints, and names that, are cached; beyond it the cache is emptied."""
 
 NAME_WIDTH, NAME_LIMIT = 18, 26
 """Columns for the names of messages, at first and at most; a longer name shifts its line."""
@@ -32,7 +32,7 @@ ROOMY = 100
 
 
 WRAPPED = 6
-"""Lines that what went wrong may take on a terminal which is too narrow for it."""
+"""The most lines of a failure on a terminal that is too narrow for one."""
 
 NARROW = 20
 """Columns that are too few for what went wrong, if there is more below."""
@@ -81,9 +81,9 @@ class Lines:
         broken_off: Mapping[int, str] | None = None,
         unacknowledged: Mapping[tuple[int, str], SentAgain] | None = None,
     ) -> None:
-        """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
+        """`columns`: the width of the terminal, None when there is none. `after`: further complete lines for a message. `longest`: the
         length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
-        messages were carried in (TLS 1.3), which its first line says. `alarms`: by protocol and name, which are a cause of trouble.
+        messages were carried in (TLS 1.3), which its first line says. `alarms`: by protocol and name, which report a problem.
         `asked`: by the number of an exchange without a response, the request and what ended the conversation.
         `broken_off`: by conversation, how far the handshake had come in the middle of which the server left.
         `unacknowledged`: by conversation and sender, the data that was sent again and again and never acknowledged."""
@@ -342,7 +342,7 @@ def wrapped_few(text: str, cells: int) -> list[str]:
 
 
 def _ending(record: Ending, step: str | None) -> tuple[str, str, int | None, str]:
-    """What is said of an ending; `step`: in the middle of a handshake that had come so far."""
+    """Return the content of an ending; `step`: the last step of the handshake that it interrupts."""
     who = record.sender or record.src
     detail = {
         "no answer": f"no answer from {record.dst}",
@@ -367,7 +367,7 @@ def _number(record: Record) -> int | str:
 
 
 def _client(record: Record) -> str | None:
-    """The client's endpoint where the record tells."""
+    """Return the client's endpoint if the record shows it."""
     if type(record) is Exchange or record.sender is None:  # type: ignore[union-attr]
         return None
     return record.src if record.sender == "client" else record.dst  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ class Palette(NamedTuple):
     answer: str = ""
     reset: str = ""
     marks: tuple[str, ...] = ("",)
-    """Colours that tell conversations apart, taken in turn."""
+    """Colours that distinguish conversations, used in turn."""
 
 
 PLAIN = Palette()
@@ -61,12 +61,12 @@ def _cells(character: str) -> int:
 
 
 def width(text: str) -> int:
-    """The terminal cells that `text` takes."""
+    """Return the width of `text` in terminal cells."""
     return len(text) if text.isascii() else sum(map(_cells, text))
 
 
 def cut(text: str, cells: int) -> str:
-    """`text`, shortened with a mark at its end if it takes more than `cells`."""
+    """Return `text`, shortened with a mark at its end if it is wider than `cells`."""
     if len(text) <= cells and text.isascii():
         return text
     if width(text) <= cells:
@@ -95,7 +95,7 @@ def folded(text: str, cells: int) -> list[str]:
 
 
 def those(*cases: tuple[object, str]) -> list[str]:
-    """What is said of the cases that hold."""
+    """Return the texts of the cases that are true."""
     return [text for holds, text in cases if holds]
 
 

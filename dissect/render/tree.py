@@ -31,7 +31,7 @@ BELOW = 8
 """Columns by which it is moved in there."""
 
 NAME_LIMIT = 40
-"""Columns that names and their indentation may take before values stop lining up."""
+"""The widest names, with their indentation, for which values line up."""
 
 PRINTABLE = bytes(one if 0x20 <= one < 0x7F else 0x2E for one in range(256))
 _PRINTED = bytes(range(0x20, 0x7F))
@@ -137,7 +137,7 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
 _WHERE = [f"    [{offset:04x}+" for offset in range(4_096)]
 _LENGTH = [f"{length}]".ljust(6) for length in range(1_000)]
 _BEHIND = [" " * (len(_NO_OCTETS) - 3 * length) for length in range(RAW + 1)]
-"""What follows the digits and blanks of so many bytes, none of which are left out."""
+"""What follows the hex digits of these bytes, none of which are left out."""
 
 
 @lru_cache(1_024)
@@ -264,7 +264,7 @@ def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
         return value if is_told else f"<redacted {span.length} bytes>"
     if value is None and (bad or span.name in _NO_FIELDS):
         return ""
-    # Hex digits that repeat the bytes are bytes; text of so many characters would have taken as many bytes.
+    # Hex digits that repeat the bytes are bytes; a text of as many characters would have as many bytes.
     text = _quoted_or_digits(value, data[span.offset : span.offset + span.length]) if isinstance(value, str) else _text(value)
     return f"{text}  {visible(span.label)}" if span.label else text
 

@@ -140,7 +140,7 @@ def test_a_golden_file_reads_back_as_it_was(said: Transcript) -> None:
     ],
 )
 def test_what_is_wrong_with_a_golden_file_is_told_with_its_line(text: str, told: str) -> None:
-    with pytest.raises(GoldenError, match=r"x\.golden:[0-9]+: .*--update writes it anew") as error:
+    with pytest.raises(GoldenError, match=r"x\.golden:[0-9]+: .*--update rewrites it") as error:
         parsed(text, "x.golden")
     assert told in str(error.value)
 

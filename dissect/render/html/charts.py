@@ -1,4 +1,4 @@
-"""Durations as drawings: places on a picture of so many units, which a template draws."""
+"""Charts of durations: positions in units of a picture, which a template draws."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Timeline(NamedTuple):
     steps: str
     delivered: list[float]
     stalls: list[tuple[float, float, str]]
-    """Place, width and what is said of it."""
+    """Position, width and text."""
     ticks: list[Tick]
     times: list[Tick]
 

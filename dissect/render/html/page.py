@@ -19,7 +19,7 @@ from ..terminal import visible
 FOLDER = Path(__file__).parent
 
 ROWS = 2_000
-"""So many rows of a table are shown; a page says how many it leaves out."""
+"""The most rows of a table; a page states how many it leaves out."""
 
 
 def check_page(path: str, names: Iterable[str] = ()) -> None:
@@ -35,7 +35,7 @@ def check_page(path: str, names: Iterable[str] = ()) -> None:
 
 
 def write_page(path: str, text: str) -> None:
-    """Write a page, whole or not at all, in place of the file that is there. Raises `UsageError` where that cannot be."""
+    """Replace a file with a page, completely or not at all; raise `UsageError` if that is not possible."""
     try:
         with in_place_of(Path(path)) as file:
             file.write(text.encode("utf-8"))

@@ -22,7 +22,7 @@ from .sequence_diagrams import SequenceDiagram, SequenceDiagrams
 
 DIAGRAMS = 20
 PICTURES = 24
-"""So many conversations that failed are drawn, and so many groups of exchanges."""
+"""The most failed conversations, and groups of exchanges, that are drawn."""
 
 STEP = 34
 """Units from one message of a diagram to the next."""

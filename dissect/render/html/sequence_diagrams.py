@@ -9,7 +9,7 @@ from ...model import Ending, Message, Record
 from ..terminal import cut
 
 FIRST, LAST = 24, 8
-"""So many messages from the beginning of a conversation, and from its end, are in a diagram."""
+"""The most messages from the beginning of a conversation, and from its end, in a diagram."""
 
 OPEN = 4_096
 """Conversations of which messages are kept at a time, and of diagrams that are shown at most half as many."""
@@ -30,7 +30,7 @@ class DiagramStep(NamedTuple):
 
 
 class SequenceDiagram:
-    """What is shown of one conversation."""
+    """The messages kept of one conversation."""
 
     def __init__(self, client: str) -> None:
         self.client = client
