@@ -261,7 +261,7 @@ class Captures:
         if stat.S_ISDIR(now.st_mode):
             raise UsageError(f"{name}: is a folder; {self._listed(path)}")
         if not stat.S_ISREG(now.st_mode):
-            raise CaptureError("is no regular file", name)
+            raise CaptureError("is not a regular file", name)
         capture, state = self._open.get(path), (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
         # One that grows all the time is read to its end before it is read again
         if capture is None or (capture.reader.done and state != capture.state):

@@ -158,7 +158,7 @@ def capture_source(capture: str | Path, options: Options, meanwhile: Callable[[]
 
     def give(normaliser: Normaliser) -> Transcript:
         if Path(capture).exists() and not Path(capture).is_file():
-            raise CaptureError("is no regular file", str(capture))
+            raise CaptureError("is not a regular file", str(capture))
         inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), finite=True)
         for batch in inspector.batches():
             normaliser.feed(batch)

@@ -526,14 +526,14 @@ class DiffReporter:
         if not mine:
             kind, text = "extra", f"{_numbered(theirs)} not in {self.words.there}"
         elif len(mine) != len(theirs):
-            text = f"{len(theirs):,} other items instead of {_numbered(mine)}"
+            text = f"{count(len(theirs), 'other item')} instead of {_numbered(mine)}"
         else:
             changes = [
                 Change(f"item {a} {change.field}", change.golden, change.got)
                 for a, b in zip(mine, theirs, strict=True)
                 for change in self.same.changed(golden.items[a], got.items[b], golden.labels, got.labels)
             ]
-            more = f", and {len(mine) - 1:,} items after it" if len(mine) > 1 else ""
+            more = f", and {count(len(mine) - 1, 'item')} after it" if len(mine) > 1 else ""
             first = changes[: 1 if len(mine) > 1 else None]
             text = f"{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}"
         return self._difference(kind, golden, f"{_what(golden)}: {text}", changes[: 4 * FIELDS_SHOWN], packet, line, context)

@@ -250,7 +250,7 @@ class _SettingsReader:
         """`"50ms"` as 50,000,000."""
         found = _DURATION.fullmatch(self.typed(where, value, str, "text such as '50ms'"))
         if found is None or found[2] not in TIMES:
-            raise self.wrong(where, f"{value!r} is no time; write a number with {', '.join(TIMES)}, such as 50ms")
+            raise self.wrong(where, f"{value!r} is not a time; write a number with {', '.join(TIMES)}, such as 50ms")
         return int(float(found[1]) * TIMES[found[2]])
 
     def pairs(self, where: str, value: Any) -> list[tuple[str, Any]]:
@@ -275,7 +275,7 @@ class _SettingsReader:
         except TooLarge as error:
             raise self.wrong(where, f"{text!r} is too large; a pattern may have {INSTRUCTIONS:,} instructions of RE2") from error
         except ValueError as error:
-            raise self.wrong(where, f"{text!r} is no regular expression of RE2: {error}") from error
+            raise self.wrong(where, f"{text!r} is not a regular expression of RE2: {error}") from error
         if self._instructions > 2 * INSTRUCTIONS:
             raise self.wrong(where, f"all patterns together may have {2 * INSTRUCTIONS:,} instructions of RE2")
         return text
@@ -284,7 +284,7 @@ class _SettingsReader:
 def field_name(text: str) -> str:
     """Return the name of a field for `--ignore` and the settings; raise `UsageError` for other text."""
     if not text.startswith("fields.") and not re.fullmatch(r"[A-Za-z_$][\w$-]*", text):
-        raise UsageError(f"{text!r} is no field; write it from fields. on, such as fields.chunk.timestamp, or its last part alone")
+        raise UsageError(f"{text!r} is not a field; write it from fields. on, such as fields.chunk.timestamp, or its last part alone")
     return text
 
 

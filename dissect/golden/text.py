@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import StreamdumpError
+from ..units import count
 from .model import GAP, GoldenConversation, Line, Total, Transcript, ordered
 from .normalise import FIELDS, LINES, rules_of
 from .ranges import Run, merged, ranges
@@ -288,7 +289,7 @@ class _GoldenReader:
             raise self.wrong(f"{words[1]} after {word}")
         kind = (GAP, word) if name == GAP and word in REASONS else KINDS.get(word)
         if kind is None:
-            raise self.wrong(f"{word} is nothing that a message can be")
+            raise self.wrong(f"{word} is not an outcome or kind of a message")
         line = Line(side, name, *kind, at=self.number)
         self._fields(text, at, line.fields, line.labels)
         if line.kind == "response":
@@ -305,7 +306,7 @@ class _GoldenReader:
         if reference is None:
             line.request = asked.usual(line.name)
         elif reference > len(asked.lines):
-            raise self.wrong(f"@{reference}: there are {len(asked.lines)} requests before")
+            raise self.wrong(f"@{reference}: there {'is' if len(asked.lines) == 1 else 'are'} {count(len(asked.lines), 'request')} before")
         elif reference:
             line.request = asked.lines[-reference]
         asked.answer(line.request)
@@ -336,7 +337,7 @@ class _GoldenReader:
             found = _RUN.fullmatch(run)
             first, last = (0, -1) if found is None else (int(found[1]), int(found[2] or found[1]))
             if first > last:
-                raise self.wrong(f"{run} is no run of numbers")
+                raise self.wrong(f"{run} is not a range of numbers")
             runs.append((first, last))
         return merged(runs)
 

@@ -26,7 +26,7 @@ def read_text(path: Path, most: int) -> str:
     """Return the text of a file of at most `most` bytes; raise `FileNotFoundError` where there is none, `Unfit` where it cannot be read."""
     try:
         if path.exists() and not path.is_file():
-            raise Unfit("is no regular file")
+            raise Unfit("is not a regular file")
         with path.open("rb") as file:
             data = file.read(most + 1)
         if len(data) > most:

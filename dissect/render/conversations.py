@@ -184,6 +184,6 @@ def trouble_of(row: ConversationRow) -> list[str]:
         (row.faults - row.damaged, f"{row.faults - row.damaged:,} not readable"),
         (row.refused, f"{row.refused:,} refused"),
         (row.unanswered, f"{row.unanswered:,} unanswered"),
-        (row.limit_hits, f"{row.limit_hits:,} limits reached"),
+        (row.limit_hits, f"{count(row.limit_hits, 'limit')} reached"),
     )
     return [*_error(row), *notes]

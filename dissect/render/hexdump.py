@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..layout.values import hidden
 from ..model import Message, Span
 from ..quota import bytes_shown
+from ..units import count
 from .terminal import PLAIN, Palette, cut, visible, width
 from .tree import PRINTABLE, left_out
 
@@ -27,10 +28,10 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
     shown = bytes_shown(buffers, message.size)
     for name, data in buffers.items():
         if name != "frame":
-            yield f"    {palette.bold}{visible(name)}{palette.reset}  {len(data):,} bytes"
+            yield f"    {palette.bold}{visible(name)}{palette.reset}  {count(len(data), 'byte')}"
         if spans is None and not show_secrets:
             # Nobody said where this frame keeps its secrets.
-            yield f"    {len(data):,} bytes without known fields; --show-secrets shows them"
+            yield f"    {count(len(data), 'byte')} without known fields; --show-secrets shows all"
             continue
         own = [(span, above) for span, above in _placed(spans or []) if span.leaf and span.buffer == name]
         yield from _rows(data[: shown[name]], own, hidden(data, name, spans or [], show_secrets), palette, columns)
@@ -38,7 +39,7 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
             yield f"    {shown[name]:04x}  {palette.bad}{left_out(len(data) - shown[name])}{palette.reset}"
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
-            text = f"! {missing:,} further bytes of this frame were not captured or not kept"
+            text = f"! {count(missing, 'further byte')} of this frame not captured or not kept"
             yield f"    {len(data):04x}  {palette.bad}{text}{palette.reset}"
 
 

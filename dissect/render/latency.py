@@ -80,6 +80,29 @@ def text(found: Latencies, columns: int | None, palette: Palette, clock: Clock) 
 def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None, palette: Palette) -> str:
     """Return one line for each group if that fits, else two; below it the parts of its latency if the protocol states them."""
     labels = ["protocol", *found.by]
+    lines = _group_lines(found, groups)
+    sizes = [max(width(name), *(width(line.label[index]) for line in lines)) for index, name in enumerate(labels)]
+    counted = [max(len(name), *(len(line.counts[index]) for line in lines)) for index, name in enumerate(_COUNTS)]
+    timed = [max(len(name), *(len(line.times[index]) for line in lines)) for index, name in enumerate(QUANTILES)]
+    head = _Line(labels, _COUNTS, QUANTILES, "distribution", "why" if any(line.reasons for line in lines) else "")
+    once = sum(sizes) + sum(counted) + sum(timed) + len(_SPACE) * (len(sizes) + len(counted) + len(timed) - 1)
+    if columns is not None and once > columns:
+        return _below_each_other(head, lines, sizes, counted, timed, columns, palette)
+    made: list[str] = []
+    for line in (head, *lines):
+        cells = _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted), *_right(line.times, timed)])
+        if columns is None:
+            made.append(f"{cells}{_SPACE}{line.reasons}".rstrip())
+            continue
+        tail = line.spark if columns - once - len(_SPACE) >= _SPARK else ""
+        made.append(f"{cells}{_SPACE}{tail}".rstrip())
+        if line.reasons and line is not head:
+            made.append(cut(f"    without a response: {line.reasons}", columns))
+    return _dimmed(made, 1, palette) if columns is not None else "".join(f"{line}\n" for line in made)
+
+
+def _group_lines(found: Latencies, groups: Sequence[LatencyRow]) -> list[_Line]:
+    """Return the values of each group, and of the parts of its latency."""
     scale = _scale(found)
     lines: list[_Line] = []
     for row, group in zip(groups, [_group_of(found, row) for row in groups], strict=True):
@@ -94,28 +117,14 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
         ):
             if times is not None:
                 lines.append(_Line(["", *[""] * (len(found.by) - 1), f"  {name}"], ("", "", ""), _texts(times), _spark(sketch, scale), ""))
-    sizes = [max(width(name), *(width(line.label[index]) for line in lines)) for index, name in enumerate(labels)]
-    counted = [max(len(name), *(len(line.counts[index]) for line in lines)) for index, name in enumerate(_COUNTS)]
-    timed = [max(len(name), *(len(line.times[index]) for line in lines)) for index, name in enumerate(QUANTILES)]
-    reasons = max(len("why"), *(width(line.reasons) for line in lines)) if any(line.reasons for line in lines) else 0
-    head = _Line(labels, _COUNTS, QUANTILES, "distribution", "why" if reasons else "")
-    once = sum(sizes) + sum(counted) + sum(timed) + len(_SPACE) * (len(sizes) + len(counted) + len(timed) - 1)
-    if columns is None:
-        every = [
-            _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted), *_right(line.times, timed), line.reasons])
-            for line in (head, *lines)
-        ]
-        return "".join(f"{line.rstrip()}\n" for line in every)
+    return lines
+
+
+def _below_each_other(
+    head: _Line, lines: Sequence[_Line], sizes: list[int], counted: list[int], timed: list[int], columns: int, palette: Palette
+) -> str:
+    """Return two or more lines for each group: its name and counts, and below it as many times beside each other as fit."""
     made: list[str] = []
-    if once <= columns:
-        room = columns - once - len(_SPACE)
-        for line in (head, *lines):
-            whole = _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted), *_right(line.times, timed)])
-            tail = line.spark if room >= _SPARK else ""
-            made.append(f"{whole}{_SPACE}{tail}".rstrip())
-            if line.reasons and line is not head:
-                made.append(cut(f"    without a response: {line.reasons}", columns))
-        return _dimmed(made, 1, palette)
     rest = columns - sum(counted) - len(_SPACE) * (len(counted) + len(sizes) - 1)
     sizes = _narrowed(sizes, max(rest, _LEAST_LABEL * len(sizes)))
     beside = min(len(timed), max(1, (columns - 2) // (max(timed) + len(_SPACE))))
@@ -235,7 +244,7 @@ def _histograms(found: Latencies, columns: int, palette: Palette) -> list[str]:
         labels = [_bucket(one) for one in buckets]
         size, numbers = max(map(len, labels)), max(len(f"{one.count:,}") for one in buckets)
         room = max(8, columns - size - numbers - 3 * len(_SPACE) - 6)
-        lines = [f"{protocol}: {every:,} latencies"]
+        lines = [f"{protocol}: {every:,} {'latency' if every == 1 else 'latencies'}"]
         for index, (label, one) in enumerate(zip(labels, buckets, strict=True)):
             if not one.count and not buckets[index - 1].count:
                 # Of many empty ones the first is enough

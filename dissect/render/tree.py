@@ -19,6 +19,7 @@ from ..layout.values import must_hide
 from ..model import Message, Span
 from ..protocols import BY_NAME
 from ..quota import FURTHER, UNDECODED, bytes_shown
+from ..units import count
 from .terminal import PLAIN, Palette, cut, folded, pad, visible, width
 
 RAW, NARROW_RAW, NARROW = 8, 4, 80
@@ -100,7 +101,8 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
     for index, span in enumerate(spans):
         if span.buffer != buffer:
             buffer = span.buffer
-            yield f"    {palette.bold}{visible(buffer)}{palette.reset}{palette.dim}  {len(raw.get(buffer, b'')):,} bytes{palette.reset}"
+            held = count(len(raw.get(buffer, b"")), "byte")
+            yield f"    {palette.bold}{visible(buffer)}{palette.reset}{palette.dim}  {held}{palette.reset}"
         where = f"[{span.offset:04x}+{span.length}]"
         hidden = must_hide(span, show_secrets)
         more = " "
@@ -161,7 +163,7 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
         offset, length = span.offset, span.length
         if span.buffer != shown:
             if shown or span.buffer != "frame":
-                add(f"    {visible(span.buffer)}  {len(raw.get(span.buffer, b'')):,} bytes")
+                add(f"    {visible(span.buffer)}  {count(len(raw.get(span.buffer, b'')), 'byte')}")
             shown, data = span.buffer, raw.get(span.buffer, b"")
             end = len(data)
             # Of a last long field the first bytes do

@@ -87,7 +87,7 @@ def scrub(source: str | Path | BinaryIO, target: Path, wanted: ScrubOptions, opt
     name = name or str(source)
     refuse(
         (str(target).endswith(PACKED), f"{target}: captures are written unpacked; leave {target.suffix} off the name"),
-        (target.exists() and not target.is_file(), f"{target}: is no file"),
+        (target.exists() and not target.is_file(), f"{target}: is not a file"),
         (isinstance(source, str | Path) and is_input(str(target), [str(source)]), f"{target}: is the input, which is never overwritten"),
     )
     try:

@@ -136,7 +136,7 @@ def test_a_golden_file_is_a_regular_one_of_a_bounded_size(kind: str, folder: Pat
         golden.mkdir()
     else:
         golden.write_bytes(kept + b"#" * (8 << 20))
-    told = {"loop": "cannot be read: ", "large": "is larger than 8,192 KiB"}.get(kind, "is no regular file")
+    told = {"loop": "cannot be read: ", "large": "is larger than 8,192 KiB"}.get(kind, "is not a regular file")
     out, err = checked(capsys, "captures", code=ExitCode.FOUND)
     assert f"captures/login.pcap.golden:1: {told}" in out
     assert err.endswith("2 captures: 1 matches its golden file, 1 different\n")
@@ -149,7 +149,7 @@ def test_a_golden_file_is_a_regular_one_of_a_bounded_size(kind: str, folder: Pat
 def test_a_capture_that_is_no_regular_file_is_not_waited_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(folder / "x.pcap")
     _, err = checked(capsys, "captures/x.pcap", code=ExitCode.UNREADABLE)
-    assert "captures/x.pcap: is no regular file" in err
+    assert "captures/x.pcap: is not a regular file" in err
 
 
 @pytest.mark.parametrize("kind", ["device", "fifo", "deep"])
@@ -162,7 +162,7 @@ def test_settings_that_mean_harm_are_one_error(kind: str, folder: Path, capsys: 
     else:
         path.write_text(f"[check]\nignore = {'[' * 20_000}\n")
     out, err = checked(capsys, "captures", "--config", str(path), code=ExitCode.USAGE)
-    told = "too many tables or lists in each other" if kind == "deep" else "is no regular file"
+    told = "too many tables or lists in each other" if kind == "deep" else "is not a regular file"
     assert (out, err) == ("", f"streamdump: {path}: {told}\n")
     # What is found on the way up is a regular file, or none
     code = ExitCode.USAGE if kind == "deep" else ExitCode.DONE
@@ -218,7 +218,7 @@ def test_update_is_refused_where_ci_is_set(folder: Path, monkeypatch: pytest.Mon
         (["captures/login.pcap.golden"], "is a golden file; name the capture, captures/login.pcap"),
         (["empty"], "no captures in this folder"),
         (["captures", "--only", "handshakes"], "--only handshakes: must be all, handshake or names; did you mean handshake?"),
-        (["captures", "--ignore", "chunk.timestamp"], "--ignore 'chunk.timestamp' is no field; write it from fields. on"),
+        (["captures", "--ignore", "chunk.timestamp"], "--ignore 'chunk.timestamp' is not a field; write it from fields. on"),
         (["captures", "--force"], "--force needs --update"),
         (["captures", "--json", "--github"], "choose one"),
         (["captures", "-i", "lo"], "-i needs --run COMMAND"),

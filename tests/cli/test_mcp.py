@@ -335,7 +335,7 @@ def test_only_captures_below_the_folders_are_read(at: Asking, tmp_path: Path, tm
     for name in ("inside/a.pcap", "in.pcap", str(tmp_path / "in.pcap"), "./inside/../in.pcap"):
         assert "12 messages" in at("open", path=name)
     assert len(at.captures._open) == 1
-    assert at.wrong("open", path="pipe.pcap") == "pipe.pcap: is no regular file"
+    assert at.wrong("open", path="pipe.pcap") == "pipe.pcap: is not a regular file"
     assert at.wrong("open", path="loop.pcap") == "loop.pcap: too many levels of symbolic links"
     assert "captures there: inside/a.pcap" in at.wrong("open", path="none.pcap")
     assert at.wrong("open", path=".") == ".: is a folder; captures there: inside/a.pcap"

@@ -1172,8 +1172,8 @@ def test_verbs_of_a_file(tmp_path: Path) -> None:
     [
         ("5 echo", "x line 1: '5 echo' is not `number = name`"),
         ("\n5 =", "x line 2: '5 =' is not `number = name`"),
-        ("five = echo", "x line 1: 'five' is no number"),
-        ("-1 = echo", "x line 1: -1 is no 64-bit verb"),
+        ("five = echo", "x line 1: 'five' is not a number"),
+        ("-1 = echo", "x line 1: -1 is not a 64-bit verb"),
         ("5 = a\n5 = b", "x line 2: verb 5 is named twice"),
         ("5 = [no-wait]", "x line 1: verb 5 has no name"),
     ],

@@ -142,7 +142,7 @@ def test_of_unpacked_bytes_the_first_are_shown() -> None:
 
 
 def test_dump_says_what_is_missing() -> None:
-    assert hexdump(detailed(size=100), False).splitlines()[-1] == "    0016  ! 78 further bytes of this frame were not captured or not kept"
+    assert hexdump(detailed(size=100), False).splitlines()[-1] == "    0016  ! 78 further bytes of this frame not captured or not kept"
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 200])

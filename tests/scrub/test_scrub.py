@@ -257,7 +257,7 @@ def test_the_output_is_its_owners_alone_and_never_the_input(tmp_path: Path) -> N
             scrub(str(source), tmp_path / name, ScrubOptions(), Options())
     with pytest.raises(UsageError, match="cannot be written: no such file or directory"):
         scrub(str(source), tmp_path / "nowhere" / "x", ScrubOptions(), Options())
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         scrub(str(source), tmp_path, ScrubOptions(), Options())
     assert source.read_bytes() == data
     assert sorted(one.name for one in tmp_path.iterdir()) == ["hard", "in.pcap", "out", "soft"]

@@ -55,9 +55,9 @@ def parse_verbs(text: str, source: str) -> Verbs:
         try:
             verb = int(left, 0)
         except ValueError as error:
-            raise UsageError(f"{source} line {number}: {left!r} is no number") from error
+            raise UsageError(f"{source} line {number}: {left!r} is not a number") from error
         if not 0 <= verb <= LARGEST:
-            raise UsageError(f"{source} line {number}: {left} is no 64-bit verb")
+            raise UsageError(f"{source} line {number}: {left} is not a 64-bit verb")
         if verb in names:
             raise UsageError(f"{source} line {number}: verb {verb} is named twice")
         if name.endswith(NO_WAIT):

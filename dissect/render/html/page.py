@@ -28,9 +28,12 @@ def check_page(path: str, names: Iterable[str] = ()) -> None:
     refuse(
         (path == "-", "--html - : a page is written to a file; standard output has the text"),
         (target.is_symlink(), f"--html {path}: a symbolic link, which is not followed; name the file itself"),
-        (target.exists() and not target.is_file(), f"--html {path}: cannot be written: is no regular file"),
+        (target.exists() and not target.is_file(), f"--html {path}: cannot be written: is not a regular file"),
         (is_input(path, names), f"--html {path}: is an input; inputs are never overwritten"),
-        (not os.access(target.parent, os.W_OK | os.X_OK), f"--html {path}: {target.parent} is no directory in which files can be made"),
+        (
+            not os.access(target.parent, os.W_OK | os.X_OK),
+            f"--html {path}: {target.parent} is not a writable directory",
+        ),
     )
 
 
