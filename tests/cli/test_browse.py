@@ -787,6 +787,7 @@ def hostile(path: Path) -> Path:
     return path
 
 
+@pytest.mark.sweep
 def test_no_key_brings_captured_characters_to_the_terminal(tmp_path: Path) -> None:
     asked = f"stream == {quoted(ACTS)}"
 
