@@ -19,6 +19,7 @@ import msgspec
 
 from .model import VALUES, Fault, Limited, Span
 from .quota import Spans, ValueQuota
+from .units import lossy, not_finite
 
 NESTING_LIMIT: Final = 200
 """Documents and arrays inside each other, the outermost not counted. Real events have fewer than ten levels."""
@@ -209,7 +210,7 @@ _TEXTS: Final = {0x0D: "$code", 0x0E: "$symbol"}
 
 
 def _not_finite(value: float) -> Special:
-    return Special({"$numberDouble": "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"})
+    return Special({"$numberDouble": not_finite(value)})
 
 
 _FIRST_MS, _LAST_MS = 0, 253_402_300_799_999
@@ -252,11 +253,6 @@ def decimal128(data: bytes) -> str:
         if significand >= 10**34:
             significand = 0
     return str(Decimal((negative, tuple(map(int, str(significand))), exponent - 6176)))
-
-
-def lossy(data: bytes) -> str:
-    """Return valid UTF-8 as it is, `\\xNN` for the rest, and a doubled backslash."""
-    return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
 class WalkedDocument(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Counts and durations for people; the names of units of time in options and filters."""
+"""Numbers, durations and bytes as text; the names of units of time in options and filters."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 
 
 
 def count(number: int, what: str) -> str:
-    """Return a number with its noun: `1 packet`, `1,448 packets`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    """Return a number with its noun: `1 packet`, `1,448 packets`, `2 entries`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what[:-1] + 'ie' if what.endswith('y') else what}s"
+
+
+def not_finite(value: float) -> str:
+    """Return the text of a number that is not finite."""
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+def lossy(data: bytes) -> str:
+    """Return the valid UTF-8, with `\\xNN` for other bytes and doubled backslashes."""
+    return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
 def duration_text(time_ns: int) -> str:

@@ -56,7 +56,7 @@ from .types import (
     u128,
     u128le,
 )
-from .values import RENDER, UNREADABLE, lossy, redacted
+from .values import RENDER, UNREADABLE, redacted
 from .walker import Walked, Walker, fault_of, walk
 
 __all__ = [
@@ -104,7 +104,6 @@ __all__ = [
     "i32le",
     "i64",
     "i64le",
-    "lossy",
     "read",
     "reader",
     "redacted",

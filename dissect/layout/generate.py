@@ -17,6 +17,7 @@ from struct import Struct
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from ..units import lossy, not_finite
 from .types import (
     Array,
     Bits,
@@ -43,7 +44,7 @@ from .types import (
     is_closed,
     minimum,
 )
-from .values import RENDER, lossy, not_finite, redacted
+from .values import RENDER, redacted
 from .walker import walk
 
 BRANCHES = 8

@@ -9,15 +9,11 @@ from typing import Any
 
 from ..errors import Malformed
 from ..model import Span
+from ..units import lossy
 from .types import BytesAs
 
 UNREADABLE = (struct.error, ValueError, LookupError, Malformed)
 """Exceptions of reading a frame whose bytes do not fit; text that is not UTF-8 is a ValueError."""
-
-
-def lossy(data: bytes) -> str:
-    """Return the valid UTF-8, with `\\xNN` for other bytes and doubled backslashes."""
-    return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
 def base64(data: bytes) -> str:
@@ -31,10 +27,6 @@ def omitted(data: bytes) -> str:
 def redacted(count: int) -> str:
     """Return the replacement of a secret of `count` bytes."""
     return f"<redacted {count} bytes>"
-
-
-def not_finite(value: float) -> str:
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
 def sized(count: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Malformed, OverLimit
 from ..model import Fault, Limited, Span
+from ..units import lossy, not_finite
 from .types import (
     Array,
     Bits,
@@ -37,7 +38,7 @@ from .types import (
     minimum,
     typed,
 )
-from .values import UNREADABLE, lossy, not_finite, redacted, sized
+from .values import UNREADABLE, redacted, sized
 from .walk_state import WalkState
 
 

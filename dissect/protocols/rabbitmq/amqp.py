@@ -11,14 +11,15 @@ themselves. A field whose type the specification declares stands for itself as t
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from struct import Struct, error
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from ...layout.values import lossy
 from ...quota import PLENTY, Spans, ValueQuota
+from ...units import lossy, not_finite
 
 PAIR, DESCRIBED = 3, 2
 """How many values a pair of a map is, with its key and its value, and how many are in a described value: descriptor and value."""
@@ -467,11 +468,7 @@ def _float(code: str) -> Callable[[bytes, int], Any]:
 
     def read_float(data: bytes, at: int) -> float | str:
         value: float = unpack(data, at)[0]
-        if value != value:
-            return "NaN"
-        if value in (float("inf"), float("-inf")):
-            return "Infinity" if value > 0 else "-Infinity"
-        return value
+        return value if isfinite(value) else not_finite(value)
 
     return read_float
 

@@ -19,9 +19,10 @@ from zlib import crc32
 
 from ...errors import Malformed, OverLimit
 from ...layout.types import Custom, Style
-from ...layout.values import RENDER, lossy
+from ...layout.values import RENDER
 from ...layout.walker import Walker
 from ...quota import Spans, ValueQuota
+from ...units import lossy
 from . import amqp
 from .compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
 from .span_recorder import SpanRecorder

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...layout import Field, Layout
 from ...model import Message
+from ...units import count
 from ..protocol import Traffic
 from .layouts import BYTES, CHUNKS, PRECONDITION_FAILED, chunk_size, is_single_active, unit_of
 
@@ -103,10 +104,6 @@ def _run(run: Sequence[int]) -> str:
     return str(run[0]) if run[0] == run[1] else f"{run[0]}-{run[1]}"
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what[:-1] + 'ie' if what.endswith('y') else what}s"
-
-
 def _pairs(pairs: list[dict[str, Any]], first: tuple[str, ...] = ()) -> str:
     """`key=value` of the interesting ones, or of the first few."""
     if first:
@@ -141,7 +138,7 @@ def _published(fields: Fields) -> list[str]:
     what = [f"{'id' if len(messages) == 1 else 'ids'} {ids}"] if messages else []
     batches = sum("compression" in one for one in messages)
     packed = [f"in {batches} sub-batch{'es' if batches > 1 else ''}"] if batches else []
-    return [*whose, *what, _count(sum(one.get("num_records", 1) for one in messages), "message"), *packed, _count(size, "byte")]
+    return [*whose, *what, count(sum(one.get("num_records", 1) for one in messages), "message"), *packed, count(size, "byte")]
 
 
 def _confirmed(fields: Fields) -> list[str]:
@@ -160,14 +157,14 @@ def _not_published(fields: Fields) -> list[str]:
 def _delivered(fields: Fields) -> list[str]:
     """Tolerates a chunk of which only the beginning is there: the snap length cuts many."""
     chunk = fields.get("chunk", {})
-    first, records, count = (chunk.get(name) for name in ("chunk_first_offset", "num_records", "num_entries"))
+    first, records, entries = (chunk.get(name) for name in ("chunk_first_offset", "num_records", "num_entries"))
     parts = [f"subscription {fields['subscription_id']}"]
     if first is not None:
         parts.append(f"offset {first}" if records == 1 else f"offsets {first}-{first + max(records, 1) - 1}")
-    if count is not None:
-        parts.append(_count(count, "entry"))
-    if records is not None and records != count:
-        parts.append(_count(records, "record"))
+    if entries is not None:
+        parts.append(count(entries, "entry"))
+    if records is not None and records != entries:
+        parts.append(count(records, "record"))
     if chunk.get("chunk_type"):
         parts.append(str(chunk["chunk_type_label"] or f"chunk type {chunk['chunk_type']}"))
     if first is not None and fields.get("committed_chunk_id", -1) > first:
@@ -199,7 +196,7 @@ def _metadata(fields: Fields) -> list[str]:
             bad.append(f"{name}: no leader")
         else:
             good.append(f"{name} on {brokers.get(leader, f'broker {leader}')}")
-    return [_count(len(brokers), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
+    return [count(len(brokers), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
 
 
 def _closes_in_trouble(message: Message) -> bool:
@@ -261,7 +258,7 @@ def _why_inactive(message: Message) -> str:
 
 def _versions(fields: Fields) -> list[str]:
     newer = [f"{one['key_label'] or one['key']} {one['max_version']}" for one in fields["commands"] if one.get("max_version", 1) > 1]
-    return [_count(len(fields["commands"]), "command"), *([f"up to {', '.join(newer)}"] if newer else [])]
+    return [count(len(fields["commands"]), "command"), *([f"up to {', '.join(newer)}"] if newer else [])]
 
 
 _SAYS: dict[str, Callable[[Fields], list[str]]] = {
@@ -305,7 +302,7 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "StreamStats": lambda fields: [_text(fields["stream"])],
     "CreateSuperStream": lambda fields: [
         _text(fields["name"]),
-        _count(len(fields["partitions"]), "partition"),
+        count(len(fields["partitions"]), "partition"),
         _pairs(fields["arguments"]),
     ],
     "DeleteSuperStream": lambda fields: [_text(fields["name"])],

@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from ...layout import Style
-from ...layout.values import lossy
 from ...quota import UnpackQuota
+from ...units import lossy
 from ..dissector import SEARCH, WAIT, Dissector
 from ..parser import Parser
 from ..protocol import Context, LoadedProtocol

@@ -8,7 +8,7 @@ from itertools import product
 from struct import Struct
 from typing import Literal, NamedTuple
 
-from ...layout.values import lossy
+from ...units import lossy
 from . import MAGIC
 from .compression import LZ4, LZ4_FRAGMENTED, SCYLLA_V3
 from .layouts import (
