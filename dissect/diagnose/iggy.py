@@ -14,6 +14,7 @@ import msgspec
 
 from ..model import Message, Unreadable
 from ..protocols.iggy.frames import HEADER
+from ..protocols.iggy.info import FINDS
 from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, FROM_CLIENTS, LONG, NEWEST, in_words, is_newer
 from ..quota import keep_newest
 from ..units import duration_text
@@ -61,9 +62,6 @@ PLACES = 64
 
 STALE_NS = 5_000_000_000
 """Silence after which a server may regard the client as dead."""
-
-FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
-"""Commands whose empty response means "not found"."""
 
 FOLLOWED = 1_024
 """Consumers of partitions of a server followed, at most."""

@@ -105,6 +105,7 @@ __all__ = [
     "i64",
     "i64le",
     "read",
+    "read_frame",
     "reader",
     "redacted",
     "rows",
@@ -134,3 +135,13 @@ def read(
             return fields, [], None
     walked = walk(layout, buf, start, end, style, buffer=buffer)
     return walked.fields, walked.notes, walked.fault
+
+
+def read_frame(
+    layout: Layout, buf: bytes, start: int, end: int, style: Style, missing: str | None, detail: bool, buffer: str = "frame"
+) -> Walked:
+    """Return the result of `fast_walk`, without spans where nothing is missing and no `detail` is wanted."""
+    if missing is not None or detail:
+        return fast_walk(layout, buf, start, end, style, missing, buffer)
+    fields, notes, fault = read(layout, buf, start, end, style, buffer)
+    return Walked(fields, [], notes, fault)

@@ -111,7 +111,7 @@ _USUAL: dict[str, dict[Any, str]] = {
 _DURATIONS = frozenset(("message_expiry", "expiry"))
 """Seconds in four bytes up to L5, microseconds in eight from L6."""
 
-_FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
+FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
 """Commands whose empty response means "not found"."""
 
 SHOWN = 6
@@ -138,7 +138,7 @@ def info(message: Message) -> str:
             text += " before the damage"
         return text
     parts = _fields(message, fields, _HEADERS)
-    if not parts and message.outcome == "answered" and message.name in _FINDS:
+    if not parts and message.outcome == "answered" and message.name in FINDS:
         return "not found"
     return "  ".join(parts)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from xxhash import xxh3_64_intdigest
 
-from ...layout import Layout, Style, fast_walk, read
+from ...layout import Layout, Style, read_frame
 from ...layout.walker import Walked
 from ...model import Fault
 from ...quota import keep_newest
@@ -109,11 +109,7 @@ class ReplicaDissector(Dissector):
         elif command == r.REQUEST:
             operation, code = data[start + 176], U32(data, start + 196)[0]
         layout = r.layout_of(command, operation, code)
-        if damage is None and not self.options.detail:
-            fields, notes, fault = read(layout, data, start, end, self.style)
-            walked = Walked(fields, [], notes, fault)
-        else:
-            walked = self._walk(layout, frame)
+        walked = self._walk(layout, frame)
         fault = walked.fault
         fits = fault is None or (damage is not None and fault.reason == damage.reason and not walked.notes)
         if fits and "trailing" not in walked.fields:
@@ -132,7 +128,8 @@ class ReplicaDissector(Dissector):
         return hidden, walked
 
     def _walk(self, layout: Layout, frame: Frame) -> Walked:
-        return fast_walk(layout, frame.data, frame.start, frame.end, self.style, frame.damage and frame.damage.reason)
+        missing = frame.damage and frame.damage.reason
+        return read_frame(layout, frame.data, frame.start, frame.end, self.style, missing, self.options.detail)
 
     def _check(self, frame: Frame, command: int, sealed: bool | None, notes: list[str], batch: bool) -> None:
         """Note checksums that are wrong; `batch`: it carries messages, which were read."""

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from ...crc32c import crc32c
-from ...layout import UNREADABLE, Layout, Style, decoder, fast_walk, read
+from ...layout import UNREADABLE, Layout, Style, decoder, read_frame
 from ...layout.values import RENDER
 from ...model import Fault, Options, Span
 from ...quota import Spans, UnpackQuota
@@ -70,12 +70,8 @@ class PlainFrames:
     def fields(
         self, data: bytes, start: int, end: int, missing: str | None, buffer: str = "frame"
     ) -> tuple[Layout, dict[str, Any], list[str], Fault | None, list[Span] | None]:
-        layout = self.layout(data, start, end)
-        detail = self.options.detail
-        if missing is None and not detail:
-            fields, notes, fault = read(layout, data, start, end, self.style, buffer)
-            return layout, fields, [*self.notes, *notes], fault, None
-        fields, spans, notes, fault = fast_walk(layout, data, start, end, self.style, missing, buffer)
+        layout, detail = self.layout(data, start, end), self.options.detail
+        fields, spans, notes, fault = read_frame(layout, data, start, end, self.style, missing, detail, buffer)
         return layout, fields, [*self.notes, *notes], fault, spans if detail else None
 
     def layout(self, data: bytes, start: int, end: int) -> Layout:
@@ -296,16 +292,12 @@ class ScyllaFrames(CompressedFrames):
         about: dict[str, Any] = {"algorithm": SCYLLA_V3, "packed_size": _u32(data, start)[0], "unpacked_size": None}
         about["dictionary"] = None
         header = data[start + 4] if end - start > 4 else 0
-        style = self.inside.style
         layout = layouts.SCYLLA_HEADS[header & (CHECKSUM | CONTROL) if header & ALGORITHM in METHODS else 0]
-        missing = damage and damage.reason
+        # Bytes of the head are missing only where it is incomplete
+        missing = None if head else damage and damage.reason
         stop = end if head is None else start + head.packed
-        spans: list[Span] | None = None
-        if missing is None and not self.options.detail:
-            fields, notes, fault = read(layout, data, start, stop, style)
-        else:
-            # Bytes are missing only where the head is incomplete
-            fields, spans, notes, fault = fast_walk(layout, data, start, stop, style, None if head else missing)
+        fields, walked, notes, fault = read_frame(layout, data, start, stop, self.inside.style, missing, self.options.detail)
+        spans = walked if self.options.detail else None
         fields.pop("len", None)
         fields.pop("trailing", None)
         about |= fields

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from ...layout import Style, fast_walk, read
+from ...layout import Style, read_frame
 from ...layout.walk_state import MAX_NOTES
 from ...model import SideData, Span
 from ..buffer import ReceiveBuffer
@@ -113,11 +113,7 @@ def greeting(
     """A negotiation frame of the side that asks, or that does not; the server's gets what is in force by it. `offer`, `other`: what it and
     the other side's say; `terms`: what may be in force by both."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
-    walked: list[Span] | None = None
-    if damage is None and not detail:
-        fields, notes, fault = read(layouts.NEGOTIATION, data, start, end, style)
-    else:
-        fields, walked, notes, fault = fast_walk(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason)
+    fields, walked, notes, fault = read_frame(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason, detail)
     seen: set[int] = set()
     for record in fields.get("features", ()):
         number = record.get("number")
