@@ -59,12 +59,13 @@ _DEFAULT_STYLE = Style()
 class Language:
     """The tables of one of the two protocols.
 
+    - `protocol`: its name
     - `client`, `server`: what each side may send; `words`: the keys and versions of both
     - `costs`: the work budget that reading a byte of each layout costs
     - `heads`: the fixed fields before the entries of Publish and Deliver
     - `pattern`: finds every offset at which a frame could begin (no size is below 4)
     - `accepted`: the response codes that do not refuse; `challenge`: the one of a SASL challenge
-    - `holds`: finds SaslAuthenticate inside other bytes
+    - `login_inside`: finds SaslAuthenticate inside other bytes
     - `mark`: the bit of a key that marks a response
     """
 
@@ -82,6 +83,7 @@ class Language:
         "mark",
         "numbers",
         "pattern",
+        "protocol",
         "published",
         "server",
         "words",
@@ -89,6 +91,7 @@ class Language:
 
     def __init__(
         self,
+        protocol: str,
         client: Iterable[Layout],
         server: Iterable[Layout],
         both: Iterable[Layout],
@@ -100,6 +103,7 @@ class Language:
         authenticate: Layout,
         mark: int,
     ) -> None:
+        self.protocol = protocol
         self.mark = mark
         self.client = _table((*client, *both))
         self.server = _table((*server, *both))
@@ -346,6 +350,7 @@ def _has_but(layout: Layout, *types: type) -> bool:
 _FRAME = (HeaderField("size", 4, "I"), HeaderField("key", 2, "H"), HeaderField("version", 2, "H"))
 
 CURRENT_LANGUAGE = Language(
+    "rabbitmq-stream",
     layouts.CLIENT_LAYOUTS,
     layouts.SERVER_LAYOUTS,
     layouts.BOTH_LAYOUTS,
@@ -364,6 +369,7 @@ CURRENT_LANGUAGE = Language(
 )
 
 DRAFT_LANGUAGE = Language(
+    "rabbitmq-stream-draft",
     layouts_draft.CLIENT_LAYOUTS,
     layouts_draft.SERVER_LAYOUTS,
     layouts_draft.BOTH_LAYOUTS,

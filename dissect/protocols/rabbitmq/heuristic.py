@@ -7,6 +7,7 @@ requests have the same shape and partly the same keys, but not the same contents
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...layout import Layout, Style, walk
@@ -57,15 +58,7 @@ _NOTHING = SideEvidence(1.0, 0, 0, (), False, False)
 _WRONG = SideEvidence(1.0, 0, 0, (), True, False)
 
 
-def probe_current(view: DetectionView) -> Verdict | None:
-    return _probe(view, CURRENT_LANGUAGE, "rabbitmq-stream")
-
-
-def probe_draft(view: DetectionView) -> Verdict | None:
-    return _probe(view, DRAFT_LANGUAGE, "rabbitmq-stream-draft")
-
-
-def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | None:
+def _probe(language: Language, view: DetectionView) -> Verdict | None:
     if view.from_start and view.sides[0].begins:
         data = view.sides[0].runs[0][1]
         if len(data) >= 8 and not language.header(language.tables(True), data, 0, len(data))[1]:
@@ -73,14 +66,14 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
             return None
     best: tuple[float, int, tuple[SideEvidence, SideEvidence]] | None = None
     equal = False
-    places = (_place(view, 0, language, protocol), _place(view, 1, language, protocol))
+    places = (_place(view, 0, language), _place(view, 1, language))
     if places == (None, None):
         return None
     for client in (0,) if view.from_start else (0, 1):
         one, two = places
         seen = (
-            _NOTHING if one is None else _look(view, 0, one, language, protocol, client == 0),
-            _NOTHING if two is None else _look(view, 1, two, language, protocol, client == 1),
+            _NOTHING if one is None else _look(view, 0, one, language, client == 0),
+            _NOTHING if two is None else _look(view, 1, two, language, client == 1),
         )
         if seen[0].wrong or seen[1].wrong:
             continue
@@ -115,17 +108,20 @@ def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | 
         evidence.append("the port tells the server")
     if seen[0].frames and seen[1].frames:
         evidence.append("both sides agree")
-    return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
+    return Verdict(language.protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
 
 
-def _place(view: DetectionView, number: int, language: Language, protocol: str) -> int | None:
+probe_current, probe_draft = partial(_probe, CURRENT_LANGUAGE), partial(_probe, DRAFT_LANGUAGE)
+
+
+def _place(view: DetectionView, number: int, language: Language) -> int | None:
     """The first position at which a frame could begin, whoever sent it; None where there is none."""
     side = view.sides[number]
     if not side.runs:
         return None
     if side.begins:
         return 0
-    key = (protocol, number)
+    key = (language.protocol, number)
     place: int = view.known.get(key, 0)
     for position, data in side.runs:
         if position + len(data) <= place:
@@ -141,12 +137,12 @@ def _place(view: DetectionView, number: int, language: Language, protocol: str) 
     return None
 
 
-def _look(view: DetectionView, number: int, place: int, language: Language, protocol: str, client: bool) -> SideEvidence:
+def _look(view: DetectionView, number: int, place: int, language: Language, client: bool) -> SideEvidence:
     side = view.sides[number]
     if side.begins:
         return _follow(side, 0, language, client, view.work_budget)
     # Bytes that were ruled out are not looked at again, but for the last look, to which other rules apply.
-    key = (protocol, number, client)
+    key = (language.protocol, number, client)
     ruled_out = place if view.final else max(place, view.known.get(key, 0))
     for position, data in side.runs:
         end = position + len(data)
