@@ -187,10 +187,7 @@ class EntryReader(SpanRecorder):
         self.close(at)
         if section > left:
             raise self.fail("entries", at, f"data length says {section} bytes, {left} left")
-        if at < stop:
-            self.note(f"{stop - at} bytes left over after the entries")
-            chunk["trailing"] = self.render(data[at:stop])
-            self.span("trailing", at, stop - at, chunk["trailing"], depth)
+        self.left_over(data, at, stop, chunk, depth, " after the entries")
         if crc32(data[begin:stop]) != chunk["chunk_crc"]:
             self.note(crc_note(chunk["chunk_crc"], crc32(data[begin:stop])))
         if records != chunk["num_records"]:
@@ -372,10 +369,7 @@ class EntryReader(SpanRecorder):
             at += size
             self.close(at)
         self.close(at)
-        if at < end:
-            self.note(f"{end - at} bytes left over in a sub-batch")
-            entry["trailing"] = self.render(data[at:end])
-            self.span("trailing", at, end - at, entry["trailing"], depth)
+        self.left_over(data, at, end, entry, depth, " in a sub-batch")
 
     def tracking(
         self, data: bytes, at: int, end: int, snapshot: bool, name: str, depth: int, into: dict[str, Any]

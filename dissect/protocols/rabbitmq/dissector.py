@@ -439,10 +439,7 @@ class StreamDissector(Dissector):
             at = language.read_entries(reader, layout, data, start, end, fields)
             if missing is not None:
                 raise Malformed("trailing", end - start, missing)
-            if at < end:
-                reader.note(f"{end - at} bytes left over")
-                fields["trailing"] = reader.render(data[at:end])
-                reader.span("trailing", at, end - at, fields["trailing"], 0)
+            reader.left_over(data, at, end, fields, 0)
         except Malformed as wrong:
             fault = fault_of(wrong, missing)
             reader.tile(data, end)

@@ -46,6 +46,13 @@ class SpanRecorder:
         if self.spans is not None:
             self.spans.append(Span(name, at - self.start, length, value, depth, True, label, False, self.buffer))
 
+    def left_over(self, data: bytes, at: int, end: int, into: dict[str, Any], depth: int, where: str = "") -> None:
+        """Add the bytes data[at:end], if there are any, which no field accounts for."""
+        if at < end:
+            self.note(f"{end - at} bytes left over{where}")
+            into["trailing"] = self.render(data[at:end])
+            self.span("trailing", at, end - at, into["trailing"], depth)
+
     def open(self, name: str, at: int, depth: int) -> None:
         """Begin a span around the following ones, ended by `close`."""
         if self.spans is not None:
