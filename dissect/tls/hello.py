@@ -104,6 +104,10 @@ class _HelloReader:
         """Return bytes preceded by their length in `width` bytes."""
         return self.read(self.number(width))
 
+    def opening(self) -> tuple[int, bytes, bytes]:
+        """Return version, random and session, with which both hellos begin."""
+        return self.number(2), self.read(32), self.vector(1)
+
     def left(self) -> int:
         return self.end - self.at
 
@@ -124,9 +128,7 @@ def extensions(data: bytes) -> dict[int, bytes]:
 def client_hello(body: bytes) -> ClientHello | None:
     """Parse a ClientHello; None if it has no random."""
     reader = _HelloReader(body)
-    version = reader.number(2)
-    random = reader.read(32)
-    session = reader.vector(1)
+    version, random, session = reader.opening()
     ciphers = reader.vector(2)
     reader.vector(1)  # compression
     if len(random) < 32:
@@ -147,9 +149,7 @@ def client_hello(body: bytes) -> ClientHello | None:
 def server_hello(body: bytes) -> ServerHello | None:
     """Parse a ServerHello; None if it is incomplete."""
     reader = _HelloReader(body)
-    version = reader.number(2)
-    random = reader.read(32)
-    session = reader.vector(1)
+    version, random, session = reader.opening()
     cipher = reader.number(2)
     reader.number(1)  # compression
     if not reader.complete:
