@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..model import Message, Unreadable
+from ..protocols.iggy.compare_rules import LOGINS
 from ..protocols.iggy.frames import HEADER
 from ..protocols.iggy.info import FINDS
 from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, FROM_CLIENTS, LONG, NEWEST, in_words, is_newer
@@ -48,8 +49,6 @@ from .rules import (
     some,
     stream_refused,
 )
-
-LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
 
 STORM, SECOND_NS = 100, 1_000_000_000
 """Empty responses to polls within a second that make a storm."""

@@ -124,5 +124,5 @@ SCRUB_RULES = ScrubRules(
     ),
     texts=("message", "context"),
     addresses=("address", "*clients.address", "nodes.ip", "hostname"),
+    sums=_sums,
 )
-SCRUB_RULES = SCRUB_RULES._replace(sums=_sums)
