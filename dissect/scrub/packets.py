@@ -22,6 +22,8 @@ TCP, UDP, ICMP, IGMP, ICMP6 = 6, 17, 1, 2, 58
 EXTENSIONS = (0, 43, 51, 60)
 ROUTING, FRAGMENT, AUTHENTICATION = 43, 44, 51
 HEADER = 20
+CHECKSUM = slice(16, 18)
+"""Where a TCP header has its checksum."""
 
 IP_OPTIONS = {148: (4,)}
 IP6_OPTIONS = {5: (4,), 0xC2: (6,)}
@@ -324,7 +326,7 @@ class CapturePackets:
         after = self._ends(found)
         if data == before and old == after:
             return
-        self._sum_again(16, before, data, _pseudo(old, TCP, found.sent), _pseudo(after, TCP, found.sent), captured == found.sent)
+        self._sum_again(before, data, _pseudo(old, TCP, found.sent), _pseudo(after, TCP, found.sent), captured == found.sent)
         for piece in pieces:
             self.file[piece.start : piece.start + piece.captured] = bytes(data[piece.offset : piece.offset + piece.captured])
 
@@ -389,17 +391,17 @@ class CapturePackets:
             self.file[piece.start : piece.start + piece.captured] = FILL * piece.captured
 
     @staticmethod
-    def _sum_again(at: int, before: bytes, after: bytearray, old: int, new: int, complete: bool) -> None:
+    def _sum_again(before: bytes, after: bytearray, old: int, new: int, complete: bool) -> None:
         """Correct a checksum that was right before. That of a segment that was cut cannot be checked and is adjusted by the change;
         one that a network card was to fill in is the sum of the addresses alone."""
-        stored = int.from_bytes(before[at : at + 2], "big")
+        stored = int.from_bytes(before[CHECKSUM], "big")
         if complete:
             if not (_sum(before) + old) % 0xFFFF:
-                after[at : at + 2] = bytes(2)
-                after[at : at + 2] = _complement((_sum(bytes(after)) + new) % 0xFFFF)
+                after[CHECKSUM] = bytes(2)
+                after[CHECKSUM] = _complement((_sum(bytes(after)) + new) % 0xFFFF)
         elif stored != old % 0xFFFF:
             change = _sum(bytes(after)) - _sum(before) + new - old
-            after[at : at + 2] = ((stored - change) % 0xFFFF).to_bytes(2, "big")
+            after[CHECKSUM] = ((stored - change) % 0xFFFF).to_bytes(2, "big")
 
 
 class Echoes(CapturePackets):
