@@ -5,9 +5,9 @@ Nothing pairs by order. What a frame answers is named by its group and op, or by
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from struct import Struct
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -32,6 +32,56 @@ UNREADABLE_BODY = "the body cannot be read as {} of server 0.9.0-edge.5"
 
 _U64 = Struct("<Q").unpack_from
 _U64_U64 = Struct("<QQ").unpack_from
+
+
+class Question(NamedTuple):
+    """A frame that asks: `what` for, the fields that it has in `common` with its answer, and the one that is its id."""
+
+    what: str
+    common: tuple[str, ...]
+    ident: str = "nonce"
+    role: Role = REQUEST
+    again: tuple[str, ...] = ()
+    """Fields that are the same where it is sent again."""
+
+
+class Reply(NamedTuple):
+    """A frame that answers a `Question`."""
+
+    what: str
+    common: tuple[str, ...]
+    ident: str = "nonce"
+    refuses: Callable[[dict[str, Any]], bool] = lambda fields: False
+
+
+_OP, _VIEW, _INCARNATION, _NONCE = ("group", "op"), ("group", "view"), ("group", "replica_incarnation"), ("nonce",)
+_CHUNK, _CLIENT = ("nonce", "artifact", "offset"), ("nonce", "client")
+
+QUESTIONS: Mapping[int, Question] = {
+    # In another view all replicas are asked again
+    r.PREPARE: Question("prepare", _OP, "op", OPTIONAL_RESPONSE, ("view", "checksum")),
+    r.START_VIEW_CHANGE: Question("change", _VIEW, "view", OPTIONAL_RESPONSE),
+    r.DO_VIEW_CHANGE: Question("view", _VIEW, "view", OPTIONAL_RESPONSE),
+    r.REQUEST_START_VIEW: Question("start", _INCARNATION, "view", OPTIONAL_RESPONSE),
+    r.HELLO: Question("hello", (), ""),
+    r.REQUEST_PREPARES: Question("repair", _NONCE),
+    r.REQUEST_TRANSFER: Question("transfer", _NONCE),
+    r.REQUEST_CHUNK: Question("chunk", _CHUNK),
+    r.FORWARD_REGISTER: Question("register", _CLIENT),
+    r.FORWARD_LOGOUT: Question("logout", _CLIENT),
+}
+"""By command. StartView answers DoViewChange or RequestStartView, RepairPrepare a range of ops: see `ReplicaDissector._pair`."""
+
+REPLIES: Mapping[int, Reply] = {
+    r.PREPARE_OK: Reply("prepare", _OP, "op"),
+    r.CHALLENGE: Reply("hello", (), "", lambda fields: fields["status"] != 0),
+    r.REPAIR_DONE: Reply("repair", _NONCE),
+    r.RANGE_EVICTED: Reply("repair", _NONCE, refuses=lambda fields: True),
+    r.TRANSFER_TARGET: Reply("transfer", _NONCE, refuses=lambda fields: not fields["available"]),
+    r.CHUNK: Reply("chunk", _CHUNK),
+    r.REGISTER_RESULT: Reply("register", _CLIENT, refuses=lambda fields: fields["outcome"] != 0),
+    r.LOGOUT_RESULT: Reply("logout", _CLIENT, refuses=lambda fields: fields["outcome"] != 0),
+}
 
 
 class ReplicaDissector(Dissector):
@@ -189,28 +239,17 @@ class ReplicaDissector(Dissector):
     ) -> tuple[Any, int | str | None, str | None, Role, Hashable]:
         """Return kind, id, outcome, role and key of a frame."""
         side, other = frame.side, 1 - frame.side
+        key: Hashable
         match command:
-            case r.PREPARE:
-                key = ("prepare", side, fields["group"], fields["op"])
-                # In another view all replicas are asked again
-                identity = fields["view"], int(fields["checksum"])
-                return kind, fields["op"], None, *self._ask(key, identity, notes, OPTIONAL_RESPONSE)
             case r.PREPARE_OK:
-                key = ("prepare", other, fields["group"], fields["op"])
-                stated = self.open.get(key, (0, 0))[1]
-                if stated and int(fields["prepare_checksum"]) != stated:
+                stated = self.open.get(("prepare", other, fields["group"], fields["op"]), (0, "0"))[1]
+                if stated not in ("0", fields["prepare_checksum"]):
                     notes.append(f"prepare_checksum is {fields['prepare_checksum']}, the Prepare here with this op has {stated}")
                     return kind, fields["op"], None, NONE, None
-                return kind, fields["op"], *self._answer(key, False)
             case r.START_VIEW_CHANGE:
                 key = ("change", other, fields["group"], fields["view"])
                 if key in self.open:
                     return "response", fields["view"], *self._answer(key, False)
-                key = ("change", side, fields["group"], fields["view"])
-                return kind, fields["view"], None, *self._ask(key, None, notes, OPTIONAL_RESPONSE)
-            case r.DO_VIEW_CHANGE:
-                key = ("view", side, fields["group"], fields["view"])
-                return kind, fields["view"], None, *self._ask(key, None, notes, OPTIONAL_RESPONSE)
             case r.START_VIEW:
                 key = ("view", other, fields["group"], fields["view"])
                 if fields["replica_incarnation"] != "0":
@@ -218,51 +257,28 @@ class ReplicaDissector(Dissector):
                 if key in self.open:
                     return "response", fields["view"], *self._answer(key, False)
                 return "one_way", fields["view"], None, NONE, None
-            case r.REQUEST_START_VIEW:
-                key = ("start", side, fields["group"], fields["replica_incarnation"])
-                return kind, fields["view"], None, *self._ask(key, None, notes, OPTIONAL_RESPONSE)
-            case r.HELLO:
-                if not _has_nonce(frame):
-                    return "one_way", None, None, NONE, None
-                return kind, None, None, *self._ask(("hello", side), None, notes)
-            case r.CHALLENGE:
-                return kind, None, *self._answer(("hello", other), fields["status"] != 0)
+            case r.HELLO if not _has_nonce(frame):
+                return "one_way", None, None, NONE, None
             case r.REPAIR_PREPARE:
                 asked = self.open.get(("range", other, fields["group"]))
                 if asked is None or not asked[1] <= fields["op"] <= asked[2]:
                     return kind, fields["op"], None, NONE, None
                 return kind, fields["op"], "answered", PARTIAL_RESPONSE, ("repair", other, asked[0])
-        return self._by_nonce(side, command, fields, kind, notes)
-
-    def _by_nonce(
-        self, side: int, command: int, fields: dict[str, Any], kind: Any, notes: list[str]
-    ) -> tuple[Any, int | str | None, str | None, Role, Hashable]:
-        other, nonce = 1 - side, fields.get("nonce")
-        key: Hashable
-        match command:
-            case r.REQUEST_PREPARES:
-                role, key = self._ask(("repair", side, nonce), None, notes)
-                if role is REQUEST:
-                    keep_newest(self.open, ("range", side, fields["group"]), (nonce, fields["from_op"], fields["to_op"]), OPEN)
-                return kind, nonce, None, role, key
             case r.REPAIR_DONE | r.RANGE_EVICTED:
                 self.open.pop(("range", other, fields["group"]), None)
-                return kind, nonce, *self._answer(("repair", other, nonce), command == r.RANGE_EVICTED)
-            case r.REQUEST_TRANSFER:
-                return kind, nonce, None, *self._ask(("transfer", side, nonce), None, notes)
-            case r.TRANSFER_TARGET:
-                return kind, nonce, *self._answer(("transfer", other, nonce), not fields["available"])
-            case r.REQUEST_CHUNK:
-                return kind, nonce, None, *self._ask(("chunk", side, nonce, fields["artifact"], fields["offset"]), None, notes)
-            case r.CHUNK:
-                return kind, nonce, *self._answer(("chunk", other, nonce, fields["artifact"], fields["offset"]), False)
-            case r.FORWARD_REGISTER | r.FORWARD_LOGOUT:
-                return kind, nonce, None, *self._ask((command, side, nonce, fields["client"]), None, notes)
-            case r.REGISTER_RESULT | r.LOGOUT_RESULT:
-                return kind, nonce, *self._answer((command - 1, other, nonce, fields["client"]), fields["outcome"] != 0)
-        return kind, None, None, NONE, None
+        question, reply = QUESTIONS.get(command), REPLIES.get(command)
+        if reply is not None:
+            key = (reply.what, other, *map(fields.get, reply.common))
+            return kind, fields.get(reply.ident), *self._answer(key, reply.refuses(fields))
+        if question is None:
+            return kind, None, None, NONE, None
+        key = (question.what, side, *map(fields.get, question.common))
+        role, key = self._ask(key, tuple(map(fields.get, question.again)), notes, question.role)
+        if command == r.REQUEST_PREPARES and role is REQUEST:
+            keep_newest(self.open, ("range", side, fields["group"]), (fields["nonce"], fields["from_op"], fields["to_op"]), OPEN)
+        return kind, fields.get(question.ident), None, role, key
 
-    def _ask(self, key: Hashable, identity: Any, notes: list[str], role: Role = REQUEST) -> tuple[Role, Hashable]:
+    def _ask(self, key: Hashable, identity: tuple[Any, ...], notes: list[str], role: Role) -> tuple[Role, Hashable]:
         """Return role and key of a request; one that is open and sent again is still one request."""
         if key in self.open and self.open[key] == identity:
             notes.append("sent again: its answer is not here yet")
