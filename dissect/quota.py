@@ -152,10 +152,10 @@ class Spans(list[Span]):
     An index beyond these stands for a span that was dropped, so that users of an index need no special case.
     """
 
-    def __init__(self, start: int = 0, buffer: str = "frame") -> None:
+    def __init__(self, start: int = 0) -> None:
         super().__init__()
         self.start = start
-        self.buffer = buffer
+        self.buffer = "frame"
         """The offset and the buffer of `put`."""
         self.beyond: dict[str, tuple[int, int, bool]] = {}
         """The dropped leaves by buffer: start, end, and whether one is secret."""

@@ -112,12 +112,10 @@ class Walker(WalkState):
         self.scopes.pop()
         return at
 
-    def value(
-        self, kind: Type | tuple[Entry, ...], at: int, end: int, name: str, depth: int, labels: Labels | None = None, secret: bool = False
-    ) -> tuple[Any, int]:
+    def value(self, kind: Type | tuple[Entry, ...], at: int, end: int, name: str, depth: int, secret: bool = False) -> tuple[Any, int]:
         """Read one value of a table type, named `name` below the current field."""
         self.path.append(name)
-        value, at, _ = (self._secret if secret else self._value)(typed(kind), at, end, name, depth, labels)
+        value, at, _ = (self._secret if secret else self._value)(typed(kind), at, end, name, depth, None)
         self.path.pop()
         return value, at
 

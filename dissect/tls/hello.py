@@ -82,19 +82,18 @@ class ServerHello(NamedTuple):
 class _HelloReader:
     """Reads values in order; beyond the end all are empty or zero, and `complete` is False."""
 
-    def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
+    def __init__(self, data: bytes) -> None:
         self.data = data
-        self.at = at
-        self.end = len(data) if end is None else end
+        self.at = 0
         self.complete = True
 
     def number(self, size: int) -> int:
         return int.from_bytes(self.read(size), "big")
 
     def read(self, size: int) -> bytes:
-        if size > self.end - self.at:
+        if size > self.left():
             self.complete = False
-            self.at = self.end
+            self.at = len(self.data)
             return b""
         data = self.data[self.at : self.at + size]
         self.at += size
@@ -109,7 +108,7 @@ class _HelloReader:
         return self.number(2), self.read(32), self.vector(1)
 
     def left(self) -> int:
-        return self.end - self.at
+        return len(self.data) - self.at
 
 
 def extensions(data: bytes) -> dict[int, bytes]:
