@@ -1,6 +1,8 @@
-"""Numbers, durations and bytes as text; the names of units of time in options and filters."""
+"""Numbers, durations, lists and bytes as text; the names of units of time in options and filters."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 """Nanoseconds by unit."""
@@ -9,6 +11,12 @@ TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 
 def count(number: int, what: str) -> str:
     """Return a number with its noun: `1 packet`, `1,448 packets`, `2 entries`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what[:-1] + 'ie' if what.endswith('y') else what}s"
+
+
+def some(names: Iterable[object], most: int = 5) -> str:
+    """Return the first of a list: `a, b and 3 more`."""
+    every = [str(one) for one in names]
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def not_finite(value: float) -> str:

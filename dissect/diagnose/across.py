@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..model import Finding, Severity
-from ..units import duration_text
+from ..units import duration_text, some
 from .copies import Copies, causes
 from .network import NetworkEvidence
 from .rules import (
@@ -23,7 +23,6 @@ from .rules import (
     host_of,
     is_address,
     quoted,
-    some,
     without_times,
 )
 

@@ -6,7 +6,7 @@ import re
 
 from ..model import Exchange, Gap, Limited, Message, Unreadable
 from ..protocols.parser import UNKNOWN_LAYOUT
-from ..units import count, duration_text
+from ..units import count, duration_text, some
 from . import tcp, tls
 from .rules import (
     ANY,
@@ -46,7 +46,6 @@ from .rules import (
     packets,
     said,
     since,
-    some,
 )
 
 PLAIN = Family(())

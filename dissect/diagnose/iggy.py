@@ -18,7 +18,7 @@ from ..protocols.iggy.frames import HEADER
 from ..protocols.iggy.info import FINDS
 from ..protocols.iggy.layout_versions import CLASSIC, FRAMINGS, FROM_CLIENTS, LONG, NEWEST, in_words, is_newer
 from ..quota import keep_newest
-from ..units import duration_text
+from ..units import duration_text, some
 from .rules import (
     ANY,
     CLOSED,
@@ -46,7 +46,6 @@ from .rules import (
     packets,
     quoted,
     said,
-    some,
     stream_refused,
 )
 

@@ -14,7 +14,7 @@ import msgspec
 from ..bson import Special
 from ..model import Gap, Message
 from ..protocols.mewbase.dissector import REST_NOTE
-from ..units import count, duration_text
+from ..units import count, duration_text, some
 from .rules import (
     ANY,
     CLOSED,
@@ -42,7 +42,6 @@ from .rules import (
     packets,
     quoted,
     said,
-    some,
 )
 
 TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")

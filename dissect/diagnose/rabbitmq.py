@@ -16,7 +16,7 @@ from ..protocols.protocol import STALL_NS
 from ..protocols.rabbitmq.layouts import BYTES, CHUNKS, CREDIT_LIMITS, NEWEST, chunk_size, newer_versions, unit_of
 from ..protocols.records import LOST, SKIPPED
 from ..quota import drop_oldest, keep_newest
-from ..units import count, duration_text
+from ..units import count, duration_text, some
 from .rules import (
     ANY,
     ASKED_SIZE,
@@ -52,7 +52,6 @@ from .rules import (
     numbers,
     packets,
     quoted,
-    some,
     stream_refused,
 )
 

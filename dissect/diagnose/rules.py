@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -709,12 +709,6 @@ def without_times(cause: str) -> str:
 def untimed(cause: str) -> str:
     """Return a cause for a conversation whose packets have no times, so that nothing in it seems to last."""
     return _NO_TIME.sub("an unknown time", cause)
-
-
-def some(names: Iterable[object], most: int = 5) -> str:
-    """The first of a list."""
-    every = [str(one) for one in names]
-    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def label_of(message: Message, field: str) -> str:

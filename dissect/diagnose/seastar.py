@@ -18,7 +18,7 @@ from ..protocols.seastar.info import connection_text, worked
 from ..protocols.seastar.layouts import COMPRESS, ISOLATION, LZ4_METHOD, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 from ..protocols.seastar.scylla import BLOCK
 from ..quota import drop_oldest
-from ..units import count, duration_text
+from ..units import count, duration_text, some
 from .rules import (
     ANY,
     CLOSED,
@@ -44,7 +44,6 @@ from .rules import (
     packets,
     quoted,
     since,
-    some,
 )
 
 NEAR = 4

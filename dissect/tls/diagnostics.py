@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..units import some
 from .facts import Certificate, TlsFacts
 from .hello import version_name
 from .suites import suite_name
@@ -37,14 +38,14 @@ def _no_common_version(facts: TlsFacts) -> str | None:
         return None
     if side == facts.client:
         return f"the client does not take TLS {version_name(facts.version)}, which the server chose" if facts.version is not None else None
-    offered = f" ({_some([version_name(one) for one in facts.offered])})" if facts.offered else ""
+    offered = f" ({some(map(version_name, facts.offered), SHOWN)})" if facts.offered else ""
     return f"the server accepts none of the versions that the client offers{offered}"
 
 
 def _no_common_cipher(facts: TlsFacts) -> str | None:
     if facts.version is not None or not facts.ciphers or _alerted(facts, REFUSED, TOO_WEAK) != 1 - facts.client:
         return None
-    offered = _some([suite_name(one) for one in facts.ciphers])
+    offered = some(map(suite_name, facts.ciphers), SHOWN)
     return f"the server accepts none of the cipher suites, or groups, that the client offers ({offered})"
 
 
@@ -79,7 +80,7 @@ def _another_name(facts: TlsFacts) -> str | None:
     names = read.names or (read.subject,)
     if any(_is_for(one, name) for one in read.names) or (not read.names and f"CN={name}".casefold() in read.subject.casefold()):
         return None
-    return f"the server's certificate is for {_some(list(names))}, and not for {name}, which the client asked for"
+    return f"the server's certificate is for {some(names, SHOWN)}, and not for {name}, which the client asked for"
 
 
 def _no_client_certificate(facts: TlsFacts) -> str | None:
@@ -110,7 +111,3 @@ def _is_for(pattern: str, name: str) -> bool:
     """Return whether a name of a certificate, possibly `*.example`, matches."""
     pattern, name = pattern.casefold(), name.casefold().removesuffix(".")
     return name == pattern or (pattern.startswith("*.") and name.partition(".")[2] == pattern[2:])
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
