@@ -38,6 +38,7 @@ from ..capture.blocks import UNREADABLE
 from ..capture.duplicates import Duplicates
 from ..capture.ends import network_key, split
 from ..capture.icmp_dns import IcmpError
+from ..capture.packet_processes import PacketProcess
 from ..capture.rare_packets import OddPackets
 from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
 from ..diagnose.network import NetworkEvidence
@@ -52,7 +53,7 @@ from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
 from . import storage
 from .keys import ends_of, key_of, network_of
-from .rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows
+from .rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows, owner_in
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
 """How rows have to be sorted for `dissect`; a minus sign: descending."""
@@ -205,7 +206,7 @@ def dissect(
     repeated = None
     opened = Dissection(options, several, until, ends_ns, points, errors)
     for batch in batches:
-        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data in _columns(
+        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data, owner in _columns(
             batch, COLUMNS
         ):
             if kind >= CARRY:
@@ -216,7 +217,7 @@ def dissect(
                 segment = Segment(
                     ends_of(flow, reverse), (0, number, file, time_ns), seq, ack, flags, window, data, wire, ttl, b"", 0, bool(damaged)
                 )
-                opened.packet(flow_id, segment)
+                opened.packet(flow_id, segment, None if owner is None else owner_in(owner))
             if opened.full:
                 yield from opened.made()
         yield from opened.made()
@@ -225,7 +226,7 @@ def dissect(
 
 COLUMNS = (
     *("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "window"),
-    *("wire", "ttl", "damaged", "payload"),
+    *("wire", "ttl", "damaged", "payload", "owner"),
 )
 
 
@@ -290,10 +291,10 @@ class Dissection:
         self._row: dict[str, Any] | None = None
         """What was carried of these conversations, while no packet needs it."""
 
-    def take(self, segments: Iterable[Segment]) -> Iterator[TaskResults]:
-        """What some segments in the order of a plain run make certain."""
-        for segment in segments:
-            if self.packet(0, segment):
+    def take(self, segments: Iterable[tuple[Segment, PacketProcess | None]]) -> Iterator[TaskResults]:
+        """What some segments in the order of a plain run, with their owners, make certain."""
+        for segment, owner in segments:
+            if self.packet(0, segment, owner):
                 yield from self.made()
 
     @property
@@ -314,8 +315,9 @@ class Dissection:
         if self._until is None or row["time_ns"] <= self._until:
             self._restore()
 
-    def packet(self, flow_id: int, segment: Segment) -> bool:
-        """Take a packet; whether so much is certain now that it is to be handed on. Those that share a `flow_id` share a session."""
+    def packet(self, flow_id: int, segment: Segment, owner: PacketProcess | None = None) -> bool:
+        """Take a packet; whether so much is certain now that it is to be handed on. Those that share a `flow_id` share a session. `owner`:
+        the process that it belongs to."""
         if flow_id != self._flow_id:
             self.close()
         session = self._session
@@ -339,6 +341,8 @@ class Dissection:
         if session.run.windows is not None:
             session.run.windows.feed(segment)
         found = session.feed(segment)
+        if owner is not None:
+            session.run.processes.note(owner, segment, session.table.get(segment.ends))
         self._emitted += found
         pool = session.run.unpack_pool
         if pool.unpacked:
@@ -623,11 +627,11 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
     and marks on packets that were seen before. `carry`: at the end a row of what has to be given with the next packets."""
     networks: dict[int, InOrderState] = {}
     given = False
-    names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "cooked", "digest")
+    names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "owner", "cooked", "digest")
     for batch in batches:
         rows: list[dict[str, Any]] = []
-        for kind, file, number, time_ns, merge_ns, flow_id, flow, wire, payload, cooked, digest in _columns(batch, names):
-            row = {"file": file, "number": number, "time_ns": time_ns, "merge_ns": merge_ns}
+        for kind, file, number, time_ns, merge_ns, flow_id, flow, wire, payload, owner, cooked, digest in _columns(batch, names):
+            row = {"file": file, "number": number, "time_ns": time_ns, "merge_ns": merge_ns, "owner": owner}
             if kind == CARRY_IN_ORDER:
                 if given:
                     raise ForeignState("there are two of the packets looked at in order")

@@ -50,7 +50,7 @@ from .tasks import TaskInput, Work, flows_carried
 from .together import BUCKET, Together, by_server, findings_of, frames, slowest
 from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written, twice
 
-FORMAT = 6
+FORMAT = 7
 """Changes when an older state could not be taken up."""
 
 UNIT_BYTES = 16 << 30

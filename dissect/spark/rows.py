@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from ..capture.ends import network_key
 from ..capture.link import LinkParser
 from ..capture.merge import merge
+from ..capture.packet_processes import PacketProcess
 from ..errors import CaptureError
 from ..model import Packet, Segment
 from ..tcp.assembler import SYN
 from ..tcp.checksum import is_right
 from .keys import key_of
-from .splits import Split, batches
+from .splits import OwnedPacket, Split, batches
 
 SEGMENT, FRAGMENT, OTHER, REPEATED, CARRY, CARRY_IN_ORDER = 0, 1, 2, 3, 4, 5
 """Kinds of rows: a TCP segment; a fragment of a TCP datagram, whose `payload` is the IP packet; a packet that is none of ours, which in a
@@ -52,6 +55,7 @@ COLUMNS: dict[str, tuple[Any, str]] = {
     "ttl": (pa.int16(), "TTL of IPv4, hop limit of IPv6"),
     "damaged": (pa.bool_(), "the checksum of a segment with payload or SYN is wrong"),
     "payload": (pa.binary(), "bytes of it as captured"),
+    "owner": (pa.binary(), "the process that it belongs to, where the capture says so: see `owner_in`"),
     "cooked": (pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
     "digest": (pa.binary(), "digest of the IP packet of a Linux cooked capture"),
 }
@@ -85,15 +89,16 @@ def _rows_of(parser: LinkParser, packet: Packet, split: Split, latest_ns: int, l
     """The row of a packet; none where it is none of ours, and not the `last` one, which tells when the capture ends."""
     segment = parser.segment(packet, 0)
     sighting = parser.sighting or NOWHERE
+    owner = owner_of(packet)
     if segment is not None:
         _place(segment, split.file, network_key(split.network))
-        return (row_of(segment, latest_ns, sighting),)
+        return (row_of(segment, latest_ns, owner, sighting),)
     place = split.file, packet.number, packet.time_ns, latest_ns
     fragment = parser.fragment
     if fragment is not None:
         data = packet.buffer[fragment.offset : fragment.offset + fragment.captured]
-        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, None, data, *sighting),)
-    return () if sighting is NOWHERE and not last else ((OTHER, *place, split.network, *[None] * 11, *sighting),)
+        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, None, data, _written(owner), *sighting),)
+    return () if sighting is NOWHERE and not last else ((OTHER, *place, split.network, *[None] * 12, *sighting),)
 
 
 def _place(segment: Segment, file: int, network: bytes) -> None:
@@ -106,7 +111,26 @@ NOWHERE = (None, None)
 """Of a packet that nobody compares with others."""
 
 
-def row_of(segment: Segment, latest_ns: int, sighting: tuple[Any, Any] = NOWHERE) -> Row:
+def owner_of(packet: Packet) -> PacketProcess | None:
+    """The process that a packet belongs to; None if the capture does not say."""
+    return packet.owner if type(packet) is OwnedPacket else None
+
+
+def _written(owner: PacketProcess | None) -> bytes | None:
+    """What the column `owner` holds."""
+    return None if owner is None else msgspec.msgpack.encode(owner._replace(number=0))
+
+
+@lru_cache(1_024)
+def owner_in(data: bytes) -> PacketProcess:
+    """What a value of the column `owner` says, without the number of the packet; most are the same."""
+    return _OWNER.decode(data)
+
+
+_OWNER = msgspec.msgpack.Decoder(PacketProcess)
+
+
+def row_of(segment: Segment, latest_ns: int, owner: PacketProcess | None = None, sighting: tuple[Any, Any] = NOWHERE) -> Row:
     """The row of a segment."""
     place = segment.file, segment.number, segment.time_ns, latest_ns
     told = (
@@ -119,11 +143,11 @@ def row_of(segment: Segment, latest_ns: int, sighting: tuple[Any, Any] = NOWHERE
         segment.ttl,
         bool(segment.data or segment.flags & SYN) and not is_right(segment),
     )
-    return (SEGMENT, *place, *key_of(segment.ends), *told, segment.data, *sighting)
+    return (SEGMENT, *place, *key_of(segment.ends), *told, segment.data, _written(owner), *sighting)
 
 
-def timed_segments(split: Split) -> Iterator[tuple[Segment, int]]:
-    """The segments of a range, with each the latest time so far; none of them depends on others."""
+def timed_segments(split: Split) -> Iterator[tuple[Segment, PacketProcess | None, int]]:
+    """The segments of a range, with each its owner and the latest time so far; none of them depends on others."""
     parser, network, latest_ns = LinkParser(stateless=True), network_key(split.network), split.latest_ns
     for packets in _packets(split):
         for packet in packets:
@@ -131,11 +155,12 @@ def timed_segments(split: Split) -> Iterator[tuple[Segment, int]]:
             segment = parser.segment(packet, 0)
             if segment is not None:
                 _place(segment, split.file, network)
-                yield segment, latest_ns
+                yield segment, owner_of(packet), latest_ns
 
 
-def merged_segments(splits: Sequence[Split], home: Home | None, stateless: bool = True) -> Iterator[Segment]:
-    """The segments of these ranges that are at home here (None: all), in the order of a plain run. `stateless`: none depends on others."""
+def merged_segments(splits: Sequence[Split], home: Home | None, stateless: bool = True) -> Iterator[tuple[Segment, PacketProcess | None]]:
+    """The segments of these ranges that are at home here (None: all), in the order of a plain run, with their owners. `stateless`: none
+    depends on others."""
     files = {split.file: [one for one in splits if one.file == split.file] for split in sorted(splits, key=lambda one: one.file)}
     names = [(file, network_key(some[0].network)) for file, some in files.items()]
     inputs = [_Input(some) for some in files.values()]
@@ -146,7 +171,7 @@ def merged_segments(splits: Sequence[Split], home: Home | None, stateless: bool 
             if segment is not None:
                 _place(segment, *names[segment.file])
                 if home is None or key_of(segment.ends)[0] in home:
-                    yield segment
+                    yield segment, owner_of(packet)
 
 
 Home = frozenset[int]

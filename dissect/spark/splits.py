@@ -35,6 +35,7 @@ from ..capture.blocks import Blocks, Damaged, RawInput
 from ..capture.ends import network_key
 from ..capture.files import named_as_capture, open_capture
 from ..capture.link import SLL, SLL2, LinkParser
+from ..capture.packet_processes import CUSTOM_BLOCKS, DARWIN_BLOCK, WIRESHARK, PacketProcess, ProcessReader, Waiting
 from ..capture.unpack import packing
 from ..conversation.run_state import EVERY
 from ..diagnose.network import NetworkEvidence
@@ -536,17 +537,17 @@ def head_of(path: str) -> str:
 
 
 def _begin_section(piece: ByteRange, data: bytes) -> None:
-    """Takes the blocks before the first packet of a pcapng file: the section header and its interfaces are the head."""
+    """Takes the blocks before the first packet of a pcapng file: the section header, its interfaces and processes are the head."""
     order = pcapng.BYTE_ORDERS.get(data[8:12])
     at, snap = 0, 0
     head: list[bytes] = []
     while order is not None and at + 20 <= len(data):
-        kind, size, _, own = struct.unpack_from(order + "IIII", data, at)
+        kind, size, vendor, own = struct.unpack_from(order + "IIII", data, at)
         size = pcapng.filled(size)
         if size < pcapng.LEAST.get(kind, 12) or at + size > len(data) or kind in PACKETS or (at and kind == pcapng.SECTION):
             break
         piece.secrets = piece.secrets or kind == pcapng.SECRETS
-        if kind in (pcapng.SECTION, pcapng.INTERFACE):
+        if kind in (pcapng.SECTION, pcapng.INTERFACE) or _names_process(kind, vendor):
             head.append(data[at : at + size])
         if kind == pcapng.INTERFACE:
             snap = max(snap, own or LARGEST)
@@ -644,10 +645,26 @@ class Range(io.RawIOBase):
         super().close()
 
 
+class OwnedPacket(Packet):
+    """A packet with the process that it belongs to."""
+
+    owner: PacketProcess | None = None
+
+
+def _owned(packets: list[Packet], waiting: Waiting) -> list[Packet]:
+    """Return packets, those whose processes wait with these."""
+    owners = {one.number: one for one in waiting}
+    waiting.clear()
+    return [OwnedPacket(**msgspec.structs.asdict(one), owner=owners[one.number]) if one.number in owners else one for one in packets]
+
+
 def batches(split: Split) -> Iterator[list[Packet]]:
     """The packets of a range, numbered as in the file."""
     before, after, last = split.number if split.stop is not None else 0, split.after, split.number + split.packets
-    for packets, _ in _batches(split):
+    processes = ProcessReader()
+    processes.wanted = True
+    for packets, _ in _batches(split, None, processes):
+        packets = _owned(packets, processes.waiting) if processes.waiting else packets
         for one in packets if before else ():
             one.number += before
         # A packed file may have grown since it was examined.
@@ -657,10 +674,14 @@ def batches(split: Split) -> Iterator[list[Packet]]:
             yield packets
 
 
-def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[list[Packet], int | None]]:
+def _batches(
+    split: Split, secrets: pcapng.Secrets | None = None, processes: ProcessReader | None = None
+) -> Iterator[tuple[list[Packet], int | None]]:
     """The packets of a range, and where in the file their buffer begins (None where it is packed)."""
     if split.stop is None:
         reader = storage.open_packets(split.path)
+        if processes is not None:
+            reader.processes.wanted, reader.processes.waiting = True, processes.waiting
         for packets in reader:
             yield packets, None
         if secrets is not None:
@@ -671,7 +692,7 @@ def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tu
     raw = RawInput(cast(BinaryIO, stream), split.path)
     blocks = Blocks(raw, None)
     try:
-        for packets in pcap.read_packets(blocks) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, secrets):
+        for packets in pcap.read_packets(blocks) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, secrets, processes):
             # A reader takes in nothing beyond the buffer that it hands on.
             yield packets, raw.count - len(packets[0].buffer) - len(head) + split.start
     finally:
@@ -733,24 +754,29 @@ def examine(piece: ByteRange) -> Examined:
 def _structure(piece: ByteRange, start: int, stop: int) -> str | None:
     """Why the blocks of this pcapng range depend on those before it, if they do."""
     order = pcapng.BYTE_ORDERS.get(piece.head[8:12], "<")
-    unpack = struct.Struct(order + "II").unpack_from
+    unpack = struct.Struct(order + "III").unpack_from
     at = start
     while at + 12 <= stop:
-        # At least the next block's head.
+        # At least the smallest block.
         base, data = at, storage.pieces(piece.path, at, min(WINDOW, stop - at))
-        while at + 12 <= stop and at + 8 <= base + len(data):
-            kind, size = unpack(data, at - base)
+        while at + 12 <= stop and at + 12 <= base + len(data):
+            kind, size, vendor = unpack(data, at - base)
             if kind != pcapng.ENHANCED:
-                if kind in APART:
-                    return APART[kind]
+                if kind in APART or _names_process(kind, vendor):
+                    return APART.get(kind, "processes are described in mid-file")
                 if size < 12:
                     return None
             elif size < 32:
                 return None
             at += pcapng.filled(size)
-        if len(data) < 8:
+        if len(data) < 12:
             return None
     return None
+
+
+def _names_process(kind: int, vendor: int) -> bool:
+    """Whether packets after a block of this kind may refer to it for their process."""
+    return kind == DARWIN_BLOCK or (kind in CUSTOM_BLOCKS and vendor == WIRESHARK)
 
 
 def border(piece: ByteRange, near: int) -> int | None:

@@ -24,7 +24,7 @@ MOST = (1 << 31) - 1
 """Bytes that a column of text holds."""
 
 
-SCHEMA = 4
+SCHEMA = 5
 """Rises with every change of the columns: they are only ever added, so whoever reads an older table finds null in the new ones."""
 
 SCHEMA_KEY = "streamdump.schema"
@@ -338,6 +338,46 @@ def _sides(role: str) -> tuple[Column, ...]:
     )
 
 
+PROCESS = pa.struct(
+    [
+        pa.field(name, kind, metadata={"comment": info})
+        for name, kind, info in (
+            ("endpoint", TEXT, "the endpoint that it is behind; null: one of both, the capture does not show which"),
+            ("process", TEXT, "its name"),
+            ("pid", LONG, "its number on its host"),
+            ("container", TEXT, "name of its container, or the container's id"),
+            ("pod", TEXT, "name of its Kubernetes pod"),
+            ("namespace", TEXT, "Kubernetes namespace of the pod"),
+            ("others", pa.bool_(), "whether packets of this endpoint belong to other processes, too"),
+            ("other_pids", pa.list_(LONG), "the first PIDs of these"),
+        )
+    ]
+)
+
+
+def _processes(values: Sequence[Any]) -> Any:
+    return [one and list(map(msgspec.structs.asdict, one)) for one in values] if any(values) else pa.nulls(len(values), pa.list_(PROCESS))
+
+
+def _process(role: str) -> tuple[Column, ...]:
+    """Columns of conversations about the process behind the client, or the server."""
+
+    def column(name: str, kind: Any, info: str) -> Column:
+        def values(rows: Rows) -> list[Any]:
+            ends = [(one.processes or (), getattr(one, role)) for one in rows.records]
+            return [next((getattr(one, name) for one in known if end is not None and one.endpoint == end), None) for known, end in ends]
+
+        return Column(f"{role}_{name}", kind, f"{info} the {role}, null if the capture does not show it", values)
+
+    return (
+        column("process", TEXT, "name of the first process behind"),
+        column("pid", LONG, "PID of the first process behind"),
+        column("container", TEXT, "container of the process behind"),
+        column("pod", TEXT, "Kubernetes pod of the process behind"),
+        column("namespace", TEXT, "Kubernetes namespace of the process behind"),
+    )
+
+
 LOGINS = {one.name: one.loaded.compare_rules for one in PROTOCOLS}
 
 
@@ -387,6 +427,15 @@ CONVERSATIONS: tuple[Column, ...] = (
     ),
     _fact("client_product", "product stated by the client"),
     _fact("client_version", "version stated by the client"),
+    Column(
+        "processes",
+        pa.list_(PROCESS),
+        "the processes behind both sides, as far as the capture shows them",
+        lambda rows: [one.processes for one in rows.records],
+        _processes,
+    ),
+    *_process("client"),
+    *_process("server"),
 )
 
 FINDINGS: tuple[Column, ...] = (

@@ -218,12 +218,12 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Sent]:
     others: list[Row] = []
     with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
         for split in source.splits:
-            for segment, latest_ns in timed_segments(split):
+            for segment, owner, latest_ns in timed_segments(split):
                 if key_of(segment.ends)[0] in home:
-                    if straight.packet(0, segment):
+                    if straight.packet(0, segment, owner):
                         writer.add_all(straight.made())
                 else:
-                    others.append(row_of(segment, latest_ns))
+                    others.append(row_of(segment, latest_ns, owner))
                     if len(others) == ROWS:
                         yield from sent.add(simple(batch_of(others)))
                         others.clear()

@@ -308,7 +308,7 @@ def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
     straight = Dissection(Options(), several=False)
     waiting = PendingRows("messages")
     held, most = 0, 0
-    for results in straight.take(one for one in segments if one is not None):
+    for results in straight.take((one, None) for one in segments if one is not None):
         most = max(most, len(results.records))
         rows = sorted_out(results.records)["messages"]
         before = [sys.getrefcount(row[0].fields) for row in rows]
