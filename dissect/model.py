@@ -236,9 +236,9 @@ class Finding(msgspec.Struct, tag_field="record", tag="finding", omit_defaults=T
     processes: Processes | None = None
 
 
-class Entry(msgspec.Struct, tag_field="record", tag="entry", gc=False):
-    """A user message: what an application published, or was delivered. `message` is the number of the message that carries it, whose times
-    and ends it has.
+class Entry(msgspec.Struct, tag_field="record", tag="entry", omit_defaults=True, gc=False):
+    """A user message: what an application published, or was delivered. `message` is the number of the message that carries it, whose times,
+    ends and processes it has.
 
     `number` counts entries. `stream` is that of the message, without the partition. `size` counts the bytes of the user message as
     carried, with its sections or headers. `body` is what `body_type` says: bytes in the form of `Options.bytes_as`, or a value of AMQP 1.0
@@ -273,6 +273,7 @@ class Entry(msgspec.Struct, tag_field="record", tag="entry", gc=False):
     response: int | None
     latency_ns: int | None
     notes: Sequence[str]
+    processes: Processes | None = None
 
 
 Record = Message | Gap | Exchange | Ending | Finding

@@ -78,6 +78,7 @@ def maker(message: Message) -> Callable[..., Entry]:
     compression, size, type of the body, body, consumer, the outcome that a confirmation means, notes."""
     time, time_ns, conversation, src, dst = message.time, message.time_ns, message.conversation, message.src, message.dst
     sender, protocol, name, number, stream = message.sender, message.protocol, message.name, message.number, message.stream
+    processes = message.processes
     new = Entry
 
     def make(
@@ -124,6 +125,7 @@ def maker(message: Message) -> Callable[..., Entry]:
             None,
             None,
             notes,
+            processes,
         )
 
     return make

@@ -44,6 +44,19 @@ def odd(tmp_path: Path) -> Path:
     return path
 
 
+def test_entries_have_the_processes_of_their_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = GOLDEN / "rabbitmq-stream" / "processes_both_ends_made.pcapng"
+    every = rows(capsys, capture)
+    for row in every:
+        VALID.validate(row)
+    assert [row["conversation"] for row in every if "processes" in row] == [0] * 15 and len(every) == 60
+    assert every[0]["processes"][0] == {"endpoint": "127.0.0.1:60824", "process": "orders", "pid": 700}
+    assert rows(capsys, "-Y", "process == orders and server.pid == 612", capture) == [row for row in every if "processes" in row]
+    assert not rows(capsys, "-Y", "client.process == beam.smp", capture)
+    _, out, _ = run(capsys, "-T", "csv", "-e", "number", "-e", "client.process", "-e", "server.pid", "-c", "1", capture)
+    assert out.splitlines()[1] == '"1","orders","[611,612]"'
+
+
 def test_bodies_are_on_one_line_and_nothing_acts_on_a_terminal(odd: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *FORCED, odd)
     assert code == 0

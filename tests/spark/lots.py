@@ -109,6 +109,7 @@ def entry_line(entry: Entry, message: str, response: str | None) -> str:
     """An entry without what depends on its place in this run; the messages by side and position."""
     found = msgspec.to_builtins(entry) | {"message": message.partition("-")[2], "response": response and response.partition("-")[2]}
     del found["number"], found["conversation"]
+    found.pop("processes", None)
     return msgspec.json.encode(found, order="sorted").decode()
 
 
