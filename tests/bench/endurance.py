@@ -3,7 +3,8 @@
 file     copies of real traffic (`mix`) through several views: CPU a GB in each half of the file, and resident memory at the end of each
 live     connections through one run, `--open` of them at once, on a pair of virtual interfaces, while a ring of files and a key log
          rotate: resident memory as time goes on, and what was dropped. Needs root and `ip` (iproute2)
-metrics  the same connections through `metrics` with all labels, scraped every 30 seconds: also CPU a million packets
+metrics  the same connections through `metrics` with all labels, scraped every 30 seconds: also CPU a million packets. What is sent waits
+         for what was read, so that nothing is dropped, however busy the machine is
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -30,6 +32,9 @@ from tests.support.peers import capturing
 
 VIEWS = ([], ["--json"], ["latency"], ["diagnose"], ["conversations"], ["-w"])
 NEAR, FAR = "streamdump0", "streamdump1"
+
+AHEAD = 100_000
+"""Packets that are sent before a reader that reports its progress has read them: fewer than its buffer holds."""
 
 
 def resident(process: int) -> int:
@@ -87,12 +92,16 @@ def interfaces() -> Iterator[None]:
         ip("del", NEAR)
 
 
-def send(process: int, connections: int, held: int, rate: int, status: Callable[[], str]) -> None:
-    """Send these connections; every 30 seconds print the memory and CPU of the process that reads them, and `status`."""
+def send(
+    process: int, connections: int, held: int, rate: int, status: Callable[[], str], packets_read: Callable[[], int] | None = None
+) -> None:
+    """Send these connections, no faster than they are read if that is known; every 30 seconds print the memory and CPU of the process that
+    reads them, and `status`."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         out.bind((FAR, 0))
         start = time.monotonic()
         sent, printed, cpu = 0, start, spent(process)
+        read, quarters = 0, [(resident(process), cpu)]
         since, size = 0, connections * len(conversation(0, 1))
         for number in range(connections + held):
             # Three packets open one; its messages and its end come when `held` more are open.
@@ -101,6 +110,11 @@ def send(process: int, connections: int, held: int, rate: int, status: Callable[
             for one in frames:
                 out.send(one)
             sent += len(frames)
+            while packets_read is not None and sent - read > AHEAD:
+                time.sleep(0.5)
+                read = packets_read()
+            if sent >= size * len(quarters) / 4:
+                quarters.append((resident(process), spent(process)))
             wait = start + sent / rate - time.monotonic()
             if wait > 0:
                 time.sleep(wait)
@@ -111,8 +125,14 @@ def send(process: int, connections: int, held: int, rate: int, status: Callable[
                 since = sent
                 now = f"{printed - start:6.0f} s, {sent / size:5.1%}, {resident(process) >> 10} MB, {a_million:.0f} s CPU a million packets"
                 print(f"{now}, {status()}", flush=True)
+        while packets_read is not None and packets_read() < sent:
+            time.sleep(0.5)
         time.sleep(2)
+        quarters[-1] = resident(process), spent(process)
         print(f"all sent: {resident(process) >> 10} MB; CPU {spent(process):.0f} s")
+        memory = ", ".join([str(kib >> 10) for kib, _ in quarters[1:]])
+        costs = ", ".join([f"{(after - before) / connections * 4e3:.2f}" for (_, before), (_, after) in pairwise(quarters)])
+        print(f"at each quarter: {memory} MB; in each, CPU {costs} ms a connection")
 
 
 def listen(connections: int, held: int, rate: int) -> None:
@@ -150,7 +170,11 @@ def serve(connections: int, held: int, rate: int) -> None:
                 text = response.read()
             return f"scraped {len(text):,} bytes, {text.count(b'{')} series in {time.monotonic() - begin:.2f} s"
 
-        send(capture.process.pid, connections, held, rate, status)
+        def packets_read() -> int:
+            with urllib.request.urlopen(address) as response:
+                return int(float(re.search(rb"^streamdump_packets_total (\S+)", response.read(), re.M)[1]))  # type: ignore[index]
+
+        send(capture.process.pid, connections, held, rate, status, packets_read)
         print(status())
         code, _, err = capture.finish(signal.SIGINT)
         print(f"exit {code}", *err.splitlines()[-3:], sep="\n")
