@@ -351,28 +351,37 @@ def check_clock(text: str, more: tuple[str, ...] = ()) -> None:
     one_of("-t", text, (*CLOCKS, *more))
 
 
+def natural(text: str) -> int | None:
+    """Return the number that ASCII digits stand for; None for other text, and for thousands of digits."""
+    try:
+        return int(text) if text.isascii() and text.isdigit() else None
+    except ValueError:
+        return None
+
+
 def size(option: str, text: str) -> int:
     """`64M` as 67,108,864: a number of bytes, with K, M or G for powers of 1024."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
-    digits = text[:-1] if factor > 1 else text
-    if not (digits.isascii() and digits.isdigit()) or not int(digits):
+    number = natural(text[:-1] if factor > 1 else text)
+    if not number:
         raise UsageError(f"{option} {text}: not a size; write a number of bytes such as 65536, 64K or 1G")
-    return int(digits) * factor
+    return number * factor
 
 
 def nanoseconds(option: str, text: str) -> int:
     """`0.5` seconds as 500,000,000."""
     seconds, _, rest = text.partition(".")
-    if not (seconds + rest).isdigit() or not text.isascii() or len(rest) > 9:
+    if natural(seconds + rest) is None or len(rest) > 9:
         raise UsageError(f"{option} {text}: not a time; write seconds such as 10 or 0.5")
     return int(seconds or "0") * 1_000_000_000 + int(rest.ljust(9, "0"))
 
 
 def whole_number(option: str, text: str, least: int = 1) -> int:
     """Return the number `text`, which must be at least `least`."""
-    if not (text.isascii() and text.isdigit()) or int(text) < least:
+    number = natural(text)
+    if number is None or number < least:
         raise UsageError(f"{option} {text}: must be an integer, {least} or greater")
-    return int(text)
+    return number
 
 
 def interval_of(text: str | None) -> int | None:
@@ -402,9 +411,10 @@ def conditions(option: str, texts: Sequence[str] | None, *kinds: str, elsewhere:
         if kind not in kinds:
             what = "needs live capture (-i)" if kind in elsewhere else "unknown condition"
             raise UsageError(f"{option} {text}: {what}; use {', '.join(f'{one}:N' for one in kinds)}")
-        if not (number.isascii() and number.isdigit()) or not int(number):
+        wanted = natural(number)
+        if not wanted:
             raise UsageError(f"{option} {text}: N must be a number, 1 or more")
-        found[kind] = min(int(number), found.get(kind, int(number)))
+        found[kind] = min(wanted, found.get(kind, wanted))
     return found
 
 
@@ -429,16 +439,16 @@ def decode_rule(rule: str) -> tuple[int, str, str | None]:
     layer, equals, number = selector.partition("==")
     if layer.strip() != "tcp.port" or not comma or not equals:
         raise UsageError(f"-d {rule}: write it as tcp.port==N,PROTOCOL, for example tcp.port==5552,rabbitmq-stream")
-    number = number.strip()
-    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 65_536:
-        raise UsageError(f"-d {rule}: {number or 'nothing'} is not a port number")
+    port = natural(number.strip()) or 0
+    if not 0 < port < 65_536:
+        raise UsageError(f"-d {rule}: {number.strip() or 'nothing'} is not a port number")
     name, colon, layout = target.strip().partition(":")
     protocol = protocol_named(name)
     if colon and layout not in protocol.loaded.forced:
         known = f"use one of {', '.join(protocol.loaded.forced)}" if protocol.loaded.forced else "it has no layouts to choose from"
         wrong = f"{protocol.name} has no layout {layout}" if layout else "no layout after the colon"
         raise UsageError(f"-d {rule}: {wrong}; {known}")
-    return int(number), protocol.name, layout or None
+    return port, protocol.name, layout or None
 
 
 def protocol_named(name: str) -> Protocol:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from streamdump.errors import UsageError
 
-from .options import WHEN, one_of
+from .options import WHEN, natural, one_of
 from .pager import PAGER
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def palette(when: str) -> Palette:
 def columns(colour: str = "auto") -> int | None:
     """The width for which lines are made: that of the terminal that standard output is, or that COLUMNS says; None without either. With
     `--color always` it is that of the terminal at which errors are read, as results go through a pager then."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isascii() and given.isdigit() and int(given):
-        return int(given)
+    given = natural(os.environ.get("COLUMNS", ""))
+    if given:
+        return given
     if _is_terminal(sys.stdout):
         return PAGER.columns or shutil.get_terminal_size().columns
     return os.get_terminal_size(sys.stderr.fileno()).columns if colour == "always" and sys.stderr.isatty() else None

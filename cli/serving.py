@@ -17,6 +17,7 @@ from typing import Generic, Self, TypeVar
 from streamdump.capture.blocks import explain
 from streamdump.errors import UsageError
 
+from .options import natural
 from .output import say
 
 T = TypeVar("T")
@@ -50,10 +51,11 @@ def listening(text: str) -> socket.socket:
     """Return a socket that listens on HOST:PORT; raise `UsageError` if that is not possible."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    if not (host and colon and port.isascii() and port.isdecimal() and int(port) < 65_536) or (":" in host and not bracketed):
+    number = natural(port)
+    if not (host and colon and number is not None and number < 65_536) or (":" in host and not bracketed):
         raise UsageError(f"--listen {text}: write HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464")
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
         raise UsageError(f"--listen {text}: no such host") from None
     listener = socket.socket(family, kind)

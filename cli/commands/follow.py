@@ -16,7 +16,7 @@ from streamdump.units import count, duration_text
 
 from ..exits import ExitCode
 from ..live import LiveOptions, LiveRun, run_of
-from ..options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, completion, inputs
+from ..options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, completion, inputs, natural
 from ..output import columns, palette, say, write, write_text
 from ..parameters import Members, gathers
 from ..run import READY, FileRun, asking, lines_of
@@ -121,9 +121,10 @@ def follow(
 
 
 def conversation_number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    number = natural(text)
+    if number is None:
         raise UsageError(f"follow {text}: not a conversation number; streamdump conversations FILE lists them, from 0 on")
-    return int(text)
+    return number
 
 
 def _only(number: int, wanted: Callable[[Head], bool] | None) -> Callable[[Head], bool]:

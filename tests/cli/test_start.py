@@ -322,6 +322,23 @@ def test_a_wrong_call_is_told_in_one_sentence(argv: list[str], told: str, capsys
 
 
 @pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["-c", "N", "x"], "must be an integer, 1 or greater"),
+        (["--frame-limit", "NK", "x"], "not a size"),
+        (["--timeout", "N", "x"], "not a time"),
+        (["-a", "packets:N", "x"], "N must be a number"),
+        (["-d", "tcp.port==N,iggy", "x"], "is not a port number"),
+        (["follow", "N", "x"], "not a conversation number"),
+    ],
+    ids=str,
+)
+def test_thousands_of_digits_are_not_a_number(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([one.replace("N", "9" * 5_000) for one in argv]) == ExitCode.USAGE
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("name", "content", "told"),
     [
         ("empty.pcap", b"", "is empty"),
