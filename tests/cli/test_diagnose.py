@@ -8,16 +8,15 @@ import re
 import socket
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
-from streamdump.render.schema import schema
 from tests.diagnose.talks import Connection, capture
 from tests.support.frames import SYN, Packet, ethernet, ip4, pcap
 from tests.support.peers import Pair, capturing, free_port, needs_capture
 from tests.support.peers import said as said_in
+from tests.support.schema import validate
 from tests.support.terminal import on_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -101,9 +100,8 @@ def test_exit_codes(fail_on: str | None, codes: tuple[int, ...]) -> None:
 
 def test_json_is_what_the_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     records = [json.loads(line) for line in said(capsys, "diagnose", "--json", FAILS, WARNS).splitlines()]
-    check = jsonschema.Draft202012Validator(schema())
     for record in records:
-        check.validate(record)
+        validate(record)
     kinds = [record["record"] for record in records]
     assert kinds == ["finding"] * kinds.count("finding") + ["conversation"] * 3
     keys = "record v number time time_ns conversation src dst sender protocol rule severity cause advice messages packets"

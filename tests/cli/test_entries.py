@@ -9,19 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from streamdump.cli.app import main
-from streamdump.render.schema import schema
 from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 from tests.support.frames import pcap
+from tests.support.schema import validate
 from tests.support.secrets import CLIENT, SERVER, conversation
 from tests.support.terminal import on_terminal
 from tests.test_entries import confirm, frame, publish
 
 SUB_BATCHES = GOLDEN / "rabbitmq-stream" / "js_subentries_436.pcap"
-VALID = jsonschema.Draft202012Validator(schema())
 FORCED = ("-d", "tcp.port==5552,rabbitmq-stream")
 
 
@@ -48,7 +46,7 @@ def test_entries_have_the_processes_of_their_messages(capsys: pytest.CaptureFixt
     capture = GOLDEN / "rabbitmq-stream" / "processes_both_ends_made.pcapng"
     every = rows(capsys, capture)
     for row in every:
-        VALID.validate(row)
+        validate(row)
     assert [row["conversation"] for row in every if "processes" in row] == [0] * 15 and len(every) == 60
     assert every[0]["processes"][0] == {"endpoint": "127.0.0.1:60824", "process": "orders", "pid": 700}
     assert rows(capsys, "-Y", "process == orders and server.pid == 612", capture) == [row for row in every if "processes" in row]
@@ -102,7 +100,7 @@ def test_json_is_as_the_schema_says(paths: list[Path], subtests: pytest.Subtests
             found = rows(capsys, path)
             keys.update(map(tuple, found))
             for row in found[:10] + found[-10:]:
-                VALID.validate(row)
+                validate(row)
     assert len(keys) <= 1
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 
@@ -27,8 +26,8 @@ from streamdump.errors import BARRIER, InternalError
 from streamdump.model import Ending, Exchange, Gap, Message
 from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
-from streamdump.render.schema import schema
 from tests.support.planting import GOLDEN, Planted, plant, with_members
+from tests.support.schema import validate
 from tests.support.terminal import on_terminal
 
 pytestmark = pytest.mark.usefixtures("barrier")
@@ -74,11 +73,10 @@ def test_one_line_and_code_5(capsys: pytest.CaptureFixture[str], monkeypatch: py
         assert "1 internal error, " in err[1]
         assert re.search("more: streamdump (conversations|diagnose)", err[1])
         assert bool(out) is (argv != ["-q"])
-    check = jsonschema.Draft202012Validator(schema())
     code, out, err = shown(capsys, "--json", "--exchanges", SOME)
     made = records(out)
     for record in made:
-        check.validate(record)
+        validate(record)
     own = [record for record in made if record["conversation"] == int(told[3])]
     assert {record["reason"] for record in own if record["record"] == "gap"} == {"skipped"}
     names = [record["name"] for record in own if record["record"] == "message" and record["sender"] == "client"]
@@ -86,7 +84,7 @@ def test_one_line_and_code_5(capsys: pytest.CaptureFixture[str], monkeypatch: py
     code, out, err = shown(capsys, "conversations", "--json", SOME)
     assert (code, len(err)) == (5, 2)
     for record in records(out):
-        check.validate(record)
+        validate(record)
     assert [record["internal_error"] for record in records(out)] == [f"Planted, packet {told[1]}", None, None]
     code, out, err = shown(capsys, "conversations", SOME)
     assert (code, len(err)) == (5, 2)

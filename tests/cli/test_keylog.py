@@ -121,9 +121,7 @@ def test_conversations(carried: tuple[str, str], capsys: pytest.CaptureFixture[s
 
 
 def test_a_gap_without_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import jsonschema
-
-    from streamdump.render.schema import schema
+    from tests.support.schema import validate
 
     one = talk(said(GOLDEN / CASE), "1.2", "AES128-SHA")
     wire = Wire().send(one.sent).end()
@@ -138,7 +136,7 @@ def test_a_gap_without_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (found,) = [line for line in lines if line["record"] == "gap"]
     assert found["size"] is None
     for line in lines:
-        jsonschema.validate(line, schema())
+        validate(line)
 
 
 def test_the_library(carried: tuple[str, str]) -> None:

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
-from streamdump.render.schema import schema
 from streamdump.units import duration_text
 from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture
+from tests.support.schema import validate
 from tests.support.terminal import on_terminal
 from tests.support.waiting import PATIENCE
 
@@ -109,10 +108,9 @@ def test_batches_do_not_show(capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 
 def test_the_lines_are_those_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    validator = Draft202012Validator(schema())
     made = records(capsys, "latency", "--json", "--interval", "0.1", HANDLER, ERRORS)
     for one in made:
-        validator.validate(one)
+        validate(one)
     assert {one["record"] for one in made} == {"latency", "interval", "slow"}
 
 

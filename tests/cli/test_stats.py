@@ -12,23 +12,21 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-import jsonschema
 import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
 from streamdump.credit import CHANGES, SubscriptionRow
-from streamdump.render.schema import schema
 from streamdump.render.stats import STREAM_HEAD, SUBSCRIPTION_HEAD, Counted, text
 from streamdump.render.terminal import PLAIN
 from streamdump.stats import CONSUMERS, GROUPS, INTERVALS, OTHERS, FileRow, Stats, StreamRow, TotalRow
 from tests.render.records import START, message, response
 from tests.support.captures import GOLDEN, capture_name, every_family
+from tests.support.schema import validate
 
 CREDIT = GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap"
 DELIVERED = GOLDEN / "rabbitmq-stream" / "deliver_v2_405.pcap"
 SMALL = sorted(path for path in GOLDEN.glob("*/*.pcap*") if path.stat().st_size < 60_000)
-VALID = jsonschema.Draft202012Validator(schema())
 
 
 def said(capsys: pytest.CaptureFixture[str], *argv: object) -> list[dict[str, Any]]:
@@ -43,7 +41,7 @@ def test_it_counts_what_the_records_say(paths: list[Path], subtests: pytest.Subt
             records = said(capsys, "--json", path)
             found = said(capsys, "stats", "--json", "--interval", "0.5", path)
             for one in found:
-                VALID.validate(one)
+                validate(one)
             messages = [one for one in records if one["record"] == "message"]
             gaps = [one for one in records if one["record"] == "gap"]
             (total,) = [one for one in found if one["record"] == "total"]

@@ -52,6 +52,7 @@ def cut_captures(family: str) -> Iterator[tuple[str, bytes]]:
                 yield f"{path.name}: {one.name} cut at {end}", pcap(rows, packets[0].link, nano=True)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("family", ["rabbitmq-stream", "iggy", "seastar-rpc", "mewbase"])
 def test_what_was_not_captured_is_in_no_sentence(family: str) -> None:
     bad = {}

@@ -11,7 +11,7 @@ import streamdump
 from streamdump.model import Exchange, Message, Options
 from streamdump.protocols import BY_NAME
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.streams import MAX_DECLARED, MAX_EARLY, MAX_NAME, MAX_REUSES, DeclaredStreams
+from streamdump.protocols.streams import MAX_EARLY, MAX_NAME, MAX_REUSES, DeclaredStreams
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden"
 REPORTS = CAPTURES.parent / "samples" / "reports"
@@ -185,22 +185,25 @@ def test_an_answer_that_names_what_was_declared_may_be_read_first() -> None:
     assert declared.at(8, 10) is None, "an older answer"
 
 
-def test_nothing_is_kept_without_a_limit() -> None:
+def test_nothing_is_kept_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    most, early = 96, 16
+    monkeypatch.setattr("streamdump.protocols.streams.MAX_DECLARED", most)
+    monkeypatch.setattr("streamdump.protocols.streams.MAX_EARLY", early)
     declared = DeclaredStreams()
-    for number in range(3 * MAX_DECLARED):
+    for number in range(3 * most):
         declared.ask(number, (PUBLISHER, number), "s", True, number)
-    assert len(declared.asked) == len(declared.named) == MAX_DECLARED
-    declared.ask(-1, (PUBLISHER, -1), "s" * (MAX_NAME + 1), True, 3 * MAX_DECLARED)
-    assert declared.at((PUBLISHER, -1), 4 * MAX_DECLARED) is None
-    for number in range(3 * MAX_DECLARED):
-        declared.answer(-number - 2, PUBLISHER, None, True, 4 * MAX_DECLARED)
-        declared.drop(4 * MAX_DECLARED)
-        declared.ask(number, (PUBLISHER, 1), "s", True, 4 * MAX_DECLARED)
-        declared.delete(number, (PUBLISHER, number), 4 * MAX_DECLARED)
-        declared.at((PUBLISHER, number), 4 * MAX_DECLARED)
-    assert len(declared.early) == len(declared.dropped) == MAX_EARLY
+    assert len(declared.asked) == len(declared.named) == most
+    declared.ask(-1, (PUBLISHER, -1), "s" * (MAX_NAME + 1), True, 3 * most)
+    assert declared.at((PUBLISHER, -1), 4 * most) is None
+    for number in range(3 * most):
+        declared.answer(-number - 2, PUBLISHER, None, True, 4 * most)
+        declared.drop(4 * most)
+        declared.ask(number, (PUBLISHER, 1), "s", True, 4 * most)
+        declared.delete(number, (PUBLISHER, number), 4 * most)
+        declared.at((PUBLISHER, number), 4 * most)
+    assert len(declared.early) == len(declared.dropped) == early
     assert len(declared.named[PUBLISHER, 1]) == MAX_REUSES
-    assert max(map(len, (declared.named, declared.asked, declared.freed, declared.known))) <= MAX_DECLARED
+    assert max(map(len, (declared.named, declared.asked, declared.freed, declared.known))) <= most
 
 
 def test_what_an_answer_that_is_kept_no_longer_may_be_about_is_not_known() -> None:

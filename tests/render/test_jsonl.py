@@ -93,6 +93,14 @@ OPTIONAL = {"Process": (*PROCESS_KEYS, "others", "other_pids"), "latency": PROCE
 """Keys that are only there where they are known, or asked for."""
 
 
+def test_a_line_is_of_one_kind() -> None:
+    contract = schema()
+    kinds = [contract["$defs"][one["$ref"].removeprefix("#/$defs/")] for one in contract["oneOf"]]
+    names = [one["properties"]["record"]["const"] for one in kinds]
+    assert len({*names}) == len(names)
+    assert all("record" in one["required"] for one in kinds)
+
+
 def test_every_key_is_described() -> None:
     for name, definition in schema()["$defs"].items():
         optional = OPTIONAL.get(name, ("processes",))
