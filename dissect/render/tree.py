@@ -145,9 +145,12 @@ _BEHIND = [" " * (len(_NO_OCTETS) - 3 * length) for length in range(RAW + 1)]
 @lru_cache(1_024)
 def _column(names: tuple[str, ...], depths: tuple[int, ...]) -> list[str]:
     """The names of fields moved in and filled up to one size, with what follows them."""
-    shown = ["  " * depth + visible(name) for name, depth in zip(names, depths, strict=True)]
-    size = min(NAME_LIMIT, max(map(width, shown), default=0))
-    return [f"{pad(name, size)}  " for name in shown]
+    joined = "".join(names)
+    # Most names take a cell for each character
+    simple = joined.isascii() and joined.isprintable()
+    shown = ["  " * depth + name for name, depth in zip(names if simple else map(visible, names), depths, strict=True)]
+    size = min(NAME_LIMIT, max(map(len if simple else width, shown), default=0))
+    return [f"{name:<{size}}  " if simple else f"{pad(name, size)}  " for name in shown]
 
 
 def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]:
