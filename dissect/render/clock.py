@@ -65,8 +65,9 @@ class Clock:
         self.base: int | None = None
         """What relative times count from."""
         self._written_ns: int | None = None
-        self._second = -1
+        self._second_ns = 1 << 63
         self._second_text = ""
+        """When the second began in which the time written before is, and its text."""
 
     def watch(self, packets: list[Packet]) -> None:
         """Be shown all packets, which those take to count from that are said since the packet before."""
@@ -92,6 +93,9 @@ class Clock:
         """The time `time_ns`, whose text in a record is `time`; a dash where the capture has none."""
         if not time_ns:
             return "-"
+        rest = time_ns - self._second_ns
+        if 0 <= rest < 1_000_000_000:
+            return f"{self._second_text}.{rest // 1000:06d}"
         if self.form in ("r", "d", "dd"):
             if self.form == "r":
                 if self.base is None:
@@ -102,16 +106,17 @@ class Clock:
             else:
                 passed = self._passed(time_ns)
             second, rest = divmod(abs(passed), 1_000_000_000)
+            if self.form == "r" and self.base is not None and time_ns >= self.base:
+                self._second_ns, self._second_text = time_ns - rest, str(second)
             return f"{'-' if passed < 0 else ''}{second}.{rest // 1000:06d}"
         if self.form == "ud":
             return f"{time[:10]} {time[11:26]}"
         second, rest = divmod(time_ns, 1_000_000_000)
         if self.form == "e":
             return f"{second}.{rest:09d}"
-        if second != self._second:
-            self._second = second
-            try:
-                self._second_text = strftime("%Y-%m-%d %H:%M:%S", localtime(second))
-            except (OverflowError, OSError, ValueError):
-                self._second_text = time[:19].replace("T", " ")
+        self._second_ns = time_ns - rest
+        try:
+            self._second_text = strftime("%Y-%m-%d %H:%M:%S", localtime(second))
+        except (OverflowError, OSError, ValueError):
+            self._second_text = time[:19].replace("T", " ")
         return f"{self._second_text}.{rest // 1000:06d}"
