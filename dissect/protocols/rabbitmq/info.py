@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...layout import Field, Layout
@@ -89,19 +89,21 @@ def _text(value: Any) -> str:
 
 def _ranges(numbers: Iterable[int]) -> str:
     """`1-4, 7` for what follows each other."""
-    runs: list[list[int]] = []
+    runs: list[str] = []
+    first = following = -1
     for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        elif len(runs) == RUNS:
-            return ", ".join(map(_run, runs)) + ", ..."
-        else:
-            runs.append([number, number])
-    return ", ".join(map(_run, runs))
+        if number != following:
+            if first >= 0:
+                runs.append(_run(first, following - 1))
+            if len(runs) == RUNS:
+                return ", ".join(runs) + ", ..."
+            first = number
+        following = number + 1
+    return ", ".join([*runs, _run(first, following - 1)] if first >= 0 else runs)
 
 
-def _run(run: Sequence[int]) -> str:
-    return str(run[0]) if run[0] == run[1] else f"{run[0]}-{run[1]}"
+def _run(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _pairs(pairs: list[dict[str, Any]], first: tuple[str, ...] = ()) -> str:
