@@ -72,13 +72,13 @@ class Pairer(Exchanges):
 
     def process(self, emitted: list[Event]) -> list[Event]:
         """Pair these records, in their order; return them with the exchanges that became certain."""
-        out = self.out = []
-        self.refused = 0
+        out: list[Event] = []
+        self.out, self.refused, append = out, 0, out.append
         for one in emitted:
-            out.append(one)
+            append(one)
             role = one.role
             if role:
-                self.pair(one, out.append)
+                self.pair(one, append)
                 if role != GAP and one.record.size >= LARGE:
                     self.large.append((self, one))
         return out
@@ -307,6 +307,10 @@ class Pairer(Exchanges):
                 self._refuse(1)
             if answers and not keys:
                 self._append_early(one, answers[-1][1], "refused" if batch.refused else "answered", append)
+        new = dict.fromkeys(keys, batch)
+        if len(new) == len(keys) and opened.keys().isdisjoint(new):
+            opened.update(new)
+            keys = ()
         for key in keys:
             older = opened.get(key)
             if older is None:
