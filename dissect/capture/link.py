@@ -145,42 +145,42 @@ class LinkParser:
                 counters.duplicates += 1
                 return None
         available = captured + offset - ip
-        total = packet.wire + offset - ip
         if kind == IPV4 and available >= LEAST4:
             version, length, fragment, ttl, protocol, ends, seq, ack, words, flags, window = TCP4(buffer, ip)
             size, addresses = (words >> 2 & 0x3C) + 20, ip + 12
-            sent = length or total
-            if not (version == 0x45 and protocol == TCP and not fragment & 0x3FFF and LEAST4 <= size <= sent):
+            sent = length or packet.wire + offset - ip
+            if version != 0x45 or protocol != TCP or fragment & 0x3FFF or not LEAST4 <= size <= sent:
                 if protocol != TCP and version >> 4 == 4:
                     self._other(packet, order, ip, protocol, ends)
                     return None
-                return self._of_odd(packet, order, ip, total)
+                return self._of_odd(packet, order, ip)
         elif kind == IPV6 and available >= LEAST6:
             version, length, protocol, ttl, ends, seq, ack, words, flags, window = TCP6(buffer, ip)
             size, addresses = (words >> 2 & 0x3C) + 40, ip + 8
-            sent = length + 40 if length else total
-            if not (version >> 4 == 6 and protocol == TCP and LEAST6 <= size <= sent):
+            sent = length + 40 if length else packet.wire + offset - ip
+            if version >> 4 != 6 or protocol != TCP or not LEAST6 <= size <= sent:
                 if protocol != TCP and protocol not in EXTENSIONS and version >> 4 == 6:
                     self._other(packet, order, ip, protocol, ends)
                     return None
-                return self._of_odd(packet, order, ip, total)
+                return self._of_odd(packet, order, ip)
         elif kind in (IPV4, IPV6):
-            return self._of_odd(packet, order, ip, total)
+            return self._of_odd(packet, order, ip)
         else:
             self._foreign(kind, link)
             return None
         counters.tcp += 1
         if sent > available:
             data = buffer[ip + size : ip + available]
-            if sent > total:
+            if sent > packet.wire + offset - ip:
                 flags |= CLAIMS
         else:
             data = buffer[ip + size : ip + sent]
         if packet.untimed:
             counters.untimed += 1
             flags |= UNTIMED
-        mark = order, packet.number, packet.file, packet.time_ns
-        return Segment(ends, mark, seq, ack, flags, window, data, sent - size, ttl, buffer, addresses)
+        return Segment(
+            ends, (order, packet.number, packet.file, packet.time_ns), seq, ack, flags, window, data, sent - size, ttl, buffer, addresses
+        )
 
     def _is_again(self, packet: Packet, ip: int, kind: int, place: int) -> bool:
         """Return whether a packet of a cooked capture is a duplicate."""
@@ -213,7 +213,7 @@ class LinkParser:
             tunnels = self.counters.tunnels
             tunnels[name] = tunnels.get(name, 0) + 1
 
-    def _of_odd(self, packet: Packet, order: int, ip: int, sent: int) -> Segment | None:
+    def _of_odd(self, packet: Packet, order: int, ip: int) -> Segment | None:
         """The segment of an odd packet."""
         # importing dpkt costs a tenth of the start time, and most captures have no such packet
         from .rare_packets import NOT_TCP, UNDECODED, WAITS, OddPackets
@@ -221,7 +221,7 @@ class LinkParser:
         if self._odd is None:
             self._odd = OddPackets(joins=not self.stateless)
         counters = self.counters
-        data = packet.buffer[ip : packet.offset + packet.captured]
+        data, sent = packet.buffer[ip : packet.offset + packet.captured], packet.wire + packet.offset - ip
         found = self._odd.packet(data, sent, packet.time_ns, None if self.pieces is None else order)
         if found is NOT_TCP:
             counters.not_tcp += 1

@@ -139,6 +139,11 @@ class Conversation:
         """Return the records that a segment completes; None if it starts another conversation between the same endpoints."""
         tcp = self.tcp
         try:
+            if self.steady:
+                # It became so in this block of packets
+                item = tcp.follow(segment, side)
+                if item is not False:
+                    return NOTHING if item is True else self.parse(item)
             items = tcp.feed(segment, side)
             if items is None:
                 return None
@@ -168,7 +173,8 @@ class Conversation:
                 # An earlier packet of the same block failed
                 return NOTHING
             emitted = pairer.process(parser.process([item], item.mark[0]))
-            self._hand_on(parser, pairer)
+            parser.hand_on()
+            pairer.out = HANDED_ON
             return emitted
         except Exception as error:
             return self.fail(error, item.mark)
@@ -190,12 +196,10 @@ class Conversation:
             return self.fail(error, (current, *self.tcp.last[1:]))
 
     def _hand_on(self, parser: Parser | None, pairer: Pairer | None) -> None:
-        """Count the records of the current packet, which are released now."""
+        """Note that the records of the current packet are released now."""
         if parser is not None and pairer is not None:
-            made = parser.hand_on()
+            parser.hand_on()
             pairer.out = HANDED_ON
-            self.tally.records += made
-            self.run.counters.records += made
 
     # Steps
 

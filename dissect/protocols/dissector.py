@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .buffer import Range
@@ -100,7 +100,7 @@ class Dissector:
         """Decode a frame or a gap; called in the packet order of both sides. Override it if frames have to wait for others."""
         self.parser.add_record(frame)
 
-    def held_frames(self) -> Iterable[Range]:
+    def held_frames(self) -> Sequence[Range]:
         """Return the byte ranges of the frames that `decode_in_order` holds back."""
         return ()
 

@@ -79,7 +79,7 @@ class Parser:
     DERIVED = ("ends", "frames", "made", "decoded", "protocol", "closes", "reorders")
 
     def __init__(self, protocol: Protocol, options: Options, context: Context | None = None, tallies: tuple[Tally, ...] = ()) -> None:
-        """`tallies` count gaps and faults."""
+        """`tallies` count records, gaps and faults."""
         if context is None:
             context = Context(0, ("client", "server"), (0, 0), 0, True, Verdict(protocol.name, 1.0, ()), options)
         self.context = context
@@ -189,13 +189,14 @@ class Parser:
         buffer.waiting = False
         self._split(side, buffer)
 
-    def hand_on(self) -> int:
-        """Note that the events of the current packet were released; return their number."""
-        count = len(self.made)
+    def hand_on(self) -> None:
+        """Count the events of the current packet, which are released now."""
+        count, self.made = len(self.made), HANDED_ON
+        if count:
+            for tally in self.tallies:
+                tally.records += count
         if self.reorders:
-            self.held = list(self.dissector.held_frames())
-        self.made = HANDED_ON
-        return count
+            self.held = self.dissector.held_frames()
 
     # Records
 

@@ -728,18 +728,20 @@ class TcpStream(ConversationCounts):
         own, other = self.streams[side], self.streams[1 - side]
         wire, data, expected = segment.wire, segment.data, other.expected
         if not (
-            segment.flags & _ANY == ACK
-            and segment.seq == own.expected
-            and expected >= 0
-            and len(data) == wire
-            and segment.ttl == own.ttl
-            # As long as none is right, a wrong checksum shows nothing
-            and ((right := not wire or own.unchecked or is_right(segment)) or not own.right)
+            segment.flags & _ANY == ACK and segment.seq == own.expected and expected >= 0 and len(data) == wire and segment.ttl == own.ttl
         ):
             return False
         behind = (expected - segment.ack) & MASK
         if behind >= 0x8000_0000:
             return False
+        if wire and not own.unchecked:
+            if is_right(segment):
+                own.right += 1
+            elif own.right:
+                return False
+            else:
+                # As long as none is right, a wrong checksum shows nothing
+                own.count_wrong()
         self.latest = self.last = mark = segment.mark
         time_ns, clock = mark[3], self.clock
         if time_ns > clock:
@@ -753,18 +755,17 @@ class TcpStream(ConversationCounts):
             other.acked = acked
         if not wire:
             return True
-        if not own.unchecked:
-            if right:
-                own.right += 1
-            else:
-                own.count_wrong()
         count.bytes += wire
         count.stream += wire
         at = own.next
         own.next = own.sent = end = at + wire
         own.expected = (segment.seq + wire) & MASK
-        item = SideData(side, at - own.origin, data, mark, own.pop_notes(at, end) if own.notes else ())
-        own.keep(item)
+        position, recent = at - own.origin, own.recent
+        item = SideData(side, position, data, mark, own.pop_notes(at, end) if own.notes else ())
+        if recent is None or position + wire - recent[0].position > 2 * RECENT_BYTES:
+            own.keep(item)
+        else:
+            recent.append(item)
         return item
 
     def feed(self, segment: Segment, side: int) -> Items | None:

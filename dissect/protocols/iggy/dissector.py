@@ -7,7 +7,7 @@ pending requests, and a frame is decoded here when both are known. `meaning` int
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar
 
@@ -97,7 +97,7 @@ class IggyDissector(Dissector):
         assert self.placed is not None
         return self.meaning.decode(frame, self.placed, self.parser.current)
 
-    def held_frames(self) -> Iterable[Range]:
+    def held_frames(self) -> Sequence[Range]:
         if not (self.held or self.early or self.unconfirmed):
             return ()
         waiting = (*self.early, *self.unconfirmed, *(frame for frame, _ in self.held))
