@@ -8,7 +8,7 @@ from streamdump import quota
 from streamdump.bson import walk as walk_bson
 from streamdump.layout import Array, Blob, Field, Layout, Style, Text, spans, u8, walk
 from streamdump.model import VALUES, Options, Span
-from streamdump.quota import FURTHER, Spans, UnpackPool, UnpackQuota, ValueQuota
+from streamdump.quota import FURTHER, Spans, UnpackPool, UnpackQuota, ValueQuota, drop_oldest, keep_newest
 from streamdump.render.tree import tree
 from tests.protocols.test_values import CASES, decoded, received
 from tests.render.records import detailed
@@ -21,6 +21,15 @@ def tiles(spans: list[Span], size: int, buffer: str = "frame") -> None:
             assert span.offset == at
             at += span.length
     assert at == size
+
+
+def test_the_oldest_entry_makes_room_for_the_newest() -> None:
+    kept = dict.fromkeys("abc", 0)
+    drop_oldest(kept, 3)
+    keep_newest(kept, "a", 1, 3)
+    assert list(kept.items()) == [("b", 0), ("c", 0), ("a", 1)]
+    keep_newest(kept, "d", 2, 3)
+    assert list(kept) == ["c", "a", "d"]
 
 
 def test_values_are_counted_down() -> None:

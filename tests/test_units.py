@@ -1,4 +1,4 @@
-"""Durations for people."""
+"""Numbers, durations and lists as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from streamdump.filter import compile_filter
 from streamdump.render.terminal import encoded
-from streamdump.units import duration_text
+from streamdump.units import count, duration_text, lossy, not_finite, some
 
 SECOND = 1_000_000_000
 
@@ -50,3 +50,18 @@ def test_microseconds_where_the_encoding_lacks_the_sign(encoding: str, shown: st
 @pytest.mark.parametrize("unit", ["us", "µs"])
 def test_filters_accept_both_spellings(unit: str) -> None:
     compile_filter(f"latency > 20{unit}")
+
+
+def test_a_noun_agrees_with_its_number() -> None:
+    assert [count(number, "entry") for number in (0, 1, 1_448)] == ["0 entries", "1 entry", "1,448 entries"]
+    assert count(2, "chunk") == "2 chunks"
+
+
+def test_a_long_list_is_shortened() -> None:
+    assert some("abc") == "a, b, c"
+    assert some("abcd", 2) == "a, b and 2 more"
+
+
+def test_what_is_no_number_and_no_text_can_be_read() -> None:
+    assert [not_finite(float(one)) for one in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]
+    assert lossy(b"\xc3\xa4\\\xff") == "ä\\\\\\xff"
