@@ -1495,6 +1495,17 @@ def test_three_sound_frames_are_certain_whatever_follows(frames: int, found: boo
     assert CURRENT_LANGUAGE.search(False, data, 0, len(data), True, work_budget)[0] == found
 
 
+@pytest.mark.parametrize(("key", "found"), [(0x0011, True), (0x000D, False)])
+def test_a_handshake_with_other_text_than_utf_8_is_found_behind_a_loss(key: int, found: bool) -> None:
+    """In PeerProperties, which an application may fill as it likes, and not in Create."""
+    stream = b"" if key == 0x0011 else struct.pack(">H", 1) + b"s"
+    body = struct.pack(">HHI", key, 1, 7) + stream + struct.pack(">iH", 1, 7) + b"product" + struct.pack(">H", 3) + b"\xff\xfea"
+    data = b"\xff" * 20 + struct.pack(">I", len(body)) + body
+    work_budget = WorkBudget()
+    work_budget.pay(len(data))
+    assert CURRENT_LANGUAGE.search(True, data, 0, len(data), True, work_budget)[:2] == (found, 20 if found else len(data))
+
+
 def test_a_published_message_of_no_bytes_tiles_its_frame() -> None:
     data = struct.pack(">iQIQI", 2, 1, 0, 2, 0)
     assert chunks.tiles_published(chunks.CURRENT, False, data, 0, len(data)) == 2
