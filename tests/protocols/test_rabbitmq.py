@@ -35,7 +35,7 @@ from streamdump.protocols.rabbitmq.dissector import (
     StreamDissector,
 )
 from streamdump.protocols.rabbitmq.frame_redaction import HIDDEN
-from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
+from streamdump.protocols.rabbitmq.framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, UNSOUND, word_of
 from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import info
 from streamdump.protocols.rabbitmq.meaning import NULL_REFERENCE
@@ -1506,10 +1506,12 @@ def test_a_handshake_with_other_text_than_utf_8_is_found_behind_a_loss(key: int,
     assert CURRENT_LANGUAGE.search(True, data, 0, len(data), True, work_budget)[:2] == (found, 20 if found else len(data))
 
 
-def test_a_published_message_of_no_bytes_tiles_its_frame() -> None:
-    data = struct.pack(">iQIQI", 2, 1, 0, 2, 0)
-    assert chunks.tiles_published(chunks.CURRENT, False, data, 0, len(data)) == 2
-    assert chunks.tiles_published(chunks.CURRENT, False, data, 0, len(data) - 1) == -1
+def test_a_published_message_of_no_bytes_fills_its_frame() -> None:
+    data = struct.pack(">IHHBiQIQI", 33, 2, 1, 7, 2, 1, 0, 2, 0)
+    work_budget = WorkBudget()
+    found = CURRENT_LANGUAGE.read_sound(layouts.PUBLISH, data, 0, len(data), work_budget)
+    assert found is not None and found["published_messages"] == [{"publishing_id": 1, "size": 0}, {"publishing_id": 2, "size": 0}]
+    assert CURRENT_LANGUAGE.read_sound(layouts.PUBLISH, data, 0, len(data) - 1, work_budget) is UNSOUND
 
 
 @pytest.mark.parametrize(("limit", "short"), [(176, True), (175, False)])

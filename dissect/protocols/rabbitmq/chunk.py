@@ -507,51 +507,8 @@ class EntryReader(SpanRecorder):
         return stop
 
 
-# For resync and detection: sizes that fill the frame, and the checksum; message bodies are not read
-
-
-def tiles_chunk(form: ChunkForm, data: bytes, at: int, end: int) -> int:
-    """Return the number of entries of the chunk data[at:end]; -1 if it does not match its header."""
-    if end - at < form.header.size:
-        return -1
-    header = form.header.values(data, at)
-    at += form.header.size
-    stop = at + header["data_length"]
-    if header["magic_version"] != MAGIC or end not in (stop, stop + header.get("trailer_length", 0)):
-        return -1
-    if crc32(data[at:stop]) != header["chunk_crc"]:
-        return -1
-    records = 0
-    for _ in range(header["num_entries"]):
-        at, number = _entry_end(form, data, at, stop)
-        if number < 0:
-            return -1
-        records += number
-    return header["num_entries"] if at == stop and records == header["num_records"] else -1
-
-
-def tiles_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: int) -> int:
-    """Return the number of messages in data[at:end], a count and the messages of a Publish; -1 if it is not that."""
-    if end - at < 4:
-        return -1
-    (count,) = _I32(data, at)
-    at += 4
-    found = 0
-    while at < end:
-        if found == count or end - at < 12:
-            return -1
-        at = _entry_at(filtered, data, at)
-        if at < 0:
-            return -1
-        at, number = _entry_end(form, data, at, end)
-        if number < 0:
-            return -1
-        found += 1
-    return found if found == count else -1
-
-
 def begins_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: int, stop: int) -> int:
-    """Return the number of messages recognised in data[at:end], the beginning of what `tiles_published` reads up to `stop`; or 0.
+    """Return the number of messages recognised in data[at:end], the beginning of a count and the messages of a Publish up to `stop`; or 0.
 
     One message that fills it is enough, otherwise two, with rising publishing ids.
     """

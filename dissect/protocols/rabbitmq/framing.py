@@ -26,8 +26,6 @@ from .chunk import (
     begins_published,
     draft_form,
     fixed_header,
-    tiles_chunk,
-    tiles_published,
 )
 from .layouts import PUBLISH_2
 
@@ -40,9 +38,9 @@ CHAIN = 3
 NO, MAYBE, LATER, YES = range(4)
 """Whether frames begin somewhere. LATER: more bytes may show it, but without them none do."""
 
-SCANNED, READ, NUMBERS, ENTRY = 2, 16, 2, 24
+SCANNED, READ, NUMBERS, ENTRY, ENTRIES = 2, 16, 2, 40, 200
 """What a byte costs in which `pattern` is looked for, and one in a frame that is read, or is but numbers; and each entry of Publish and
-Deliver, whose other bytes are not looked at, but for a checksum."""
+Deliver, whose other bytes are not looked at, but for a checksum; and what such a frame costs besides its entries."""
 
 UNSOUND: dict[str, Any] = {"": None}
 """In the place of the fields of a frame that has a flaw."""
@@ -161,8 +159,8 @@ class Language:
         return False
 
     def read_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> dict[str, Any] | None:
-        """Return the fields of a frame that matches `layout`, none of Publish and Deliver, which match by their entries; UNSOUND if it does
-        not match, and None if the work budget is used up. Text that is not UTF-8 is no flaw in a handshake."""
+        """Return the fields of a frame that matches `layout` without fault or note, those of Publish and Deliver without what entries hold;
+        UNSOUND if it does not match, and None if the work budget is used up. Text that is not UTF-8 is no flaw in a handshake."""
         if layout not in self.heads:
             if not work_budget.spend(self.costs[layout] * (end - start)):
                 return None
@@ -178,14 +176,14 @@ class Language:
             except UNREADABLE:
                 return UNSOUND
             return UNSOUND if "trailing" in fields else fields
-        at = self.entries_at(layout, data, start, end)
-        if layout in self.delivered:
-            form = self.forms[0] if len(self.forms) == 1 else draft_form(data, at, end)
-            count = tiles_chunk(form, data, at, end)
-        else:
-            count = tiles_published(self.forms[0], layout is PUBLISH_2, data, at, end)
-        work_budget.spend((end - start >> 3) + ENTRY * abs(count))
-        return {} if count >= 0 else UNSOUND
+        values, found = ValueQuota(SIZE_LIMIT), dict[str, Any]()
+        reader = EntryReader(self.forms[0], start, bytes, None, values, False)
+        try:
+            complete = self.read_entries(reader, layout, data, start, end, found) == end
+        except Malformed:
+            complete = False
+        work_budget.spend((end - start >> 3) + ENTRIES + ENTRY * (SIZE_LIMIT - values.left))
+        return found if complete and not reader.counted else UNSOUND
 
     def read_entries(self, reader: EntryReader, layout: Layout, data: bytes, start: int, end: int, fields: dict[str, Any]) -> int:
         """Read a Publish or Deliver into `fields`, whose entries no table can express; return where it ends, or raise `Malformed`."""
