@@ -40,7 +40,9 @@ from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.render.clock import Clock
 from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.logins import SECRET, login_captures
 from tests.support.peers import Pair, free_port, needs_capture, said
+from tests.support.secrets import found
 from tests.support.terminal import on_terminal, typed
 from tests.support.waiting import PATIENCE, until
 
@@ -706,6 +708,37 @@ def test_secrets_are_on_no_screen_unless_they_are_asked_for(tmp_path: Path) -> N
         on.drive(look, (200, 60))
         secret = b"guest\x00guest".hex()
         assert ("guest\\x00guest" in on.seen or secret in on.seen) == show  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["00", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("03-0", "10", "18", "42", "46"))])
+def test_a_planted_secret_is_in_no_export(name: str, tmp_path: Path) -> None:
+    """Of every list, and of the fields of the first messages."""
+    (path,) = (one for one in login_captures(tmp_path) if one.stem == name)
+    folder = tmp_path / "exports"
+    folder.mkdir()
+
+    async def steps(on: Browsing) -> None:
+        async def export(name: str) -> None:
+            await on.press("e")
+            on.app.prompt.value = str(folder / name)
+            await on.press("enter")
+
+        for key in ("1", "2", "3"):
+            await on.press(key)
+            await export(f"list {key}.txt")
+        await export("json.jsonl")
+        for number in range(1, min(len(on.place), 4) + 1):
+            await on.press("3", "colon")
+            await on.type(str(number))
+            await on.press("enter", "enter")
+            await export(f"message {number}.txt")
+            await on.press("escape")
+
+    Browsing(path).drive(steps, (200, 60))
+    said = {file.stem: file.read_text("utf-8") for file in folder.iterdir()}
+    assert {"list 1", "list 2", "list 3", "json", "message 1"} <= said.keys()
+    assert "redacted" in said["json"]
+    assert found(SECRET, said) == []
 
 
 def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
