@@ -513,7 +513,7 @@ class Dissection:
             self._stepped += 1
             at = ends[one.conversation] if one.message is None else (one.message >> 128) - before
             place = self._places[at] if at < len(self._places) else AT_LAST if one.rule == UNUSED else _end(records[at])
-            step = snapshot.encode(one.step) if one.rule in (CLOSES, UNUSED) else one.step
+            step = msgspec.msgpack.encode(one.step) if one.rule in (CLOSES, UNUSED) else one.step
             named = _named(one._replace(message=None, network=self._networks[one.conversation], step=step))
             self.results.steps.append(((*place, self._stepped), self._files[one.conversation], named))
         self._steps.clear()

@@ -15,18 +15,21 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from .. import snapshot
 from ..conversation.table import relate
 from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
 from ..diagnose.network import NetworkEvidence
+from ..diagnose.rules import Closed
 from ..errors import Report
 from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Exchange
 from ..session import Linked
+from ..tls.facts import TlsFacts
 from . import storage
 from .blocks import Runs, SortOrder
 from .latencies import told
 from .tables import ends_of
+
+_CLOSED = msgspec.msgpack.Decoder(Closed)
 
 MINUTE_NS = 60_000_000_000
 
@@ -241,4 +244,11 @@ class Steps:
                 file, step = msgspec.msgpack.decode(data)
                 self.files[step[1]] = file
                 found = Step(*step)
-                yield found._replace(step=snapshot.decode(found.step)) if found.rule in (CLOSES, UNUSED) else found
+                yield found._replace(step=_closed(found.step)) if found.rule in (CLOSES, UNUSED) else found
+
+
+def _closed(data: bytes) -> Closed:
+    """The end of a conversation that was written as plain data."""
+    closed = _CLOSED.decode(data)
+    closed.tls = closed.tls and msgspec.convert(closed.tls, TlsFacts)
+    return closed
