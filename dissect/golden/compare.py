@@ -124,6 +124,9 @@ class _Same:
     def changed(
         self, golden: Mapping[str, Any], got: Mapping[str, Any], labels: Mapping[str, str], other: Mapping[str, str]
     ) -> list[Change]:
+        kinds = [*map(type, golden.values())]
+        if golden == got and kinds == [*map(type, got.values())] and SIMPLE.issuperset(kinds):
+            return []
         differing = [path for path, value in golden.items() if path not in got or not self._is_same(value, got[path])]
         return [
             Change(
@@ -164,7 +167,7 @@ class _Keys:
 
     def _complete(self, line: Line) -> Hashable:
         """Return the key of the line and its responses."""
-        return hash((self.own(line), *map(self.own, line.responses))) if line.responses else self.own(line)
+        return hash((self.own(line), *map(self.own, line.responses))) if line.responses else self._own(line)
 
     @staticmethod
     def content(line: Line) -> Hashable:

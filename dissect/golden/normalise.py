@@ -17,7 +17,7 @@ from .model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcrip
 from .ranges import merged
 from .rules import FieldRule, FieldRules, reduced
 from .settings import CheckSettings
-from .values import SIMPLE, Alias, Placeholder, ValueSet, digest, identity, key, mapped, shortened, shown
+from .values import LONG, SIMPLE, Alias, Placeholder, ValueSet, digest, identity, key, mapped, shortened, shown
 
 _REDACTED = re.compile(r"<redacted [0-9]+ bytes>")
 _ENDPOINT = re.compile(r"(?:(?<![0-9])[0-9]{1,3}(?:\.[0-9]{1,3}){3}|\[[0-9a-f:.]{2,45}\]):[0-9]+")
@@ -112,7 +112,7 @@ class Normaliser:
     def feed(self, records: Iterable[Record]) -> None:
         """Keep those of these records that are compared."""
         for record in records:
-            if isinstance(record, Message | Gap):
+            if isinstance(record, (Message, Gap)):
                 if self._has_room(record):
                     self._records.append(record)
             elif isinstance(record, Exchange):
@@ -368,6 +368,8 @@ class Normaliser:
                 value = self._named(place, value)
             if self._texts:
                 value = self._masked(value)
+            if type(value) is str and len(value) <= LONG:
+                return value
         return value if type(value) in _PLAIN else shortened(value)
 
     def _named(self, place: _OpenConversation, text: str) -> Any:
