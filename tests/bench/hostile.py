@@ -3,8 +3,9 @@
 python -m tests.bench.hostile [CLASS...] [--size 0.3] [--views all|json,text,...] [--shapes usual|all|one] [--twice] [--list]
 
 A class is named by a part of its name. A MB is a million bytes of packets after the file is unpacked, plus what sub-batches unpack to, plus
-one for each value without bytes; what a run over a capture of one packet takes is not counted. `--twice` measures double the size too,
-which tells what is not linear: "growth" is the cost of the second half beside that of the first, 1 if linear and 3 if quadratic.
+one for each value without bytes, and for `changed` the golden file; what a run over a capture of one packet takes is not counted.
+`--twice` measures double the size too, which tells what is not linear: "growth" is the cost of the second half beside that of the first, 1
+if linear and 3 if quadratic.
 Each run is a fork of a process that has loaded all modules.
 
 A class of bytes that somebody sends is a function marked `@sent`, which returns that many bytes for a side; it is sent in each of SHAPES.
@@ -73,10 +74,12 @@ VIEWS: dict[str, View] = {
     "scrub": View(("scrub", CAPTURE, OUT)),
     "update": View(("check", "--update", CAPTURE)),
     "check": View(("check", CAPTURE), before=("check", "--update", CAPTURE)),
+    "changed": View(("check", CAPTURE), before=("check", "--update", OTHER)),
     "diff": View(("diff", OTHER, CAPTURE)),
     "browse": View(("browse", CAPTURE)),
 }
-"""`pipeline` runs its tasks with findings in this process, without Spark; `browse` reads and indexes, without a terminal."""
+"""`changed` compares with the golden file of another capture; `pipeline` runs its tasks with findings in this process, without Spark;
+`browse` reads and indexes, without a terminal."""
 
 MEMORY, FOR_A_CONVERSATION, FOR_A_FRAME = 400_000_000, 1_000, 10
 """Bytes that a run may hold, and more for each conversation, and for each byte of the largest frame."""
@@ -1172,14 +1175,18 @@ def measure(name: str, view: str, made: Callable[[int], Made], size: int, start:
             file.unlink()
         (folder / "out.pcap").unlink(missing_ok=True)
         one = made(share)
-        if OTHER in chosen.arguments:
+        if OTHER in (*chosen.arguments, *chosen.before):
             other = made(share * 9 // 10)
             (folder / "other.pcap").write_bytes(other.file)
-            one = one._replace(size=one.size + other.size, conversations=one.conversations + other.conversations)
+            one = one._replace(conversations=one.conversations + other.conversations)
+            one = one._replace(size=one.size + other.size * (OTHER in chosen.arguments))
         (folder / "made.pcap").write_bytes(one.file)
         one = one._replace(file=b"")
         if chosen.before:
             fork(arguments_of(chosen.before, one.options, folder), folder)
+        for golden in folder.glob("other.pcap.golden"):
+            one = one._replace(size=one.size + golden.stat().st_size)
+            golden.rename(folder / "made.pcap.golden")
         cpu, kib, status = fork(arguments_of(chosen.arguments, one.options, folder), folder)
         spent.append(max(0.0, cpu - start))
     memory, rate = kib * 1024, spent[-1] / (one.size / MB)
