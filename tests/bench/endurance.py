@@ -164,15 +164,26 @@ def serve(connections: int, held: int, rate: int) -> None:
         capture.tells("/metrics\n")
         address = capture.told.decode().partition("serving ")[2].split()[0]
 
+        missed = 0
+
+        def scrape() -> bytes:
+            nonlocal missed
+            while True:
+                with contextlib.suppress(OSError), urllib.request.urlopen(address) as response:
+                    text: bytes = response.read()
+                    return text
+                # The endpoint gives up after 10 seconds, which a busy machine may take
+                missed += 1
+
         def status() -> str:
             begin = time.monotonic()
-            with urllib.request.urlopen(address) as response:
-                text = response.read()
-            return f"scraped {len(text):,} bytes, {text.count(b'{')} series in {time.monotonic() - begin:.2f} s"
+            text = scrape()
+            took = time.monotonic() - begin
+            return f"scraped {len(text):,} bytes, {text.count(b'{')} series in {took:.2f} s; {missed} scrapes without a response"
 
         def packets_read() -> int:
-            with urllib.request.urlopen(address) as response:
-                return int(float(re.search(rb"^streamdump_packets_total (\S+)", response.read(), re.M)[1]))  # type: ignore[index]
+            found = re.search(rb"^streamdump_packets_total (\S+)", scrape(), re.M)
+            return int(float(found[1])) if found else 0
 
         send(capture.process.pid, connections, held, rate, status, packets_read)
         print(status())
