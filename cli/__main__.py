@@ -22,8 +22,7 @@ def main() -> int:
 
 
 def _leave(status: int) -> None:
-    """End the process at once, where nothing is left to do: to take apart what the system takes back anyway is a quarter of what reading
-    a small capture costs."""
+    """End the process at once, if nothing is left to do: freeing objects is a quarter of the cost of reading a small capture."""
     import atexit
     import os
     import threading

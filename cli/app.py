@@ -141,7 +141,7 @@ class _Group(TyperGroup):
 
 @cache
 def command_of(names: tuple[str, ...]) -> Any:
-    """These commands as typer builds them, once per process: it takes its time for each."""
+    """Return these commands as typer builds them, once per process: it is slow for each."""
     app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     for name in names:
         function = getattr(import_module(f"streamdump.cli.commands.{name}"), name)
@@ -166,7 +166,7 @@ class _Ended(BaseException):
 
 @contextmanager
 def _orderly() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP end what is open as an error would, before they end the process as ever."""
+    """Lets SIGTERM and SIGHUP unwind open files as an error would, before they end the process as usual."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise _Ended(number)

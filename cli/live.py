@@ -188,10 +188,10 @@ class LiveRun(RunReport):
     def _announce(self, wanted: LiveOptions, known: Sequence[int]) -> None:
         """Say what is captured, and what -w writes of it."""
         if wanted.expression is None:
-            taken = f"TCP on ports {', '.join(map(str, known))}"
+            traffic = f"TCP on ports {', '.join(map(str, known))}"
         else:
-            taken = f"packets that match {wanted.expression!r}" if wanted.expression else "all TCP"
-        say(f"{self.live.name}: capturing {taken}; the kernel granted a buffer of {_amount(self.live.granted)}")
+            traffic = f"packets that match {wanted.expression!r}" if wanted.expression else "all TCP"
+        say(f"{self.live.name}: capturing {traffic}; the kernel granted a buffer of {_amount(self.live.granted)}")
         if wanted.write is not None:
             secrets = "passwords, tokens and TLS keys" if wanted.embed else "passwords and tokens"
             say(f"-w {wanted.write}: writes packets as captured, including {secrets}")

@@ -30,11 +30,11 @@ BETWEEN = ("d", "dd")
 PAGE_INTERVAL_NS = 1_000_000
 """The initial interval of the series of a page for which none was asked."""
 PROCESS = ("process", "pid", "container", "pod", "namespace", "host")
-"""The fields of a process, repeated here because importing the library's takes longer."""
+"""The fields of a process, repeated here because importing the library's is slower."""
 
 
 def completion(choices: Sequence[str]) -> Callable[[str], list[str]]:
-    """What an option that takes one of `choices` can be completed to; a lambda in an annotation would not find their name."""
+    """Return a completion for an option with these `choices`; a lambda in an annotation would not find their name."""
     return lambda incomplete: [one for one in choices if one.startswith(incomplete)]
 
 

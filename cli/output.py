@@ -91,7 +91,7 @@ def fill_in() -> None:
 
 
 def abandon(stream: IO[str]) -> None:
-    """Let what is still buffered go nowhere, so that the interpreter does not complain about it at its end."""
+    """Discard buffered output, so that the interpreter does not complain about it at its end."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):

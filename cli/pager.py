@@ -21,7 +21,7 @@ class Pager:
 
     def __init__(self) -> None:
         self.allowed = False
-        """Whether what is printed is text that has an end."""
+        """Whether the output is text that has an end."""
         self.refused = False
         self.columns: int | None = None
         self._process: subprocess.Popen[bytes] | None = None

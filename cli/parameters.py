@@ -1,4 +1,4 @@
-"""Commands that share options take them as one value: `options: Annotated[Options, Members(*LIMITS)]`, `live: Wanted`, `shown: Shown`."""
+"""Options that commands share are one value: `options: Annotated[Options, Members(*LIMITS)]`, `live: Wanted`, `shown: Shown`."""
 
 from __future__ import annotations
 

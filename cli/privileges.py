@@ -56,7 +56,7 @@ def drop_root(environment: Mapping[str, str], writer: PcapngWriter | None, ring:
     """
     written = None if writer is None else writer.path
     folders = [one.absolute().parent for one in (written if ring else None, page) if one is not None]
-    trouble = "neither sudo nor the folder of -w belongs to another user"
+    reason = "neither sudo nor the folder of -w belongs to another user"
     for user in _others(environment, written):
         try:
             refused = _refused(user, os.W_OK | os.X_OK, folders)
@@ -69,10 +69,10 @@ def drop_root(environment: Mapping[str, str], writer: PcapngWriter | None, ring:
                 os.setresgid(user.gid, user.gid, user.gid)
                 os.setresuid(user.uid, user.uid, user.uid)
                 return f"dropped root privileges: now running as {user.name}"
-            trouble = f"{user.name} has no access to {refused}"
+            reason = f"{user.name} has no access to {refused}"
         except OSError:
-            trouble = f"the system does not allow switching to {user.name}"
-    return f"still running as root: {trouble}"
+            reason = f"the system does not allow switching to {user.name}"
+    return f"still running as root: {reason}"
 
 
 def _others(environment: Mapping[str, str], written: Path | None) -> Iterator[User]:

@@ -250,7 +250,7 @@ class RunReport:
         self.report(about(record, what))
 
     def write_html(self, path: str, command: str, page: Callable[..., str], *shown: Any) -> None:
-        """Write the page that `page` makes of a title, what was read, and what is to be shown; none if there was no packet."""
+        """Write the page that `page` makes of a title, an introduction and `shown`; none if there was no packet."""
         from streamdump.render.html.page import write_page
 
         if not self.inspector.counters.packets:
@@ -358,7 +358,7 @@ class FileRun(RunReport):
                 if enough:
                     self.stopped = self.enough
                     break
-                # what is still held while the next are made does not fit in the cache with them
+                # records still held while the next are made do not fit in the cache with them
                 del batch
                 progress.step()
         except KeyboardInterrupt:
@@ -381,7 +381,7 @@ class FileRun(RunReport):
 
     def end(self, more: Sequence[str] = ()) -> ExitCode:
         """Say on standard error what was read, then `more` and what went wrong; return the exit code."""
-        # What is behind a handshake was read as far as a batch happened to reach
+        # Packets after the handshake were read as far as a batch happened to reach
         if self.readers and self.stopped != READY:
             said = self._summary()
             self.report()
@@ -412,7 +412,7 @@ class FileRun(RunReport):
 
     def _summary(self) -> str:
         if self.stopped == STOPPED and self.messages is not None:
-            # What is behind the last message was read as far as a batch happened to reach.
+            # Packets after the last message were read as far as a batch happened to reach.
             said, command = [f"{count(self.messages, 'message')}, {STOPPED}"], None
         else:
             said, command = account(self.inspector, self.stopped)
@@ -462,11 +462,11 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         said[0] += f" ({inspector.forgotten.conversations:,} forgotten)"
     if stopped:
         said[0] += f", {stopped}"
-    trouble = _trouble(inspector, ended.limit_hits)
+    problems = _problems(inspector, ended.limit_hits)
     if counters.by_server:
         said[0] += f", {counters.by_server:,} ended by the server"
-    if trouble:
-        said.append(", ".join(trouble))
+    if problems:
+        said.append(", ".join(problems))
     unread = _unread(names)
     if unread:
         said.append(unread)
@@ -476,7 +476,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     said += _skipped_packets(inspector.link.counters)
     said += [hint for hint in hints.values() if hint is not None]
     wrong = counters.unanswered or counters.refused or counters.unconnected or counters.broken_off or counters.unacknowledged
-    return said, None if not conversations else "diagnose" if wrong else "conversations" if unread or trouble else None
+    return said, None if not conversations else "diagnose" if wrong else "conversations" if unread or problems else None
 
 
 def lines_of(view: Lines, records: list[Record], failed: Callable[[Record, str], None]) -> str:
@@ -548,7 +548,7 @@ def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str |
         return None
 
 
-def _trouble(inspector: Inspector, limits: int) -> list[str]:
+def _problems(inspector: Inspector, limits: int) -> list[str]:
     """Return the problems of a run, counted."""
     counters = inspector.counters
     # Inside TLS, the size of some gaps is unknown

@@ -106,7 +106,7 @@ def options_for(shown: Shown, form: ViewForm, options: Options, quiet: bool = Fa
     values = form.json or form.fields or detail
     return replace(
         options,
-        # Lines of text count them, or show what is text as such
+        # Lines of text count them, or show text as text
         bytes_as=options.bytes_as if values else "hex",
         detail=detail,
         bodies=(values or options.findings) and not quiet,
@@ -204,7 +204,7 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
             fields(message, options.show_secrets, colours, width) if shown.tree else (),
             hexdump(message, options.show_secrets, colours, width) if shown.dump else (),
         )
-        # A line on its own takes as much again as its text, and there may be a million
+        # A line as an object needs as much again as its text, and there may be a million
         return "".join("\n".join([*some, ""]) for some in iter(lambda: [*islice(lines, AT_ONCE)], []))
 
     @cache

@@ -1,4 +1,4 @@
-"""`-w FILE` of files: what is asked for is noted as the captures are read; then they are read again and its packets are written."""
+"""`-w FILE` of files: the matching records are noted as the captures are read; then these are read again, and the packets are written."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Span(msgspec.Struct, gc=False):
 
 
 class Process(msgspec.Struct, omit_defaults=True, gc=False):
-    """The process behind an endpoint of a conversation, as the capture or this host describes it; what is not known is left out.
+    """The process behind an endpoint of a conversation, as the capture or this host describes it; unknown fields are left out.
 
     `endpoint` None: the capture does not show which side it belongs to. `host`: the name of its address, with `Options.host_names`.
     `others`: packets of this endpoint name other processes, too; `other_pids`: the first PIDs of these.
@@ -280,7 +280,7 @@ Record = Message | Gap | Exchange | Ending | Finding
 
 
 class Head(NamedTuple):
-    """What is known of a message before its fields are decoded; without `name` and `kind`, of all messages of a conversation."""
+    """The part of a message known before its fields are decoded; without `name` and `kind`, that of all messages of a conversation."""
 
     protocol: str
     conversation: int

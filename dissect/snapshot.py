@@ -247,7 +247,7 @@ def _flat(one: dict[Any, Any]) -> list[Any]:
 
 
 class _GraphReader:
-    """Makes objects of nodes: first those that can be created empty, then immutable ones, then fills the former."""
+    """Makes objects of nodes: first the ones that can be created empty, then immutable ones; then it fills the former."""
 
     def __init__(self, written: tuple[list[Any], list[list[Any]]], given: Collection[Any]) -> None:
         classes, self._nodes = written

@@ -319,7 +319,7 @@ class Stats:
         return sorted(self._streams.values(), key=lambda row: (row.protocol, row.stream, -1 if row.partition is None else row.partition))
 
     def subscriptions(self) -> list[SubscriptionRow]:
-        """In the order in which they began. Those that have not ended do with the capture, or their file if files are separate."""
+        """Return the subscriptions in their order. Open ones end with the capture, or with their file if files are separate."""
         last = max((one.time_ns + one.duration_ns for one in self._files.values()), default=0)
 
         def end_ns(file: int) -> int:
@@ -352,7 +352,7 @@ class Stats:
 
 
 def _behind(message: Message, name: str) -> str | int | None:
-    """Return what is known of the process behind the client under this name."""
+    """Return the value of this name for the process behind the client."""
     sender = message.sender
     client = None if sender is None else message.src if sender == "client" else message.dst
     return group_of(message.processes, client, name)

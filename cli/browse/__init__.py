@@ -2,8 +2,8 @@
 
 listing.py   a list of any length on a terminal
 places.py    the four places: findings, conversations, messages, fields with bytes
-screen.py    what is on the screen
+screen.py    the screen
 asking.py    the line to type into
 app.py       what the keys do
-saving.py    what is counted and written to files
+saving.py    counts, and files written
 """

@@ -37,7 +37,7 @@ class Asking(Screen):
         self.filter(self._before)
 
     def to(self, index: int) -> None:
-        """Go to a message of those that are shown."""
+        """Go to one of the messages shown."""
         place = self.place
         if isinstance(place, Messages) and len(place):
             self.list.action_to(min(place.at(index), len(place) - 1))
@@ -51,7 +51,7 @@ class Asking(Screen):
         return self.place, self.list.cursor
 
     def asks(self) -> str:
-        """A filter for what is chosen; empty where there is none."""
+        """Return a filter for the selected value; empty where there is none."""
         from streamdump.filter import compile_filter
 
         place, at = self.looked_at()
@@ -112,7 +112,7 @@ class Asking(Screen):
             self.background(lambda: partial(self.say, save(place, text, self.reader)))
 
     def filter(self, text: str) -> None:
-        """Show what is asked for; as long as that cannot be understood, what was asked for last."""
+        """Show the records of the filter; while it is invalid, those of the last valid one."""
         from streamdump.filter import compile_filter
 
         place = self.place

@@ -172,7 +172,7 @@ class Names(Suggester):
 
 
 class Prompt(Input):
-    """A line to type into; the tab key accepts the proposal. What acts on a terminal becomes an escape, also of what is pasted."""
+    """A line to type into; the tab key accepts the proposal. Characters that act on a terminal become escapes, also when pasted."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "cursor_right")]
 

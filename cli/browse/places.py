@@ -14,7 +14,7 @@ import msgspec
 from streamdump.layout.values import hidden, must_hide
 from streamdump.model import ConversationRow, Finding, Message, Span
 from streamdump.render.clock import LATE, Clock, Times
-from streamdump.render.conversations import protocol_of, sides, table, trouble_of
+from streamdump.render.conversations import problems_of, protocol_of, sides, table
 from streamdump.render.findings import finding_lines, place_of, rank
 from streamdump.render.hexdump import paths
 from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROOMY
@@ -187,7 +187,7 @@ class Conversations(Place):
             lambda row: row.conversation,
             lambda row: -row.messages,
             lambda row: -sum(row.bytes),
-            lambda row: -len(trouble_of(row)),
+            lambda row: -len(problems_of(row)),
         )
         self.rows = sorted(rows, key=keys[self.order])
         texts = [self._texts(row) for row in self.rows]
@@ -200,14 +200,14 @@ class Conversations(Place):
     def line(self, at: int, columns: int) -> Parts:
         row = self.rows[at]
         number, ends, protocol = self._texts(row)
-        trouble = trouble_of(row)
+        problems = problems_of(row)
         style = COLOURS[row.conversation % len(COLOURS)]
         return [
             (f"{number:>{self._sizes[0]}} ", style),
-            ("! " if trouble else "  ", BAD),
+            ("! " if problems else "  ", BAD),
             (f"{ends:<{self._sizes[1]}}  ", style),
             (f"{pad(protocol, self._sizes[2])}  {row.messages:>8,}  {sum(row.bytes):>10,}  ", PLAIN),
-            (f"{', '.join(trouble)}, " if trouble else "", BAD),
+            (f"{', '.join(problems)}, " if problems else "", BAD),
             (row.ended, PLAIN),
         ]
 
@@ -259,7 +259,7 @@ class Messages(Place):
 
     @property
     def shown(self) -> View:
-        """Those that are shown, in their order."""
+        """Return the messages shown, in their order."""
         return self.every if self.view is None else self.view
 
     def head(self, columns: int) -> str:
@@ -284,7 +284,7 @@ class Messages(Place):
         return bisect_left(self.shown, index)
 
     def has(self, index: int) -> bool:
-        """Whether a record is among those that are shown."""
+        """Return whether a record is shown."""
         at = self.at(index)
         return at < len(self) and self.index(at) == index
 
@@ -337,7 +337,7 @@ class Messages(Place):
         base, (hours, minutes, seconds) = self.reader.clock.base or 0, time.groups()
         since = int(float(seconds) * 1e9)
         if hours:
-            # What is earlier on the clock is the day after
+            # An earlier time of day is that of the next day
             since = (since + (int(hours) * 60 + int(minutes)) * 60_000_000_000 - base) % DAY_NS
         at = bisect_left(every, base + since, key=lambda index: records.row(index).record.time_ns)
         return int(every[at]) if at < len(every) else f"no message at {text} or later"
@@ -383,7 +383,7 @@ class Fields(Place):
     )
 
     def __init__(self, reader: Reader, record: Shown, in_order: bool = True) -> None:
-        """`in_order`: as on the wire, otherwise first what is wrong and what differs from other messages."""
+        """`in_order`: as on the wire; otherwise first the damaged fields and those that differ from other messages."""
         super().__init__(reader)
         self.record = record
         self.spans: list[Span] = []
@@ -452,14 +452,14 @@ class HexLines:
         self._row = 16 if columns >= 74 else 8
         self._span: Span | None = None
         self._lines: list[tuple[str, bytes, bytearray | None, int]] = []
-        """Of each buffer its name, bytes, those that are hidden, and its first line."""
+        """Yield each buffer: name, bytes, flags of hidden ones, first line."""
         self._count = 0
         spans = getattr(record, "spans", None)
         for name, data in (getattr(record, "raw", None) or {}).items():
             # Nobody says where a frame without known fields keeps its secrets, or one that is packed
             packed = name == "frame" and any(one.secret and one.buffer != name for one in spans or ())
-            whole = not show_secrets and (spans is None or packed)
-            flags = bytearray(b"\1") * len(data) if whole else hidden(data, name, spans or [], show_secrets)
+            secret = not show_secrets and (spans is None or packed)
+            flags = bytearray(b"\1") * len(data) if secret else hidden(data, name, spans or [], show_secrets)
             self._lines.append((name, data, flags, self._count))
             self._count += 1 - -len(data) // self._row
 

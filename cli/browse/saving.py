@@ -1,4 +1,4 @@
-"""What is shown, counted and written to files."""
+"""Counts of the lines shown, and files written from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def latency(place: Messages, columns: int) -> str:
 
 
 def export(place: Place, path: str, reader: Reader) -> str:
-    """Write what is shown, as lines or, where the name says so, as JSON Lines; what to say of it."""
+    """Write the lines shown as text or, if the name says so, as JSON Lines; return what to report."""
     lines: Iterable[bytes] = (f"{visible(place.value(at, COLUMNS))}\n".encode() for at in range(len(place)))
     if path.endswith((".json", ".jsonl")) and isinstance(place, Messages):
         lines = _records(place, reader)

@@ -1,4 +1,4 @@
-"""What is on the screen, and how it is kept up to date."""
+"""The screen, and how it is kept up to date."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Screen(App[None]):
         self.moved()
 
     def share(self) -> None:
-        """Give the lower part the rows that the list does not need, and of fields the list those that the bytes do not need."""
+        """Give the lower part the rows that the list does not need; with fields, give the list the rows that the bytes do not need."""
         screen, place, rows = self.screen, self.place, self.both.size.height
         least = rows * 45 // 100 if isinstance(place, Fields) else rows * 4 // 10 if screen.has_class("tall") else LEAST
         if isinstance(place, Fields):
@@ -152,8 +152,8 @@ class Screen(App[None]):
         if view is not None:
             text, style = view.failed or f"{len(view):,} match {place.asked}", WARN
             text += "" if view.done else f"  ({view.looked:,} of {len(reader.records):,} searched; esc stops)"
-        trouble = [(line, BAD) for line in wrapped(visible(reader.trouble), self.size.width)[:2]]
-        self.saying.show(*([(text, style, "")] for text, style in [*(self.said or [(text, style)]), *trouble]))
+        problem = [(line, BAD) for line in wrapped(visible(reader.problem), self.size.width)[:2]]
+        self.saying.show(*([(text, style, "")] for text, style in [*(self.said or [(text, style)]), *problem]))
         keys = (*place.keys, *EVERYWHERE)
         self.keys.show(*_lines([(f"{key} {what}", DIM, KEYS.get(key, key)) for key, what in keys], self.size.width))
 
@@ -205,14 +205,14 @@ class Screen(App[None]):
             self.more.show(place.below(self.list.cursor, columns) if len(place) else Texts())
 
     def fetch(self, index: int, then: Callable[[Shown], None]) -> None:
-        """Read a record again with all that is in it; of those that were asked for meanwhile the last one."""
+        """Read a record again completely; of several requested meanwhile only the last one."""
         with self._lock:
             self._wanted, begins, self._fetching = (index, then), not self._fetching, True
         if begins:
             Thread(target=self._fetch, name=WORK, daemon=True).start()
 
     def background(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Do what takes its time, then what it returns here."""
+        """Run a slow function in a thread, then the function that it returns here."""
         Thread(target=self._work, args=(work,), name=WORK, daemon=True).start()
 
     def _work(self, work: Callable[[], Callable[[], None]]) -> None:

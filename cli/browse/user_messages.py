@@ -14,7 +14,7 @@ from .listing import ASK, DIM, LOUD, PLAIN, Parts, Texts
 from .places import Place
 
 OUTCOME, MOST = 28, 4_096
-"""Columns of an outcome, and characters of a body in its line; what is longer can be scrolled to, and is below."""
+"""Columns of an outcome, and characters of a body in its line; longer text can be scrolled to, and is complete below."""
 
 
 class UserMessages(Place):
@@ -64,6 +64,6 @@ class UserMessages(Place):
 
 def _divided(text: str, columns: int) -> Iterator[str]:
     """Yield text in lines, with all its blanks: bodies are shown as they are."""
-    # Of characters that take two columns, half as many fit
+    # Of characters two columns wide, half as many fit
     most = max(1, columns if width(text) == len(text) else columns // 2)
     return (text[at : at + most] for at in range(0, len(text), most))

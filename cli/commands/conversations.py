@@ -68,7 +68,7 @@ def _live(run: LiveRun, json: bool) -> None:
         run.leaving = gone.extend
 
     def leave() -> None:
-        # Not before the last records of those that leave were looked at
+        # Only after their last records were examined
         if json and gone:
             _show(run, gone, json)
         if run.asked is not None:

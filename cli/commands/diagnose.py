@@ -151,7 +151,7 @@ class _View:
                 write_text("".join(f"{line}\n" for line in [*lines, ""]))
 
     def leave(self, rows: list[ConversationRow]) -> None:
-        """Drop what is known of these conversations."""
+        """Forget these conversations."""
         gone = [row.conversation for row in rows]
         self.diagnoser.forget(gone)
         self.conversations.difference_update(gone)

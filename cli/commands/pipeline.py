@@ -181,7 +181,7 @@ def pipeline(
         typer.Option("--conf", metavar="KEY=VALUE", help="a Spark setting; may be repeated", rich_help_panel=SPARK, show_default=False),
     ] = None,
     patience: Annotated[
-        str, typer.Option("--patience", metavar="SECONDS", help="how long Java and the master may take to answer", rich_help_panel=SPARK)
+        str, typer.Option("--patience", metavar="SECONDS", help="how long to wait for Java and the master", rich_help_panel=SPARK)
     ] = "120",
     ui: Annotated[bool, typer.Option("--ui", help="start Spark's web page", rich_help_panel=SPARK)] = False,
     quiet: Annotated[bool, typer.Option("-q", help="no summary", rich_help_panel=OTHER)] = False,
@@ -278,7 +278,7 @@ class _Calls:
     """What the command does, once it is known what that is."""
 
     def __init__(self, out: str, jvm: dict[str, Any], quiet: bool, sql: str | None, bar: _Bar) -> None:
-        """`jvm`: what `SparkJvm` takes."""
+        """`jvm`: the arguments of `SparkJvm`."""
         from streamdump.spark import storage
 
         self.out = out
@@ -413,7 +413,7 @@ class _Calls:
         if self._session is not None:
             self._session.kill()
             self._session.log.unlink(missing_ok=True)
-        # What PySpark imports takes most of the time until the process is gone, if all of it is looked through for garbage at the end.
+        # Collecting garbage among PySpark's modules is most of the time until the process is gone.
         gc.freeze()
         if run is None:
             say("interrupted")

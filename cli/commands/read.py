@@ -108,7 +108,7 @@ def read(
             if selection is not None:
                 selection.note(batch, chosen)
             showing.show(chosen)
-            # What is written of a conversation may be behind the last message that is shown
+            # Packets to write may come after the last message shown
             return showing.enough and selection is None
 
         run.each(one)

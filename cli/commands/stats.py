@@ -38,7 +38,7 @@ def stats(
         typer.Option(
             "--by",
             metavar="WHAT",
-            help=f"also count commands by what is behind the client: {', '.join(PROCESS[:-1])} or {PROCESS[-1]}",
+            help=f"also count commands by the process behind the client: {', '.join(PROCESS[:-1])} or {PROCESS[-1]}",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=completion(PROCESS),

@@ -1,4 +1,4 @@
-"""What is remembered of each packet and record: packed, as there may be ten millions, and so that all else can be read again."""
+"""The index of packets and records: packed, as there may be ten million; it is enough to read everything else again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HELD = 64
 """Blocks of records that stay unpacked."""
 
 TEXT, SHORT = 240, 24
-"""Characters that are kept of what a record says; the latter once what is kept takes more than `ROOM` bytes a record."""
+"""Characters kept of the text of a record; the second limit applies once more than `ROOM` bytes a record are kept."""
 
 ROOM = 72
 
@@ -234,7 +234,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Row]).decode
 
 FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False), "!", "gap", "no longer kept", 0)
-"""In the place of what is oldest of a capture without an end."""
+"""Stands for the forgotten part of a capture without an end."""
 
 
 class RecordIndex:

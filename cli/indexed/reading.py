@@ -36,7 +36,7 @@ EVERY = 512
 """Messages of a conversation from one snapshot of it to the next, at least."""
 
 ROOM = 24
-"""Bytes that snapshots take for each message, about."""
+"""The approximate bytes of snapshots for each message."""
 
 FIRST = 64
 """The records of a screen, which is shown before more is read."""
@@ -119,7 +119,7 @@ class Reader:
         return 1.0 if self.done else sum(one.bytes_read for one in readers) / sum(totals) if all(totals) and totals else None
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """What could not be read, as far as that is known."""
         errors = [*self.run.errors, *self.run.inspector.errors] if isinstance(self.run, FileRun) else [self.run.error]
         lines = [*self.warned, *[str(one).removeprefix(f"{(one.file or '').rpartition('/')[0]}/") for one in errors if one is not None]]
@@ -254,7 +254,7 @@ class Reader:
         self._due[conversation] = EVERY - max(EVERY, len(packed) // ROOM)
 
     def _forget(self) -> None:
-        """Let what is oldest of a capture without an end go."""
+        """Forget the oldest part of a capture without an end."""
         records, table = self.records, self.run.inspector.table
 
         def known(conversation: int) -> bool:
@@ -272,7 +272,7 @@ class Reader:
             del self.findings[:-MOST]
 
     def _conversations(self) -> None:
-        """Note how the conversations are now, which takes its time where there are many."""
+        """Note the current state of the conversations, which is slow if there are many."""
         started = monotonic()
         inspector = self.run.inspector
         self.rows = list(islice((row for some in inspector.each_rows() for row in some), MOST))
@@ -287,10 +287,10 @@ def is_same(one: Message, wanted: Shown) -> bool:
 
 
 class View(Sequence[int]):
-    """Which records are shown: all, or those of a conversation, or of these those that a filter keeps. They are looked for in a thread."""
+    """The records shown: all, or those of a conversation, or the ones among them that a filter keeps. A thread looks for them."""
 
     def __init__(self, reader: Reader, conversation: int | None = None, asked: Filter | None = None, follows: bool = True) -> None:
-        """`follows`: what is read later belongs to it, too."""
+        """`follows`: records read later belong to it, too."""
         self.reader, self.conversation, self.asked, self.follows = reader, conversation, asked, follows
         self.done = asked is None
         self.looked = 0

@@ -216,7 +216,7 @@ class HostProcesses:
             self._sockets.popitem(last=False)
 
     def process(self, owner: _Owner) -> Process | None:
-        """Return what is known of a process; None if it has ended."""
+        """Return the description of a process; None if it has ended."""
         name = self._link(f"{owner.pid}/exe").removesuffix(" (deleted)").rpartition("/")[2]
         name = name or self._read(f"{owner.pid}/comm", 64).decode("utf-8", "backslashreplace").rstrip("\n")
         if not name:

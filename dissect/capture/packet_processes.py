@@ -42,7 +42,7 @@ MAX_OPTIONS, MAX_OPTION_BYTES = 16, 64 << 10
 """Options of a packet or block that are read, and how far apart they may be."""
 
 MAX_COMMENT, MAX_LINES = 4 << 10, 8
-"""Bytes and lines of a comment that are read: what is of interest comes first."""
+"""The most bytes and lines of a comment that are read: the fields of interest come first."""
 
 MAX_TEXT = 128
 """Characters of a name; of a longer one the first are kept, and an ellipsis. Pods of Kubernetes may have 253."""

@@ -135,7 +135,7 @@ EITHER = ""
 
 
 def behind(record: Any, name: str, endpoint: str | None = EITHER) -> list[Any]:
-    """Return what is known of the processes of a record under this name: of both sides, or of an endpoint, which may have several PIDs."""
+    """Return the values of this name for the processes of a record: of both sides, or of an endpoint, which may have several PIDs."""
     found: list[Any] = []
     for one in record.processes or ():
         if endpoint in (EITHER, one.endpoint):

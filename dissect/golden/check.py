@@ -59,7 +59,7 @@ class Task(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """What is to be checked, the golden files that belong to none of it, and how many files of folders only have the name of a capture."""
+    """The captures to check, the golden files of none of them, and the number of files that only have the name of a capture."""
 
     tasks: list[Task]
     unused: list[Path]

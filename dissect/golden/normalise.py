@@ -27,14 +27,14 @@ _BORDER = re.compile(r'"[^"]*(?:"|$)|([.\[])')
 _INDEX = re.compile(r"\[[0-9]+\]")
 
 MAX_PATH, MAX_PATTERN = 320, 1_000
-"""Characters that the path to an object has in the paths of what is in it, and without numbers in what rules are looked up by; names
+"""Characters of the path to an object in the paths of its members, and, without numbers, in the keys of rules; names
 in documents of users may be long, and each stands before all that it holds."""
 
 LINES, FIELDS = 100_000, 500_000
 """Lines that a golden file may have, and fields and runs of numbers: it may come from anybody."""
 
 MESSAGES = 500_000
-"""Messages and gaps of a capture that are kept, as most may be of flows, which take few lines."""
+"""Messages and gaps of a capture that are kept, as most may be of flows, which need few lines."""
 
 NAMES = 32 << 20
 """Characters that the paths of all fields may have together."""
@@ -122,7 +122,7 @@ class Normaliser:
                     self._ended[record.request] = record.outcome
 
     def _has_room(self, record: Message | Gap) -> bool:
-        """Whether a record is kept, which counts; those that `restrict` leaves out are not where there are too many."""
+        """Whether a record is kept, which counts; where there are too many, records that `restrict` leaves out are not."""
         if type(record) is Message:
             rules = rules_of(record.protocol)
             self._lines += record.name not in rules.flows and (self.heartbeats or record.name not in rules.heartbeats)

@@ -10,7 +10,7 @@ from ..model import Message, Packet, Record
 from ..protocols.records import rfc3339
 
 PACKETS_NOTED = 1 << 18
-"""Packets of which that before is known, beside those that are read."""
+"""The most packets whose predecessor is remembered, besides those read now."""
 
 Times = Literal["r", "ad", "ud", "e", "d", "dd"]
 
@@ -56,7 +56,7 @@ class Clock:
     time written before; from one second to the next it has them ready."""
 
     def __init__(self, form: Times = "r", *, signed: bool = False) -> None:
-        """`signed`: relative times count from something else than the first packet, so what is earlier is negative."""
+        """`signed`: relative times do not count from the first packet, so earlier ones are negative."""
         self.form = form
         self._signed = signed
         self._before: dict[int, int] = {}
@@ -70,7 +70,7 @@ class Clock:
         """When the second began in which the time written before is, and its text."""
 
     def watch(self, packets: list[Packet]) -> None:
-        """Be shown all packets, which those take to count from that are said since the packet before."""
+        """Observe all packets, for times since the previous packet."""
         if len(self._before) > PACKETS_NOTED:
             self._before.clear()
         for packet in packets:

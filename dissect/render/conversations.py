@@ -116,11 +116,11 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
         lines.append(f"{palette.bold}{cut(head, columns)}{palette.reset}")
         if not beside:
             lines.append(cut(below.rstrip(), columns))
-        trouble = ", ".join(trouble_of(row))
+        problems = ", ".join(problems_of(row))
         rests = "; ".join([*row.evidence, *_known(row)] if evidence else _known(row, LAYERS))
         if evidence and rests and row.confidence:
             rests = f"confidence {row.confidence:.0%}: {rests}"
-        for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (rests, palette.dim)):
+        for text, colour in ((problems and f"! {problems}", palette.bad), (went, ""), (rests, palette.dim)):
             lines += [f"{indent}{colour}{line}{palette.reset if colour else ''}" for line in wrapped(visible(text), columns - len(indent))]
     return "\n".join([*lines, ""])
 
@@ -177,7 +177,7 @@ def _error(row: ConversationRow) -> list[str]:
     return [] if row.internal_error is None else [f"internal error: {row.internal_error}"]
 
 
-def trouble_of(row: ConversationRow) -> list[str]:
+def problems_of(row: ConversationRow) -> list[str]:
     notes = those(
         (row.gaps, f"{count(row.gaps, 'gap')} ({bytes_text(row.gap_bytes)})"),
         (row.damaged, f"{row.damaged:,} damaged"),

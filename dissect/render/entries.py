@@ -19,7 +19,7 @@ REMEMBERED = 8_192
 """Conversations whose endpoints are kept ready; when there are more, all are made again."""
 
 STREAM_WIDTH, STREAM_LIMIT, PLACE_WIDTH, SIZE_WIDTH, OUTCOME_WIDTH = 8, 30, 10, 9, 28
-"""Columns of streams, at first and at most, of offsets and ids, of sizes, and of outcomes; what is longer shifts its line."""
+"""Columns of streams, at first and at most, of offsets and ids, of sizes, and of outcomes; longer text shifts its line."""
 
 ROOMY, NARROW_SIZE, OUTCOME_WORD = 110, 6, 12
 """Columns of a terminal from which on the outcome has its latency, reason or consumer; and those of the size, and of the outcome's word

@@ -16,7 +16,7 @@ Quote = Literal["", '"', "'"]
 class FieldLines:
     """Makes lines of the values under chosen names.
 
-    What is not there is empty; lists and objects are compact JSON; in texts tab, line end, backslash and what could act on a terminal
+    A missing value is empty; lists and objects are compact JSON; in texts tab, line end, backslash and what could act on a terminal
     are escaped. With a `quote`, which is doubled inside, and a comma as `separator` the lines are CSV.
     """
 

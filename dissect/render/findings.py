@@ -32,7 +32,7 @@ NO_FILES: Files = MappingProxyType({})
 def rank(one: Finding) -> tuple[int, bool, bool, bool, int]:
     """Where a finding stands: the most severe first, of these the ones of several conversations, then those below the protocol and may
     explain the rest, which where it is only noted explains nothing; what single calls threw, and that something came often, stands behind
-    what went wrong between both sides; those that came first before others."""
+    what went wrong between both sides; earlier ones before later ones."""
     below = one.rule.startswith(("tcp.", "tls."))
     thrown = one.rule.endswith((".exception", ".unknown-verb", ".again-and-again"))
     return SEVERITIES.index(one.severity), one.conversation is not None, below == (one.severity == "note"), thrown, one.time_ns

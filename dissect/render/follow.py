@@ -150,10 +150,10 @@ class FollowLines(Lines):
         below: list[str] = []
         if self.columns is not None:
             room = self.columns - len(head) - len(side) - len(name) - len(elapsed) - 7
-            whole = mark == "!" or type(record) is Ending
-            if latency_ns is None and whole and width(text) > room:
+            complete = mark == "!" or type(record) is Ending
+            if latency_ns is None and complete and width(text) > room:
                 elapsed, room = " ", room + len(elapsed) - 1
-            if whole and room > 0:
+            if complete and room > 0:
                 text, below = laid_out(text, room, self.columns, len(head) + len(side) + 4)
             else:
                 text = cut(text, max(0, room))

@@ -217,7 +217,7 @@ def table(
     palette: Palette,
     drawn: tuple[str, Sequence[str]] | None = None,
 ) -> str:
-    """Columns under a title, the first `names` of them to the left; what is `drawn` stands last, where there is room."""
+    """Return columns under a title, the first `names` of them left-aligned; a chart (`drawn`) is the last one, if there is room."""
     sizes = [max(width(name), *(width(line[index]) for line in body)) for index, name in enumerate(head)]
     if columns is not None:
         fixed = sum(sizes[names:]) + len(_SPACE) * (len(sizes) - 1)
@@ -318,8 +318,8 @@ def _spark(sketch: Sketch, scale: Sequence[int]) -> str:
 def _bar(share: float, cells: int) -> str:
     """Return a bar for a share of N cells, in eighths; never empty for a share above 0."""
     eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
-    whole, part = divmod(eighths, 8)
-    return "█" * whole + (_PARTS[part] if part else "")
+    full, part = divmod(eighths, 8)
+    return "█" * full + (_PARTS[part] if part else "")
 
 
 def _narrowed(sizes: Sequence[int], room: int) -> list[int]:

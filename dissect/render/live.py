@@ -37,7 +37,7 @@ LEAST = 24
 
 ENDS = "conversation"
 
-_NAMES = ["#", "!", ENDS, "protocol", "msg/s", "bytes/s", "open", "latest", "median", "gaps", "trouble"]
+_NAMES = ["#", "!", ENDS, "protocol", "msg/s", "bytes/s", "open", "latest", "median", "gaps", "problem"]
 
 AROUND = 4
 """Lines of a terminal that the table needs besides its rows."""
@@ -50,7 +50,7 @@ class _Rates(msgspec.Struct):
     per_second: tuple[float, float] = (0.0, 0.0)
 
 
-class _Trouble(msgspec.Struct):
+class _Problems(msgspec.Struct):
     """What was seen of one conversation; times in seconds of the clock of `Watch.table`."""
 
     counts: dict[str, int]
@@ -69,7 +69,7 @@ class Watch:
     def __init__(self) -> None:
         self._latencies: dict[int, deque[int]] = {}
         self._rates: dict[int, _Rates] = {}
-        self._troubles: dict[int, _Trouble] = {}
+        self._problems: dict[int, _Problems] = {}
 
     def add(self, records: Iterable[Record]) -> None:
         """Note the latencies of these records."""
@@ -88,7 +88,7 @@ class Watch:
         known = {one.index: one for one in inspector.table.conversations}
         self._latencies = {index: kept for index, kept in self._latencies.items() if index in known}
         self._rates = {index: self._rate(one, now) for index, one in known.items()}
-        self._troubles = {index: self._watched(one, now) for index, one in known.items()}
+        self._problems = {index: self._watched(one, now) for index, one in known.items()}
         counters, conversations = inspector.counters, len(inspector.table)
         counts = (count(counters.packets, "packet"), count(counters.messages, "message"), count(conversations, "conversation"))
         made = Table(
@@ -103,17 +103,17 @@ class Watch:
         latest = sorted(wanted, key=lambda one: (one.done, -one.tcp.last[3]))[: max(1, height - AROUND)]
         listed = sorted(latest, key=lambda one: one.index)
         rows = [dict(zip(_NAMES, self._cells(one, now), strict=True)) for one in listed]
-        names = [name for name in _NAMES if name not in ("!", "gaps", "trouble") or any(row[name] for row in rows)]
+        names = [name for name in _NAMES if name not in ("!", "gaps", "problem") or any(row[name] for row in rows)]
         if width is not None:
             # A number without its unit is worse than half an address, and than none
             sizes = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in _NAMES}
-            for name in ("gaps", "median", "bytes/s", "trouble"):
+            for name in ("gaps", "median", "bytes/s", "problem"):
                 if name in names and _room(names, sizes, width) < LEAST:
                     names.remove(name)
             for row in rows:
                 row[ENDS] = cut(row[ENDS], max(len(ENDS), _room(names, sizes, width)))
         for name in names:
-            left, loud = name in ("!", ENDS, "protocol", "trouble"), name in ("!", "trouble")
+            left, loud = name in ("!", ENDS, "protocol", "problem"), name in ("!", "problem")
             made.add_column(
                 "" if name == "!" else name,
                 justify="left" if left else "right",
@@ -135,19 +135,19 @@ class Watch:
             return _Rates(now, one.tally.messages, size, ((one.tally.messages - rates.messages) / passed, (size - rates.bytes) / passed))
         return rates
 
-    def _watched(self, one: Conversation, now: float) -> _Trouble:
+    def _watched(self, one: Conversation, now: float) -> _Problems:
         """Return the problems of a conversation seen until now."""
         tally = one.tally
         counts = {"refused": tally.refused, "unanswered": tally.unanswered, "not readable": tally.faults, "gaps": tally.gaps}
-        before = self._troubles.get(one.index) or _Trouble({})
+        before = self._problems.get(one.index) or _Problems({})
         latest = {name: now if number > before.counts.get(name, 0) else before.latest.get(name, 0.0) for name, number in counts.items()}
         opened = _longest_open(one)
         oldest = None if opened is None else opened.order
-        return _Trouble(counts, latest, oldest, before.since if oldest == before.oldest else now)
+        return _Problems(counts, latest, oldest, before.since if oldest == before.oldest else now)
 
-    def _trouble(self, one: Conversation, now: float) -> str:
-        """What is wrong with a conversation as long as it lasts: how it ended, a request that waits, or what went wrong of late."""
-        known = self._troubles[one.index]
+    def _problem(self, one: Conversation, now: float) -> str:
+        """Return the current problem of a conversation: how it ended, a request that waits, or a recent failure."""
+        known = self._problems[one.index]
         if one.tcp.end is not None and one.tcp.end.how != "FIN":
             return how(one)
         if known.oldest is not None and now - known.since >= WAITING:
@@ -167,10 +167,10 @@ class Watch:
             first, second = second, first
         name = "..." if one.verdict is None else one.verdict.protocol or visible(one.verdict.name or "unknown")
         messages, size = self._rates[index].per_second
-        latencies, trouble = self._latencies.get(index), self._trouble(one, now)
+        latencies, problem = self._latencies.get(index), self._problem(one, now)
         return [
             str(index),
-            "!" if trouble else "",
+            "!" if problem else "",
             f"{first} {'-' if one.client is None else '>'} {second}",
             name,
             f"{messages:,.1f}",
@@ -179,7 +179,7 @@ class Watch:
             duration_text(latencies[-1]) if latencies else "",
             duration_text(int(median(latencies))) if latencies else "",
             f"{one.tally.gaps:,}" if one.tally.gaps else "",
-            trouble,
+            problem,
         ]
 
 

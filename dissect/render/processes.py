@@ -16,7 +16,7 @@ def of_finding(one: Finding) -> list[str]:
 
 
 def texts(processes: Processes | None, client: str | None) -> list[str]:
-    """Return a text for each process: the side it is on, and what is known of it."""
+    """Return a text for each process: the side it is on, and its known fields."""
     found = []
     for one in processes or ():
         side = "one side" if one.endpoint is None else one.endpoint if client is None else "client" if one.endpoint == client else "server"
@@ -25,7 +25,7 @@ def texts(processes: Processes | None, client: str | None) -> list[str]:
 
 
 def text(one: Process) -> str:
-    """Return what is known of a process: `orders (pid 700, pod shop/orders-x2x4q, container producer)`."""
+    """Return the known fields of a process: `orders (pid 700, pod shop/orders-x2x4q, container producer)`."""
     pod = one.pod if one.namespace is None else f"{one.namespace}/{one.pod}"
     every = (("pid", one.pid), ("pod", pod), ("container", one.container), ("host", one.host))
     parts = [f"{name} {value}" for name, value in every if value is not None]

@@ -1,4 +1,4 @@
-"""The `protocols` view: what is read, and the field tables of one protocol."""
+"""The `protocols` view: the protocols, and the field tables of one."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def streams(counted: Counted) -> list[list[Any]]:
 
 
 def subscriptions(counted: Counted) -> list[list[Any]]:
-    """Values below `SUBSCRIPTION_HEAD`. What is left is not known if something is missing, nor whether there were no stalls."""
+    """Values below `SUBSCRIPTION_HEAD`. If bytes are missing, the credit left and the absence of stalls are unknown."""
     rows: list[list[Any]] = []
     for one in counted.subscriptions:
         known = one.complete or one.stalls

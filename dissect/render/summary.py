@@ -230,7 +230,7 @@ class Lines:
         return content
 
     def _said(self, record: Gap | Exchange | Ending | Finding) -> tuple[str, str, int | None, str]:
-        """The same of what is not a message."""
+        """Return the same for a record that is not a message."""
         match record:
             case Gap():
                 inside = ", inside a frame" if record.in_frame else ""
@@ -249,7 +249,7 @@ class Lines:
                 return mark, record.name, record.latency_ns, detail
 
     def late(self, record: Record) -> bool:
-        """Whether a record, one of those that it learned of last, was released late."""
+        """Return whether a record of the last `learn` was released late."""
         return id(record) in self._late
 
     def _time(self, record: Record) -> str:
@@ -271,7 +271,7 @@ class Lines:
             self.pair_width = max(size, self.pair_width)
             self.protocol_width = max(len(protocol), self.protocol_width)
             if self.columns is None:
-                # what is ready made has the former widths
+                # cached ones have the former widths
                 self._places.clear()
         head = f"{_number(record):>2}  {first}"
         tail = f"{second}{' ' * (self.pair_width - size)}  {protocol:<{self.protocol_width}}"

@@ -72,7 +72,7 @@ def left_out(size: int) -> str:
 
 
 def _shown(message: Message) -> tuple[list[Span] | None, int]:
-    """The spans that are shown, and the bytes of those that are not."""
+    """The spans shown, and the bytes of the others."""
     spans, buffers = message.spans, message.raw
     if spans is None or buffers is None or len(buffers) < 2:
         return spans, 0
@@ -154,7 +154,7 @@ def _column(names: tuple[str, ...], depths: tuple[int, ...]) -> list[str]:
 
 
 def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]:
-    """What `_rows` yields without colours, width and damage: a fifth of the time, which is most of what this view takes in a pipe."""
+    """Yield what `_rows` does without colours, width and damage, five times as fast; most of the time of this view in a pipe is here."""
     raw = message.raw or {}
     lines: list[str] = []
     add, where_of, length_of, behind_of = lines.append, _WHERE, _LENGTH, _BEHIND
@@ -219,7 +219,7 @@ _quoted_again = lru_cache(REMEMBERED)(_quoted_or_digits)
 
 
 def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
-    """A value in lines: the one beside its name, where there is so much room, and those that follow."""
+    """Return a value in lines: the one beside its name, if there is room, and the following ones."""
     if room is None or columns is None or width(value) <= room:
         return [value]
     return folded(value, room) if room >= FOLDED else ["", *folded(value, max(1, columns - BELOW))]

@@ -78,7 +78,7 @@ def _environment() -> Any:
 
 
 def _harmless(value: Any) -> Any:
-    """Control and bidirectional characters as their escapes; what is markup of ours stays so."""
+    """Return a page with control and bidirectional characters escaped; our own markup stays."""
     return visible(value) if type(value) is str else value
 
 

@@ -1,4 +1,4 @@
-"""The first messages of conversations, kept until it is known how these went: a diagram is shown of those that failed."""
+"""The first messages of conversations, kept until their outcome is known: a page has a diagram of each failed one."""
 
 from __future__ import annotations
 
