@@ -135,12 +135,12 @@ def _published(fields: Fields) -> list[str]:
         ]
     messages = fields["published_messages"]
     whose = [f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else [_text(fields["stream"])]
-    size = sum(one.get("size", 0) for one in messages)
+    size = sum([one.get("size", 0) for one in messages])
     ids = _ranges(one["publishing_id"] for one in messages)
     what = [f"{'id' if len(messages) == 1 else 'ids'} {ids}"] if messages else []
-    batches = sum("compression" in one for one in messages)
-    packed = [f"in {batches} sub-batch{'es' if batches > 1 else ''}"] if batches else []
-    return [*whose, *what, count(sum(one.get("num_records", 1) for one in messages), "message"), *packed, count(size, "byte")]
+    batches = [one.get("num_records", 1) for one in messages if "compression" in one]
+    packed = [f"in {len(batches)} sub-batch{'es' if len(batches) > 1 else ''}"] if batches else []
+    return [*whose, *what, count(len(messages) - len(batches) + sum(batches), "message"), *packed, count(size, "byte")]
 
 
 def _confirmed(fields: Fields) -> list[str]:
