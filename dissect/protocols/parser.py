@@ -233,10 +233,11 @@ class Parser:
 
     def add_record(self, frame: Frame | FrameGap) -> None:
         """Add the record of a frame or gap."""
-        side, position, order, time_ns = frame.side, frame.position, frame.order, frame.time_ns
         if isinstance(frame, Frame):
-            self.add_records(side, position - frame.start, frame.data, (frame.end,), (order, frame.number, frame.file, time_ns), frame)
+            mark = frame.order, frame.number, frame.file, frame.time_ns
+            self.add_records(frame.side, frame.position - frame.start, frame.data, (frame.end,), mark, frame)
             return
+        side, position, order, time_ns = frame.side, frame.position, frame.order, frame.time_ns
         dissector = self.dissector
         conversation, source, target, rank = self.ends[side]
         time = rfc3339(time_ns) if self.options.times else ""

@@ -106,7 +106,7 @@ class FrameDecoder:
             if (may_hold_text if asks else may_hold_token)(data, at, end):
                 walked = frames.hidden_body(table).walk(data, start, end, self.style)[1]
                 fields, spans = walked.fields, walked.spans if self.detail else None
-        notes += [note for name, note in table.notes if name in fields]
+        notes += [note for name, note in table.notes if name in fields] if table.notes else ()
         if plan.check is not None and complete:
             notes += plan.check(data, start, start + (HEADER if table.long else 8), end)
         if plan.summed and fault is None and end - start >= HEADER:
