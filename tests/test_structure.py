@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def modules() -> list[Path]:
     return sorted(path.relative_to(ROOT) for folder in ("dissect", "cli") for path in (ROOT / folder).rglob("*.py"))
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 

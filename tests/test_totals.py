@@ -253,7 +253,7 @@ def test_rows_are_the_same_when_they_were_kept(name: str) -> None:
     assert kept.flow(3, True) == ConversationSpan(3, rows[3].endpoints, 7, 1)
 
 
-@pytest.mark.parametrize(("say", "rounds", "total"), [(asks, 24, 2000), (publishes, 40, 500)])
+@pytest.mark.parametrize(("say", "rounds", "total"), [(asks, 12, 2000), (publishes, 40, 500)])
 def test_open_requests_over_all_conversations(tmp_path: Path, say: Any, rounds: int, total: int) -> None:
     path = capture(tmp_path / "c.pcap", 20, rounds, HELLO, 5552, say)
     told, inspector, most = run(path, open_total=total)
