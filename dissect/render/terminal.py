@@ -104,10 +104,10 @@ def pad(text: str, cells: int) -> str:
     return text + " " * (cells - width(text))
 
 
-_WORDS = re.compile(r"(?<![0-9]) +| +(?!(?:ns|us|µs|ms|s|min|h|bytes?)(?![^\W_]))")
-"""The blanks at which a line may end: not those between a number and its unit."""
+_WORDS = r"(?<![0-9]) +| +(?!(?:ns|us|µs|ms|s|min|h|bytes?)(?![^\W_]))"
+"""The blanks at which a line may end: not those between a number and its unit; compiled when a line is broken, which few runs do."""
 
-_PARTS = re.compile(" {2,}")
+_PARTS = " {2,}"
 """The blanks between the parts of a line."""
 
 
@@ -122,12 +122,12 @@ def wrapped_parts(text: str, cells: int) -> list[str]:
     return broken(text, cells, _PARTS)
 
 
-def broken(text: str, cells: int, blanks: re.Pattern[str]) -> list[str]:
+def broken(text: str, cells: int, blanks: str) -> list[str]:
     """Return `text` in lines of at most `cells`, broken at some of these blanks; longer pieces are broken at words, or anywhere."""
     lines: list[str] = []
     line = blank = ""
     start = 0
-    for end, behind in [*(found.span() for found in blanks.finditer(text)), (len(text), len(text))]:
+    for end, behind in [*(found.span() for found in re.finditer(blanks, text)), (len(text), len(text))]:
         piece = text[start:end]
         if width(line) + len(blank) + width(piece) <= cells:
             line += blank + piece
