@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 EVERY = 512
 """Messages of a conversation from one snapshot of it to the next, at least."""
 
-ROOM = 24
-"""The approximate bytes of snapshots for each message."""
+ROOM = 100
+"""The approximate bytes of snapshots for each message, before they are packed: 250 take as long as the message itself."""
 
 FIRST = 64
 """The records of a screen, which is shown before more is read."""
@@ -243,7 +243,7 @@ class Reader:
 
     def _keep(self, conversation: int, until: int) -> None:
         """Take a snapshot of a conversation, the later the next the larger this one is."""
-        ends, packed = self.packets.ends.get(conversation), b""
+        ends, data, packed = self.packets.ends.get(conversation), None, b""
         try:
             data = None if ends is None else self.run.inspector.session.snapshot_of(ends)
             packed = b"" if data is None else bytes(zstd.compress(data, 3))
@@ -251,7 +251,7 @@ class Reader:
             self.run.inspector.reports.append(Report(describe_exception(error), "its messages are decoded again from its start"))
         if packed:
             self._snapshots.setdefault(conversation, []).append((len(self.records), until, packed))
-        self._due[conversation] = EVERY - max(EVERY, len(packed) // ROOM)
+        self._due[conversation] = EVERY - max(EVERY, len(data or b"") // ROOM)
 
     def _forget(self) -> None:
         """Forget the oldest part of a capture without an end."""
