@@ -46,6 +46,7 @@ from ..diagnose.rules import Closed
 from ..diagnose.zero_window import Windows
 from ..entries import Entries, Waiting
 from ..errors import CaptureError, ForeignState, Report
+from ..inspector import BLOCK, BLOCK_BYTES
 from ..model import UNTIMED, ConversationRow, Entry, Finding, Message, Options, Segment
 from ..protocols.records import Event
 from ..quota import UnpackPool
@@ -287,6 +288,11 @@ class Dissection:
         self._flow_id: int | None = None
         self._flow = b""
         self._session: Session | None = None
+        self._block: list[Segment] = []
+        """Segments of these conversations that are fed together."""
+        self._block_bytes = 0
+        self._single = BLOCK
+        """Segments that are still fed one by one, since those after one with compressed data may unpack to as much."""
         self._emitted: list[Event] = []
         self._row: dict[str, Any] | None = None
         """What was carried of these conversations, while no packet needs it."""
@@ -338,20 +344,37 @@ class Dissection:
         counters.packets += 1
         if self._twice is not None and segment.data:
             self._twice.add(segment)
-        if session.run.windows is not None:
-            session.run.windows.feed(segment)
-        found = session.feed(segment)
+        self._block.append(segment)
+        self._block_bytes += len(segment.data)
+        # The rules need the place of each segment
+        together = owner is None and self._diagnoser is None and not self._single
+        if together and len(self._block) < BLOCK and self._block_bytes < BLOCK_BYTES:
+            return False
+        self._feed()
         if owner is not None:
             session.run.processes.note(owner, segment, session.table.get(segment.ends))
+        return self.full
+
+    def _feed(self) -> None:
+        """Feed the segments that wait."""
+        session, block = self._session, self._block
+        if session is None or not block:
+            return
+        self._block, self._block_bytes = [], 0
+        if session.run.windows is not None:
+            session.run.windows.feed(block[-1])
+        found = session.table.feed(block)
         self._emitted += found
         pool = session.run.unpack_pool
+        self._single = max(self._single - len(block), 0)
         if pool.unpacked:
             self.results.unpacked += pool.unpacked
+            self._single = BLOCK
             pool.unpacked = 0
         if self._diagnoser is not None:
+            segment = block[-1]
             self._latest_ns = max(self._latest_ns, segment.time_ns)
             self._places += [(self._latest_ns, segment.file, segment.number)] * len(found)
-        return bool(found) and self.full
 
     def _take_errors(self, session: Session, until: Place) -> None:
         """Process the errors of ICMP that came before this place."""
@@ -392,6 +415,7 @@ class Dissection:
 
     def close(self) -> None:
         """No more rows of these conversations will come."""
+        self._feed()
         session, row = self._session, self._row
         if row is not None:
             self._carry(row)

@@ -34,7 +34,7 @@ PATIENCE_S = 120
 MASTER_S = 25
 """Seconds after which a standalone master that has not answered will not."""
 
-POLL_S = 0.25
+POLL_S = 1.0
 
 ATTEMPTS = 4
 """How often a task is tried."""

@@ -296,7 +296,9 @@ def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(flows, "HELD_UNPACKED", limit)
         monkeypatch.setattr(write, "GROUP_UNPACKED", limit)
         with PartWriter(Target(str(tmp_path / str(limit)), "parquet"), 0) as writer:
-            writer.add_all(Dissection(Options(), several=False).take(given))
+            straight = Dissection(Options(), several=False)
+            writer.add_all(straight.take((one, None) for one in given))
+            writer.add_all(straight.end())
         assert sum(held) > 20
         assert (max(held) < 10) == (limit == 90_000)
 
