@@ -97,11 +97,6 @@ class Delta:
         found = pa.table(self._tables[table].get_add_actions()).column("path").to_pylist()
         return [self._out.at(table, *unquote(name).split("/")).name for name in found]
 
-    def place(self, table: str) -> str:
-        """The folder of a table, as its files name it."""
-        place = self._out.at(table)
-        return str(place.path or place.name)
-
     def captures(self) -> list[Input]:
         """The captures that are in."""
         table = self._tables[DECIDES]
@@ -164,7 +159,7 @@ class Delta:
     def _opened(self, name: str) -> Any:
         from deltalake import DeltaTable
 
-        return _said(lambda: DeltaTable(self.place(name), storage_options=self._options()), self._out)
+        return _said(lambda: DeltaTable(self._out.at(name).name, storage_options=self._options()), self._out)
 
     def _made(self, name: str) -> Any:
         """A table with at least the columns that this version of streamdump writes."""
@@ -172,10 +167,10 @@ class Delta:
 
         wanted = _columns(name)
         options = self._options()
-        if not _said(lambda: DeltaTable.is_deltatable(self.place(name), options), self._out):
+        if not _said(lambda: DeltaTable.is_deltatable(self._out.at(name).name, options), self._out):
             return _said(
                 lambda: DeltaTable.create(
-                    self.place(name),
+                    self._out.at(name).name,
                     wanted,
                     mode="ignore",
                     partition_by=list(TABLES[name].partitioned),

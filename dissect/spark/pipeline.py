@@ -300,7 +300,8 @@ class Pipeline:
         state.rows = {table: state.rows.get(table, 0) + many for table, many in rows.items()}
         state.networks = self.points.known
         state.written = {table: [one for receipt in done for one in receipt.files.get(table, ())] for table in TABLES}
-        self.state = self.sink.commit(state)
+        self.sink.commit(state)
+        self.state = state
         self.running = ""
         suspected = earliest(receipt.suspected for receipt in done)
         return Batch(state.batch, len(unit.inputs), packets, rows, troubles, texts_of(done, unit.paths), suspected, gathered)
@@ -519,8 +520,7 @@ class PipelineRun(Pipeline):
         """Find out what is in the tables, after what another run has committed is complete."""
         settings = self.settings
         fresh = State(FORMAT, likeness({"settings": settings, "sizes": self.stamps}))
-        there = not isinstance(self.sink, DeltaSink) or settings.append or self.sink.delta.there(self.out)
-        before = self.sink.load(State) if there else None
+        before = self.sink.load(State) if settings.append or self.sink.there else None
         if resume and before is not None and before.v == FORMAT and before.like == fresh.like:
             self.state, self.resumed = before, before.batch
             self.points = Points(settings, before.networks)
@@ -531,8 +531,8 @@ class PipelineRun(Pipeline):
                 if name != "lock":
                     self.folder.at(name).remove()
             self.state = fresh
-        if settings.append and isinstance(self.sink, DeltaSink):
-            there_before = self.sink.delta.captures()
+        if settings.append:
+            there_before = self.sink.captures()
             if not self.resumed:
                 fresh.base = max([one.file + 1 for one in there_before], default=0)
             self._known = known = Captures(one for one in there_before if one.file < self.state.base)

@@ -279,7 +279,15 @@ class SparkJvm(SparkTasks):
     def spark(self) -> Any:
         """The session for SQL, made when it is needed first: tasks get along without it."""
         if self._spark is None:
-            self._spark = beside(self._begin_sql).result()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                from pyspark.logger import PySparkLogger
+                from pyspark.sql import SparkSession
+
+                self._spark = beside(SparkSession.builder.getOrCreate).result()
+            # A wrong query raises; it need not be on the terminal too.
+            for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+                PySparkLogger.getLogger(name).disabled = True
         return self._spark
 
     @property
@@ -347,18 +355,6 @@ class SparkJvm(SparkTasks):
             # It would say on the terminal that a JVM which was killed does not speak to it any more.
             context._accumulatorServer.handle_error = lambda *_: None
             return context
-
-    def _begin_sql(self) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pyspark.logger import PySparkLogger
-            from pyspark.sql import SparkSession
-
-            spark = SparkSession.builder.getOrCreate()
-            # A wrong query raises; it need not be on the terminal too.
-            for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-                PySparkLogger.getLogger(name).disabled = True
-            return spark
 
     def wait(self, seconds: float) -> None:
         """Wait; raises `JvmGone` where there is nothing to wait with any more."""

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from . import storage
 from .splits import each
 from .storage import Folder
-from .tables import TABLES, tables_with
+from .tables import TABLES, Input, tables_with
 
 if TYPE_CHECKING:
     from .pipeline import State
@@ -71,9 +71,18 @@ class Sink:
             self.tables.at(table).make()
 
     @property
+    def there(self) -> bool:
+        """Whether a state can have been committed."""
+        return True
+
+    @property
     def rows(self) -> bool:
         """Whether there is anything in the tables."""
         return any(self.tables.at(table).names() for table in TABLES)
+
+    def captures(self) -> list[Input]:
+        """The captures that are in tables which are added to."""
+        return []
 
     def name_of(self, batch: int) -> str:
         """The name of the state after `batch` units."""
@@ -95,11 +104,10 @@ class Sink:
         self.publish(state)
         return state
 
-    def commit(self, state: State) -> State:
+    def commit(self, state: State) -> None:
         """Make a unit count."""
         self.place.at(self.name_of(state.batch)).write(msgspec.json.encode(state), durable=True)
         self.publish(state)
-        return state
 
     def publish(self, state: State) -> None:
         """Let what the last unit wrote be seen, and remove what no one needs any more."""
@@ -150,6 +158,13 @@ class DeltaSink(Sink):
             self.delta.begin()
 
     @property
+    def there(self) -> bool:
+        return self.delta.there(self.tables)
+
+    def captures(self) -> list[Input]:
+        return self.delta.captures()
+
+    @property
     def rows(self) -> bool:
         return bool(self.delta.committed(APP) or self.delta.files("files"))
 
@@ -164,13 +179,12 @@ class DeltaSink(Sink):
         self.begin()
         return super().load(kind)
 
-    def commit(self, state: State) -> State:
+    def commit(self, state: State) -> None:
         # Whoever has a later claim writes another state of this unit; the commit decides which one counts
         state.version = self.delta.claim << BATCH_BITS | state.batch
         super().commit(state)
         if state.batch % COMPACTED == 0:
             self.delta.compact()
-        return state
 
     def publish(self, state: State) -> None:
         self.delta.commit(APP, state.version, state.written)

@@ -731,15 +731,17 @@ def examine(piece: ByteRange) -> Examined:
             one.last_ns = packets[-1].time_ns
             one.latest_ns, one.middle_ns = max(one.latest_ns, times[-1]), times[len(times) // 2]
             one.sightings += len(packets) if any(packet.link in (SLL, SLL2) for packet in packets) else 0
+            ends: set[bytes] = set()
             for packet in packets:
                 segment = parser.segment(packet, 0)
                 if segment is not None:
                     one.payload += len(segment.data)
-                    if flows is not None:
-                        flows.add(key_of(segment.ends + network)[0])
+                    ends.add(segment.ends)
                 elif parser.fragment is not None:
                     one.fragments += 1
-            flows = flows if flows is not None and len(flows) < MANY else None
+            if flows is not None:
+                flows.update(key_of(some + network)[0] for some in ends)
+                flows = flows if len(flows) < MANY else None
             if base is not None:
                 end = base + packets[-1].offset + packets[-1].captured
     except CaptureError as error:

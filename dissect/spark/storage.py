@@ -273,10 +273,6 @@ class Folder:
         store, at = self._at
         return store.open_output_stream(at, compression=None)
 
-    def size(self) -> int:
-        """Of a file."""
-        return int(self._info.size)
-
     def move(self, to: Folder) -> None:
         """Give a file or folder another name, in a folder that need not be there yet."""
         to.above().make()

@@ -127,8 +127,13 @@ def sources(
             again = _again(made, away, sizes, readers, math.inf if forced else sent * SENDING)
             made, share = (again, 0.0) if again else (made, sent / max(sum(sizes), 1))
     for source in made:
-        source.splits = [msgspec.structs.replace(split, flows=b"", aside=None) for split in source.splits]
+        source.splits = _to_read(source.splits)
     return made, share
+
+
+def _to_read(splits: Sequence[Split]) -> list[Split]:
+    """Ranges without what only planning needs."""
+    return [msgspec.structs.replace(split, flows=b"", aside=None) for split in splits]
 
 
 def alone(found: Plan, target: int) -> list[TaskInput]:
@@ -137,7 +142,7 @@ def alone(found: Plan, target: int) -> list[TaskInput]:
     made, sent = sources(found, target, None, len(found.splits), forced=True)
     if not sent and not (found.dependent and len(made) > 1):
         return made
-    return [TaskInput(0, [msgspec.structs.replace(split, flows=b"", aside=None) for split in found.splits], alone=True)]
+    return [TaskInput(0, _to_read(found.splits), alone=True)]
 
 
 def dissected(

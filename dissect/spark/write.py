@@ -127,13 +127,12 @@ class PartWriter:
         self._leaves = leaves
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, PendingRows] = {}
-        self._twice: dict[tuple[int, int], tuple[int, int]] = {}
         self._unpacked = 0
         """Bytes that were unpacked for rows that wait."""
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
-        self._side: dict[str, tuple[Written, Folder, Any]] = {}
+        self._side: dict[str, tuple[Written, Any]] = {}
         self._frames: Frames | None = None
         self._carried: Any = None
 
@@ -184,9 +183,7 @@ class PartWriter:
             self._carried.write_batch(results.carry_batch())
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
-        for pair, (found, of) in results.twice.items():
-            before = self._twice.get(pair, (0, 0))
-            self._twice[pair] = before[0] + found, before[1] + of
+        self.receipt.twice += [(*pair, *counts) for pair, counts in results.twice.items()]
         self._unpacked += results.unpacked
         if self._unpacked >= GROUP_UNPACKED:
             self._unpacked = 0
@@ -215,9 +212,8 @@ class PartWriter:
     def _beside(self, kind: str, suffix: str) -> Any:
         """A file that is no part of a table; the receipt names it."""
         written = Written(f"part-{self.part:05d}-{uuid.uuid4().hex[:12]}.{suffix}")
-        place = self.target.kept.at("files", kind, written.name)
-        stream = place.open()
-        self._side[kind] = written, place, stream
+        stream = self.target.kept.at("files", kind, written.name).open()
+        self._side[kind] = written, stream
         return stream
 
     def waits(self, table: str) -> bool:
@@ -240,18 +236,17 @@ class PartWriter:
         for left in (self._frames, self._carried):
             if left is not None:
                 left.close()
-        for kind, (written, place, stream) in self._side.items():
+        for kind, (written, stream) in self._side.items():
+            written.size = stream.tell()
             stream.close()
-            written.size = place.size()
             self.receipt.files[kind] = [written]
-        self.receipt.twice = [(*pair, *counts) for pair, counts in self._twice.items()]
 
     def abandon(self) -> None:
         """Something went wrong: nobody will name these files."""
         for out in self._open.values():
             out.abandon()
         carried = () if self._carried is None else (self._carried,)
-        _let_go(*carried, *(stream for _, _, stream in self._side.values()))
+        _let_go(*carried, *(stream for _, stream in self._side.values()))
 
     def _flush(self, table: str) -> None:
         if self.waits(table):
@@ -323,8 +318,7 @@ class _Parquet:
     def __init__(self, folder: Folder, name: str, whole: Any) -> None:
         self.schema = whole
         self.written = Written(name)
-        self._place = folder.at(*name.split("/"))
-        self._stream = self._place.open()
+        self._stream = folder.at(*name.split("/")).open()
         self._writer = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
         self._group: list[Any] = []
         self._rows = 0
@@ -355,8 +349,8 @@ class _Parquet:
         """The file is complete."""
         self.flush()
         self._writer.close()
+        self.written.size = self._stream.tell()
         self._stream.close()
-        self.written.size = self._place.size()
         return [self.written]
 
     def abandon(self) -> None:
