@@ -43,7 +43,7 @@ FORMATS = ("parquet", "delta")
 JSON = ("fields", "facts")
 """Columns of JSON text."""
 
-GROUP = 20_000
+GROUP = 4_000
 """Rows that a task keeps the values of before it makes columns of them."""
 
 GROUP_BYTES = 32 << 20
