@@ -98,7 +98,8 @@ def test_json_is_as_the_schema_says(paths: list[Path], subtests: pytest.Subtests
     for path in paths:
         with subtests.test(capture_name(path)):
             found = rows(capsys, path)
-            keys.update(map(tuple, found))
+            # The optional one, of captures that name processes
+            keys.update(tuple(one for one in row if one != "processes") for row in found)
             for row in found[:10] + found[-10:]:
                 validate(row)
     assert len(keys) <= 1
