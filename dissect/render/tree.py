@@ -77,7 +77,12 @@ def _shown(message: Message) -> tuple[list[Span] | None, int]:
     if spans is None or buffers is None or len(buffers) < 2:
         return spans, 0
     shown = bytes_shown(buffers, message.size)
-    kept = [span for span in spans if span.buffer not in shown or span.offset < shown[span.buffer] or span.buffer == "frame"]
+    # A field of no bytes may stand at the end of a buffer
+    kept = [
+        span
+        for span in spans
+        if (most := shown.get(span.buffer)) is None or span.offset < most or span.offset + span.length <= most or span.buffer == "frame"
+    ]
     if len(kept) == len(spans):
         return spans, 0
     return kept, sum([span.length for span in spans if span.leaf]) - sum([span.length for span in kept if span.leaf])

@@ -141,6 +141,16 @@ def test_of_unpacked_bytes_the_first_are_shown() -> None:
     assert sum(" 00 " in line for line in tree(one, False).splitlines()) <= limit + 10
 
 
+def test_a_field_of_no_unpacked_bytes_is_shown() -> None:
+    one = detailed()
+    assert one.raw is not None
+    assert one.spans is not None
+    one.raw["unpacked"] = b""
+    one.spans.append(Span("body", 0, 0, "", buffer="unpacked"))
+    assert [line for line in tree(one, False).splitlines() if "body" in line]
+    assert "further" not in tree(one, False)
+
+
 def test_dump_says_what_is_missing() -> None:
     assert hexdump(detailed(size=100), False).splitlines()[-1] == "    0016  ! 78 further bytes of this frame not captured or not kept"
 
