@@ -34,8 +34,8 @@ ROOMY = 100
 WRAPPED = 6
 """The most lines of a failure on a terminal that is too narrow for one."""
 
-NARROW = 20
-"""Columns that are too few for what went wrong, if there is more below."""
+NARROW, TOO_NARROW = 40, 20
+"""Columns in which only the beginning of what went wrong stands, if there are more below, and those that are too few for even that."""
 
 LATENCY_WIDTH = 8
 
@@ -326,11 +326,12 @@ _ENDS = {"FIN": "closed (FIN)", "RST": "aborted (RST)"}
 
 
 def laid_out(text: str, room: int, columns: int, indent: int) -> tuple[str, list[str]]:
-    """What of `text` stands in the rest of a line, `room` wide, and the lines below: all of it, behind `indent`, if that is too narrow."""
-    if room < NARROW <= columns - indent and width(text) > room:
-        return "", [f"{' ' * indent}{line}" for line in wrapped_few(text, columns - indent)]
-    first, *below = wrapped_few(text, room)
-    return first, [f"{' ' * (columns - room)}{line}" for line in below]
+    """What of `text` stands in the rest of a line, `room` wide, and the lines below: behind `indent` if that is narrow."""
+    if width(text) <= room or room >= NARROW or columns - indent < TOO_NARROW:
+        first, *below = wrapped_few(text, room)
+        return first, [f"{' ' * (columns - room)}{line}" for line in below]
+    first = "" if room < TOO_NARROW else wrapped_few(text, room)[0]
+    return first, [f"{' ' * indent}{line}" for line in wrapped_few(text[len(first) :].lstrip(" "), columns - indent)]
 
 
 def wrapped_few(text: str, cells: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamdump.model import Message, Record
-from streamdump.render.summary import Lines, wrapped_few
+from streamdump.render.summary import Lines, laid_out, wrapped_few
 from streamdump.render.terminal import COLOURED, PLAIN, cut, visible, width
 from streamdump.units import duration_text
 from tests.render.records import FAULT, SERVER, exchange, gap, message, response
@@ -173,3 +173,21 @@ def test_the_mark_takes_no_room() -> None:
 )
 def test_lines_end_between_parts_or_words_but_not_in_them(text: str, lines: list[str]) -> None:
     assert wrapped_few(text, 31) == lines
+
+
+def test_a_failure_goes_on_below_the_name_where_its_column_is_narrow() -> None:
+    text = "#1  verb 12  USER: std::runtime_error (disk is full)  handler 0 s  network 245 µs"
+    assert laid_out(text, 90, 140, 24) == (text, [])
+    beside, *below = wrapped_few(text, 40)
+    assert laid_out(text, 40, 95, 24) == (beside, [" " * 55 + line for line in below])
+    assert laid_out(text, 25, 80, 24) == (
+        "#1  verb 12  USER:",
+        [" " * 24 + "std::runtime_error (disk is full)  handler 0 s", " " * 24 + "network 245 µs"],
+    )
+    assert laid_out(text, 5, 60, 24)[0] == ""
+    for room, columns in ((90, 140), (40, 95), (25, 80), (5, 60), (5, 40)):
+        first, below = laid_out(text, room, columns, 24)
+        assert len(first) <= room
+        assert all(len(line) <= columns for line in below)
+        shown = "".join([first, *below]).replace(" ", "")
+        assert shown == text.replace(" ", "") or below[-1].endswith("…")

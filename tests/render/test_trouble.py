@@ -32,7 +32,7 @@ def lines_of(path: Path, columns: int | None = 80) -> list[str]:
     for records in inspector.batches():
         for line in shown.text(records).splitlines():
             assert columns is None or len(line) <= columns
-            if len(line) - len(line.lstrip()) < 30:
+            if len(line) - len(line.lstrip()) < 22:
                 found.append(line)
             else:
                 found[-1] += f" {line.lstrip()}"
