@@ -520,8 +520,8 @@ def begins_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end:
         at = _entry_at(filtered, data, at)
         if number <= last or at < 0 or end - at < ENTRY_HEAD:
             return 0
-        at, records = _entry_end(form, data, at, stop)
-        if records < 0:
+        at = _entry_end(form, data, at)
+        if at > stop:
             return 0
         found, last = found + 1, number
     left = count - found
@@ -537,20 +537,13 @@ def _entry_at(filtered: bool, data: bytes, at: int) -> int:
     return at + 2 + max(0, length) if length >= -1 else -1
 
 
-def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return where an entry within data[at:end] ends, and its number of records, -1 if it is not valid."""
-    if end - at < 4:
-        return at, -1
-    (size,) = _U32(data, at)
-    at += 4
-    number = 1
-    if size >= SUB_BATCH:
-        at -= 3
-        if end - at < form.sub_batch.size:
-            return at, -1
-        number, *_, size = form.sub_batch.unpack(data, at)
-        at += form.sub_batch.size
-    return at + size, number if at + size <= end else -1
+def _entry_end(form: ChunkForm, data: bytes, at: int) -> int:
+    """Return where the entry at `at`, of which `ENTRY_HEAD` bytes are there, ends by its size."""
+    size: int = _U32(data, at)[0]
+    if size < SUB_BATCH:
+        return at + 4 + size
+    size = form.sub_batch.unpack(data, at + 1)[-1]
+    return at + 1 + form.sub_batch.size + size
 
 
 def draft_form(data: bytes, at: int, end: int) -> ChunkForm:
