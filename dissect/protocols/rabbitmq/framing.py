@@ -38,9 +38,11 @@ CHAIN = 3
 NO, MAYBE, LATER, YES = range(4)
 """Whether frames begin somewhere. LATER: more bytes may show it, but without them none do."""
 
-SCANNED, READ, NUMBERS, ENTRY, ENTRIES = 2, 16, 2, 40, 200
-"""What a byte costs in which `pattern` is looked for, and one in a frame that is read, or is but numbers; and each entry of Publish and
-Deliver, whose other bytes are not looked at, but for a checksum; and what such a frame costs besides its entries."""
+SCANNED, READ, NUMBERS = 2, 16, 2
+"""The work budget that a byte costs in which `pattern` is looked for, one of a frame that is read, and one of a frame of numbers only."""
+
+ENTRY, WITH_ENTRIES = 40, 200
+"""The same for each entry of a Publish or Deliver, and for such a frame besides; a byte of it costs an eighth, for the checksum."""
 
 UNSOUND: dict[str, Any] = {"": None}
 """In the place of the fields of a frame that has a flaw."""
@@ -161,29 +163,33 @@ class Language:
     def read_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> dict[str, Any] | None:
         """Return the fields of a frame that matches `layout` without fault or note, those of Publish and Deliver without what entries hold;
         UNSOUND if it does not match, and None if the work budget is used up. Text that is not UTF-8 is no flaw in a handshake."""
-        if layout not in self.heads:
-            if not work_budget.spend(self.costs[layout] * (end - start)):
-                return None
-            try:
-                fields = decoder(layout, _DEFAULT_STYLE)(data, start, end)
-            except UnicodeDecodeError:
-                if layout.name not in _HANDSHAKE:
-                    return UNSOUND
-                if not work_budget.spend(4 * READ * (end - start)):
-                    return None
-                fields, _, _, fault = walk(layout, data, start, end, _DEFAULT_STYLE, None)
-                return fields if fault is None and "trailing" not in fields else UNSOUND
-            except UNREADABLE:
+        if layout in self.heads:
+            return self._read_sound_entries(layout, data, start, end, work_budget)
+        if not work_budget.spend(self.costs[layout] * (end - start)):
+            return None
+        try:
+            fields = decoder(layout, _DEFAULT_STYLE)(data, start, end)
+        except UnicodeDecodeError:
+            if layout.name not in _HANDSHAKE:
                 return UNSOUND
-            return UNSOUND if "trailing" in fields else fields
-        values, found = ValueQuota(SIZE_LIMIT), dict[str, Any]()
+            if not work_budget.spend(4 * READ * (end - start)):
+                return None
+            fields, _, _, fault = walk(layout, data, start, end, _DEFAULT_STYLE, None)
+            if fault is not None:
+                return UNSOUND
+        except UNREADABLE:
+            return UNSOUND
+        return UNSOUND if "trailing" in fields else fields
+
+    def _read_sound_entries(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> dict[str, Any]:
+        values, fields = ValueQuota(SIZE_LIMIT), dict[str, Any]()
         reader = EntryReader(self.forms[0], start, bytes, None, values, False)
         try:
-            complete = self.read_entries(reader, layout, data, start, end, found) == end
+            complete = self.read_entries(reader, layout, data, start, end, fields) == end
         except Malformed:
             complete = False
-        work_budget.spend((end - start >> 3) + ENTRIES + ENTRY * (SIZE_LIMIT - values.left))
-        return found if complete and not reader.counted else UNSOUND
+        work_budget.spend((end - start >> 3) + WITH_ENTRIES + ENTRY * (SIZE_LIMIT - values.left))
+        return fields if complete and not reader.counted else UNSOUND
 
     def read_entries(self, reader: EntryReader, layout: Layout, data: bytes, start: int, end: int, fields: dict[str, Any]) -> int:
         """Read a Publish or Deliver into `fields`, whose entries no table can express; return where it ends, or raise `Malformed`."""
