@@ -106,7 +106,8 @@ class FrameSearch:
             need = 1 if certain and start == look.at else needed(segments, look.end - start)
             left = within([known for known in ruled if known in candidates], look.data, start, look.end, look.missing)
             found, gone = self._guess(left, look, start, need, segments)
-            rule_out(one.possible, base + start, gone)
+            if gone:
+                rule_out(one.possible, base + start, gone)
             if found is not None:
                 return (True, start, found), True
         return None, going
