@@ -343,7 +343,7 @@ def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft 
     verdict, sizes = closed.verdict, closed.sizes
     if verdict.name is not None or not any(sizes) or closed.lacking or any(context.messages) or context.failed:
         return None
-    sent = " and ".join(f"{size:,} byte{'' if size == 1 else 's'} from {closed.who(side)}" for side, size in enumerate(sizes) if size)
+    sent = " and ".join(f"{count(size, 'byte')} from {closed.who(side)}" for side, size in enumerate(sizes) if size)
     if verdict.protocol is not None:
         severity = ERROR if closed.by == closed.server else WARNING
         return FindingDraft(f"no frame of {verdict.protocol} is in the bytes ({sent})", (), severity=severity, key="unknown")

@@ -23,6 +23,7 @@ from ..protocols.records import (
     RESPONSES,
     Event,
 )
+from ..quota import drop_oldest
 from .doubt import UNSURE, Doubt, add_note
 from .exchanges import FAILED, Exchanges, KeyAnswer, Moment, PairOutputs, PairRules, moment_of
 from .open_requests import RequestBatch, entries_of, oldest_of, open_in, request_of
@@ -376,8 +377,7 @@ class Pairer(Exchanges):
         if len(found) >= (MAX_EARLY_PER_KEY if self.repeats else 1):
             del found[0]
         found.append((one, one.record.outcome))
-        if len(early) > MAX_EARLY:
-            del early[next(iter(early))]
+        drop_oldest(early, MAX_EARLY)
 
     def _keep_early(self, key: Hashable, left: list[tuple[Event, str | None]]) -> None:
         """Keep only these of the early responses with a key."""
@@ -477,8 +477,7 @@ def _on_optional(pairer: Pairer, one: Event, append: Callable[[Event], None]) ->
         pairer._append_early(one, found[0], found[1] or "answered", append)
         return
     pairer.optional[one.key] = one
-    if len(pairer.optional) > pairer.limit:
-        del pairer.optional[next(iter(pairer.optional))]
+    drop_oldest(pairer.optional, pairer.limit)
 
 
 _PAIRED_BY: tuple[Callable[[Pairer, Event, Callable[[Event], None]], None], ...] = (

@@ -27,6 +27,7 @@ from ..layers.frames import FrameTrace
 from ..model import Gap, Message, Options, Span
 from ..protocols import PROTOCOLS
 from ..protocols.scrub_rules import ScrubRules, SensitivePart
+from ..units import count
 from .files import CaptureCopy, copied
 from .packets import CapturePackets, ConversationEdits, Echoes, Edit, Edits, End, end_of
 from .proxy import ProxyReplacements
@@ -116,7 +117,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, 
         with mmap(file.fileno(), 0) as memory:
             packets = _overwrite(memory, copy, _again(file, name), plan, inspector.table.conversations)
             if packets.unread and not wanted.anything and not wanted.foreign:
-                kinds = ", ".join(f"{number:,} packet{'s' * (number > 1)} {what}" for what, number in packets.unread.most_common())
+                kinds = ", ".join(f"{count(number, 'packet')} {what}" for what, number in packets.unread.most_common())
                 raise SecretLeft(
                     f"{name}: nothing was written, because packets that are not decoded may contain secrets: {kinds}; "
                     "--payloads empties them, --leave-foreign leaves them as they are"
@@ -173,7 +174,7 @@ def _secret_left(ranges: Sequence[Range], copy: CaptureCopy, wanted: ScrubOption
         inside = place and start < copy.offsets[place - 1] + copy.sizes[place - 1]
         places[f"packet {place}" if inside else f"byte {start}"] = None
     where, *more = places
-    others = f" and in {len(more):,} other place{'s' * (len(more) > 1)}" if more else ""
+    others = f" and in {count(len(more), 'other place')}" if more else ""
     options = (("--overwrite-echoes", wanted.echoes), ("--payloads", wanted.payloads), ("--names", wanted.names))
     left = [option for option, given in options if not given]
     advice = f"; {', '.join(left)} overwrite{'s' if len(left) == 1 else ''} more" if left else ""
