@@ -311,15 +311,15 @@ class Pairer(Exchanges):
         new = dict.fromkeys(keys, batch)
         if len(new) == len(keys) and opened.keys().isdisjoint(new):
             opened.update(new)
-            keys = ()
-        for key in keys:
-            older = opened.get(key)
-            if older is None:
-                opened[key] = batch
-            elif type(older) is deque:
-                older.append(batch)
-            else:
-                opened[key] = deque((older, batch))
+        else:
+            for key in keys:
+                older = opened.get(key)
+                if older is None:
+                    opened[key] = batch
+                elif type(older) is deque:
+                    older.append(batch)
+                else:
+                    opened[key] = deque((older, batch))
         if batch.left > 1:
             self._spare += batch.left - 1
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
