@@ -62,6 +62,6 @@ def test_a_long_list_is_shortened() -> None:
     assert some("abcd", 2) == "a, b and 2 more"
 
 
-def test_what_is_no_number_and_no_text_can_be_read() -> None:
+def test_numbers_that_are_not_finite_and_bytes_that_are_not_utf_8_have_a_text() -> None:
     assert [not_finite(float(one)) for one in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]
     assert lossy(b"\xc3\xa4\\\xff") == "ä\\\\\\xff"

@@ -98,7 +98,7 @@ class NetworkEvidence(msgspec.Struct):
         kept.merge(answers)
 
     def merge(self, other: NetworkEvidence, file: int = 0, before: int = 0) -> None:
-        """Add what another one remembers of a range of a file, which begins after `before` packets of it."""
+        """Add the evidence of a range of a file, which begins after `before` packets of it."""
         for ends, errors in other.errors.items():
             for (order, number, _, time_ns), error in errors:
                 self.error(error, ends[len(error.ends) :], (order, number + before, file, time_ns))

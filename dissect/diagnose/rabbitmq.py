@@ -320,7 +320,7 @@ class RabbitmqState(msgspec.Struct):
     declared: int = 0
     """The number of publishers declared so far."""
     with_reference: dict[str, RabbitmqPublisher] = msgspec.field(default_factory=dict)
-    """Those that published with a reference."""
+    """By `whose`, the publishers with a reference that have published."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id the publishers that were refused, and the finding if the client publishes anyway."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)

@@ -36,7 +36,7 @@ class Carrier(msgspec.Struct, gc=False):
     duplicates: frozenset[int] = NONE
     """Indexes of the entries that the server confirms and drops, as it has them already."""
     publisher: Any = None
-    """What the source knows of the publisher, if there are duplicates to judge later."""
+    """The publisher, an object of the source: ids that the server refuses later are no duplicates."""
 
 
 class EntrySource:

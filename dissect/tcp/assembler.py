@@ -740,7 +740,7 @@ class TcpStream(ConversationCounts):
             elif own.right:
                 return False
             else:
-                # As long as none is right, a wrong checksum shows nothing
+                # Until one is right, a wrong checksum shows nothing
                 own.count_wrong()
         self.latest = self.last = mark = segment.mark
         time_ns, clock = mark[3], self.clock
@@ -762,6 +762,7 @@ class TcpStream(ConversationCounts):
         own.expected = (segment.seq + wire) & MASK
         position, recent = at - own.origin, own.recent
         item = SideData(side, position, data, mark, own.pop_notes(at, end) if own.notes else ())
+        # `keep` without a call, unless it has to trim
         if recent is None or position + wire - recent[0].position > 2 * RECENT_BYTES:
             own.keep(item)
         else:

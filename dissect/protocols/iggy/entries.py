@@ -33,7 +33,7 @@ class IggyEntries(EntrySource):
         self._polls: dict[int, tuple[str, Hashable]] = {}
         """By number of the request: the consumer."""
         self._emptied: dict[str, int] = {}
-        """By server, how often something was deleted or purged there: by its name or by its number, so what it was is not known."""
+        """By server, how often anything was deleted or purged there: requests name it by name or by number, so which is not known."""
 
     def carrier(self, message: Message) -> Carrier | None:
         name, fields = message.name, message.fields

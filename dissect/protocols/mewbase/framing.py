@@ -139,7 +139,7 @@ def odd_length(data: bytes, at: int, shift: Shift) -> int:
 
 
 def candidates(data: bytes, at: int, limit: int, end: int, final: bool, shift: Shift | None) -> Iterator[tuple[int, int, int]]:
-    """Yield each place in data[at:limit] where `TYPE` stands behind four bytes, and what `candidate` returns of it."""
+    """Yield each place in data[at:limit] where four bytes and `TYPE` stand, with the result of `candidate` there."""
     while (found := data.find(TYPE, at + 4, limit)) >= 0:
         yield found - 4, *candidate(data, found - 4, end, final, shift)
         at = found - 3

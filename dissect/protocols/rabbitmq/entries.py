@@ -46,7 +46,7 @@ class Publisher(msgspec.Struct):
     sent: int = -1
     """The highest id that it sent."""
     refused: tuple[int, int] | None = None
-    """The lowest and the highest id that the server refused: whether it has what else was sent with these is not known."""
+    """The lowest and the highest id that the server refused: whether it has the ids between them is not known."""
 
     def may_have(self, ident: int | None) -> bool:
         """Return whether nothing with this id was refused, so that the server has it if it was sent before."""
@@ -70,7 +70,7 @@ class RabbitmqEntries(EntrySource):
         self._stored: dict[tuple[str, str, str | None, str], int] = {}
         """By server, virtual host, stream and reference: the highest id that the server has, as far as it said."""
         self._makes: dict[int, frozenset[str]] = {}
-        """By number of a request that creates streams: which."""
+        """By number of a request that creates streams: their names."""
         self._remade: dict[str, int] = {}
         """By stream: how often it may have been deleted or was created, since its offsets begin at 0 again."""
 
@@ -169,7 +169,7 @@ class RabbitmqEntries(EntrySource):
         for one in self._publishers.values():
             one.sent = -1 if one.place[2] in streams else one.sent
         if message.name in _CREATES:
-            # Clients create at each start, and the server refuses what is there
+            # Clients create streams at each start, and the server refuses existing ones
             keep(self._makes, message.number, streams)
         else:
             self._remake(streams)

@@ -161,8 +161,8 @@ class Language:
         return False
 
     def read_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> dict[str, Any] | None:
-        """Return the fields of a frame that matches `layout` without fault or note, those of Publish and Deliver without what entries hold;
-        UNSOUND if it does not match, and None if the work budget is used up. Text that is not UTF-8 is no flaw in a handshake."""
+        """Return the fields of a frame that matches `layout` without fault or note, those of Publish and Deliver without the contents of
+        entries; UNSOUND if it does not match, and None if the work budget is used up. Text that is not UTF-8 is no flaw in a handshake."""
         if layout in self.heads:
             return self._read_sound_entries(layout, data, start, end, work_budget)
         if not work_budget.spend(self.costs[layout] * (end - start)):
