@@ -11,7 +11,7 @@ from ..latency.groups import Latencies, LatencyGroup
 from ..latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from ..latency.rows import interval_rows, rows
 from ..latency.sketch import Sketch
-from ..units import duration_text
+from ..units import count, duration_text
 from .clock import Clock
 from .terminal import Palette, cut, pad, visible, width
 
@@ -244,7 +244,7 @@ def _histograms(found: Latencies, columns: int, palette: Palette) -> list[str]:
         labels = [_bucket(one) for one in buckets]
         size, numbers = max(map(len, labels)), max(len(f"{one.count:,}") for one in buckets)
         room = max(8, columns - size - numbers - 3 * len(_SPACE) - 6)
-        lines = [f"{protocol}: {every:,} {'latency' if every == 1 else 'latencies'}"]
+        lines = [f"{protocol}: {count(every, 'latency')}"]
         for index, (label, one) in enumerate(zip(labels, buckets, strict=True)):
             if not one.count and not buckets[index - 1].count:
                 # Of many empty ones the first is enough
@@ -307,12 +307,12 @@ def _spark(sketch: Sketch, scale: Sequence[int]) -> str:
     """A sketch as a line of bars of different height."""
     counts = [0] * _SPARK
     at = 0
-    for value, count in sketch.bins():
+    for value, number in sketch.bins():
         while at < len(scale) and value >= scale[at]:
             at += 1
-        counts[at] += count
+        counts[at] += number
     most = max(counts)
-    return "".join([" " if not count else _BARS[max(1, round(count / most * 8))] for count in counts])
+    return "".join([" " if not number else _BARS[max(1, round(number / most * 8))] for number in counts])
 
 
 def _bar(share: float, cells: int) -> str:
