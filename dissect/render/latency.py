@@ -18,7 +18,9 @@ from .terminal import Palette, cut, pad, visible, width
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _BARS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
-_SPACE = "  "
+SPACE = "  "
+"""Stands between the columns of a table."""
+
 OTHERS = "(others)"
 
 _SPARK = 18
@@ -81,21 +83,21 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
     """Return one line for each group if that fits, else two; below it the parts of its latency if the protocol states them."""
     labels = ["protocol", *found.by]
     lines = _group_lines(found, groups)
-    sizes = [max(width(name), *(width(line.label[index]) for line in lines)) for index, name in enumerate(labels)]
-    counted = [max(len(name), *(len(line.counts[index]) for line in lines)) for index, name in enumerate(_COUNTS)]
-    timed = [max(len(name), *(len(line.times[index]) for line in lines)) for index, name in enumerate(QUANTILES)]
+    sizes = widths(labels, [line.label for line in lines])
+    counted = widths(_COUNTS, [line.counts for line in lines])
+    timed = widths(QUANTILES, [line.times for line in lines])
     head = _Line(labels, _COUNTS, QUANTILES, "distribution", "why" if any(line.reasons for line in lines) else "")
-    once = sum(sizes) + sum(counted) + sum(timed) + len(_SPACE) * (len(sizes) + len(counted) + len(timed) - 1)
+    once = sum(sizes) + sum(counted) + sum(timed) + len(SPACE) * (len(sizes) + len(counted) + len(timed) - 1)
     if columns is not None and once > columns:
         return _below_each_other(head, lines, sizes, counted, timed, columns, palette)
     made: list[str] = []
     for line in (head, *lines):
-        cells = _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted), *_right(line.times, timed)])
+        cells = SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted), *_right(line.times, timed)])
         if columns is None:
-            made.append(f"{cells}{_SPACE}{line.reasons}".rstrip())
+            made.append(f"{cells}{SPACE}{line.reasons}".rstrip())
             continue
-        tail = line.spark if columns - once - len(_SPACE) >= _SPARK else ""
-        made.append(f"{cells}{_SPACE}{tail}".rstrip())
+        tail = line.spark if columns - once - len(SPACE) >= _SPARK else ""
+        made.append(f"{cells}{SPACE}{tail}".rstrip())
         if line.reasons and line is not head:
             made.append(cut(f"    without a response: {line.reasons}", columns))
     return _dimmed(made, 1, palette) if columns is not None else "".join(f"{line}\n" for line in made)
@@ -125,13 +127,13 @@ def _below_each_other(
 ) -> str:
     """Return two or more lines for each group: its name and counts, and below it as many times beside each other as fit."""
     made: list[str] = []
-    rest = columns - sum(counted) - len(_SPACE) * (len(counted) + len(sizes) - 1)
+    rest = columns - sum(counted) - len(SPACE) * (len(counted) + len(sizes) - 1)
     sizes = _narrowed(sizes, max(rest, _LEAST_LABEL * len(sizes)))
-    beside = min(len(timed), max(1, (columns - 2) // (max(timed) + len(_SPACE))))
+    beside = min(len(timed), max(1, (columns - 2) // (max(timed) + len(SPACE))))
     heads = 1
     for line in (head, *lines):
         if any(line.counts):
-            first = _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted)])
+            first = SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted)])
             lead = "    "
         else:
             first, lead = "", f"    {line.label[-1].strip()}"
@@ -141,9 +143,9 @@ def _below_each_other(
             made.append(lead)
         cells = _right(line.times, timed)
         for index in range(0, len(cells), beside):
-            second = "    " + _SPACE.join(cells[index : index + beside])
-            if beside == len(cells) and len(second) + len(_SPACE) + _SPARK <= columns:
-                second += f"{_SPACE}{line.spark}"
+            second = "    " + SPACE.join(cells[index : index + beside])
+            if beside == len(cells) and len(second) + len(SPACE) + _SPARK <= columns:
+                second += f"{SPACE}{line.spark}"
             made.append(cut(second.rstrip(), columns))
             heads += line is head
         if line.reasons and line is not head:
@@ -184,7 +186,7 @@ def _series(found: Latencies, cells: Sequence[IntervalRow], columns: int | None,
         name = _label(found, row)
         if columns is not None:
             # For lack of width, columns of the table above are not repeated
-            name = [part.partition(_SPACE)[0] for part in name[1:]]
+            name = [part.partition(SPACE)[0] for part in name[1:]]
         body.append([when, *name, f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}", *some])
     names = ["protocol", *found.by] if columns is None else ["#" if one == "conversation" else one for one in found.by]
     title = f"every {duration_text(found.interval_ns or 0)}{day}{ZONES[clock.form]}"
@@ -200,7 +202,7 @@ def _slowest(slow: Sequence[SlowRow], columns: int | None, palette: Palette) -> 
             duration_text(one.latency_ns),
             f"{one.request} > {one.response}",
             f"{one.request_packets[1]} > {one.response_packets[1]}",
-            visible(_SPACE.join(filter(None, (one.name, one.verb)))),
+            visible(SPACE.join(filter(None, (one.name, one.verb)))),
             f"{one.conversation}  {one.src} > {one.dst}",
         ]
         for one in slow
@@ -218,15 +220,15 @@ def table(
     drawn: tuple[str, Sequence[str]] | None = None,
 ) -> str:
     """Return columns under a title, the first `names` of them left-aligned; a chart (`drawn`) is the last one, if there is room."""
-    sizes = [max(width(name), *(width(line[index]) for line in body)) for index, name in enumerate(head)]
+    sizes = widths(head, body)
     if columns is not None:
-        fixed = sum(sizes[names:]) + len(_SPACE) * (len(sizes) - 1)
+        fixed = sum(sizes[names:]) + len(SPACE) * (len(sizes) - 1)
         sizes[1:names] = _narrowed(sizes[1:names], max(columns - fixed - sizes[0], 0)) if names < len(head) else sizes[1:names]
-    lines = [_SPACE.join([*_left(line[:names], sizes[:names]), *_right(line[names:], sizes[names:])]) for line in (head, *body)]
+    lines = [SPACE.join([*_left(line[:names], sizes[:names]), *_right(line[names:], sizes[names:])]) for line in (head, *body)]
     if columns is None:
         return "".join(f"{line.rstrip()}\n" for line in lines)
-    if drawn is not None and width(lines[0]) + len(_SPACE) + _SPARK <= columns:
-        lines = [f"{line}{_SPACE}{bar}" for line, bar in zip(lines, (drawn[0], *drawn[1]), strict=True)]
+    if drawn is not None and width(lines[0]) + len(SPACE) + _SPARK <= columns:
+        lines = [f"{line}{SPACE}{bar}" for line, bar in zip(lines, (drawn[0], *drawn[1]), strict=True)]
     return _dimmed([cut(title, columns), *(cut(line.rstrip(), columns) for line in lines)], 2, palette, bold=1)
 
 
@@ -243,7 +245,7 @@ def _histograms(found: Latencies, columns: int, palette: Palette) -> list[str]:
         every, most = len(sketch), max(one.count for one in buckets)
         labels = [_bucket(one) for one in buckets]
         size, numbers = max(map(len, labels)), max(len(f"{one.count:,}") for one in buckets)
-        room = max(8, columns - size - numbers - 3 * len(_SPACE) - 6)
+        room = max(8, columns - size - numbers - 3 * len(SPACE) - 6)
         lines = [f"{protocol}: {count(every, 'latency')}"]
         for index, (label, one) in enumerate(zip(labels, buckets, strict=True)):
             if not one.count and not buckets[index - 1].count:
@@ -251,7 +253,7 @@ def _histograms(found: Latencies, columns: int, palette: Palette) -> list[str]:
                 continue
             bar = _bar(one.count / most, room)
             lines.append(
-                cut(f"{label:>{size}}{_SPACE}{one.count:>{numbers},}{_SPACE}{one.count / every:>6.1%}{_SPACE}{bar}".rstrip(), columns)
+                cut(f"{label:>{size}}{SPACE}{one.count:>{numbers},}{SPACE}{one.count / every:>6.1%}{SPACE}{bar}".rstrip(), columns)
             )
         blocks.append(_dimmed(lines, 1, palette, bold=1))
     return blocks
@@ -320,6 +322,11 @@ def _bar(share: float, cells: int) -> str:
     eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
     full, part = divmod(eighths, 8)
     return "█" * full + (_PARTS[part] if part else "")
+
+
+def widths(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[int]:
+    """Return the widths of the columns of a table."""
+    return [max(width(name), *(width(line[index]) for line in body)) for index, name in enumerate(head)]
 
 
 def _narrowed(sizes: Sequence[int], room: int) -> list[int]:

@@ -13,11 +13,8 @@ from ..credit import SubscriptionRow
 from ..model import PROCESS_KEYS
 from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, TotalRow
 from .clock import utc
-from .latency import harmless, table
-from .terminal import Palette, cut, visible, width
-
-SPACE = 2
-"""Blanks between the columns of a table."""
+from .latency import SPACE, harmless, table, widths
+from .terminal import Palette, cut, visible
 
 
 class Counted(NamedTuple):
@@ -156,11 +153,11 @@ def _rows(title: str, head: Sequence[str], body: Sequence[Sequence[Any]], names:
     lines = [[_cell(value) for value in row] for row in body]
     if columns is None:
         return table(title, list(head), lines, names, columns, palette)
-    sizes = [SPACE + max(width(name), *(width(line[index]) for line in lines)) for index, name in enumerate(head)]
+    sizes = [len(SPACE) + size for size in widths(head, lines)]
     if names == 1:
         # The end of a path says more than its beginning
-        sizes[0] = min(sizes[0], max(columns - sum(sizes[1:]), columns // 3) + SPACE)
-        lines = [[cut(line[0][::-1], sizes[0] - SPACE)[::-1], *line[1:]] for line in lines]
+        sizes[0] = min(sizes[0], max(columns - sum(sizes[1:]), columns // 3) + len(SPACE))
+        lines = [[cut(line[0][::-1], sizes[0] - len(SPACE))[::-1], *line[1:]] for line in lines]
     parts: list[str] = []
     for numbers in _parts(sizes, names, columns):
         kept = [*range(names), *numbers]
@@ -171,9 +168,9 @@ def _rows(title: str, head: Sequence[str], body: Sequence[Sequence[Any]], names:
 
 def _parts(sizes: Sequence[int], names: int, columns: int) -> list[list[int]]:
     """The columns of numbers, in groups that fit the terminal beside those of names, which may be narrowed to half of it."""
-    if sum(sizes) - SPACE <= columns:
+    if sum(sizes) - len(SPACE) <= columns:
         return [[*range(names, len(sizes))]]
-    room = columns - min(sum(sizes[:names]) - SPACE, columns // 2)
+    room = columns - min(sum(sizes[:names]) - len(SPACE), columns // 2)
     parts: list[list[int]] = [[]]
     for index in range(names, len(sizes)):
         if parts[-1] and sum(sizes[other] for other in parts[-1]) + sizes[index] > room:
