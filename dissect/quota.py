@@ -18,13 +18,14 @@ UNPACKED_SHOWN, UNPACKED_SHOWN_FOR_EACH = 1 << 12, 32
 
 
 def bytes_shown(buffers: Mapping[str, bytes], size: int) -> dict[str, int]:
-    """Return how many bytes views for people show of each buffer of a frame of `size` bytes: all of the frame itself, and of what was
-    unpacked `UNPACKED_SHOWN`, and `UNPACKED_SHOWN_FOR_EACH` for each byte of the frame."""
+    """Return how many bytes views for people show of each unpacked buffer of a frame of `size` bytes: together `UNPACKED_SHOWN`, and
+    `UNPACKED_SHOWN_FOR_EACH` for each byte of the frame."""
     left = UNPACKED_SHOWN + UNPACKED_SHOWN_FOR_EACH * size
     shown: dict[str, int] = {}
     for name, data in buffers.items():
-        shown[name] = len(data) if name == "frame" else min(len(data), left)
-        left -= 0 if name == "frame" else shown[name]
+        if name != "frame":
+            shown[name] = min(len(data), left)
+            left -= shown[name]
     return shown
 
 

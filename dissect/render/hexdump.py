@@ -34,9 +34,10 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
             yield f"    {count(len(data), 'byte')} without known fields; --show-secrets shows all"
             continue
         own = [(span, above) for span, above in _placed(spans or []) if span.leaf and span.buffer == name]
-        yield from _rows(data[: shown[name]], own, hidden(data, name, spans or [], show_secrets), palette, columns)
-        if shown[name] < len(data):
-            yield f"    {shown[name]:04x}  {palette.bad}{left_out(len(data) - shown[name])}{palette.reset}"
+        end = shown.get(name, len(data))
+        yield from _rows(data[:end], own, hidden(data, name, spans or [], show_secrets), palette, columns)
+        if end < len(data):
+            yield f"    {end:04x}  {palette.bad}{left_out(len(data) - end)}{palette.reset}"
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
             text = f"! {count(missing, 'further byte')} of this frame not captured or not kept"

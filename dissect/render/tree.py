@@ -78,11 +78,7 @@ def _shown(message: Message) -> tuple[list[Span] | None, int]:
         return spans, 0
     shown = bytes_shown(buffers, message.size)
     # A field of no bytes may stand at the end of a buffer
-    kept = [
-        span
-        for span in spans
-        if (most := shown.get(span.buffer)) is None or span.offset < most or span.offset + span.length <= most or span.buffer == "frame"
-    ]
+    kept = [span for span in spans if (end := shown.get(span.buffer)) is None or span.offset < end or span.offset + span.length <= end]
     if len(kept) == len(spans):
         return spans, 0
     return kept, sum([span.length for span in spans if span.leaf]) - sum([span.length for span in kept if span.leaf])
