@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamdump.model import Fault, Span
+from streamdump.model import Fault, Message, Span
 from streamdump.render import hexdump as hexdump_module
 from streamdump.render import tree as tree_module
 from streamdump.render.terminal import width
@@ -113,24 +113,22 @@ def test_zeros_that_do_not_stand_beside_their_field_are_counted() -> None:
         assert ends == ["00" * 8, "66 zero bytes", f"'{'0' * 16}'", "00" * 8 + "01"]
 
 
-def test_unpacked_bytes_are_shown_as_their_own() -> None:
+def unpacked(buffers: dict[str, bytes], *spans: Span) -> Message:
+    """A detailed message with these buffers, too, and their fields."""
     one = detailed()
-    assert one.raw is not None
-    assert one.spans is not None
-    one.raw["unpacked"] = b"\x00\x01hello"
-    one.spans.append(Span("body", 0, 7, "hello", buffer="unpacked"))
+    return detailed(raw={**(one.raw or {}), **buffers}, spans=[*(one.spans or ()), *spans])
+
+
+def test_unpacked_bytes_are_shown_as_their_own() -> None:
+    one = unpacked({"unpacked": b"\x00\x01hello"}, Span("body", 0, 7, "hello", buffer="unpacked"))
     assert "    unpacked  7 bytes" in tree(one, False).splitlines()
     assert "    0000  00 01 68 65 6c 6c 6f                              ..hello           body" in hexdump(one, False).splitlines()
 
 
 def test_of_unpacked_bytes_the_first_are_shown() -> None:
-    one = detailed()
-    assert one.raw is not None
-    assert one.spans is not None
+    buffers = {"unpacked": bytes(4_000), "unpacked 2": bytes(3_000), "unpacked 3": bytes(50)}
+    one = unpacked(buffers, *(Span(f"[{at}]", at, 1, 0, buffer=name) for name, data in buffers.items() for at in range(len(data))))
     limit = 4096 + 32 * one.size
-    one.raw |= {"unpacked": bytes(4_000), "unpacked 2": bytes(3_000), "unpacked 3": bytes(50)}
-    for buffer in ("unpacked", "unpacked 2", "unpacked 3"):
-        one.spans += [Span(f"[{at}]", at, 1, 0, buffer=buffer) for at in range(len(one.raw[buffer]))]
     for show in (tree, hexdump):
         wider = {"columns": 200}
         for how in ({}, wider):
@@ -142,11 +140,7 @@ def test_of_unpacked_bytes_the_first_are_shown() -> None:
 
 
 def test_a_field_of_no_unpacked_bytes_is_shown() -> None:
-    one = detailed()
-    assert one.raw is not None
-    assert one.spans is not None
-    one.raw["unpacked"] = b""
-    one.spans.append(Span("body", 0, 0, "", buffer="unpacked"))
+    one = unpacked({"unpacked": b""}, Span("body", 0, 0, "", buffer="unpacked"))
     assert [line for line in tree(one, False).splitlines() if "body" in line]
     assert "further" not in tree(one, False)
 
