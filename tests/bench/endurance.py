@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench import mix
 from tests.bench.live import conversation
+from tests.support.metrics import endpoint_of
 from tests.support.peers import capturing
 
 VIEWS = ([], ["--json"], ["latency"], ["diagnose"], ["conversations"], ["-w"])
@@ -161,9 +162,7 @@ def serve(connections: int, held: int, rate: int) -> None:
     # A busy machine may stop the reader for seconds; a ring hands over a block at least every 20 ms
     more = ["--tracked-limit", str(held + held // 5), "-B", "128M", "--label", "client,server,stream", "--listen", "127.0.0.1:0"]
     with interfaces(), capturing("metrics", "-i", NEAR, *more) as capture:
-        capture.tells("/metrics\n")
-        address = capture.told.decode().partition("serving ")[2].split()[0]
-
+        address = endpoint_of(capture)
         missed = 0
 
         def scrape() -> bytes:

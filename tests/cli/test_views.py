@@ -14,18 +14,17 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.output import coloured
-from streamdump.render.schema import schema
 from streamdump.render.terminal import width
 from tests.diagnose.talks import capture as talk
 from tests.diagnose.test_tcp import sent_again
 from tests.support.captures import CAPTURES, GOLDEN, capture_name, every_family
 from tests.support.frames import Packet, ethernet, ip4, pcap, tcp
+from tests.support.schema import validate
 from tests.support.terminal import on_terminal
 from tests.support.waiting import PATIENCE, until, waits_for_more
 
@@ -74,7 +73,6 @@ def test_text_and_json_are_asked_for_in_three_ways(capsys: pytest.CaptureFixture
 def test_json_fits_the_schema(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
     for path in paths:
         with subtests.test(capture_name(path)):
-            check = jsonschema.Draft202012Validator(schema())
             for argv in (["--json", "--exchanges"], ["conversations", "--json"]):
                 main([*argv, str(path)])
                 # the validator is slow, and messages of one name look alike
@@ -82,7 +80,7 @@ def test_json_fits_the_schema(paths: list[Path], subtests: pytest.Subtests, caps
                 for record in records(capsys.readouterr().out):
                     shape = tuple(record[key] is None for key in record), record.get("name"), record["record"]
                     if shape not in seen:
-                        check.validate(record)
+                        validate(record)
                     seen.add(shape)
 
 
