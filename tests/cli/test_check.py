@@ -136,9 +136,9 @@ def test_a_golden_file_is_a_regular_one_of_a_bounded_size(kind: str, folder: Pat
         golden.mkdir()
     else:
         golden.write_bytes(kept + b"#" * (8 << 20))
-    told = {"loop": "cannot be read: ", "large": "is larger than 8,192 KiB"}.get(kind, "is not a regular file")
+    reason = {"loop": "cannot be read: ", "large": "is larger than 8,192 KiB"}.get(kind, "is not a regular file")
     out, err = checked(capsys, "captures", code=ExitCode.FOUND)
-    assert f"captures/login.pcap.golden:1: {told}" in out
+    assert f"captures/login.pcap.golden:1: {reason}" in out
     assert err.endswith("2 captures: 1 matches its golden file, 1 different\n")
     if kind != "folder":
         checked(capsys, "captures", "--update")
@@ -162,8 +162,8 @@ def test_settings_that_mean_harm_are_one_error(kind: str, folder: Path, capsys: 
     else:
         path.write_text(f"[check]\nignore = {'[' * 20_000}\n")
     out, err = checked(capsys, "captures", "--config", str(path), code=ExitCode.USAGE)
-    told = "too many tables or lists in each other" if kind == "deep" else "is not a regular file"
-    assert (out, err) == ("", f"streamdump: {path}: {told}\n")
+    reason = "too many tables or lists in each other" if kind == "deep" else "is not a regular file"
+    assert (out, err) == ("", f"streamdump: {path}: {reason}\n")
     # What is found on the way up is a regular file, or none
     code = ExitCode.USAGE if kind == "deep" else ExitCode.DONE
     checked(capsys, "captures", code=code)
@@ -211,7 +211,7 @@ def test_update_is_refused_where_ci_is_set(folder: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "reason"),
     [
         ([], "no capture given"),
         (["-"], "standard input has no file name for a golden file"),
@@ -227,11 +227,11 @@ def test_update_is_refused_where_ci_is_set(folder: Path, monkeypatch: pytest.Mon
         (["captures", "--junit", "nowhere/x.xml"], "--junit nowhere/x.xml: cannot be written: no such file or directory"),
     ],
 )
-def test_wrong_calls(folder: Path, argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_calls(folder: Path, argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty").mkdir()
     Path("pyproject.toml").write_text("[tool.other]\n")
     _, err = checked(capsys, *argv, code=ExitCode.USAGE)
-    assert told in err
+    assert reason in err
 
 
 def test_a_capture_named_like_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

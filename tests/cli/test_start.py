@@ -273,7 +273,7 @@ def test_v_alone_is_told_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "reason"),
     [
         (["--jsno", "x"], "no such option --jsno; did you mean --json?"),
         (["-Z", "x"], "no such option -Z"),
@@ -312,17 +312,17 @@ def test_v_alone_is_told_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_call_is_told_in_one_sentence(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_told_in_one_sentence(argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == ExitCode.USAGE
     out, err = capsys.readouterr()
     assert not out
     assert err.startswith("streamdump: ")
     assert err.count("\n") == 1
-    assert told in err
+    assert reason in err
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "reason"),
     [
         (["-c", "N", "x"], "must be an integer, 1 or greater"),
         (["--frame-limit", "NK", "x"], "not a size"),
@@ -333,13 +333,13 @@ def test_a_wrong_call_is_told_in_one_sentence(argv: list[str], told: str, capsys
     ],
     ids=str,
 )
-def test_thousands_of_digits_are_not_a_number(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_thousands_of_digits_are_not_a_number(argv: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([one.replace("N", "9" * 5_000) for one in argv]) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "reason"),
     [
         ("empty.pcap", b"", "is empty"),
         ("text.pcap", b"This is not a capture.\n", "is not a capture"),
@@ -347,12 +347,12 @@ def test_thousands_of_digits_are_not_a_number(argv: list[str], told: str, capsys
         ("header.pcap", b"\xd4\xc3\xb2\xa1\x02\x00\x04\x00\x00\x00", "cut off"),
     ],
 )
-def test_an_input_that_is_no_capture(name: str, content: bytes, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_that_is_no_capture(name: str, content: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / name).write_bytes(content)
     assert main([str(tmp_path / name)]) == ExitCode.UNREADABLE
     out, err = capsys.readouterr()
     assert not out
-    assert told in err
+    assert reason in err
     assert str(tmp_path / name) in err
 
 
@@ -370,7 +370,7 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason"),
     [
         (["diag"], "diag: no such file; did you mean the command diagnose?"),
         (["convs"], "convs: no such file; did you mean the command conversations?"),
@@ -385,13 +385,13 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
     ],
     ids=str,
 )
-def test_a_slip_is_told_before_any_capture_is_read(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slip_is_told_before_any_capture_is_read(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     capture = str(GOLDEN / "iggy" / "seed-failures.pcap")
     for argv in ([*words, capture], [*words[:-1], capture, words[-1]] if words[0] != "-Y" else [*words, capture]):
         assert main(argv) == ExitCode.UNREADABLE
         out, err = capsys.readouterr()
         assert not out
-        assert err == f"streamdump: {told}\n"
+        assert err == f"streamdump: {reason}\n"
 
 
 def test_a_capture_may_be_named_like_what_would_be_a_slip(

@@ -115,7 +115,7 @@ def test_a_golden_file_reads_back_as_it_was(said: Transcript) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("", "a golden file begins with 'streamdump golden'"),
         ("<<<<<<< HEAD\n", "a golden file begins with"),
@@ -139,10 +139,10 @@ def test_a_golden_file_reads_back_as_it_was(said: Transcript) -> None:
         ("streamdump golden 1\n" * 100_001, "more than 100,000 lines"),
     ],
 )
-def test_what_is_wrong_with_a_golden_file_is_told_with_its_line(text: str, told: str) -> None:
+def test_what_is_wrong_with_a_golden_file_is_told_with_its_line(text: str, reason: str) -> None:
     with pytest.raises(GoldenError, match=r"x\.golden:[0-9]+: .*--update rewrites it") as error:
         parsed(text, "x.golden")
-    assert told in str(error.value)
+    assert reason in str(error.value)
 
 
 def test_a_run_of_numbers_is_not_spelt_out() -> None:
@@ -341,7 +341,7 @@ def test_settings_are_found_above_the_capture_then_above_the_current_folder(tmp_
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("[check]\nonyl = 'names'", "check.onyl: unknown key; did you mean only?"),
         ("[check]\nonly = 'handshakes'", "check.only: must be all, handshake or names; did you mean handshake?"),
@@ -368,10 +368,10 @@ def test_settings_are_found_above_the_capture_then_above_the_current_folder(tmp_
         (f"[check.max_latency]\nOpen = '{'9' * 400}ms'", "is not a time"),
     ],
 )
-def test_what_is_wrong_in_the_settings_is_told_with_the_nearest_name(text: str, told: str, tmp_path: Path) -> None:
+def test_what_is_wrong_in_the_settings_is_told_with_the_nearest_name(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         settings_of(text, tmp_path)
-    assert told in str(error.value)
+    assert reason in str(error.value)
     assert str(error.value).startswith(f"{tmp_path}/streamdump.toml: ")
     assert len(str(error.value)) < len(str(tmp_path)) + 700
 
