@@ -212,7 +212,7 @@ def _lines(kind: type[K], capture: Capture, columns: int | None = None) -> K:
 def _open(asked: Asked) -> Answer:
     found = _severities(asked.capture.reader.findings)
     after = "diagnose for what went wrong" if found["error"] or found["warning"] else "overview, or conversations"
-    return Answer([_found(found, asked)], asked.capture.summary()[asked.offset :], offset=asked.offset, next=after)
+    return _from_offset(asked, [_found(found, asked)], asked.capture.summary(), after)
 
 
 def _overview(asked: Asked) -> Answer:
@@ -226,7 +226,7 @@ def _overview(asked: Asked) -> Answer:
         *(one.text(asked.capture.name) for one in inspector.reports[:NAMED]),
     ]
     after = "diagnose for cause, advice and evidence; conversations for each connection"
-    return Answer([_found(_severities(reader.findings), asked)], lines[asked.offset :], offset=asked.offset, next=after)
+    return _from_offset(asked, [_found(_severities(reader.findings), asked)], lines, after)
 
 
 def _diagnose(asked: Asked) -> Answer:
@@ -242,7 +242,7 @@ def _diagnose(asked: Asked) -> Answer:
     groups.add(findings)
     lines = findings_page(groups, summaries, WIDE, PLAIN, reader.clock, reader.files).splitlines()
     after = "follow with a conversation, or message with a number of the evidence"
-    return Answer([_found(_severities(findings), asked)], lines[asked.offset :], offset=asked.offset, next=after)
+    return _from_offset(asked, [_found(_severities(findings), asked)], lines, after)
 
 
 def _conversations(asked: Asked) -> Answer:
@@ -317,7 +317,7 @@ def _latency(asked: Asked) -> Answer:
     lines = asked.every.work(key, what, asked.call, lambda check: _measured(capture, by, asked.filter, check))
     said = [] if lines else ["no response with a latency; -Y selects latencies by their responses, such as `name == PublishConfirm`"]
     after = "messages with a filter such as `latency > 20ms` for the slow ones"
-    return Answer(said, lines[asked.offset :], offset=asked.offset, next=after)
+    return _from_offset(asked, said, lines, after)
 
 
 def _measured(capture: Capture, by: list[str], where: str, check: Callable[[], None]) -> list[str]:
@@ -342,7 +342,7 @@ def _diff(asked: Asked) -> Answer:
     what = f"{old.name} and {new.name} are still being compared"
     lines = asked.every.work(key, what, asked.call, lambda check: _compared(old, new, check))
     after = "follow with a conversation of one of them, for what came before a difference"
-    return Answer([], lines[asked.offset :], offset=asked.offset, next=after)
+    return _from_offset(asked, [], lines, after)
 
 
 def _compared(old: Capture, new: Capture, check: Callable[[], None]) -> list[str]:
@@ -356,6 +356,11 @@ def _compared(old: Capture, new: Capture, check: Callable[[], None]) -> list[str
 
 
 # Parts of answers
+
+
+def _from_offset(asked: Asked, said: list[str], lines: Sequence[str], after: str) -> Answer:
+    """Return an answer of these lines, continued from the offset that is asked for."""
+    return Answer(said, lines[asked.offset :], offset=asked.offset, next=after)
 
 
 def _parts(indexes: Sequence[int], asked: Asked) -> Iterator[Sequence[int]]:
