@@ -114,15 +114,15 @@ _PARTS = " {2,}"
 def wrapped(text: str, cells: int) -> list[str]:
     """Return `text` in lines of at most `cells`, broken between words, elsewhere only in words that are longer; no line for no text."""
     line = " ".join(text.split())
-    return broken(line, cells, _WORDS) if line else []
+    return _broken(line, cells, _WORDS) if line else []
 
 
 def wrapped_parts(text: str, cells: int) -> list[str]:
     """Return `text`, whose parts stand two blanks apart, in lines of at most `cells`: broken between parts rather than in them."""
-    return broken(text, cells, _PARTS)
+    return _broken(text, cells, _PARTS)
 
 
-def broken(text: str, cells: int, blanks: str) -> list[str]:
+def _broken(text: str, cells: int, blanks: str) -> list[str]:
     """Return `text` in lines of at most `cells`, broken at some of these blanks; longer pieces are broken at words, or anywhere."""
     lines: list[str] = []
     line = blank = ""
@@ -133,7 +133,7 @@ def broken(text: str, cells: int, blanks: str) -> list[str]:
             line += blank + piece
         elif blanks is _PARTS and (width(piece) > cells or 2 * width(line) < cells):
             # A line of its own would leave most of this one empty
-            *more, line = broken(line + blank + piece, cells, _WORDS)
+            *more, line = _broken(line + blank + piece, cells, _WORDS)
             lines += more
         else:
             *more, piece = folded(piece, cells)
