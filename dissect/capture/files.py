@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, cast
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from ..errors import CaptureError, NoCapture
 from ..model import Packet
 from . import pcap, pcapng
 from .blocks import Blocks, RawInput, explain, parts
-from .packet_processes import ProcessReader
 from .unpack import packing
+
+if TYPE_CHECKING:
+    from .packet_processes import ProcessReader
 
 NAMES = (".pcap", ".pcapng", ".cap")
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
@@ -41,8 +43,8 @@ class CaptureReader:
         self.format = ""
         self.secrets: pcapng.Secrets = []
         """TLS key logs found so far, each with the number of packets before it; the consumer removes them."""
-        self.processes = ProcessReader()
-        """Processes of packets read so far; the consumer removes them from `waiting`."""
+        self.processes: ProcessReader | None = None
+        """Processes of packets read so far, which only pcapng files state; the consumer removes them from `waiting`."""
         self._packets = self._begin()
 
     def _begin(self) -> Iterator[list[Packet]]:
@@ -53,7 +55,10 @@ class CaptureReader:
             self.format = "pcap"
             return pcap.read_packets(self._blocks)
         if magic == pcapng.MAGIC:
-            self.format = "pcapng"
+            # pcap files need not wait for it
+            from .packet_processes import ProcessReader
+
+            self.format, self.processes = "pcapng", ProcessReader()
             return pcapng.read_packets(self._blocks, self.secrets, self.processes)
         if not start:
             raise CaptureError("is empty", self.name)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..capture.address_names import AddressNames
 from ..capture.ends import ends_between, split
 from ..capture.files import CaptureReader
-from ..capture.packet_processes import PacketProcess
 from ..model import END, Mark, Packet, Process, Segment
 from .run_state import SharedState
 from .table import ConversationTable
 
 if TYPE_CHECKING:
     from ..capture.host_processes import HostProcesses
+    from ..capture.packet_processes import PacketProcess
     from .conversation import Conversation
 
 
@@ -28,11 +27,16 @@ class ProcessSources:
     def __init__(self, inputs: Sequence[Any], run: SharedState, table: ConversationTable) -> None:
         self._run = run
         self._table = table
-        self._readers = {file: one.processes for file, one in enumerate(inputs) if isinstance(one, CaptureReader)}
+        self._readers = {
+            file: one.processes for file, one in enumerate(inputs) if isinstance(one, CaptureReader) and one.processes is not None
+        }
         self._named = run.options.host_names
         for one in self._readers.values():
             one.wanted = True
-            one.names = AddressNames() if self._named else None
+            if self._named:
+                from ..capture.address_names import AddressNames
+
+                one.names = AddressNames()
         self._packets: dict[int, PacketProcess] = {}
         """By order, of the packets that the table reads."""
         self._segment: Segment | None = None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..capture.ends import endpoints as ends_of
-from ..capture.packet_processes import PacketProcess
 from ..model import PROCESS_KEYS, Ending, Exchange, Finding, Gap, Message, Process, Processes, Segment
 from ..protocols.records import Event
 
 if TYPE_CHECKING:
     from ..capture.host_processes import HostProcess
+    from ..capture.packet_processes import PacketProcess
     from .conversation import Conversation
 
 RECORDS = frozenset((Message, Gap, Exchange, Ending))

@@ -680,7 +680,7 @@ def _batches(
     """The packets of a range, and where in the file their buffer begins (None where it is packed)."""
     if split.stop is None:
         reader = storage.open_packets(split.path)
-        if processes is not None:
+        if processes is not None and reader.processes is not None:
             reader.processes.wanted, reader.processes.waiting = True, processes.waiting
         for packets in reader:
             yield packets, None
