@@ -124,16 +124,18 @@ class Column(msgspec.Struct, frozen=True):
 
 LONG, INT, TEXT, TEXTS = pa.int64(), pa.int32(), pa.string(), pa.list_(pa.string())
 TIME = pa.timestamp("us", "UTC")
-FAULT = pa.struct(
-    [
-        pa.field(name, kind, metadata={"comment": info})
-        for name, kind, info in (
-            ("field", TEXT, "path of the field"),
-            ("offset", LONG, "byte offset of it"),
-            ("reason", TEXT, "what is wrong"),
-            ("buffer", TEXT, "what the offset counts in: frame, or unpacked"),
-        )
-    ]
+
+
+def _struct(*members: tuple[str, Any, str]) -> Any:
+    """Return the type of structs of these members; of each its name, type and description."""
+    return pa.struct([pa.field(name, kind, metadata={"comment": info}) for name, kind, info in members])
+
+
+FAULT = _struct(
+    ("field", TEXT, "path of the field"),
+    ("offset", LONG, "byte offset of it"),
+    ("reason", TEXT, "what is wrong"),
+    ("buffer", TEXT, "what the offset counts in: frame, or unpacked"),
 )
 
 
@@ -338,20 +340,15 @@ def _sides(role: str) -> tuple[Column, ...]:
     )
 
 
-PROCESS = pa.struct(
-    [
-        pa.field(name, kind, metadata={"comment": info})
-        for name, kind, info in (
-            ("endpoint", TEXT, "the endpoint that it is behind; null: one of both, the capture does not show which"),
-            ("process", TEXT, "its name"),
-            ("pid", LONG, "its number on its host"),
-            ("container", TEXT, "name of its container, or the container's id"),
-            ("pod", TEXT, "name of its Kubernetes pod"),
-            ("namespace", TEXT, "Kubernetes namespace of the pod"),
-            ("others", pa.bool_(), "whether packets of this endpoint belong to other processes, too"),
-            ("other_pids", pa.list_(LONG), "the first PIDs of these"),
-        )
-    ]
+PROCESS = _struct(
+    ("endpoint", TEXT, "the endpoint that it is behind; null: one of both, the capture does not show which"),
+    ("process", TEXT, "its name"),
+    ("pid", LONG, "its number on its host"),
+    ("container", TEXT, "name of its container, or the container's id"),
+    ("pod", TEXT, "name of its Kubernetes pod"),
+    ("namespace", TEXT, "Kubernetes namespace of the pod"),
+    ("others", pa.bool_(), "whether packets of this endpoint belong to other processes, too"),
+    ("other_pids", pa.list_(LONG), "the first PIDs of these"),
 )
 
 
