@@ -352,15 +352,20 @@ def plan(
     count = len(files)
     result = Plan(list(files), [], [], [NEVER] * count, [NEVER] * count, [""] * count, [None] * count)
     begun: list[ByteRange | CaptureError] = list(each(_begun, files))
-    packed = [index for index, one in enumerate(begun) if isinstance(one, ByteRange) and one.format == PACKED]
-    copies: dict[int, Copy] = {}
-    if packed and unpacked is not None:
-        copies = dict(zip(packed, unpacked([files[index] for index in packed]), strict=True))
-        for index, copy in copies.items():
+
+    def copied(wanted: Callable[[ByteRange], bool]) -> dict[int, Copy]:
+        """Read copies of these files instead."""
+        indexes = [index for index, one in enumerate(begun) if isinstance(one, ByteRange) and wanted(one)]
+        if not indexes or unpacked is None:
+            return {}
+        made = dict(zip(indexes, unpacked([files[index] for index in indexes]), strict=True))
+        for index, copy in made.items():
             begun[index] = _begun(copy.path)
-    remote = [at for at, one in enumerate(begun) if isinstance(one, ByteRange) and storage.local(one.path) is None] if fetch else []
-    for index, copy in zip(remote, unpacked([files[index] for index in remote]) if remote and unpacked is not None else (), strict=False):
-        begun[index] = _begun(copy.path)
+        return made
+
+    copies = copied(lambda one: one.format == PACKED)
+    if fetch:
+        copied(lambda one: storage.local(one.path) is None)
     pieces: list[list[ByteRange]] = []
     indexes: list[int] = []
     for index, whole in enumerate(begun):
