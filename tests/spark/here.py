@@ -18,6 +18,8 @@ class Here:
 
     def __init__(self, scratch: Path | None = None, cores: int = 2) -> None:
         self.cores = cores
+        if scratch is not None:
+            scratch.mkdir(exist_ok=True)
         self.scratch = str(scratch) if scratch is not None else None
         self.tasks = 0
         self.sent_blocks = 0

@@ -50,9 +50,7 @@ def shown(rows: Sequence[ConversationRow]) -> list[Any]:
 
 def piped(files: Sequence[Path], out: Path, **more: Any) -> list[Any]:
     """The same of the table; the columns of both sides must say what `processes` says."""
-    scratch = out.with_name("scratch")
-    scratch.mkdir(exist_ok=True)
-    go(files, out, Here(scratch), **more)
+    go(files, out, Here(out.with_name("scratch")), **more)
     rows = tables_of(out)["conversations"]
     for row in rows:
         of = {one["endpoint"]: one for one in row["processes"] or ()}
@@ -131,9 +129,8 @@ def test_processes_are_carried_to_later_packets(tmp_path: Path) -> None:
     said = lambda index, _: [comment("PID: 5", "Cmd: a"), flags(OUTBOUND)] if index < 20 else []  # noqa: E731
     path.write_bytes(annotated(BOTH, said))
     for given in (path, *GIVEN):
-        count = packets([given]).num_rows
         lots = Lots()
         every = packets([given])
-        for begin in range(0, count, 9):
-            lots.add(every[begin : begin + 9], begin + 9 >= count)
+        for begin in range(0, every.num_rows, 9):
+            lots.add(every[begin : begin + 9], begin + 9 >= every.num_rows)
         assert shown(lots.conversations) == plainly([given])

@@ -188,7 +188,6 @@ def test_a_capture_of_a_store_is_downloaded_once(bucket: str, capture: Path, tmp
         return real(name)
 
     monkeypatch.setattr(storage, "open_input", counted)
-    (tmp_path / "scratch").mkdir()
     run = go(names, tmp_path / "out", Here(tmp_path / "scratch"), split=20_000, parts=2)
     assert run.plan is not None and not run.plan.troubles
     same(tmp_path / "out", plain(files))

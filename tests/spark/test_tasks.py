@@ -178,7 +178,6 @@ def test_packed_captures_are_unpacked_once_and_cut(
     monkeypatch.setattr(splits, "packing", counted)
     if large:
         monkeypatch.setattr(pipeline, "LOCALLY", 0)
-    (tmp_path / "scratch").mkdir()
     cluster = Here(tmp_path / "scratch")
     run = go([path], tmp_path / "out", cluster, split=50_000, parts=2)
     assert run.plan is not None

@@ -173,7 +173,6 @@ def test_keys_in_a_capture_of_a_store(packed: bool, bucket: str, tmp_path: Path,
     wanted = sum(isinstance(one, Message) for one in plain.records())
     assert wanted > 70
     flows._key_log.cache_clear()
-    (tmp_path / "scratch").mkdir()
     run = go([place.name, other], tmp_path / "out", Here(tmp_path / "scratch"), parts=3, split=20_000)
     assert run.rows["messages"] == wanted
     assert run.plan is not None and run.plan.secrets == [place.name]
