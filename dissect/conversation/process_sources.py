@@ -42,7 +42,7 @@ class ProcessSources:
         self._segment: Segment | None = None
         """The last one of those."""
         self._noted: dict[bytes, tuple[int | None, bool | None, Process]] = {}
-        """By the ends of segments, what was stored last; most packets say the same again."""
+        """What was stored last, by the ends of segments: most packets state the same again."""
         self._waiting = [one.waiting for one in self._readers.values()]
         self._host: HostProcesses | None = next((one.host for one in inputs if hasattr(one, "host")), None)
         if self._host is not None or self._named:

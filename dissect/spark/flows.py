@@ -65,8 +65,8 @@ IN_ORDER = ("merge_ns", "file", "number")
 NO_TOTAL = 1 << 62
 
 HELD_RECORDS, HELD_BYTES, HELD_UNPACKED = 256, 16 << 20, 1 << 22
-"""So many records, bytes of rows to be carried, or bytes that were unpacked, are handed on together: what happens to records while they fit
-in the processor's cache is fast."""
+"""Records, bytes of rows to be carried, and unpacked bytes from which on results are handed on: steps are fast while records fit in the
+processor's cache."""
 
 NEAR = 1 << 14
 """So many segments are compared with each other to find those that several files have."""
@@ -322,8 +322,8 @@ class Dissection:
             self._restore()
 
     def packet(self, flow_id: int, segment: Segment, owner: PacketProcess | None = None) -> bool:
-        """Take a packet; whether so much is certain now that it is to be handed on. Those that share a `flow_id` share a session. `owner`:
-        the process that it belongs to."""
+        """Process a packet; return whether results are to be handed on. Packets that share a `flow_id` share a session. `owner`: the
+        process that it belongs to."""
         if flow_id != self._flow_id:
             self.close()
         session = self._session

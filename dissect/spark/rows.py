@@ -55,7 +55,7 @@ COLUMNS: dict[str, tuple[Any, str]] = {
     "ttl": (pa.int16(), "TTL of IPv4, hop limit of IPv6"),
     "damaged": (pa.bool_(), "the checksum of a segment with payload or SYN is wrong"),
     "payload": (pa.binary(), "bytes of it as captured"),
-    "owner": (pa.binary(), "the process that it belongs to, where the capture says so: see `owner_in`"),
+    "owner": (pa.binary(), "the process that it belongs to, where the capture names it: see `owner_in`"),
     "cooked": (pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
     "digest": (pa.binary(), "digest of the IP packet of a Linux cooked capture"),
 }
@@ -112,18 +112,18 @@ NOWHERE = (None, None)
 
 
 def owner_of(packet: Packet) -> PacketProcess | None:
-    """The process that a packet belongs to; None if the capture does not say."""
+    """Return the process that a packet belongs to; None if the capture names none."""
     return packet.owner if type(packet) is OwnedPacket else None
 
 
 def _written(owner: PacketProcess | None) -> bytes | None:
-    """What the column `owner` holds."""
+    """Return the value of the column `owner`."""
     return None if owner is None else msgspec.msgpack.encode(owner._replace(number=0))
 
 
 @lru_cache(1_024)
 def owner_in(data: bytes) -> PacketProcess:
-    """What a value of the column `owner` says, without the number of the packet; most are the same."""
+    """Return the process in a value of the column `owner`, without the number of the packet; most values are the same."""
     return _OWNER.decode(data)
 
 
@@ -133,7 +133,7 @@ _OWNER = msgspec.msgpack.Decoder(PacketProcess)
 def row_of(segment: Segment, latest_ns: int, owner: PacketProcess | None = None, sighting: tuple[Any, Any] = NOWHERE) -> Row:
     """The row of a segment."""
     place = segment.file, segment.number, segment.time_ns, latest_ns
-    told = (
+    header = (
         segment.seq,
         segment.ack,
         segment.flags,
@@ -143,7 +143,7 @@ def row_of(segment: Segment, latest_ns: int, owner: PacketProcess | None = None,
         segment.ttl,
         bool(segment.data or segment.flags & SYN) and not is_right(segment),
     )
-    return (SEGMENT, *place, *key_of(segment.ends), *told, segment.data, _written(owner), *sighting)
+    return (SEGMENT, *place, *key_of(segment.ends), *header, segment.data, _written(owner), *sighting)
 
 
 def timed_segments(split: Split) -> Iterator[tuple[Segment, PacketProcess | None, int]]:

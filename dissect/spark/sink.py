@@ -180,7 +180,7 @@ class DeltaSink(Sink):
         return super().load(kind)
 
     def commit(self, state: State) -> None:
-        # Whoever has a later claim writes another state of this unit; the commit decides which one counts
+        # A writer with a later claim writes another state of this unit; the commit decides which one counts
         state.version = self.delta.claim << BATCH_BITS | state.batch
         super().commit(state)
         if state.batch % COMPACTED == 0:

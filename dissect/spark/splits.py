@@ -542,7 +542,7 @@ def head_of(path: str) -> str:
 
 
 def _begin_section(piece: ByteRange, data: bytes) -> None:
-    """Takes the blocks before the first packet of a pcapng file: the section header, its interfaces and processes are the head."""
+    """Reads the blocks before the first packet of a pcapng file: the section header, its interfaces and processes are the head."""
     order = pcapng.BYTE_ORDERS.get(data[8:12])
     at, snap = 0, 0
     head: list[bytes] = []

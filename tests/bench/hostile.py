@@ -4,7 +4,7 @@ python -m tests.bench.hostile [CLASS...] [--size 0.3] [--views all|json,text,...
 
 A class is named by a part of its name. A MB is a million bytes of packets after the file is unpacked, plus what sub-batches unpack to, plus
 one for each value without bytes, and for `changed` the golden file; what a run over a capture of one packet takes is not counted.
-`--twice` measures double the size too, which tells what is not linear: "growth" is the cost of the second half beside that of the first, 1
+`--twice` measures double the size too, which shows what is not linear: "growth" is the cost of the second half beside that of the first, 1
 if linear and 3 if quadratic.
 Each run is a fork of a process that has loaded all modules.
 

@@ -36,7 +36,7 @@ PARTS = ("process", "pid", "container", "pod", "namespace")
 
 
 def plainly(files: Sequence[Path]) -> list[Any]:
-    """What a plain run says of each conversation."""
+    """The processes of each conversation in a plain run."""
     inspector = Inspector([open_capture(file) for file in files], Options())
     list(inspector.records())
     return shown(inspector.rows())
@@ -49,7 +49,7 @@ def shown(rows: Sequence[ConversationRow]) -> list[Any]:
 
 
 def piped(files: Sequence[Path], out: Path, **more: Any) -> list[Any]:
-    """The same of the table; the columns of both sides must say what `processes` says."""
+    """The same of the table; the columns of both sides must have what `processes` has."""
     go(files, out, Here(out.with_name("scratch")), **more)
     rows = tables_of(out)["conversations"]
     for row in rows:
