@@ -30,7 +30,8 @@ def bytes_shown(buffers: Mapping[str, bytes], size: int) -> dict[str, int]:
 
 
 def drop_oldest(kept: dict[Any, Any], most: int) -> None:
-    """Remove the oldest entry of `kept` if there are more than `most`."""
+    """Remove the oldest entry of `kept` if there are more than `most`. With tens of thousands it is to be an `OrderedDict`: finding the
+    first key of a dict takes longer the more were removed there."""
     if len(kept) > most:
         del kept[next(iter(kept))]
 

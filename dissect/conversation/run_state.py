@@ -17,7 +17,7 @@ from ..pair.exchanges import KeyAnswer, Link
 from ..pair.pairer import KEYS_COUNTED, Pairer
 from ..protocols.protocol import Tally
 from ..protocols.records import Event
-from ..quota import UnpackPool
+from ..quota import UnpackPool, drop_oldest
 from ..tcp.assembler import ACK, SYN, Pool
 from ..tcp.sequence import MASK, distance
 from ..tcp.signs import SentAgain
@@ -85,7 +85,6 @@ class AcknowledgedPairs(list[Pair]):
 
     def __init__(self) -> None:
         super().__init__()
-        # Finding the first key of a dict takes longer the more were removed there
         self.times: OrderedDict[tuple[int, int], int] = OrderedDict()
         """The time when the bytes of a packet were acknowledged, by file and number of the packet."""
         self._sent: OrderedDict[bytes, deque[tuple[int, tuple[int, int]]]] = OrderedDict()
@@ -107,15 +106,13 @@ class AcknowledgedPairs(list[Pair]):
         if segment.wire:
             sent = self._sent.get(ends)
             if sent is None:
-                if len(self._sent) >= MAX_SIDES:
-                    self._sent.popitem(last=False)
                 sent = self._sent[ends] = deque(maxlen=MAX_SENT)
+                drop_oldest(self._sent, MAX_SIDES)
             sent.append(((segment.seq + segment.wire) & MASK, (segment.file, segment.number)))
         waiting = self._sent.get(back(ends)) if segment.flags & ACK else None
         while waiting and distance(waiting[0][0], segment.ack) >= 0:
             self.times[waiting.popleft()[1]] = segment.time_ns
-            if len(self.times) > MAX_TIMES:
-                self.times.popitem(last=False)
+            drop_oldest(self.times, MAX_TIMES)
 
 
 class SharedState(msgspec.Struct):

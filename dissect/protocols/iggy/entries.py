@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ class IggyEntries(EntrySource):
 
     def __init__(self) -> None:
         super().__init__()
-        self._polls: dict[int, tuple[str, Hashable]] = {}
+        self._polls: OrderedDict[int, tuple[str, Hashable]] = OrderedDict()
         """By number of the request: the consumer."""
         self._emptied: dict[str, int] = {}
         """By server, how often anything was deleted or purged there: requests name it by name or by number, so which is not known."""

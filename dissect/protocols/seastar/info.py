@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from ...model import ConversationRow, Message, Options
@@ -36,7 +37,7 @@ class InfoWithVerb:
     """Describes messages as `info` does, and responses with what was asked for, if it got the request."""
 
     def __init__(self) -> None:
-        self.verbs: dict[int, str] = {}
+        self.verbs: OrderedDict[int, str] = OrderedDict()
 
     def learn(self, message: Message) -> None:
         """Take note of a message, whether it is said or not."""
