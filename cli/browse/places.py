@@ -452,7 +452,7 @@ class HexLines:
         self._row = 16 if columns >= 74 else 8
         self._span: Span | None = None
         self._lines: list[tuple[str, bytes, bytearray | None, int]] = []
-        """Yield each buffer: name, bytes, flags of hidden ones, first line."""
+        """Each buffer: name, bytes, flags of hidden ones, first line."""
         self._count = 0
         spans = getattr(record, "spans", None)
         for name, data in (getattr(record, "raw", None) or {}).items():

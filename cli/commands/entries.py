@@ -221,7 +221,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _said(found: Entries) -> Iterator[str]:
-    """Return the lines about entries after the closing line."""
+    """Yield the lines about entries after the closing line."""
     for protocol in sorted(found.without):
         yield f"{protocol} carries no user messages; streamdump FILE shows its requests and responses"
     for number, what in found.left_out():

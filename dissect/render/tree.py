@@ -155,7 +155,7 @@ def _column(names: tuple[str, ...], depths: tuple[int, ...]) -> list[str]:
 
 
 def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]:
-    """Yield what `_rows` does without colours, width and damage, five times as fast; most of the time of this view in a pipe is here."""
+    """Return the lines of `_rows` without colours, width and damage, five times as fast: most of the time of this view in a pipe."""
     raw = message.raw or {}
     lines: list[str] = []
     add, where_of, length_of, behind_of = lines.append, _WHERE, _LENGTH, _BEHIND
