@@ -66,7 +66,7 @@ def stats(
 
     found = Stats(width_ns or (None if html is None else PAGE_INTERVAL_NS), asked is None, options.separate, html is not None, by)
     with FileRun(names, options, colour=colour, prints=False) as run:
-        run.asked = asked
+        run.ask(asked)
         run.inspector.watch = found.watch
 
         def feed(records: list[Record]) -> bool:

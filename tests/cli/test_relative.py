@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def test_filters() -> None:
 
     assert numbers("relative < 300.05s", str(REPORT)) == [1, 2]
     assert numbers("relative < 300s", str(REPORT)) == []
+
+
+@pytest.mark.parametrize("command", [(), ("stats",), ("conversations",), ("latency",), ("diagnose",)], ids=str)
+def test_filters_of_commands(capfd: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
+    for time, some in (("300s", False), ("301s", True)):
+        assert main([*command, "-Y", f"relative < {time}", str(REPORT)]) in (0, 1)
+        (matching,) = re.findall(r"; (\d+) \w+ match(?:es)? -Y", capfd.readouterr().err)
+        assert (matching != "0") == some
 
 
 def test_merged_files(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
