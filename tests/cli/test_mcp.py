@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -504,9 +505,20 @@ def test_a_call_that_takes_too_long_says_so_and_goes_on(at: Asking, tmp_path: Pa
     assert "82 messages" in at("open", path="a.pcap")
 
 
+class Unheeded(Call):
+    """A cancelled call whose work, once the capture is read, is not done when it is looked at, however fast it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled.set()
+
+    def wait(self, done: Callable[[], bool], progress: Callable[[], float | None], what: str) -> None:
+        super().wait(done if "being read" in what else lambda: False, progress, what)
+
+
 def test_a_cancelled_call_ends(golden: Asking) -> None:
-    call = Call()
-    call.cancelled.set()
+    assert golden("overview", capture=LOST)
+    call = Unheeded()
     for tool, given in (("messages", {"filter": "fields.stream == x"}), ("latency", {"by": "verb"}), ("follow", {"conversation": 0})):
         with pytest.raises(Cancelled):
             text_of(tool, golden.captures, {"capture": LOST, **given}, call, LIMIT)
