@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from copy import copy
 from typing import Any
@@ -54,7 +54,7 @@ class Pairer(Exchanges):
         super().__init__(rules, outputs, handshake)
         self.open: dict[Hashable, Any] = {}
         """By key: a request, a `RequestBatch`, or a queue of these."""
-        self.optional: dict[Hashable, Event] = {}
+        self.optional: OrderedDict[Hashable, Event] = OrderedDict()
         self.early: dict[Hashable, list[tuple[Event, str | None]]] = {}
         """By key: responses that came before their request, with their outcome; they were released unpaired."""
         self.partial: dict[Hashable, Event] = {}
@@ -322,7 +322,7 @@ class Pairer(Exchanges):
                     opened[key] = deque((older, batch))
         if batch.left > 1:
             self._spare += batch.left - 1
-        while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
+        while len(self.open) - self._spare > self.limit or len(self.open) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(moment_of(one), append)
 
     def _on_responses(self, one: Event, append: Callable[[Event], None]) -> None:
@@ -413,6 +413,9 @@ class Pairer(Exchanges):
         append(self._exchange(one, response, outcome, None, moment_of(one)))
 
     def _drop_oldest(self, moment: Moment, append: Callable[[Event], None]) -> None:
+        if type(self.open) is dict:
+            # See `drop_oldest`; most conversations never have so many
+            self.open = OrderedDict(self.open)
         key = next(iter(self.open))
         entry = self.open.pop(key)
         if self.doubt is not None:
