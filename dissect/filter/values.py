@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from ..layout.values import seen
 from ..model import Message
+from ..quota import drop_oldest
 from .grammar import BracketEntry
 from .names import DELTA, RELATIVE, Free
 
@@ -28,9 +30,9 @@ class Earlier:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[str, str]] = {}
+        self._known: OrderedDict[int, tuple[str, str]] = OrderedDict()
         self._first_ns: int | None = None
-        self._last_ns: dict[int, int] = {}
+        self._last_ns: OrderedDict[int, int] = OrderedDict()
         """The time of the last message by conversation."""
         self._deltas: dict[int, int] = {}
         """`delta` by the identity of the records of the last `learn`."""
@@ -51,8 +53,7 @@ class Earlier:
                 self._deltas[id(record)] = time_ns - before
             if type(record) is Message:
                 self._last_ns[conversation] = time_ns
-                if len(self._last_ns) > MAX_CLIENTS:
-                    del self._last_ns[next(iter(self._last_ns))]
+                drop_oldest(self._last_ns, MAX_CLIENTS)
             self._meet(record)
 
     def relative(self, record: Any) -> int | None:
@@ -70,8 +71,7 @@ class Earlier:
         ends = (record.src, record.dst)
         known = self._known
         known[record.conversation] = ends if sender == "client" else (ends[1], ends[0])
-        if len(known) > MAX_CLIENTS:
-            del known[next(iter(known))]
+        drop_oldest(known, MAX_CLIENTS)
 
     def client(self, record: Any) -> str | None:
         return self._end(record, 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -90,7 +91,7 @@ class KeyLog:
         self._follow = follow
         self._loaded = False
         # By client random: the secrets, each with `_HEAD`.
-        self._sessions: dict[bytes, bytes] = {}
+        self._sessions: OrderedDict[bytes, bytes] = OrderedDict()
 
     def __bool__(self) -> bool:
         """Whether there are any secrets."""
@@ -210,8 +211,7 @@ class KeyLog:
         if any(other == number and old == secret for other, _, old in known):
             return False
         if not known and len(sessions) >= SESSIONS:
-            oldest = next(iter(sessions))
-            del sessions[oldest]
+            oldest, _ = sessions.popitem(last=False)
             self.updated.discard(oldest)
             self.dropped += 1
         others = [_packed(*one) for one in known if one[0] != number]
