@@ -10,8 +10,8 @@ from .capture.files import CaptureReader
 from .capture.link import LinkParser, SeparateFiles
 from .capture.merge import PacketSource, merge
 from .capture.selection import ConversationSpan
-from .conversation.endings import patience_ns
-from .conversation.process_sources import ProcessSources
+from .conversation.conversation import patience_ns
+from .conversation.processes import ProcessSources
 from .conversation.run_state import EVERY, AcknowledgedPairs
 from .conversation.table import ForgottenCounts, Timers
 from .errors import CaptureError, InternalError, Report, describe_exception

@@ -1,31 +1,43 @@
-"""One conversation, from its first segment to its end: reassembly, detection, parsing and pairing."""
+"""One conversation, from its first segment to its end: reassembly, detection, parsing and pairing; its ending and its row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from ..detect import TOO_FEW, Detector, Suspicion, forced
+from ..detect import TOO_FEW, Detector, Suspicion, forced, neighbour
 from ..errors import Report, describe_exception
 from ..layers.proxy import ProxyHeader, ProxyLayer
 from ..layers.websocket import WebSocketLayer
-from ..model import END, Close, ConversationRow, Exchange, Gap, Head, Mark, Segment, SideData, StreamGap, Verdict
-from ..pair.exchanges import PairOutputs, PairRules
-from ..pair.pairer import Pairer
-from ..protocols import BY_NAME, server_ports
+from ..model import END, Close, ConversationRow, Ending, Exchange, Gap, Head, Mark, Message, Options, Segment, SideData, StreamGap, Verdict
+from ..pair.exchanges import Moment, PairOutputs, PairRules, behind
+from ..pair.pairer import Pairer, waiting
+from ..protocols import BY_NAME, PORTS, PROTOCOLS, known_ports, server_ports
 from ..protocols.buffer import Range
 from ..protocols.compare_rules import HandshakeProgress
 from ..protocols.parser import Parser, unread
 from ..protocols.protocol import Context, Tally
-from ..protocols.records import GAP, HANDED_ON, ORDER_KEY, SENDERS, Event, count_fault, count_gap, rfc3339
-from ..tcp.assembler import LengthOnly, TcpStream
+from ..protocols.records import GAP, HANDED_ON, NONE, ORDER_KEY, SENDERS, Event, count_fault, count_gap, rfc3339
+from ..tcp.assembler import REUSED, LengthOnly, TcpStream, never_acknowledged
 from ..tls.manager import TlsState
-from . import endings
 from .run_state import SharedState
+
+if TYPE_CHECKING:
+    from ..diagnose.rules import Closed
 
 MAX_FIRST_BYTES, MAX_AMQP_BYTES = 64, 2_048
 """Bytes of each side that are kept for the diagnosis; more of AMQP, whose ports are confused with those of RabbitMQ Streams."""
+
+IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
+"""Why conversations are forgotten."""
+
+LAST_NS = 2_000_000_000
+"""How long packets that crossed a RST, or a repeated SYN, may still arrive; and, after a FIN, the FIN of the other side."""
+
+UNANSWERED = {IDLE: "timeout", CROWDED: "limit"}
+"""The reason of requests that stay open in these."""
 
 Items = list[SideData | StreamGap]
 
@@ -221,7 +233,7 @@ class Conversation:
             tcp.finish(current)
             if why is not None and cut_short:
                 tcp.ended = why
-                tcp.limit_hits += why == endings.CROWDED
+                tcp.limit_hits += why == CROWDED
         return self.go_on(tcp.released(), current, True)
 
     def relieve(self, current: int, stream: Any) -> list[Event]:
@@ -272,8 +284,8 @@ class Conversation:
         if parser is not None and pairer is not None:
             parser.ended_sides, parser.last = tcp.ended_sides, END if tcp.end is None else tcp.end.order
             emitted = emitted + pairer.process(parser.close(tcp.last, current))
-            reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
-            ended = pairer.close(reason, endings.end_of(self))
+            reason = "capture ended" if tcp.open else UNANSWERED.get(tcp.ended, "closed")
+            ended = pairer.close(reason, end_of(self))
             self._hand_on(self.parser, self.pairer)
             self._settle(sum(isinstance(one.record, Exchange) and one.record.outcome == "unanswered" for one in ended))
             emitted += ended
@@ -284,7 +296,7 @@ class Conversation:
     def _end(self) -> list[Event]:
         """Return the gaps of what was not dissected, and the ending."""
         self.ended = True
-        return unread_gaps(self) + endings.of(self)
+        return unread_gaps(self) + end_records(self)
 
     def _settle(self, unanswered: int) -> None:
         """Keep the results of parser and pairer, and drop both: no message follows."""
@@ -512,7 +524,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
         return []
     tcp, emitted = conversation.tcp, list[Event]()
     unread_ranges: list[list[tuple[int, int]]] = [[], []]
-    reach = endings.inner_bytes(conversation)
+    reach = inner_bytes(conversation)
     for side, start, end in conversation.unread_ranges:
         unread_ranges[side].append((start, min(end, reach[side])))
     order, number, file, time_ns = tcp.last
@@ -531,9 +543,208 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
     return emitted
 
 
+def end_records(conversation: Conversation) -> list[Event]:
+    """Return the ending of a conversation and, for the diagnosis, a `Closed`."""
+    run, tcp = conversation.run, conversation.tcp
+    emitted = _ending(conversation)
+    if conversation.protocol is not None:
+        lost = {tcp.endpoints[side]: again for side, again in enumerate(never_acknowledged(tcp)) if again is not None}
+        run.unacknowledged |= {(tcp.index, sender): again for sender, again in lost.items()}
+        run.counters.unacknowledged += bool(lost)
+    if is_unused(conversation):
+        if tcp.end is not None and tcp.end.how == "refused":
+            run.refused[tcp.ports[1]] += 1
+    elif run.windows is not None:
+        emitted.append(closed(conversation))
+    return emitted
+
+
+def patience_ns(options: Options) -> int:
+    """Return how long an ending by one side may still change."""
+    return min(options.closed_time_ns, LAST_NS)
+
+
+def report_early(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[Event]:
+    """Return the ending of a conversation that only one side has ended, two seconds later; at once after a fatal TLS alert. If nothing
+    can change it any more, return the `Closed` of the diagnosis, too."""
+    run, tcp = conversation.run, conversation.tcp
+    if tcp.end is None or tcp.closed is not None or conversation.ended or conversation.reported_early or conversation.detector is not None:
+        return []
+    facts = conversation.tls.facts_so_far()
+    failed = facts is not None and any(alert.fatal for alert in facts.alerts)
+    if now_ns < tcp.end.time_ns + (0 if failed else patience_ns(run.options)):
+        return []
+    left: list[tuple[Message, str]] = []
+    if conversation.pairer is not None:
+        left = waiting(conversation.pairer, tcp.last[3])
+        conversation.note(len(left))
+    emitted = _ending(conversation)
+    for one in emitted:
+        run.early_endings[tcp.index] = one.record
+    conversation.reported_early = True
+    # As from a file, all later packets of a pipe count
+    final = failed or (not pipe and (tcp.end.how != "FIN" or tcp.end.side != (conversation.client or 0)))
+    if run.windows is not None and final:
+        emitted.append(closed(conversation, tuple(one for one in left if one[1] != "timeout")))
+    return emitted
+
+
+def end_of(conversation: Conversation) -> Moment:
+    """Return when the end of a conversation is certain, and the place of its last records.
+
+    This is the last packet of the capture if it is still open then, the current time if it was forgotten, otherwise its own last packet.
+    """
+    tcp = conversation.tcp
+    own_ns = tcp.last[3]
+    end_ns = own_ns if tcp.untimed else conversation.run.end_ns(tcp.first[2])
+    if tcp.open and tcp.closed is not None:
+        return behind(END, tcp.index, max(own_ns, end_ns))
+    return behind(tcp.last[0], 0, max(own_ns, end_ns) if tcp.ended == IDLE else own_ns)
+
+
+def is_unused(conversation: Conversation) -> bool:
+    """Return whether it never carried a byte and its ports belong to no known protocol."""
+    return conversation.tcp.empty and known_ports(conversation.run.options).isdisjoint(ports_of(conversation))
+
+
+def ports_of(conversation: Conversation) -> tuple[int, int]:
+    """Return the ports that may indicate its protocol."""
+    return server_ports(conversation.tcp.ports, conversation.known_client)
+
+
+def stream_bytes(conversation: Conversation) -> tuple[int, int]:
+    """Return the size of each byte stream, without a PROXY header."""
+    one, two = conversation.tcp.stream_bytes
+    proxy = conversation.proxy_header
+    stripped = 0 if proxy is None else len(proxy.raw)
+    return (one, two - stripped) if proxy is not None and proxy.side else (one - stripped, two)
+
+
+def inner_bytes(conversation: Conversation) -> tuple[int, int]:
+    """Return the size of each byte stream inside of all layers, in which positions count."""
+    websocket = conversation.websocket
+    found = None if websocket is None else websocket.plain_sizes()
+    return found or conversation.tls.decrypted_sizes() or stream_bytes(conversation)
+
+
+def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
+    """Return the end of a conversation for the diagnosis; `before`: if reported early, requests that get no response, and why."""
+    closed_of, how_ended, signs_of, failures = _modules()
+    run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
+    assert run.windows is not None
+    first_bytes, from_start = conversation.first_bytes, conversation.from_start
+    conversation.first_bytes = b"", b""
+    websocket = None if conversation.websocket is None else conversation.websocket.outcome()
+    how, by, ended_ns = how_ended(tcp, tls, websocket)
+    end, (one, two) = end_of(conversation), tcp.sides
+    closed = closed_of(
+        tcp.index,
+        tcp.endpoints,
+        tcp.ports,
+        conversation.client,
+        tcp.from_start,
+        how,
+        by,
+        ended_ns,
+        end.time_ns,
+        tcp.first,
+        tcp.last,
+        conversation.verdict or TOO_FEW,
+        _expected(ports_of(conversation), run.options),
+        (one.packets, two.packets),
+        (one.stream, two.stream),
+        (one.lost, two.lost),
+        (one.cut, two.cut),
+        one.retransmitted + two.retransmitted,
+        tuple(sorted(one.repeated + two.repeated)),
+        (one.out_of_order, two.out_of_order),
+        tls,
+        failures(tls) if tls else {},
+        (None, None) if tcp.untimed else run.windows.of(tcp, end.time_ns),
+        conversation.failure,
+        tcp.end is not None and tcp.end.how == "refused",
+        conversation.facts or {},
+        first_bytes,
+        (neighbour(first_bytes[0], from_start), neighbour(first_bytes[1], from_start)),
+        conversation.proxy_header,
+        websocket,
+        inner_bytes(conversation),
+        () if run.diagnoser is None else run.diagnoser.overview.network.of(tcp, run.options.separate),
+        before,
+        signs_of(tcp, conversation.client),
+        (tcp.streams[0].syn, tcp.streams[1].syn),
+        (tcp.streams[0].ttls, tcp.streams[1].ttls),
+        tcp.conflicts,
+        tcp.untimed,
+        run.processes.of(tcp.index),
+    )
+    return Event(end.order, end.rank, end.position, closed, NONE, None, end.time_ns)
+
+
+@cache
+def _modules() -> tuple[type[Closed], Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Return what only the diagnosis needs; importing it for each conversation would take as long as one of its rules."""
+    from ..diagnose.ends import how_ended, signs_of
+    from ..diagnose.rules import Closed
+    from ..tls.diagnostics import failures
+
+    return Closed, how_ended, signs_of, failures
+
+
+def announced(conversation: Conversation) -> Close | None:
+    """Return the message that announced the end: the protocol's, otherwise the Close frame of WebSocket."""
+    close = conversation.close if conversation.parser is None else conversation.parser.closing
+    websocket = conversation.websocket
+    return close or (None if websocket is None else websocket.closing())
+
+
+def _ending(conversation: Conversation) -> list[Event]:
+    """Return the ending of a conversation, or of a connection to a known port that never carried a byte; empty if there is none."""
+    run, tcp, protocol = conversation.run, conversation.tcp, conversation.protocol
+    client = conversation.known_client
+    end = tcp.end
+    empty = tcp.empty
+    if conversation.reported_early or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
+        return []
+    side, how = client or 0, "forgotten"
+    if end is not None:
+        side, how = end.side, end.how if empty or end.how != "refused" else "RST"
+    elif empty and not tcp.packets[1] and tcp.ended != REUSED:
+        how = "no answer"
+    elif tcp.ended not in UNANSWERED:
+        return []
+    moment = end_of(conversation)
+    time_ns = moment.time_ns if end is None else end.time_ns
+    source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
+    sender = SENDERS[client][side]
+    close = tcp.announced(announced(conversation))
+    injected = close is None and end is not None and end.injected
+    by_server = not injected and SENDERS[client][side if close is None else close[1]] == "server"
+    if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:
+        run.counters.broken_off += 1
+        run.broken_off[tcp.index] = conversation.step
+    last = conversation.latest_ns
+    quiet_ns = None if last is None or tcp.untimed else time_ns - last
+    head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, sender, None if empty else protocol)
+    ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)  # type: ignore[arg-type]
+    run.counters.by_server += ending.protocol is not None and by_server
+    run.counters.unconnected += how in ("refused", "no answer")
+    return [Event(moment.order, moment.rank, moment.position, ending, NONE, None, time_ns)]
+
+
+def _expected(ports: tuple[int, int], options: Options) -> str | None:
+    """Return the protocol that `-d` or a protocol's default port assigns to these ports."""
+    for port, name, _ in options.decode_as:
+        if port in ports:
+            return name
+    if PORTS.isdisjoint(ports):
+        return None
+    return next(protocol.name for protocol in PROTOCOLS if set(protocol.ports) & set(ports))
+
+
 def how(conversation: Conversation) -> str:
     """Return how it ended and which side ended it: see `TcpStream.how`."""
-    return conversation.tcp.how(conversation.known_client, endings.announced(conversation))
+    return conversation.tcp.how(conversation.known_client, announced(conversation))
 
 
 def row_of(conversation: Conversation, number: int) -> ConversationRow:
@@ -575,7 +786,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
         facts.pop("layout", verdict.layout),
         tuple(facts.pop("candidates", verdict.candidates)),
         (one.packets, two.packets),
-        endings.stream_bytes(conversation),
+        stream_bytes(conversation),
         tally.messages,
         tally.faults,
         tally.gaps,

@@ -18,8 +18,7 @@ from ..pair.pairer import KEYS_COUNTED, asked_since
 from ..protocols import BY_NAME, PORTS, PROTOCOLS
 from ..protocols.records import LARGE, ORDER_KEY, Event
 from ..tcp.assembler import ACK, SYN, TcpStream
-from .conversation import NOTHING, Conversation, report, row_of
-from .endings import CROWDED, IDLE, closed, is_unused, patience_ns, ports_of, report_early
+from .conversation import CROWDED, IDLE, NOTHING, Conversation, closed, is_unused, patience_ns, ports_of, report, report_early, row_of
 from .run_state import SharedState
 
 EPOCH, SEGMENT = 1 << 18, 64
@@ -268,7 +267,7 @@ class ConversationTable:
         assert timers is not None
         due = [self._by_index[index] for index in timers.due(now_ns) if index in self._by_index]
         if timers.ends_only:
-            ends = [record for one in due for record in _report_early(one, current, now_ns, pipe=True)]
+            ends = [record for one in due for record in one.guard(current, report_early, one, now_ns, True)]
             for one in due:
                 timers.set_next(one, now_ns)
             return sorted(ends, key=ORDER_KEY)
@@ -284,7 +283,7 @@ class ConversationTable:
         emitted += self._forget([one for one in due if now_ns >= forget_ns(one.tcp, options)], IDLE, current)
         emitted += self._enforce_tracked_limit(current)
         for one in due:
-            emitted += _report_early(one, current, now_ns)
+            emitted += one.guard(current, report_early, one, now_ns)
             if now_ns < forget_ns(one.tcp, options):
                 timers.set_next(one, now_ns)
         emitted += _resume(self._by_index, self.run.tls_manager.stale(now_ns - options.closed_time_ns, current), current)
@@ -504,12 +503,6 @@ class ConversationTable:
             self.run.early_endings.pop(one.index, None)
             self.run.processes.pop(one.index, None)
             del self._by_index[one.index]
-
-
-def _report_early(one: Conversation, current: int, now_ns: int, pipe: bool = False) -> list[Event]:
-    """Return the ending of a conversation that only one side has ended."""
-    pending = one.tcp.end is not None and one.tcp.closed is None and not one.ended
-    return one.guard(current, report_early, one, now_ns, pipe) if pending else []
 
 
 def _row(one: Conversation, number: int) -> list[ConversationRow]:

@@ -2,86 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ..layers.proxy import ProxyHeader
 from ..layers.websocket import WebSocketOutcome
-from ..model import Message, Verdict
 from ..tcp.assembler import TcpStream, never_acknowledged
 from ..tcp.signs import Signs
-from .network import Reported
-from .rules import Closed
 
 CLOSE_NOTIFY = 0
 """The alert that announces the end."""
 
 
-def closed_of(
-    tcp: TcpStream,
-    end_ns: int,
-    verdict: Verdict,
-    client: int | None,
-    expected: str | None,
-    tls: Any,
-    tls_errors: Mapping[str, str],
-    stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None],
-    failure: str | None,
-    facts: Mapping[str, Any],
-    first_bytes: tuple[bytes, bytes],
-    other_protocols: tuple[str | None, str | None],
-    proxy: ProxyHeader | None,
-    websocket: WebSocketOutcome | None,
-    inside: tuple[int, int],
-    icmp: tuple[Reported, ...],
-    ahead: tuple[tuple[Message, str], ...] | None,
-) -> Closed:
-    """The end of a conversation."""
-    one, two = tcp.sides
-    how, by, ended_ns = _how(tcp, tls, websocket)
-    return Closed(
-        tcp.index,
-        tcp.endpoints,
-        tcp.ports,
-        client,
-        tcp.from_start,
-        how,
-        by,
-        ended_ns,
-        end_ns,
-        tcp.first,
-        tcp.last,
-        verdict,
-        expected,
-        (one.packets, two.packets),
-        (one.stream, two.stream),
-        (one.lost, two.lost),
-        (one.cut, two.cut),
-        one.retransmitted + two.retransmitted,
-        tuple(sorted(one.repeated + two.repeated)),
-        (one.out_of_order, two.out_of_order),
-        tls,
-        tls_errors,
-        stopped,
-        failure,
-        tcp.end is not None and tcp.end.how == "refused",
-        facts,
-        first_bytes,
-        other_protocols,
-        proxy,
-        websocket,
-        inside,
-        icmp,
-        ahead,
-        _signs(tcp, client),
-        (tcp.streams[0].syn, tcp.streams[1].syn),
-        (tcp.streams[0].ttls, tcp.streams[1].ttls),
-        tcp.conflicts,
-        tcp.untimed,
-    )
-
-
-def _signs(tcp: TcpStream, client: int | None) -> Signs:
+def signs_of(tcp: TcpStream, client: int | None) -> Signs:
     """What a conversation shows of the network and of the order of its end."""
     # A client may end its side, and read on; what it asks a server that ended its own has no answer, acknowledged or not
     late = [
@@ -92,7 +23,7 @@ def _signs(tcp: TcpStream, client: int | None) -> Signs:
     return Signs(reset, tcp.ignored, (late[0], late[1]), never_acknowledged(tcp), tcp.silence, (tcp.sides[0].damaged, tcp.sides[1].damaged))
 
 
-def _how(tcp: TcpStream, tls: Any, websocket: WebSocketOutcome | None) -> tuple[str, int | None, int | None]:
+def how_ended(tcp: TcpStream, tls: Any, websocket: WebSocketOutcome | None) -> tuple[str, int | None, int | None]:
     """How a conversation ended, by whom, and when."""
     end = tcp.end
     if end is None:
