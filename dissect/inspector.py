@@ -223,10 +223,10 @@ class Inspector:
                 self.keys.add(text, END)
         self.keys.ended = True
         self._processes.finish()
-        emitted = self.table.finish()
-        for at in range(0, len(emitted), LAST):
-            self.asked.clear()
-            yield self._hand_out(emitted[at : at + LAST])
+        self.asked.clear()
+        every = self._number_all(self.table.finish())
+        for at in range(0, len(every), LAST):
+            yield self._diagnose(every[at : at + LAST])
         if self.diagnoser is not None:
             yield self._hand_out(self.table.unused(self.diagnoser.ports))
             self.diagnoser.overview.end_ns = max([self.diagnoser.overview.end_ns, *self.run.ends_ns.values()])
@@ -307,10 +307,14 @@ class Inspector:
         return findings
 
     def _hand_out(self, emitted: list[Event]) -> list[Record]:
+        return self._diagnose(self._number_all(emitted))
+
+    def _number_all(self, emitted: list[Event]) -> list[Any]:
+        """Return the records of these events, numbered and linked, and the ends of conversations for the diagnosis."""
         if self.run.processes:
             self.run.processes.complete(emitted)
         every: list[Any] = [one.record for one in emitted]
-        records: list[Record] = every
+        records = every
         if self.diagnoser is not None:
             from .diagnose.rules import Closed
 
@@ -330,10 +334,15 @@ class Inspector:
                 self.asked[record.number] = asked.record, endings.get(record.conversation)
         self.run.links.clear()
         self.run.compact()
-        if self.diagnoser is not None:
-            records = self._of_processes(self.diagnoser.feed(every))
-            self.reports += self.diagnoser.reports
-            self.diagnoser.reports.clear()
+        return every
+
+    def _diagnose(self, every: list[Any]) -> list[Record]:
+        """Return these records, each followed by the findings that it completes, without the ends of conversations."""
+        if self.diagnoser is None:
+            return every
+        records = self._of_processes(self.diagnoser.feed(every))
+        self.reports += self.diagnoser.reports
+        self.diagnoser.reports.clear()
         return records
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from streamdump.capture.files import open_capture
-from streamdump.inspector import Inspector
-from streamdump.model import Ending, Exchange, Finding, Options, Record
+from streamdump.inspector import LAST, Inspector
+from streamdump.model import Ending, Exchange, Finding, Message, Options, Record
 from streamdump.protocols.rabbitmq import layouts
 from streamdump.units import duration_text
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed
@@ -118,6 +118,26 @@ def test_what_only_the_end_tells_comes_last_and_each_conversation_stays_together
     ]
     times = [each.time_ns for each in found if each.conversation is not None]
     assert times == sorted(times)
+
+
+def test_of_the_many_records_at_the_end_all_know_the_numbers_of_their_requests() -> None:
+    # Without its peer a negotiation frame is a message only at the end, when more records come than are handed out together
+    asked = b"SSTARRPC" + bytes(4)
+    count = LAST
+    data = pcap([one.packets[-1] for one in (Connection(sport=1024 + at, dport=9999).segment(0, asked) for at in range(count))])
+    inspector = Inspector([open_capture(io.BytesIO(data))], Options(findings=True))
+    messages: dict[int | None, int] = {}
+    named: list[tuple[int | None, int | None]] = []
+    for batch in inspector.batches():
+        for one in batch:
+            if type(one) is Message:
+                messages[one.conversation] = one.number
+            elif type(one) is Exchange:
+                named.append((one.conversation, one.request))
+                assert inspector.asked[one.number][0].number == one.request
+            elif type(one) is Finding and one.rule == "seastar-rpc.open-requests":
+                named.append((one.conversation, *one.messages))
+    assert named == [(at, messages[at]) for at in range(count) for _ in range(2)]
 
 
 def test_retries_are_counted_from_attempt_to_attempt() -> None:
