@@ -27,7 +27,7 @@ from .errors import ForeignState
 from .model import Options
 from .tls.keys import KeyLog
 
-FORMAT = 10
+FORMAT = 11
 """Increase it when members change their meaning; reading detects added, removed and renamed members by itself."""
 
 PACKAGES: tuple[str, ...] = (

@@ -595,4 +595,6 @@ def _ended(context: ConversationContext, closed: Closed) -> str:
         return closed.how
     if context.close_message is not None and context.close_message.sender is not None:
         return f"{context.close_message.name} by {context.close_message.sender}"
+    if closed.by is None and context.close_answered is not None:
+        return context.close_answered
     return f"{closed.who(closed.by).removeprefix('the ')} {closed.verb}"

@@ -463,8 +463,8 @@ class ConversationContext(msgspec.Struct, gc=False):
     """The Close that was sent."""
     close_seen: bool = False
     """A Close was sent, or answered though not captured."""
-    close_answered: bool = False
-    """A Close was answered: no response to another one is due."""
+    close_answered: str | None = None
+    """The Close that was answered, and who sent it: no response to another one is due."""
     unanswered: list[Exchange] = []
     orphans: dict[tuple[str, int | str], Message] | None = {}
     """By requester and id the responses whose request has not come yet; None where bytes are missing and this is unknown."""
@@ -553,7 +553,7 @@ class ConversationContext(msgspec.Struct, gc=False):
             if message.kind != "response":
                 self.close_message = self.close_message or message
             else:
-                self.close_answered = True
+                self.close_answered = f"{message.name} by {'client' if message.sender == 'server' else 'server'}"
         if message.kind == "request":
             if self.orphans and message.id is not None:
                 # Captured in another order than sent

@@ -11,7 +11,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.diagnose.rules import ASKED_KEPT
 from streamdump.inspector import Inspector
-from streamdump.model import Options
+from streamdump.model import Finding, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from streamdump.render.clock import Clock
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
@@ -537,6 +537,21 @@ def test_what_the_side_said_that_was_not_captured_is_not_missed(side: int) -> No
     told = rules(one)
     assert told["tcp.one-direction"] == "note"
     assert set(told.values()) == {"note"}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_nobody_knows_who_ended_a_connection_of_which_one_side_was_captured(side: int) -> None:
+    def half(one: Connection) -> tuple[set[str], str, int]:
+        one.packets = [packet for packet in one.packets if (packet.data[26:30] == A) == (side == 0)]
+        inspector = Inspector([open_capture(io.BytesIO(capture(one)))], Options(findings=True))
+        told = {each.rule for each in inspector.records() if isinstance(each, Finding)}
+        assert inspector.diagnoser is not None
+        return told, inspector.diagnoser.so_far()[0].ended, inspector.run.counters.by_server
+
+    for ends in (0, 1):
+        told, ended, by_server = half(Connection().ready().fin(ends))
+        assert (told, ended, by_server) == ({"tcp.one-direction"}, "one side closes", 0)
+    assert half(Connection().ready().goodbye())[1:] == ("Close by client", 0)
 
 
 def test_who_says_fin_was_connected() -> None:
