@@ -437,7 +437,7 @@ def _polled(context: ConversationContext, message: Message) -> FindingDraft | No
         window[:] = message.time_ns, 0
     window[1] += 1
     cause = f"the client polls without a pause: {STORM} empty answers within {duration_text(message.time_ns - window[0])}"
-    return FindingDraft(cause, key="storm") if window[1] >= STORM else None
+    return FindingDraft(cause, key="storm") if window[1] == STORM else None
 
 
 def _empty(fields: dict[str, Any]) -> bool:

@@ -155,6 +155,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "too few to tell": (lambda: polling(IN_VAIN - 1, NOTHING_POLLED, SECOND), "iggy.empty-polls", None),
     "answers that are not empty": (lambda: polling(IN_VAIN, FULL, SECOND), "iggy.empty-polls", None),
     "a storm of empty polls": (lambda: polling(STORM, NOTHING_POLLED), "iggy.poll-storm", "warning"),
+    "which is one finding": (lambda: polling(2 * STORM, NOTHING_POLLED), "iggy.again-and-again", None),
     "polls with time between": (lambda: polling(STORM, NOTHING_POLLED, 20 * MS), "iggy.poll-storm", None),
     "polls that bring something": (lambda: polling(STORM, FULL), "iggy.poll-storm", None),
     "a client that is silent": (lambda: let_in().wait(40 * SECOND).fin(1), "iggy.stale-client", "warning"),
