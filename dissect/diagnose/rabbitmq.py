@@ -299,6 +299,8 @@ class RabbitmqState(msgspec.Struct):
     """The password is empty."""
     offered: tuple[str, ...] = ()
     vhost: str | None = None
+    blamed: int | None = None
+    """The number of the frame over which the server closes."""
     null: FindingDraft | None = None
     """Of the client's first text that is null and must not be."""
     server: str = "the server"
@@ -496,6 +498,8 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     if code == "unknown frame" and before is not None:
         hint, advice = f"; {_not_known(context, before)}", _upgrade(context.state, before)
     severity = ERROR if message.sender == "server" else WARNING
+    if before is not None and after and code in ("frame too large", "unknown frame"):
+        context.state.blamed = before.number
     cause = f"the {message.sender} closes with {code}{why}{after}{hint}"
     return FindingDraft(cause, numbers(before, message), packets(before, message), severity, advice, code)
 
@@ -638,8 +642,10 @@ def _never_there(context: ConversationContext, message: Message) -> None:
 
 
 def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    # One that its sender did not send to its end is no other trouble
-    found = [one for one in context.unanswered if one.name == "Publish" and one.request != context.aborted_number]
+    # One that its sender did not send to its end, or over which the server closes, is no other trouble
+    found = [
+        one for one in context.unanswered if one.name == "Publish" and one.request not in (context.aborted_number, context.state.blamed)
+    ]
     if not found:
         return None
     there = [one for one in found if one.reason not in (LOST, SKIPPED)]
@@ -886,7 +892,7 @@ def _offsets(context: ConversationContext, message: Message) -> FindingDraft | N
         # Among missing messages there may be a Subscribe with this id
         return FindingDraft(cause, severity=NOTE if context.lossy else None, key=(ident, "again"))
     cause = f"subscription {ident} ({quoted(one.stream)}) misses offsets {one.following:,} to {first - 1:,}"
-    return None if one.filtered else FindingDraft(cause, severity=NOTE, key=(ident, "missing"))
+    return None if one.filtered or context.lossy else FindingDraft(cause, severity=NOTE, key=(ident, "missing"))
 
 
 def _not_available(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -1492,7 +1498,7 @@ def _delivered(context: ConversationContext, state: RabbitmqState, message: Mess
         one.empty = msgspec.structs.replace(message, fields={})
         one.waits = not isinstance(chunk, dict) or fields.get("committed_chunk_id") != chunk.get("chunk_first_offset", -1)
     if isinstance(chunk, dict) and "num_records" in chunk and chunk.get("chunk_first_offset") is not None:
-        one.following = chunk["chunk_first_offset"] + max(1, chunk["num_records"])
+        one.following = chunk["chunk_first_offset"] + chunk["num_records"]
         if one.active:
             period = one.active[-1]
             period.first = chunk["chunk_first_offset"] if period.first is None else period.first
@@ -1530,6 +1536,12 @@ def _updated(context: ConversationContext, state: RabbitmqState, message: Messag
     _emptied(context, state, message, fields)
     for ident in [ident for ident, one in state.publishers.items() if one.stream == stream]:
         del state.publishers[ident]
+        if len(state.refused) < PUBLISHERS:
+            cause = (
+                f"messages of publisher {ident} for the stream {quoted(stream)} are not stored: the server ended this publisher when it "
+                "reported that the stream changed"
+            )
+            state.refused[ident] = FindingDraft(cause, numbers(message), packets(message), advice=_DECLARE_AGAIN, key=(ident, "ended"))
 
 
 _FOLLOW = {
@@ -1596,6 +1608,7 @@ _THREE_CAUSES = (
     "and grant less at once."
 )
 _GRANT_LESS = "Have the consumer grant at most 32,767 chunks at once."
+_DECLARE_AGAIN = "Have the client query the leader with Metadata after each MetadataUpdate, and declare the publisher again there."
 _GRANT = "Have the consumer send Credit for each chunk: without it the server delivers nothing."
 
 RULES: tuple[Rule, ...] = (

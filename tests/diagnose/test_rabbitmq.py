@@ -25,6 +25,18 @@ GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 NAME = "rabbitmq-stream."
 
 
+def test_offsets_that_the_capture_lacks_are_not_missing() -> None:
+    one = subscribed(9, chunk(0, 5), chunk(5), chunk(6), chunk(7)).goodbye()
+    del one.packets[-7]
+    assert "rabbitmq-stream.offsets" not in rules(one)
+
+
+def test_a_publisher_that_the_server_ended_is_named() -> None:
+    (told,) = [one for one in diagnosed(capture(ended_by_server()))[0] if one.rule.endswith("publish-error")]
+    assert told.cause.startswith('messages of publisher 1 for the stream "s" are not stored: the server ended this publisher')
+    assert told.messages == [13, 14, 15]
+
+
 def test_what_the_capture_lacks_may_be_the_confirm() -> None:
     path = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "lost_segments_405.pcap"
     every = Inspector([open_capture(path)], Options(findings=True)).records()
@@ -133,6 +145,28 @@ def turned_away(frames: int, again: int = 16) -> Connection:
         one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, ident))
         one.server(rabbit.PUBLISH_ERROR, publisher_id=1, publishing_errors=[{"publishing_id": ident, "code": 18}])
     return one.goodbye()
+
+
+def ended_by_server() -> Connection:
+    """The server ends a publisher as its stream changed; the client publishes twice all the same, and deletes it."""
+    one = published_by(Connection().ready()).server(rabbit.METADATA_UPDATE, code=6, stream="s")
+    for ident in (1, 2):
+        one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, ident))
+        one.server(rabbit.PUBLISH_ERROR, publisher_id=1, publishing_errors=[{"publishing_id": ident, "code": 18}])
+    return one.client(rabbit.DELETE_PUBLISHER, publisher_id=1).server(rabbit.DELETE_PUBLISHER_RESPONSE, response_code=18).goodbye()
+
+
+def too_large() -> Connection:
+    """The server closes over a Publish."""
+    one = published_by(Connection().ready((8192, 60)))
+    one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 9000))
+    one.server(rabbit.CLOSE, correlation_id=1, closing_code=14, closing_reason="frame too large")
+    return one.client(rabbit.CLOSE_RESPONSE, correlation_id=1).fin(1)
+
+
+def published_by(one: Connection) -> Connection:
+    one.client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+    return one.server(rabbit.DECLARE_PUBLISHER_RESPONSE)
 
 
 def credited(code: int) -> Connection:
@@ -355,6 +389,9 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "publish-error",
         "warning",
     ),
+    "publishing after the server ended the publisher": (lambda: ended_by_server(), "publish-error", "warning"),
+    "the same is one finding": (lambda: ended_by_server(), "refused", None),
+    "a Publish over which the server closes": (lambda: too_large(), "confirms-missing", None),
     "out of credit at the end": (lambda: subscribed(2, *HUNGRY).wait(5 * SECOND).goodbye(), "out-of-credit", "warning"),
     "out of credit for a moment": (lambda: subscribed(2, *HUNGRY).goodbye(), "out-of-credit", "note"),
     "credit left": (lambda: subscribed(3, *HUNGRY).wait(5 * SECOND).goodbye(), "out-of-credit", None),
@@ -408,6 +445,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "right checksum": (lambda: subscribed(9, chunk(0)).goodbye(), "chunk-checksum", None),
     "offsets again": (lambda: subscribed(9, chunk(0, 5), chunk(3)).goodbye(), "offsets", "warning"),
     "offsets missing": (lambda: subscribed(9, chunk(0, 5), chunk(7)).goodbye(), "offsets", "note"),
+    "offsets behind a chunk of no records": (lambda: subscribed(9, chunk(0, 0), chunk(0, 5), chunk(5)).goodbye(), "offsets", None),
     "offsets in order": (lambda: subscribed(9, chunk(0, 5), chunk(5)).goodbye(), "offsets", None),
     "offsets that a filter leaves out": (
         lambda: subscribed(9, chunk(0, 5), chunk(7), properties=[{"key": "filter.0", "value": "a"}]).goodbye(),
