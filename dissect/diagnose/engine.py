@@ -7,6 +7,7 @@ Findings about several conversations come at the end of the run.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
@@ -144,7 +145,7 @@ class Diagnoser:
     def __init__(self, steps: list[Step] | None = None, separate: bool = False) -> None:
         """`steps`: gets those of what servers keep across connections, for `replay`; None: they are taken at once. `separate`: each
         file is of a network of its own."""
-        self.summaries: dict[int, Outcome] = {}
+        self.summaries = OrderedDict[int, Outcome]()
         """Of conversations that ended, until `forget` drops them."""
         self.reports: list[Report] = []
         self.overview = Overview()
@@ -416,21 +417,21 @@ class Diagnoser:
         # The end of the capture is no time at which the trouble came
         came_ns = draft.at_ns if draft.at_ns is not None else time_ns if closed is None else min(time_ns, closed.last[3])
         timed = time_ns != 0 if closed is None else not closed.untimed
-        seen = Seen(name, severity, draft.cause if timed else untimed(draft.cause), came_ns, messages, marks)
+        cause = draft.cause if timed else untimed(draft.cause)
         if draft.is_fact:
-            self.overview.add(context, draft, seen)
+            self.overview.add(context, draft, Seen(name, severity, cause, came_ns, messages, marks))
             return
         src, dst, sender = context.client or "", context.server or "", None
         if closed is None:
             src, dst, sender = record.src, record.dst, getattr(record, "sender", None)
         protocol = None if context.protocol == "tcp" else context.protocol
         head = (1, 0, rfc3339(time_ns), time_ns, context.conversation, src, dst, sender, protocol, name, severity)
-        finding = Finding(*head, seen.cause, draft.advice or rule.advice, list(messages[:EVIDENCE]), list(marks[:EVIDENCE]))
+        finding = Finding(*head, cause, draft.advice or rule.advice, list(messages[:EVIDENCE]), list(marks[:EVIDENCE]))
         context.found[key] = [1, finding, False]
         if draft.alike:
             context.held[key] = draft
         else:
-            self._report_finding(context, finding, draft, seen, out)
+            self._report_finding(context, finding, draft, came_ns, out)
 
     def _release(self, context: ConversationContext, out: list[Record]) -> None:
         """Report the findings that waited for their count."""
@@ -440,17 +441,17 @@ class Diagnoser:
                 times = "twice" if count == 2 else f"{count:,} times"
                 finding.cause += f"; {times} on this connection{', with different numbers' if differ else ''}"
                 found[0] = 1
-            seen = Seen(finding.rule, finding.severity, finding.cause, finding.time_ns, finding.messages, finding.packets)
-            self._report_finding(context, finding, draft, seen, out)
+            self._report_finding(context, finding, draft, finding.time_ns, out)
         context.held.clear()
 
-    def _report_finding(self, context: ConversationContext, finding: Finding, draft: FindingDraft, seen: Seen, out: list[Record]) -> None:
+    def _report_finding(self, context: ConversationContext, finding: Finding, draft: FindingDraft, came_ns: int, out: list[Record]) -> None:
         self._add(out, finding)
         if draft.places:
             self.overview.send(draft.places, finding)
         if context.worst is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(context.worst.severity):
             context.worst = finding
         if finding.severity != NOTE:
+            seen = Seen(finding.rule, finding.severity, finding.cause, came_ns, finding.messages, finding.packets)
             self.overview.add(context, draft, seen)
 
     def _add(self, out: list[Record], finding: Finding) -> None:

@@ -357,9 +357,11 @@ def _doubtful(closed: Closed) -> Severity | None:
 
 def lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side])
+    if not lost:
+        return None
     what = f"{count(lost, 'byte')} reached the receiver but {'is' if lost == 1 else 'are'} not in the capture"
     cause = f"{what}: the capture lost packets, not the network"
-    return FindingDraft(cause, (), key="lost") if lost else None
+    return FindingDraft(cause, (), key="lost")
 
 
 _DIFFERS = "One of the copies is damaged, and the first one was used: check the note on the next message, and the frames on both sides."
@@ -407,8 +409,9 @@ def mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | N
 
 
 def snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    cause = f"the snap length of the capture cut off {count(sum(closed.cut), 'byte')}"
-    return FindingDraft(cause, ()) if any(closed.cut) else None
+    if not any(closed.cut):
+        return None
+    return FindingDraft(f"the snap length of the capture cut off {count(sum(closed.cut), 'byte')}", ())
 
 
 def one_way(context: ConversationContext, closed: Closed) -> FindingDraft | None:

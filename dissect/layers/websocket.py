@@ -135,6 +135,9 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             return items, False
         opening = self.opening
         if opening is None:
+            if items and type(first := items[0]) is SideData and not (fits(first.data, REQUEST) or fits(first.data, RESPONSE)):
+                # As nearly all conversations begin
+                return self._without_upgrade(items)
             opening = self.opening = Opening()
         for at, item in enumerate(items):
             opening.held.append(item)
@@ -143,10 +146,7 @@ class WebSocketLayer(msgspec.Struct, gc=False):
                 self.opening, held = None, opening.held + items[at + 1 :]
                 if decided:
                     return self._unwrap(held), False
-                if self.from_start:
-                    return held, True
-                self.middle = FrameSearch()
-                return held, False
+                return self._without_upgrade(held)
         if last:
             self.opening = None
             return opening.held, True
@@ -248,6 +248,13 @@ class WebSocketLayer(msgspec.Struct, gc=False):
         return {name: fact for name, fact in facts.items() if fact is not None}
 
     # Is it WebSocket?
+
+    def _without_upgrade(self, items: Items) -> tuple[Items, bool]:
+        """Return these items, which do not begin with an upgrade, and whether it is certain that there is no WebSocket."""
+        if self.from_start:
+            return items, True
+        self.middle = FrameSearch()
+        return items, False
 
     def _look(self, opening: Opening, item: SideData | StreamGap) -> bool | None:
         """Return whether these are an upgrade and its answer; None while that is open."""

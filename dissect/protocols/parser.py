@@ -187,7 +187,8 @@ class Parser:
         """Split the bytes of a side that waited."""
         buffer = self.buffers[side]
         buffer.waiting = False
-        self._split(side, buffer)
+        if buffer.have:
+            self._split(side, buffer)
 
     def hand_on(self) -> None:
         """Count the events of the current packet, which are released now."""

@@ -210,7 +210,9 @@ class SeastarDissector(Dissector):
 
     def _decide(self) -> None:
         """See whether what either side sends can still change how frames are cut."""
-        self.in_packet_order = any(one.framing is None or one.greeting == EXPECTED for one in self.sides)
+        one, other = self.sides
+        known = one.framing is not None and other.framing is not None
+        self.in_packet_order = not known or EXPECTED in (one.greeting, other.greeting)
 
     def _doubt(self, side: int) -> str | None:
         """Why the framing of `side` is a guess, if it is one."""

@@ -79,7 +79,10 @@ class Offer(NamedTuple):
 
     @property
     def algorithms(self) -> list[str]:
-        names = lossy(self.features.get(COMPRESS, b"")).split(",", MAX_ALGORITHMS)
+        offered = self.features.get(COMPRESS)
+        if not offered:
+            return []
+        names = lossy(offered).split(",", MAX_ALGORITHMS)
         return [name for name in names[:MAX_ALGORITHMS] if name]
 
     def exceeds(self, other: Offer) -> bool:
