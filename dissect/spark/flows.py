@@ -40,7 +40,8 @@ from ..capture.ends import network_key, split
 from ..capture.icmp_dns import IcmpError
 from ..capture.packet_processes import PacketProcess
 from ..capture.rare_packets import OddPackets
-from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
+from ..diagnose.across import ACROSS_KEPT
+from ..diagnose.engine import CLOSES, SPEAKS, UNUSED, Diagnoser, Step
 from ..diagnose.network import NetworkEvidence
 from ..diagnose.rules import Closed
 from ..diagnose.zero_window import Windows
@@ -275,6 +276,8 @@ class Dissection:
         """Errors of ICMP about the conversations at hand that are yet to come, the first of them last."""
         self._latest_ns = EARLIEST
         self._stepped = 0
+        self._spoke: dict[str, Place] = {}
+        """By server, the place of the first step that says which protocol it speaks."""
         self._unpack_pool = UnpackPool()
         self._order = 0
         """Records so far, where these have numbers."""
@@ -537,6 +540,8 @@ class Dissection:
             self._stepped += 1
             at = ends[one.conversation] if one.message is None else (one.message >> 128) - before
             place = self._places[at] if at < len(self._places) else AT_LAST if one.rule == UNUSED else _end(records[at])
+            if one.rule == SPEAKS and self._spoke_before(one.server or "", place):
+                continue
             step = msgspec.msgpack.encode(one.step) if one.rule in (CLOSES, UNUSED) else one.step
             named = _named(one._replace(message=None, network=self._networks[one.conversation], step=step))
             self.results.steps.append(((*place, self._stepped), self._files[one.conversation], named))
@@ -549,6 +554,15 @@ class Dissection:
             *(one for one, record in zip(linked, records, strict=True) if type(record) is not Closed),
             *((one, None, None, None) for one in found),
         ]
+
+    def _spoke_before(self, server: str, place: Place) -> bool:
+        """Return whether an earlier step said which protocol a server speaks, which is what counts; note this one if not."""
+        before = self._spoke.get(server)
+        if before is not None and before <= place:
+            return True
+        if before is not None or len(self._spoke) < ACROSS_KEPT:
+            self._spoke[server] = place
+        return False
 
     def _carry(self, row: dict[str, Any]) -> None:
         self.results.carry.append(row)

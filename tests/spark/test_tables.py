@@ -18,6 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
+from streamdump.conversation.run_state import EVERY
+from streamdump.diagnose.engine import SPEAKS
 from streamdump.inspector import Inspector
 from streamdump.layout import (
     Array,
@@ -50,7 +52,7 @@ from streamdump.spark.tables import TABLES, TYPED, PendingRows, by_protocol, sch
 from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_of
 from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, Target
-from tests.bench.hostile import bombs
+from tests.bench.hostile import MANY, bombs, many
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
 from tests.support.columns import PAGE, columns, text
@@ -301,6 +303,21 @@ def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
             writer.add_all(straight.end())
         assert sum(held) > 20
         assert (max(held) < 10) == (limit == 90_000)
+
+
+def test_of_what_a_server_speaks_the_first_step_says_it() -> None:
+    parser = LinkParser()
+    file = many(52 * 100, MANY["a greeting of Seastar"]).file
+    segments = [parser.segment(packet, 0) for packets in open_capture(io.BytesIO(file)).batches() for packet in packets]
+    given = [one for one in segments if one is not None]
+    straight = Dissection(Options(findings=True), several=False, ends_ns={EVERY: given[-1].time_ns})
+    steps = [step for results in (*straight.take((one, None) for one in given), *straight.end()) for step in results.steps]
+    assert {step[0] for *_, step in steps} == {SPEAKS}
+    # Conversations end together, in no order of time: each step left is before all others
+    places = [place[:3] for place, *_ in steps]
+    assert places == sorted(set(places), reverse=True)
+    assert 1 <= len(places) < 20
+    assert places[-1][1] == given[0].time_ns
 
 
 def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
