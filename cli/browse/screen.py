@@ -124,6 +124,9 @@ class Screen(App[None]):
 
     def tick(self) -> None:
         """Show what was read meanwhile."""
+        if not self.screen_stack:
+            # The browser closes
+            return
         self.place.update()
         self.share()
         last = len(self.place) - 1

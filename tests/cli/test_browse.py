@@ -402,6 +402,10 @@ def test_below_stands_first_what_is_wrong_and_what_differs() -> None:
     Browsing(REFUSED).drive(look, (80, 24))
 
 
+def test_a_tick_when_the_browser_has_closed_shows_nothing() -> None:
+    Browsing(REFUSED).app.tick()
+
+
 def test_what_is_told_below_is_of_the_chosen_line() -> None:
     async def look(on: Browsing) -> None:
         assert on.app.more.source.record.number == 1
