@@ -17,10 +17,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, crowded, describe_exception
+from streamdump.errors import FilterError, InterfaceError, Report, StreamdumpError, UsageError, crowded, describe_exception
 
 from .config import preferences, strip_flag
-from .exits import ENDING, ExitCode
+from .exits import ENDING, ExitCode, code_of
 from .help import SHORT_HELP, page, short
 from .live import ways_out
 from .output import PipeClosed, fill_in, say, write_page, write_text
@@ -43,14 +43,6 @@ HABITS = {
     "-G": "streamdump protocols --fields lists the field names",
 }
 """What to do instead of options that people know from tshark and tcpdump."""
-
-CODES = {
-    InterfaceError: ExitCode.NO_INTERFACE,
-    UsageError: ExitCode.USAGE,
-    InternalError: ExitCode.INTERNAL,
-    StreamdumpError: ExitCode.UNREADABLE,
-}
-"""By the first of these kinds that an error is of."""
 
 _OF_THE_GROUP = ("--install-completion", "--show-completion")
 
@@ -222,7 +214,7 @@ def _run(arguments: list[str]) -> int:
         denied = isinstance(error, InterfaceError) and isinstance(error.__cause__, PermissionError)
         for line in (*sentences(error), *(ways_out() if denied else ())):
             say(line)
-        return next(code for kind, code in CODES.items() if isinstance(error, kind))
+        return code_of(error)
     except _WrongCall as error:
         say(_wrong(error))
         return ExitCode.USAGE

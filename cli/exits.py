@@ -3,6 +3,8 @@
 import signal
 from enum import IntEnum
 
+from streamdump.errors import InterfaceError, InternalError, MissingCodec, StreamdumpError, UsageError
+
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """The signals that end a process which does not heed them; Windows knows no SIGHUP."""
 
@@ -23,3 +25,18 @@ class ExitCode(IntEnum):
     """A bug of ours cost part of the output."""
     INTERRUPTED = 130
     """Interrupted before any packet, or before what `-w` of captures or a pipeline writes was there or a query was answered."""
+
+
+CODES = {
+    InterfaceError: ExitCode.NO_INTERFACE,
+    MissingCodec: ExitCode.USAGE,
+    UsageError: ExitCode.USAGE,
+    InternalError: ExitCode.INTERNAL,
+    StreamdumpError: ExitCode.UNREADABLE,
+}
+"""By the first of these kinds that an error is of."""
+
+
+def code_of(error: StreamdumpError) -> ExitCode:
+    """Return the exit code of a run that ends with an error."""
+    return next(code for kind, code in CODES.items() if isinstance(error, kind))

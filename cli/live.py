@@ -14,7 +14,8 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception, refuse
+from streamdump.errors import InterfaceError, Report, UsageError, describe_exception, refuse
+from streamdump.render.terminal import those
 
 from .exits import ENDING, ExitCode
 from .keys import key_logs
@@ -34,13 +35,13 @@ from .options import (
     whole_number,
 )
 from .output import PipeClosed, abandon, coloured, say, write_text
-from .run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, check_html, slip_of
+from .run import COMMANDS, INTERRUPTED, OPERATOR, FileRun, FilterCount, RunReport, account, check_html, slip_of
 
 if TYPE_CHECKING:
     from rich.console import ConsoleDimensions
 
     from streamdump.capture.write import PcapngWriter, Ring
-    from streamdump.model import ConversationRow, Options, Packet, Record
+    from streamdump.model import Options, Packet, Record
 
 SIGNALS = (signal.SIGINT, *ENDING)
 KILOBYTE = 1000
@@ -103,7 +104,7 @@ def run_of(
     options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
     run: FileRun | LiveRun
     if live.interfaces:
-        run = LiveRun(live, names, options, colour, page)
+        run = LiveRun(live, names, options, colour, messages, page)
     else:
         check_without(live, twice)
         run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice, keeps_rows)
@@ -137,19 +138,18 @@ def _check(wanted: LiveOptions, files: Sequence[str]) -> None:
 class LiveRun(RunReport):
     """Captures with one inspector; the counterpart of `FileRun`."""
 
-    def __init__(self, wanted: LiveOptions, files: Sequence[str], options: Options, colour: str, page: str | None = None) -> None:
+    def __init__(
+        self, wanted: LiveOptions, files: Sequence[str], options: Options, colour: str, messages: int | None, page: str | None
+    ) -> None:
         from streamdump.capture.live import Live
         from streamdump.inspector import Inspector
         from streamdump.protocols import known_ports
         from streamdump.tls.keys import KeyLog
 
         _check(wanted, files)
-        super().__init__(colour, wanted.interfaces or ())
+        super().__init__(colour, wanted.interfaces or (), messages)
         self.stops = stops(wanted)
         self.known_only = wanted.expression is None
-        self.error: CaptureError | None = None
-        self.leaving: Callable[[list[ConversationRow]], None] | None = None
-        """Is given the rows of conversations that are forgotten."""
         ring = ring_of(wanted)
         known = sorted({SECURE_PORT, *known_ports(options)})
         snap = whole_number("-s", wanted.snap)
@@ -209,7 +209,7 @@ class LiveRun(RunReport):
         try:
             self._each(show)
         except InterfaceError as error:
-            self.error = error
+            self.errors.append(error)
             show(self.inspector.finish(self.live.now_ns))
 
     def _each(self, show: Callable[[list[Record]], bool]) -> None:
@@ -262,35 +262,28 @@ class LiveRun(RunReport):
                 rows, enough = fitting, True
         return batch[:rows], enough
 
-    def end(self, more: Sequence[str] = ()) -> ExitCode:
-        """Say on standard error what was captured, then what went wrong and `more`; return the exit code."""
+    def closing_lines(self) -> list[str]:
+        """Return what was captured, and what could be done better."""
         live = self.live
         live.close()
         twice = [f"{live.duplicates:,} seen twice and counted once"] if live.duplicates else []
         parts, _ = account(self.inspector, self.stopped, [f"{live.dropped:,} dropped by the kernel", *twice])
         parts += [] if self.asked is None else [self.asked.summary()]
-        self.report()
-        say(f"{live.name}: {'; '.join(parts)}")
-        if live.dropped:
-            say("to avoid drops, use a larger buffer (-B 256M) or a narrower filter (-f)")
-        if self.error is not None:
-            say(str(self.error))
-        elif not self.inspector.counters.packets and self.known_only:
-            say("no packets on these ports; -f '' captures all TCP, -i any captures on all interfaces")
-        for text in more:
-            say(text)
-        if self.error is not None:
-            return ExitCode.NO_INTERFACE
-        if self._interrupted and not self.inspector.counters.packets:
-            return ExitCode.INTERRUPTED
-        return ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
+        idle = not self.errors and not self.inspector.counters.packets and self.known_only
+        return [
+            f"{live.name}: {'; '.join(parts)}",
+            *those(
+                (live.dropped, "to avoid drops, use a larger buffer (-B 256M) or a narrower filter (-f)"),
+                (idle, "no packets on these ports; -f '' captures all TCP, -i any captures on all interfaces"),
+            ),
+        ]
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """The first time lets the run end in order, the second time ends it at once."""
         self._interrupted += 1
         if self._interrupted > 1:
             raise KeyboardInterrupt
-        self.stopped = "interrupted"
+        self.stopped = INTERRUPTED
         self.live.stop()
 
 

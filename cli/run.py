@@ -17,11 +17,11 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
+from streamdump.errors import CaptureError, Report, UsageError, describe_exception
 from streamdump.render.terminal import those
 from streamdump.units import count, duration_text
 
-from .exits import ExitCode
+from .exits import ExitCode, code_of
 from .options import JOINS, OPERATORS, WHEN, one_of
 from .output import coloured, say, write_json
 from .pager import PAGER
@@ -79,21 +79,6 @@ PATIENCE = 1.0
 
 OTHERS = 64
 """Files that are open besides the captures."""
-
-
-class Bugs:
-    """Reports internal errors as they occur, one line each."""
-
-    def __init__(self) -> None:
-        self.came = False
-
-    def report(self, reports: list[Report], names: Sequence[str]) -> None:
-        """Print and clear `reports`; `names` are those of the inputs."""
-        for one in reports:
-            self.came = True
-            file = 0 if one.file is None and len(names) == 1 else one.file
-            say(one.text(None if file is None else names[file]))
-        reports.clear()
 
 
 class FilterCount:
@@ -199,9 +184,11 @@ class RunReport:
     stopped: str | None = None
     tick: Callable[[], None] | None = None
     """Called live after every batch, about ten times a second or more; and while a pipe is silent."""
+    leaving: Callable[[list[ConversationRow]], None] | None = None
+    """Called live with the rows of conversations that are forgotten."""
 
-    def __init__(self, colour: str, given: Sequence[str]) -> None:
-        """`given`: the files or interfaces that the call names."""
+    def __init__(self, colour: str, given: Sequence[str], messages: int | None) -> None:
+        """`given`: the files or interfaces that the call names; `messages`: how many are enough."""
         self.colour = one_of("--color", colour, WHEN)
         self._given = given
         self.names: list[str] = []
@@ -210,8 +197,14 @@ class RunReport:
         """What ended the run if it is the one who shows the records that has enough."""
         self.say: Callable[[str], None] = say
         """Where warnings go."""
+        self.holds_reports = False
+        """Internal errors are reported later: a terminal shows something else."""
         self._warned = False
-        self.bugs = Bugs()
+        self._failed = False
+        self.errors: list[CaptureError] = []
+        """Those of the inputs."""
+        self.left: int | None = messages
+        """Messages still to show, None for all."""
         self.asked: FilterCount | None = None
         """What -Y asks for, whose count the closing line has."""
         self.view: Lines | None = None
@@ -240,10 +233,23 @@ class RunReport:
             self._warned = True
             self.say(suspicion(row))
 
+    def first(self, records: list[Record]) -> list[Record]:
+        """Return these records up to the last message that is still to be shown."""
+        if self.left is not None:
+            records, self.left = first(records, self.left)
+        return records
+
     def report(self, *more: Report) -> None:
-        """Report internal errors."""
-        self.inspector.reports += more
-        self.bugs.report(self.inspector.reports, self.names)
+        """Report internal errors, one line each."""
+        reports = self.inspector.reports
+        reports += more
+        if self.holds_reports:
+            return
+        for one in reports:
+            self._failed = True
+            file = 0 if one.file is None and len(self.names) == 1 else one.file
+            say(one.text(None if file is None else self.names[file]))
+        reports.clear()
 
     def failed(self, record: Record, what: str) -> None:
         """Say that a record cannot be shown."""
@@ -268,6 +274,21 @@ class RunReport:
         begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
         span = [f"Captured from {utc(begin)} to {utc(end)} ({duration_text(end - begin)})"] if rows else []
         return [*span, "; ".join(account(self.inspector, self.stopped)[0])]
+
+    def end(self, more: Sequence[str] = ()) -> ExitCode:
+        """Say on standard error what was read, then `more` and what went wrong; return the exit code."""
+        said = self.closing_lines()
+        self.report()
+        errors = self.errors + self.inspector.errors
+        for text in (*said, *more, *(f"{error}{advice_on(error)}" for error in errors)):
+            say(text)
+        if self.stopped == INTERRUPTED and not self.inspector.counters.packets:
+            return ExitCode.INTERRUPTED
+        return min(map(code_of, errors), default=ExitCode.INTERNAL if self._failed else ExitCode.DONE)
+
+    def closing_lines(self) -> list[str]:
+        """Return what was read, and hints."""
+        raise NotImplementedError
 
 
 class Aborted(BaseException):
@@ -316,8 +337,7 @@ class FileRun(RunReport):
         for name in names if len(names) > 1 else ():
             if (slip := slip_of(name)) and not Path(name).exists():
                 raise CaptureError(f"no such file; {slip}", name)
-        super().__init__(colour, files)
-        self.errors: list[CaptureError] = []
+        super().__init__(colour, files, messages)
         self.readers: list[CaptureReader] = []
         self.packets = packets
         self.messages = messages
@@ -379,23 +399,11 @@ class FileRun(RunReport):
                 self.errors.append(error)
         return found
 
-    def end(self, more: Sequence[str] = ()) -> ExitCode:
-        """Say on standard error what was read, then `more` and what went wrong; return the exit code."""
+    def closing_lines(self) -> list[str]:
+        """Return what was read, and which files differ."""
         # Packets after the handshake were read as far as a batch happened to reach
-        if self.readers and self.stopped != READY:
-            said = self._summary()
-            self.report()
-            say(said)
-        for text in (*self._conflicts(), *more):
-            say(text)
-        errors = self.errors + self.inspector.errors
-        for error in errors:
-            say(f"{error}{advice_on(error)}")
-        if self.stopped == INTERRUPTED and not self.inspector.counters.packets:
-            return ExitCode.INTERRUPTED
-        if any(isinstance(error, MissingCodec) for error in errors):
-            return ExitCode.USAGE
-        return ExitCode.UNREADABLE if errors else ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
+        said = [self._summary()] if self.readers and self.stopped != READY else []
+        return [*said, *self._conflicts()]
 
     def _conflicts(self) -> list[str]:
         """Report files whose bytes differ for one conversation, as in captures of different networks with equal addresses."""
@@ -422,6 +430,20 @@ class FileRun(RunReport):
         if command is not None and command not in self.current_commands:
             said.append(f"more: streamdump {command}")
         return f"{self.names[0] if len(self.names) == 1 else count(len(self.names), 'file')}: {'; '.join(said)}"
+
+
+def first(batch: list[Record], count: int) -> tuple[list[Record], int]:
+    """The records up to the message number `count`, and how many messages are still to come."""
+    if not count:
+        return [], 0
+    from streamdump.model import Message
+
+    for index, record in enumerate(batch):
+        if type(record) is Message:
+            count -= 1
+            if not count:
+                return batch[: index + 1], 0
+    return batch, count
 
 
 def check_html(path: str | None, names: Sequence[str]) -> None:

@@ -134,29 +134,21 @@ QUIET = RecordView(lambda batch, failed: None)
 
 
 class Showing:
-    """Shows the records of each batch that are asked for; `left`: the number of messages to show, None for all."""
+    """Shows the records of each batch that are asked for."""
 
-    def __init__(self, run: RunReport, view: RecordView, left: int | None) -> None:
+    def __init__(self, run: RunReport, view: RecordView) -> None:
         self._run = run
         self._view = view
-        self._left = left
         run.inspector.begins.append(view.begin)
         if view.header:
             write_text(view.header)
-
-    @property
-    def enough(self) -> bool:
-        """Whether no more is to be shown."""
-        return self._left == 0
 
     def chosen(self, batch: list[Record]) -> list[Record]:
         """Return the records of a batch that are asked for."""
         self._view.learn(batch)
         if self._run.asked is not None:
             batch = self._run.asked.select(batch, self._run.failed)
-        if self._left is not None:
-            batch, self._left = first(batch, self._left)
-        return batch
+        return self._run.first(batch)
 
     def show(self, batch: list[Record]) -> None:
         """Show the chosen records."""
@@ -227,17 +219,3 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "broken_off": inspector.run.broken_off,
         "unacknowledged": inspector.run.unacknowledged,
     }
-
-
-def first(batch: list[Record], count: int) -> tuple[list[Record], int]:
-    """The records up to the message number `count`, and how many messages are still to come."""
-    if not count:
-        return [], 0
-    from streamdump.model import Message
-
-    for index, record in enumerate(batch):
-        if type(record) is Message:
-            count -= 1
-            if not count:
-                return batch[: index + 1], 0
-    return batch, count

@@ -16,7 +16,7 @@ from ..live import LiveOptions, run_of
 from ..options import Colour, Files, ReadFiles, TimeForm, Where, check_clock, inputs
 from ..output import coloured, say
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from ..run import Bugs, FileRun, joined
+from ..run import FileRun, joined
 
 
 @gathers
@@ -69,7 +69,7 @@ def browse(
             say(text)
         if app.failure is not None:
             run.inspector.reports.append(Report(describe_exception(app.failure), "browse ended"))
-        run.bugs = Bugs()
+        run.holds_reports = False
         return run.end()
 
 

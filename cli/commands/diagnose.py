@@ -31,7 +31,6 @@ from ..options import (
 from ..output import columns, palette, say, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from ..run import STOPPED, FileRun, asked_of, print_json
-from ..showing import first
 
 if TYPE_CHECKING:
     from streamdump.diagnose.engine import Outcome
@@ -75,9 +74,8 @@ def diagnose(
     options = replace(options, bytes_as="omit", findings=True)
     with run_of(live, names, options, colour, asked_of(where, options), left, prints=json, page=html) as run:
         run.current_commands = ("diagnose", "conversations")
-        view = _View(run, json, html is not None, clock, left)
-        if isinstance(run, LiveRun):
-            run.leaving = view.leave
+        view = _View(run, json, html is not None, clock)
+        run.leaving = view.leave
         run.each(view.feed)
         view.end()
         if html is not None:
@@ -99,7 +97,7 @@ def _diagrams() -> SequenceDiagrams:
 class _View:
     """Shows findings: as they come in JSON and of an interface, else the worst first at the end; then the conversations."""
 
-    def __init__(self, run: FileRun | LiveRun, json: bool, paged: bool, clock: Any, left: int | None) -> None:
+    def __init__(self, run: FileRun | LiveRun, json: bool, paged: bool, clock: Any) -> None:
         from streamdump.render.clock import Clock
         from streamdump.render.findings import FindingGroups
 
@@ -113,8 +111,6 @@ class _View:
         """What a page shows besides."""
         self.clock = Clock(clock)
         run.inspector.begins.append(self.clock.begin)
-        self.left = left
-        """Messages still to read, or None for all."""
         self.shown = {"error": 0, "warning": 0, "note": 0}
         self.conversations: set[int] = set()
 
@@ -122,8 +118,7 @@ class _View:
         """Note, or show, the findings among these; return whether that is enough."""
         from streamdump.model import Finding
 
-        if self.left is not None:
-            records, self.left = first(records, self.left)
+        records = self.run.first(records)
         found: list[Record] = [one for one in records if type(one) is Finding]
         if self.diagrams is not None:
             self.diagrams.add(records)
@@ -138,7 +133,7 @@ class _View:
             if self.diagrams is not None or not (self.json or isinstance(self.run, LiveRun)):
                 self.findings.add(found)  # type: ignore[arg-type]
             self._show(found)  # type: ignore[arg-type]
-        return self.left == 0
+        return self.run.left == 0
 
     def _show(self, found: list[Finding]) -> None:
         if self.json:

@@ -88,7 +88,7 @@ def follow(
         if page is not None:
             run.inspector.begins.append(page.begin)
         view = view or _text(shown, options, palette(colour), run, ladder, mermaid)
-        showing = Showing(run, view, form.left)
+        showing = Showing(run, view)
         met = False
 
         def one(batch: list[Record]) -> bool:
@@ -104,14 +104,14 @@ def follow(
             if handshake is not None and handshake.ready:
                 run.enough = READY
                 return True
-            return showing.enough
+            return run.left == 0
 
         run.each(one)
         if page is not None and html is not None and met:
             page.write(html, run, wanted)
         lines = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.summary()}"]
         lines += [] if bytes_of is None else bytes_of.summary()
-        if run.stopped is None and asked is None and not showing.enough:
+        if run.stopped is None and asked is None and run.left != 0:
             lines += view.finish(run.inspector.run.end_ns)
         if met:
             return run.end(lines)

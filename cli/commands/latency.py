@@ -38,7 +38,6 @@ from ..options import (
 from ..output import columns, palette, say, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from ..run import FileRun, FilterCount, asking, report_interval
-from ..showing import first
 
 if TYPE_CHECKING:
     from rich.console import ConsoleDimensions
@@ -111,7 +110,7 @@ def latency(
 
     found = Latencies(grouped, interval_ns=width_ns or (None if html is None else PAGE_INTERVAL_NS), slowest=number, groups=limit)
     with run_of(live, names, options, colour, asked, left, prints=False, page=html, keeps_rows=html is not None) as run:
-        counter = LatencyCounter(run, found, clock, left)
+        counter = LatencyCounter(run, found, clock)
         with LiveTable(run, partial(_table, counter)) if isinstance(run, LiveRun) else nullcontext():
             run.each(counter.feed)
         if html is not None:
@@ -129,13 +128,11 @@ def latency(
 class LatencyCounter:
     """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
 
-    def __init__(self, run: FileRun | LiveRun, found: Latencies, clock: Any, left: int | None) -> None:
+    def __init__(self, run: FileRun | LiveRun, found: Latencies, clock: Any) -> None:
         from streamdump.render.clock import Clock
 
         self.clock = Clock(clock)
         run.inspector.begins.append(self.clock.begin)
-        self.left = left
-        """The number of matching messages still to read, None for all."""
         self.run, self.found = run, found
         self.matched = 0
         """Records that are asked for."""
@@ -146,15 +143,14 @@ class LatencyCounter:
         pairs = self.run.inspector.run.released_pairs()
         if self.run.asked is not None:
             records, pairs = self._select(records, pairs, self.run.asked)
-        if self.left is not None:
-            records, self.left = first(records, self.left)
-            if not self.left:
-                pairs = [one for one in pairs if (_number(one) or records[-1].number) <= records[-1].number]
+        records = self.run.first(records)
+        if self.run.left == 0:
+            pairs = [one for one in pairs if (_number(one) or records[-1].number) <= records[-1].number]
         try:
             self.found.add(pairs)
         except Exception as error:
             self.run.report(Report(describe_exception(error), "some exchanges are not counted"))
-        return self.left == 0
+        return self.run.left == 0
 
     def _select(self, records: list[Record], pairs: list[Pair], asked: FilterCount) -> tuple[list[Record], list[Pair]]:
         matched = self._matched

@@ -126,8 +126,7 @@ def _count(run: FileRun | LiveRun, found: Metrics, server: TextServer[list[Table
     def leave(rows: list[ConversationRow]) -> None:
         diagnoser.forget([row.conversation for row in rows])
 
-    if isinstance(run, LiveRun):
-        run.leaving = leave
+    run.leaving = leave
     if server is not None:
         run.tick = server.answer
     run.each(feed)

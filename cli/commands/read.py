@@ -101,7 +101,7 @@ def read(
     with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, keeps_rows=keeps_rows) as run:
         if selection is not None:
             selection.listen(run.inspector)
-        showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run), form.left)
+        showing = Showing(run, QUIET if quiet else view or _text(shown, options, palette(colour), run))
 
         def one(batch: list[Record]) -> bool:
             chosen = showing.chosen(batch)
@@ -109,7 +109,7 @@ def read(
                 selection.note(batch, chosen)
             showing.show(chosen)
             # Packets to write may come after the last message shown
-            return showing.enough and selection is None
+            return run.left == 0 and selection is None
 
         run.each(one)
         return run.end(selection.write(run) if selection is not None and isinstance(run, FileRun) else ())

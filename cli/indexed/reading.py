@@ -24,7 +24,7 @@ from streamdump.render.terminal import PLAIN
 from streamdump.session import Session
 
 from ..live import LiveRun
-from ..run import Bugs, FileRun, about
+from ..run import FileRun, about
 from ..showing import Shown as Looks
 from ..showing import text_settings
 from .index import SHORT, TEXT, PacketIndex, RecordIndex, Row, Shown
@@ -56,13 +56,6 @@ PAUSE = 0.05
 """Seconds until what waits for more to be read looks again."""
 
 
-class Later(Bugs):
-    """Keeps reports of internal errors until the terminal is free again."""
-
-    def report(self, reports: list[Report], names: Sequence[str]) -> None:
-        return
-
-
 class Reader:
     """Reads all that a run has to read in a thread of its own, and remembers it packed."""
 
@@ -84,7 +77,7 @@ class Reader:
         self.marked: int | None = None
         self.shown = Event()
         """Set once the first screen is."""
-        run.bugs = Later()
+        run.holds_reports = True
         run.say = self.warned.append
         inspector.begins.append(clock.begin)
         inspector.read_with(self.packets, self.packets.begin)
@@ -121,8 +114,8 @@ class Reader:
     @property
     def problem(self) -> str:
         """What could not be read, as far as that is known."""
-        errors = [*self.run.errors, *self.run.inspector.errors] if isinstance(self.run, FileRun) else [self.run.error]
-        lines = [*self.warned, *[str(one).removeprefix(f"{(one.file or '').rpartition('/')[0]}/") for one in errors if one is not None]]
+        errors = [*self.run.errors, *self.run.inspector.errors]
+        lines = [*self.warned, *[str(one).removeprefix(f"{(one.file or '').rpartition('/')[0]}/") for one in errors]]
         return f"! {lines[0]}{f' (and {len(lines) - 1} more, listed at the end)' if len(lines) > 1 else ''}" if lines else ""
 
     def answer(self, index: int) -> int | None:

@@ -326,7 +326,7 @@ def _measured(capture: Capture, by: list[str], where: str, check: Callable[[], N
     found = Latencies(by, slowest=SLOWEST)
     with FileRun([str(capture.path)], options, prints=False, keeps_rows=False) as run:
         run.ask(asked)
-        counter = LatencyCounter(run, found, "ud", None)
+        counter = LatencyCounter(run, found, "ud")
 
         def feed(batch: list[Record]) -> bool:
             check()

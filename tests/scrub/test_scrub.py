@@ -242,6 +242,13 @@ def test_packed_input_is_written_unpacked(tmp_path: Path) -> None:
         scrub(str(tmp_path / "in.pcap"), tmp_path / "out.pcap.gz", ScrubOptions(), Options())
 
 
+def test_a_capture_whose_codec_is_missing_is_a_wrong_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = tmp_path / "packed.pcap"
+    packed.write_bytes(bytes.fromhex("04224d18") + bytes(64))
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    assert main(["scrub", str(packed), str(tmp_path / "out.pcap")]) == main([str(packed)]) == 2
+
+
 def test_the_output_is_its_owners_alone_and_never_the_input(tmp_path: Path) -> None:
     data = Talk().greet().say(HANDSHAKE).pcap()
     scrubbed(data, tmp_path)
