@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 NAMES = (".pcap", ".pcapng", ".cap")
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
+ARCHIVES = {
+    (0, b"PK\3\4"): "a zip archive",
+    (0, b"7z\xbc\xaf\x27\x1c"): "a 7z archive",
+    (257, b"ustar"): "a tar archive",
+}
+"""By position and magic; they may have several files, and are not read."""
+
 
 def named_as_capture(name: str) -> bool:
     """Return whether a name has the suffix of a capture, compressed or not."""
@@ -66,6 +73,9 @@ class CaptureReader:
             raise CaptureError("is a modified (Kuznetzov) pcap file, which is not supported; convert it with editcap -F pcap", self.name)
         if any(known.startswith(magic) for known in (*pcap.MAGICS, *pcap.MODIFIED, pcapng.MAGIC)):
             raise CaptureError("is cut off in its first bytes", self.name, len(start))
+        archive = next((name for (at, known), name in ARCHIVES.items() if start.startswith(known, at)), None)
+        if archive is not None:
+            raise NoCapture(f"is not a capture but {archive}; unpack it first", self.name)
         raise NoCapture(f"is not a capture: neither pcap nor pcapng starts with {start[:8].hex(' ')}", self.name)
 
     @property

@@ -55,7 +55,8 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
                 break
             seconds, fraction, size, wire = unpack(buffer, at)
             missing = start + size - end
-            if missing > 0 or size > limit:
+            # As a record, the header of another file is an empty packet
+            if (missing > 0 or not 0 < size <= limit) and (missing > 0 or size or buffer[at : at + 4] in MAGICS):
                 break
             number += 1
             time_ns = seconds * 1_000_000_000 + fraction * unit
@@ -68,6 +69,8 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
         base += at
         if size > limit:
             raise blocks.error(f"packet {number + 1} claims {size} bytes, more than a packet can have", base)
+        if missing <= 0:
+            raise blocks.error("another capture was appended to it; give each as a file of its own", base)
         left = buffer[at:]
         try:
             block = blocks.read(missing)

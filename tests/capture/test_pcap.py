@@ -134,6 +134,14 @@ def test_wire_length_below_the_captured_one_is_corrected() -> None:
     assert packet.wire == len(PACKETS[0].data)
 
 
+@pytest.mark.parametrize("nano", [False, True])
+def test_a_capture_that_was_appended_is_named_and_gives_no_packet(nano: bool) -> None:
+    one = pcap([Packet(b"abc"), Packet(b"", 0, 0)], nano=nano)
+    count, error = damaged(one + one)
+    assert (count, error.offset, error.packet) == (2, len(one), 2)
+    assert "another capture was appended" in str(error)
+
+
 def test_capture_without_packets_is_no_error() -> None:
     assert list(reader(pcap([]))) == []
 

@@ -343,6 +343,8 @@ def test_thousands_of_digits_are_not_a_number(argv: list[str], reason: str, caps
     [
         ("empty.pcap", b"", "is empty"),
         ("text.pcap", b"This is not a capture.\n", "is not a capture"),
+        ("zipped.pcap", b"PK\3\4\x14\0", "is not a capture but a zip archive; unpack it first"),
+        ("tarred.pcap", b"x.pcap".ljust(257, b"\0") + b"ustar", "is not a capture but a tar archive; unpack it first"),
         ("short.pcap", b"\xd4\xc3", "is cut off"),
         ("header.pcap", b"\xd4\xc3\xb2\xa1\x02\x00\x04\x00\x00\x00", "cut off"),
     ],
