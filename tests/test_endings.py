@@ -301,6 +301,12 @@ def test_a_request_ends_when_that_is_certain() -> None:
     assert (ending.sender, ending.quiet_ns, ending.open) == ("client", 4_000 * MS, 1)
 
 
+def test_where_times_go_back_nobody_was_silent_for_less_than_nothing() -> None:
+    *_, ending = read([*TALK[:4], a(1015, flags=RST, time_ns=1 * MS)], 1)
+    assert isinstance(ending, Ending)
+    assert ending.quiet_ns == 0
+
+
 def test_every_capture_agrees_with_its_records() -> None:
     """The counts and the silence of endings are those of the records before them."""
     hows = set()

@@ -726,7 +726,8 @@ def _ending(conversation: Conversation) -> list[Event]:
         run.counters.broken_off += 1
         run.broken_off[tcp.index] = conversation.step
     last = conversation.latest_ns
-    quiet_ns = None if last is None or tcp.untimed else time_ns - last
+    # Times may go back
+    quiet_ns = None if last is None or tcp.untimed else max(0, time_ns - last)
     head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, sender, None if empty else protocol)
     ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)  # type: ignore[arg-type]
     run.counters.by_server += ending.protocol is not None and by_server
