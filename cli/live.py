@@ -75,6 +75,8 @@ def check_without(wanted: LiveOptions, writes: bool = False) -> None:
         (None if writes else wanted.write, "-w"),
         (wanted.ring, "-b"),
         (wanted.promiscuous, "--promiscuous"),
+        (wanted.buffer != LiveOptions().buffer, "-B"),
+        (wanted.snap != LiveOptions().snap, "-s"),
         (wanted.embed and not writes, "--embed-keys"),
     )
     belongs = "needs live capture; name an interface with -i (streamdump -D lists them)"
