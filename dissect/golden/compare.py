@@ -160,10 +160,16 @@ class _Keys:
         self.own = cache(self._own)
         self.complete = cache(self._complete)
         self.levels: list[Key[Line]] = [self.complete, self.own, self.outcome, self.name]
+        self._contents: dict[int, int] = {}
+        """By identity the keys of fields, which lines may share."""
 
     def _own(self, line: Line) -> Hashable:
         """Return the key of its fields, name, kind and outcome."""
-        return hash((line.name, line.kind, line.outcome, _content(line.fields)))
+        fields = line.fields
+        content = self._contents.get(id(fields))
+        if content is None:
+            content = self._contents[id(fields)] = hash(_content(fields))
+        return hash((line.name, line.kind, line.outcome, content))
 
     def _complete(self, line: Line) -> Hashable:
         """Return the key of the line and its responses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
@@ -47,6 +48,9 @@ _PLAIN = frozenset((int, bool, float, type(None)))
 """Types of values that are kept as they are where no rule speaks of them."""
 _NONE = (None, "", 0, "0")
 """Values that mean that there is no id, address or port."""
+
+SHARED, SHARED_BYTES = 1_024, 512
+"""Different messages whose lines share their fields, and the bytes of such a message and of its fields."""
 
 CHANCE = frozenset(("response begins before its request ends",))
 """Notes on times."""
@@ -108,6 +112,10 @@ class Normaliser:
         self._answered: dict[int, tuple[int, str]] = {}
         """By the number of a response: its request, and how it answers, as far as the response does not say so itself."""
         self._lines = self._fields = self._characters = 0
+        self._shared: dict[tuple[str, str, bytes | None], tuple[dict[str, Any], dict[str, str]]] = {}
+        """By message and its fields the fields and labels that its lines share."""
+        self._dependent = 0
+        """Values so far that depend on more than themselves: rules, endpoints and patterns."""
 
     def feed(self, records: Iterable[Record]) -> None:
         """Keep those of these records that are compared."""
@@ -240,12 +248,35 @@ class Normaliser:
             self._asked.append((line, number))
         if record.name in compare_rules.apart:
             line.lane = record.name
-        self._fill(_Into(place, rules, record.name, line.fields, line.labels, line), record.fields)
+        self._fill_line(line, _Into(place, rules, record.name, line.fields, line.labels, line), record)
         if record.notes or record.fault is not None:
+            line.fields = {**line.fields}
             self._odd(rules, record, line.fields)
         left_out = self.only and compare_rules.handshake and record.name not in compare_rules.handshake and record.kind != "response"
-        self._count(line.fields, kept="names" not in self.only and not ("handshake" in self.only and left_out))
+        if "names" in self.only or ("handshake" in self.only and left_out):
+            line.fields = {}
+        self._count(line.fields)
         conversation.lines.append(line)
+
+    def _fill_line(self, line: Line, into: _Into, record: Message) -> None:
+        """Fill the fields and labels of a line. Lines of equal messages share them, where no value depends on anything else."""
+        try:
+            content = marshal.dumps(record.fields, 2) if record.size <= SHARED_BYTES else None
+        except ValueError:
+            content = None
+        message = record.protocol, record.name, content
+        shared = self._shared.get(message)
+        if shared is not None:
+            line.fields, line.labels = shared
+            return
+        before = self._dependent
+        self._fill(into, record.fields)
+        if content is None or len(content) > SHARED_BYTES or before != self._dependent:
+            return
+        if SIMPLE.issuperset(map(type, line.fields.values())):
+            if len(self._shared) >= SHARED:
+                self._shared.clear()
+            self._shared[message] = line.fields, line.labels
 
     def _odd(self, rules: FieldRules, record: Message, fields: dict[str, Any]) -> None:
         notes = record.notes and [self._said(note) for note in record.notes if note not in CHANCE]
@@ -276,16 +307,16 @@ class Normaliser:
                 continue
             inner: dict[str, Any] = {}
             self._fill(_Into(place, rules, record.name, inner, flow.labels), item, pattern=prefix)
-            self._count(inner, kept=not self.only)
+            if self.only:
+                inner.clear()
+            self._count(inner)
             flow.items.append(inner)
             flow.packets.append(record.packets[1])
 
     # Fields
 
-    def _count(self, fields: dict[str, Any], kept: bool) -> None:
-        """Count fields, or forget what `restrict` leaves out."""
-        if not kept:
-            fields.clear()
+    def _count(self, fields: dict[str, Any]) -> None:
+        """Count the fields that are kept."""
         self._fields += len(fields)
         self._characters += sum(map(len, fields))
         if self._fields > FIELDS or self._characters > NAMES:
@@ -328,6 +359,7 @@ class Normaliser:
 
     def _put(self, into: _Into, value: Any, path: str, pattern: str, rule: FieldRule | None) -> None:
         """Put what a field holds where it belongs."""
+        self._dependent += rule is not None
         if rule is not None and rule.what in ("paired", "type"):
             if rule.what == "type":
                 into.fields[path] = reduced(rule, value)
@@ -365,8 +397,10 @@ class Normaliser:
             if value[:1] == "<" and _REDACTED.fullmatch(value):
                 return Placeholder("redacted")
             if ":" in value:
+                self._dependent += 1
                 value = self._named(place, value)
             if self._texts:
+                self._dependent += 1
                 value = self._masked(value)
             if type(value) is str and len(value) <= LONG:
                 return value

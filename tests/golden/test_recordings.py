@@ -11,11 +11,13 @@ from typing import NamedTuple
 import pytest
 
 from streamdump.errors import CaptureError
+from streamdump.golden import normalise
 from streamdump.golden.compare import Difference, differences
 from streamdump.golden.normalise import COMPARE_RULES
 from streamdump.golden.settings import CheckSettings
 from streamdump.golden.text import parsed, written
 from streamdump.protocols.rabbitmq import layouts
+from tests.bench.hostile import SENT, USUAL, sending
 from tests.diagnose.talks import MS, Connection, capture
 from tests.golden.rebuild import GOLDEN, Frame, compared, disguised, frames, frames_of, rebuilt, said
 from tests.support import captures
@@ -48,6 +50,18 @@ def test_servers_that_are_named_in_texts_of_any_conversation_are_called_by_their
             one.open().client(layouts.PEER_PROPERTIES, peer_properties=[{"key": "via", "value": named}])
         lines = written(said(io.BytesIO(capture(*both)))).splitlines()
         assert [line.partition('["via"]=')[2] for line in lines if "via" in line] == told
+
+
+def test_lines_of_equal_messages_share_their_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    flood = sending(SENT["compressed streams of seastar"], 20_000, USUAL[0]).file
+    recorded = [flood, *(path.read_bytes() for path in {path.parent: path for path in CAPTURES}.values())]
+    shared = [said(io.BytesIO(one)) for one in recorded]
+    lines = [line for one in shared[0].conversations for line in one.lines]
+    assert len({id(line.fields) for line in lines}) < 20 < len(lines) // 100
+    monkeypatch.setattr(normalise, "SHARED_BYTES", -1)
+    alone = [said(io.BytesIO(one)) for one in recorded]
+    assert len({id(line.fields) for one in alone[0].conversations for line in one.lines}) == len(lines)
+    assert [*map(written, shared)] == [*map(written, alone)]
 
 
 def test_a_scenario_recorded_twice_with_a_real_broker_is_equal() -> None:
