@@ -61,6 +61,9 @@ PLACES = 64
 STALE_NS = 5_000_000_000
 """Silence after which a server may regard the client as dead."""
 
+INTERVAL_NS = 30_000_000_000
+"""The interval at which servers expect pings by default."""
+
 FOLLOWED = 1_024
 """Consumers of partitions of a server followed, at most."""
 
@@ -407,7 +410,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if last.time_ns > closed.ended_ns and (last := last_before(context, closed)) is None:
         return None
     quiet = closed.ended_ns - last.time_ns
-    if quiet < STALE_NS:
+    if quiet < INTERVAL_NS:
         return FindingDraft(f"the server {closed.verb} the connection {duration_text(quiet)} after {said(context, last)}", numbers(last))
     severity = NOTE if closed.order_unsure else WARNING
     silent = f"the client was silent for {duration_text(quiet)}{_beat(context)}"

@@ -159,6 +159,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "polls with time between": (lambda: polling(STORM, NOTHING_POLLED, 20 * MS), "iggy.poll-storm", None),
     "polls that bring something": (lambda: polling(STORM, FULL), "iggy.poll-storm", None),
     "a client that is silent": (lambda: let_in().wait(40 * SECOND).fin(1), "iggy.stale-client", "warning"),
+    "a server that closes before pings are due": (lambda: let_in().wait(20 * SECOND).fin(1), "iggy.stale-client", None),
     "a server that closes": (lambda: let_in().fin(1), "iggy.closed-by-server", "note"),
     "a client that closes": (lambda: let_in().wait(40 * SECOND).fin(0), "iggy.stale-client", None),
     "a client that logged out": (lambda: let_in().ask(request(39)).tell(OK).fin(1), "iggy.closed-by-server", None),
