@@ -205,9 +205,9 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
 
 
 def _overdue(context: ConversationContext, message: Message) -> FindingDraft | None:
-    """A call whose time is over by the time of this message."""
+    """A call whose time is over by the time of this message of the server: without a gap before it, no reply is missing."""
     state = context.state
-    while state.deadlines and state.deadlines[0][0] < message.time_ns:
+    while message.sender == "server" and state.deadlines and state.deadlines[0][0] < message.time_ns:
         _, number = heappop(state.deadlines)
         call = state.calls.get(number)
         # Behind a gap a reply may have been there

@@ -106,6 +106,13 @@ def timed(*replies: tuple[int, int]) -> Connection:
     return one.fin(0)
 
 
+def unheard() -> Connection:
+    """A reply in time, which the capture lacks, and a call after the deadline."""
+    one = agreed((TIMEOUT, b"")).ask(call(3, 1, 100)).tell(reply(1))
+    del one.packets[-1]
+    return one.wait(200 * MS).ask(call(3, 2, 100)).tell(reply(2)).fin(0)
+
+
 def streaming(*ends: int) -> Connection:
     parent = pack("<Q", 65536)
     one = Connection(dport=7000).open().ask(greeting((STREAM_PARENT, parent))).tell(greeting((2, parent)))
@@ -176,6 +183,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "a reply that comes too late": (lambda: timed((20, 1), (200, 2)), "seastar-rpc.late-reply", "warning"),
     "replies in time": (lambda: timed((20, 1), (20, 2)), "seastar-rpc.late-reply", None),
     "no reply in time": (lambda: timed((200, 1)), "seastar-rpc.deadline-passed", "warning"),
+    "a reply that the capture lacks": (lambda: unheard(), "seastar-rpc.deadline-passed", None),
     "replies within the deadline": (lambda: timed((20, 1), (20, 2)), "seastar-rpc.deadline-passed", None),
     "time spent in the handler": (lambda: measured(190_000), "seastar-rpc.handler-time", "note"),
     "time spent in transit": (lambda: measured(100), "seastar-rpc.network-time", "note"),
