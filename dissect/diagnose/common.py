@@ -67,7 +67,9 @@ CUT_BY_CAPTURE, ABORTED = "bytes captured", "bytes sent"
 def _slow(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.outcome == "refused" or message.name in context.family.answers_late:
         return None
-    return FindingDraft(f"{message.name} was answered after {duration_text(message.latency_ns or 0)}", key=message.name)
+    request = context.request_of(message)
+    name = message.name if request is None else request.name
+    return FindingDraft(f"{name} was answered after {duration_text(message.latency_ns or 0)}", key=name)
 
 
 def _orphans(context: ConversationContext, closed: Closed) -> FindingDraft | None:
@@ -260,6 +262,8 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
     owed = any(one.src != closed.endpoints[closed.by] for one in found)
     # Without ids, a lost response leaves another request open than its own
     unsure = any(closed.lost) and any(one.id is None for one in found)
+    # Whoever said goodbye need not wait for the answer
+    unsure = unsure or (closed.by == closed.client and context.family.closing.issuperset(one.name for one in found))
     severity = NOTE if unsure else ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE
     cause = f"{closed.who(closed.by)} {closed.verb} the connection{after}, while {what}"
     return FindingDraft(cause, asked, severity=severity, key=(closed.by, names))

@@ -581,7 +581,10 @@ def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     found: list[FindingDraft] = []
     for side, who in enumerate(("client", "server")):
         silent, last = context.state.silent[side], context.last[side]
-        if last is not None and last.time_ns <= ended_ns and _too_long(context, last, ended_ns):
+        place = closed.server if side else 1 - closed.server
+        # What it sent may be missing
+        unsure = closed.lost[place] and last is not None and last.position + last.size < closed.bytes[place]
+        if last is not None and last.time_ns <= ended_ns and _too_long(context, last, ended_ns) and not unsure:
             silent = SilentPeriod(last.time_ns, ended_ns, numbers(last), packets(last))
         if silent is None or min(silent.until_ns, ended_ns) - silent.since_ns <= 2 * agreed:
             continue
@@ -1146,7 +1149,7 @@ def follow(context: ConversationContext, message: Message) -> None:
         state.first = message
     side = 1 if message.sender == "server" else 0
     before = context.last[side]
-    if before is not None and _too_long(context, before, message.time_ns):
+    if before is not None and _too_long(context, before, message.time_ns) and message.position == before.position + before.size:
         state.silent[side] = SilentPeriod(before.time_ns, message.time_ns, numbers(before, message), packets(before, message))
     null = _null(message) if state.null is None else None
     if null is not None:

@@ -41,6 +41,7 @@ _NOTHING_BEHIND = "Check that a server runs on this port: a proxy, or a publishe
 
 _COMPLETE = "Capture complete packets (-s 262144) from before the client connects."
 _UNKNOWN_INSIDE = "Check what runs on this port; -d tcp.port==N,PROTOCOL decodes it anyway."
+_HEALTH_CHECK = "No action needed if a load balancer or a monitor does this; otherwise check the log of the client."
 _SERVED = "Check that the server serves WebSocket on this port and is not stuck, and the proxy in front of it."
 
 
@@ -87,7 +88,8 @@ def reset_in_handshake(context: ConversationContext, closed: Closed) -> FindingD
     if context.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.handshake_open:
         return None
     if closed.by == 0 and not any(closed.bytes):
-        return FindingDraft(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
+        cause = f"{closed.who(closed.by)} opens the connection and resets it unused, as health checks do"
+        return FindingDraft(cause, (), severity=NOTE, advice=_HEALTH_CHECK, key="unused")
     last = context.last[0] or context.last[1]
     place = f"after {said(context, last)}" if last is not None else "at once"
     cause = f"{closed.who(closed.by)} resets the connection {place}, before it could be used"

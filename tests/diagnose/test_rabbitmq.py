@@ -25,6 +25,29 @@ GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 NAME = "rabbitmq-stream."
 
 
+def unheard(to_the_end: bool) -> Connection:
+    """Both send heartbeats, of which the capture lacks four of the client and four of the server; the last is acknowledged."""
+    one = Connection().ready((1 << 20, 2))
+    kept = len(one.packets)
+    for _ in range(4):
+        one.wait(2 * SECOND).client(rabbit.HEARTBEAT).server(rabbit.HEARTBEAT)
+    del one.packets[kept:]
+    for side in (0, 1):
+        one.segment(side)
+    return one if to_the_end else one.goodbye()
+
+
+def left_at_once() -> Connection:
+    """The client sends Close and ends the connection, and the server resets it then."""
+    return Connection().ready().client(rabbit.CLOSE, closing_code=1, closing_reason="OK").segment(0, flags=FIN | ACK).reset(1)
+
+
+def test_a_late_confirm_is_of_a_publish() -> None:
+    one = published_by(Connection().ready()).client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1)).wait(6 * SECOND)
+    (told,) = diagnosed(capture(one.server(rabbit.PUBLISH_CONFIRM, publisher_id=1, publishing_ids=[0]).goodbye()))[0]
+    assert told.cause == "Publish was answered after 6 s"
+
+
 def test_offsets_that_the_capture_lacks_are_not_missing() -> None:
     one = subscribed(9, chunk(0, 5), chunk(5), chunk(6), chunk(7)).goodbye()
     del one.packets[-7]
@@ -330,6 +353,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "error",
     ),
     "Close again behind its answer": (lambda: closed_twice(True), "open-requests", None),
+    "Close, and no wait for the answer": (lambda: left_at_once(), "open-requests", "note"),
     "Close again without an answer": (lambda: closed_twice(False), "open-requests", "error"),
     "version not stated": (lambda: versions(2), "unknown-command", "warning"),
     "versions that are known": (lambda: versions(1), "newer-version", None),
@@ -342,6 +366,8 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "a silence that is too long behind the end only": (lambda: stopped(3), "silence", None),
     "a silence of the server that ends it": (lambda: Connection().ready((1 << 20, 2)).wait(5 * SECOND).fin(0), "silence", "error"),
     "a short silence": (lambda: silent(3), "silence", None),
+    "heartbeats that the capture lacks": (lambda: unheard(False), "silence", None),
+    "heartbeats that the capture lacks, up to its end": (lambda: unheard(True), "silence", None),
     "no heartbeats agreed": (lambda: silent(5, 0), "silence", None),
     "confirms missing": (lambda: published(3, 1), "confirms-missing", "warning"),
     "all confirmed": (lambda: published(3, 3), "confirms-missing", None),
