@@ -95,7 +95,7 @@ class Failed(msgspec.Struct):
 
 
 class Overview:
-    """What is known of all conversations together, and from ICMP and DNS."""
+    """The state of all conversations together, and from ICMP and DNS."""
 
     def __init__(self) -> None:
         self.network = NetworkEvidence()
@@ -391,7 +391,7 @@ def _deletions(deleted: dict[str, list[Failed]], stream: str) -> Iterator[Failed
 
 
 def _before(deleted: Failed, lost: Failed, how: str) -> bool:
-    """Return whether a stream was lost because it was deleted: the server reports this at once to its users, later to those that ask."""
+    """Return whether a stream was lost because it was deleted: the server reports this at once to its users, later to clients that ask."""
     passed = lost.last_ns - deleted.last_ns
     return passed >= 0 if how == "refused" else abs(passed) < SOON_NS
 
@@ -426,12 +426,12 @@ def _never_leader(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findi
         (stream, leader), host = wanted.places, host_of(wanted.client)
         every = landed.get((wanted.server, host), [])
         unused = [one for one in every if one.places[1] != "used" and one.last_ns >= wanted.first_ns]
-        # Those that asked for the leader are counted where every one did
+        # Where there are any, only connections that asked for the leader count
         left = [one for one in unused if one.places[1] == "left"] or unused
         count = sum(one.conversations for one in left)
         passed = max((one.last_ns for one in left), default=0) - min((one.first_ns for one in left), default=0)
         if count < SAME or passed > count * SOON_NS or any(one.places[0] == leader for one in every) or _dialled(seen, wanted, leader):
-            # Whoever looks from time to time whether the server is there wants no leader
+            # A client that checks from time to time whether the server runs needs no leader
             continue
         led = some([f"{one.places[0]} ({one.conversations:,})" for one in left])
         cause = f"{host} opened {count:,} connections to {wanted.server} and used none: they led to {led}, never to {leader}"

@@ -1,5 +1,5 @@
-"""What one side says in AMQP 0-9-1 or 1.0 as far as it tells whoever took the wrong port: the protocol header, Start and Open, and the code
-and text of a Close. Nothing else of it is looked at, and no login shown."""
+"""The frames of AMQP 0-9-1 or 1.0 that help anyone who used the wrong port: the protocol header, Start and Open, and the code and text of
+a Close. Nothing else is examined, and no login is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METHODS = {b"\0\x0a\0\x0a": "Start", b"\0\x0a\0\x28": "Open", b"\0\x0a\0\x32": "
 """By their first bytes: class and method of 0-9-1, the descriptor of a performative of 1.0."""
 
 _ERROR = re.compile(rb"\0S\x18(?:\xc0..|\xd0.{8})\0S\x1d(?:\xc0..|\xd0.{8})\xa3(.)", re.S)
-"""A Close of 1.0 with an error, whose condition has so many bytes."""
+"""A Close of 1.0 with an error; the group is the size of its condition."""
 
 
 def said(data: bytes) -> list[str]:

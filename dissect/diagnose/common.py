@@ -293,7 +293,7 @@ def _no_goodbye(context: ConversationContext, closed: Closed) -> FindingDraft | 
 
 
 def _stands_still(context: ConversationContext, closed: Closed) -> bool:
-    """Whether the handshake was begun, and nothing explains why it was not ended."""
+    """Whether the handshake started, and nothing explains why it was not completed."""
     return context.missing() is not None and context.opening_seen and not context.failed and not closed.lacking
 
 

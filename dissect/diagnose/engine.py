@@ -143,7 +143,7 @@ class Diagnoser:
     """Finds what went wrong in the conversations of one run, from all records in their order and the end of each conversation."""
 
     def __init__(self, steps: list[Step] | None = None, separate: bool = False) -> None:
-        """`steps`: gets those of what servers keep across connections, for `replay`; None: they are taken at once. `separate`: each
+        """`steps`: gets the steps of what servers keep across connections, for `replay`; None: they are applied at once. `separate`: each
         file is of a network of its own."""
         self.summaries = OrderedDict[int, Outcome]()
         """Of conversations that ended, until `forget` drops them."""
@@ -242,7 +242,7 @@ class Diagnoser:
             self._report_draft(context, rule, draft, one, out)
 
     def forget(self, conversations: Iterable[int]) -> None:
-        """Drop what is known of these conversations."""
+        """Drop the state of these conversations."""
         for one in conversations:
             self.summaries.pop(one, None)
             self._contexts.pop(one, None)

@@ -1,4 +1,4 @@
-"""Apache Iggy: logins, versions that do not fit, what is not there, consumers that get nothing.
+"""Apache Iggy: logins, versions that do not fit, missing streams and topics, consumers that get nothing.
 
 The protocol has no handshake in a fixed order: a client may ping before it logs in, and log in again. Refusals are looked at by the
 names of their codes, which changed with the releases.
@@ -68,7 +68,7 @@ FOLLOWED = 1_024
 """Consumers of partitions of a server followed, at most."""
 
 EMPTIED = frozenset(("delete_consumer_offset", "delete_segments", "delete_stream", "delete_topic", "purge_stream", "purge_topic"))
-"""Commands behind which consumers may begin anew."""
+"""Commands after which consumers may start again."""
 
 _PING = "Have the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s by default."
 
@@ -533,7 +533,7 @@ def _roster(context: ConversationContext, closed: Closed) -> FindingDraft | None
     return draft if closed.by == closed.client and closed.until_ns - time_ns <= LEFT_NS else None
 
 
-# What is remembered
+# State
 
 
 def follow(context: ConversationContext, message: Message) -> None:

@@ -103,7 +103,7 @@ class MewbaseSubscription(msgspec.Struct):
     until_ns: int | None = None
     """When the client ended it."""
     published: int = 0
-    """Events that this connection published to its channel, and when the last of them was taken in."""
+    """Events that this connection published to its channel, and when the last of them was accepted."""
     published_ns: int = 0
 
 
@@ -111,7 +111,7 @@ class MewbaseState(msgspec.Struct):
     """The state of a connection."""
 
     unreadable: tuple[int, int | None, str] | None = None
-    """The frame after which a server may answer nothing: its number, packet, and what is wrong."""
+    """The frame after which a server may answer nothing: its number, packet, and the error."""
     subscriptions: dict[Any, MewbaseSubscription] = msgspec.field(default_factory=dict)
     channels: dict[Any, int] = msgspec.field(default_factory=dict)
     """Events that this connection published, by channel."""
@@ -157,7 +157,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     text = text if isinstance(text, str) else ""
     advice = ADVICE.get(str(label))
     if request is None or request.name != "CONNECT":
-        # A server that looks at it has taken CONNECT, whether its response was captured or not
+        # A server that reads it has accepted CONNECT, whether its response was captured or not
         context.ready = context.ready or request is not None
         named = (f"{what} {_shown(asked[name])}" for name, what in NAMED if asked.get(name) is not None)
         lacks = "consume from it" if request is not None and request.name == "SUBSCRIBE" else ""
@@ -177,7 +177,7 @@ def _shown(value: Any) -> str:
     return quoted(value) if isinstance(value, str) else str(value)
 
 
-# Frames that servers do not take
+# Frames that servers do not accept
 
 
 def _missing_field(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -333,7 +333,7 @@ def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         if one.events:
             cause = f"subscription {ident} gets {one.events:,} of {which}: the server has stopped delivering"
             return FindingDraft(cause, (one.last_number,), (one.last_packet,))
-        # It may never have begun
+        # It may never have started
         advice = "Check whether the server could read these events, and where the subscription starts."
         return FindingDraft(f"subscription {ident} gets none of {which}", (one.begin,), (one.begin_packet,), NOTE, advice)
     return None
@@ -376,7 +376,7 @@ def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | 
     return FindingDraft(cause, messages, marks)
 
 
-# What is remembered
+# State
 
 
 def follow(context: ConversationContext, message: Message) -> None:

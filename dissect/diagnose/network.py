@@ -134,7 +134,7 @@ class NetworkEvidence(msgspec.Struct):
 
 
 def _renewed(kept: dict[Any, Any], key: Any, most: int) -> Any:
-    """What is kept of `key`, which is the newest now; the oldest goes where there are too many."""
+    """Return the state of `key`, which is the newest now; drop the oldest if there are too many."""
     found = kept.pop(key, None)
     if found is not None:
         kept[key] = found

@@ -56,7 +56,7 @@ from .rules import (
 )
 
 BEFORE_TUNE = 8_192
-"""Bytes of a frame that newer servers take before Tune, whatever is agreed then."""
+"""Bytes of a frame that newer servers accept before Tune, whatever is agreed then."""
 
 SUBSCRIPTIONS = PUBLISHERS = 256
 """Ids have one byte; those of the draft are kept to as many."""
@@ -71,7 +71,7 @@ STREAMS_KEPT = 1_024
 """Streams of a server remembered with the last ids of their publishers, and publishers, at most."""
 
 REFERENCES = 255
-"""A stream remembers as many references of publishers, those that wrote last."""
+"""References of publishers that a stream remembers: of the publishers that wrote last."""
 
 STARVED_NS = 1_000_000_000
 """A subscription without credit for so long is starved; times of `STALL_NS` count when all are added up."""
@@ -85,7 +85,7 @@ OFTEN, REFRESH_NS = 3, 30_000_000_000
 """A client that cannot go where it is sent asks as often; one that asks so long after the last time only refreshes what it knows."""
 
 IDLE = ("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "ExchangeCommandVersions", "Metadata", "Close", "Heartbeat")
-"""What clients say that have not begun with what they came for."""
+"""Commands of clients that have not started their own work yet."""
 
 PERIODS = 64
 """Changes of a single active consumer, at most."""
@@ -160,7 +160,7 @@ USED = {"Subscribe": ("consumed from", "did not subscribe"), "DeclarePublisher":
 """What clients did with a stream that they lost, and what they did not do then."""
 
 USED_SOMEHOW = ("used", "did not use it")
-"""The same where the capture lacks what they did: servers report the loss of a stream to those that use it."""
+"""The same where the capture lacks what they did: servers report the loss of a stream to its users."""
 
 NAMED = (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream"))
 """Fields of requests that say what they are about."""
@@ -313,7 +313,7 @@ class RabbitmqState(msgspec.Struct):
     """By key, the versions that the server stated."""
     subscriptions: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
     replacing: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
-    """Those that were asked for with the id of another one, and have no answer yet."""
+    """Subscriptions requested with the id of another one, without an answer yet."""
     activity: dict[int, bool] = msgspec.field(default_factory=dict)
     """By subscription whether it is the active consumer, as the server said last."""
     credits: dict[int, RabbitmqCredit] = msgspec.field(default_factory=dict)
@@ -1139,7 +1139,7 @@ def _advice(context: ConversationContext, code: str, name: str, about: str) -> s
     return f"Give {who} the permission {what}: rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ."
 
 
-# What is remembered
+# State
 
 
 def follow(context: ConversationContext, message: Message) -> None:
@@ -1265,7 +1265,7 @@ def _sequence(context: ConversationContext, state: RabbitmqState, message: Messa
     request, last = context.request_of(message), fields.get("sequence")
     if message.outcome == "answered" and request is not None and last is not None and request.fields.get("stream") is not None:
         reference = str(request.fields.get("publisher_reference"))
-        # 0 is what is said of none, too
+        # 0 also stands for none
         _share(context, message, "sequence", _stream_key(context, request.fields["stream"]), reference, last or -1)
 
 

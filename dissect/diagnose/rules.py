@@ -169,10 +169,10 @@ class Refusal(NamedTuple):
 
 
 Shared = Callable[[dict[Hashable, Any], Any], list[FindingDraft]]
-"""Updates what a server keeps across connections with a step, which is plain data, and returns what that shows. It bounds what is kept."""
+"""Updates what a server keeps across connections with a step, which is plain data, and returns the findings. It limits the state."""
 
 Share = Callable[["ConversationContext", Any, str, Any], list[FindingDraft]]
-"""Gets a record of a conversation, the rule that it is for, and the step to be taken with it: at once, or when those of all tasks are
+"""Gets a record of a conversation, the rule that it is for, and its step, to be applied at once, or when those of all tasks are
 together, in the order of their times."""
 
 
@@ -328,12 +328,12 @@ class Closed(msgspec.Struct):
 
     @property
     def handshake_open(self) -> bool:
-        """Whether TLS was begun, and not agreed on."""
+        """Whether a TLS handshake started, and was not completed."""
         return self.tls is not None and self.tls.unfinished
 
     @property
     def tls_failed(self) -> bool:
-        """Whether TLS was begun and certainly failed."""
+        """Whether a TLS handshake started and certainly failed."""
         tls = self.tls
         if tls is None or tls.complete:
             return False

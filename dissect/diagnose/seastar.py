@@ -1,7 +1,7 @@
 """Seastar RPC: negotiations that fail, verbs that are not known or throw, replies that come late or never, streams without an end.
 
-Nothing on the wire tells a call that expects no reply from one whose reply is missing. So a missing reply is judged by its verb: one
-that was answered before on the same connection should be answered again.
+A call that expects no reply looks like one whose reply is missing. So a missing reply is judged by its verb: one that was
+answered before on the same connection should be answered again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SeastarState(msgspec.Struct):
     deadlines: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """When the time of calls is over, the earliest first, and their numbers."""
     verbs: dict[str, None] = msgspec.field(default_factory=dict)
-    """Those that were answered."""
+    """The verbs that were answered."""
     dropped: list[Call] = msgspec.field(default_factory=list)
     longest: tuple[int, int, str, int, int, int, int] | None = None
     """Of the call that took longest and whose handler was measured: how long, and the handler, its verb, and both messages and packets."""
@@ -312,7 +312,7 @@ def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDr
     )
 
 
-# What is remembered
+# State
 
 
 def owed(context: ConversationContext) -> list[tuple[int, int]]:

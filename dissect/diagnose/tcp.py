@@ -47,7 +47,7 @@ _SERVED = "Check that the server serves WebSocket on this port and is not stuck,
 
 def unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if closed.packets[1] or closed.how == "FIN":
-        # Nobody says FIN on a connection that was not taken
+        # Nobody sends FIN on a connection that was not accepted
         return None
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
     often = f"{tries} SYNs in {duration_text(passed)} have" if tries > 1 else "the SYN has"
@@ -148,7 +148,7 @@ def sent_late(context: ConversationContext, closed: Closed) -> list[FindingDraft
         first = context.sent_with(late.number, closed.endpoints[side])
         name, passed = closed.name(side), late.time_ns - late.since_ns
         if passed < LATE_NS and (first is None or first.name in context.family.closing):
-            # Of TLS or the protocol, whoever leaves says so all the same
+            # An alert of TLS, or a Close, is sent all the same
             continue
         what = count(late.size, "byte") if first is None else first.name
         after = since(context, closed)[0] if closed.by == 1 - side else ""

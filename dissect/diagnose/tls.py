@@ -46,7 +46,7 @@ def handshake_error(name: str) -> Callable[[ConversationContext, Closed], Findin
         cause = closed.tls_errors.get(name) if closed.ours or closed.tls_failed else None
         if cause is None:
             return None
-        # Whoever was not content has gone on all the same
+        # The side that objected has continued all the same
         works = closed.tls is not None and closed.tls.complete
         return FindingDraft(cause, (), severity=ERROR if not works else WARNING if name == "tls.certificate-expired" else NOTE)
 

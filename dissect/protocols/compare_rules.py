@@ -53,7 +53,7 @@ class CompareRules(NamedTuple):
     ready: tuple[str, ...] = ()
     """Those of which one must be answered to open the connection; empty: any."""
     login: tuple[str, ...] = ()
-    """Those that log in; empty: the handshake does not show whether the server knows the client."""
+    """The requests that log in; empty: the handshake does not show whether the server knows the client."""
     releases: Mapping[str, str] = {}
     """Layouts with a description of their servers."""
     apart: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ NONE: frozenset[int] = frozenset()
 
 
 class Carrier(msgspec.Struct, gc=False):
-    """A message that carries user messages, with what is known of it when it comes."""
+    """A message that carries user messages, with the state known when it comes."""
 
     message: Message
     published: bool
@@ -74,7 +74,7 @@ class EntrySource:
 
 
 def maker(message: Message) -> Callable[..., Entry]:
-    """Return a function that makes an entry of the message from what is its own: partition, offset, publishing id, id, key, properties,
+    """Return a function that makes an entry of the message from its own values: partition, offset, publishing id, id, key, properties,
     compression, size, type of the body, body, consumer, the outcome that a confirmation means, notes."""
     time, time_ns, conversation, src, dst = message.time, message.time_ns, message.conversation, message.src, message.dst
     sender, protocol, name, number, stream = message.sender, message.protocol, message.name, message.number, message.stream

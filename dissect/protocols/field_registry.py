@@ -87,7 +87,7 @@ class RegisteredField:
 
 
 LEFT_OVER = RegisteredField()
-"""The field `trailing` of what is sized."""
+"""The field `trailing` of a part with a size."""
 LEFT_OVER.kinds.add(WORDS)
 LEFT_OVER.notes["bytes left over after the fields"] = None
 

@@ -46,7 +46,7 @@ End = tuple[bytes, int]
 
 
 class Edits:
-    """What is overwritten of one side of a conversation, by position in its byte stream. Of edits that overlap the first counts."""
+    """The edits of one side of a conversation, by position in its byte stream. Of edits that overlap the first counts."""
 
     def __init__(self) -> None:
         self._edits: list[Edit] = []
@@ -84,7 +84,7 @@ class Edits:
 
 
 def _apart(edits: list[Edit]) -> list[Edit]:
-    """Sorts edits and drops those that overlap one before them."""
+    """Return the edits sorted, without the ones that overlap an earlier one."""
     found: list[Edit] = []
     reached = 0
     for start, end, data in sorted(edits, key=lambda one: one[:2]):
@@ -158,7 +158,7 @@ class CapturePackets:
         payloads: bool,
         addresses: AddressReplacements | None,
     ) -> None:
-        """`talks`: by both ends the conversations between them, with their first packets. `everything`: what is not read is overwritten,
+        """`talks`: by both ends the conversations between them, with their first packets. `everything`: overwrite bytes that are not read,
         `payloads`: conversations of unknown protocols too."""
         self.file = file
         self.talks = talks
@@ -168,7 +168,7 @@ class CapturePackets:
         self.foreign = 0
         """Packets of other protocols than TCP."""
         self.unread: Counter[str] = Counter()
-        """Those that may hold a complete connection, by kind."""
+        """The conversations that may hold a complete connection, by kind."""
         self.streams = ByteStreams()
         self._datagrams: dict[bytes, Datagram] = {}
 
@@ -291,7 +291,7 @@ class CapturePackets:
             head[10:12] = _complement(_sum(bytes(head)))
         self.file[found.header : found.start] = bytes(head)
 
-    # What is carried
+    # Payloads
 
     def _fragment(self, order: int, found: Transport, old: tuple[bytes, bytes]) -> None:
         """Keep a piece of a datagram until all are there."""
@@ -373,7 +373,7 @@ class CapturePackets:
             payload[max(beyond, 0) :] = FILL * (len(payload) - max(beyond, 0))
 
     def _other(self, found: Transport) -> None:
-        """What is not TCP, emptied, with a checksum that is right where it has one."""
+        """Return an empty packet in place of one without TCP, with a correct checksum if it has one."""
         file, size = self.file, found.captured
         head = bytearray(size)
         if found.protocol == UDP and size >= 8:
@@ -432,7 +432,7 @@ def _extension(kind: int, length: int) -> int:
 
 
 def _options(data: bytes, known: Mapping[int, Sequence[int]], besides: int = 0) -> bytes:
-    """Options of IP or TCP with zeros for the values of those that are not known, and for what cannot be read or is behind their end.
+    """Options of IP or TCP with zeros for the values of unknown ones, and for bytes that cannot be read or follow their end.
 
     `besides`: bytes that a size does not count, as in IPv6, where 0 is a byte that fills up and no end.
     """

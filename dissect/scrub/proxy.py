@@ -31,7 +31,7 @@ class ProxyReplacements:
         after = bytearray(before)
         if before.startswith(BEGIN_1):
             if header.kind == "UNKNOWN" or header.damaged is not None:
-                # Receivers ignore what is behind the word
+                # Receivers ignore everything after the word
                 keep = len(BEGIN_1) + len(header.kind) * (header.kind == "UNKNOWN")
                 after[keep:-2] = bytes(32 if byte == 32 else FILL[0] for byte in before[keep:-2])
             for match in _ADDRESS.finditer(bytes(after)):

@@ -37,7 +37,7 @@ class NameReplacements(Replacements):
 
 
 class AddressReplacements(Replacements):
-    """Replacements of network and hardware addresses; those that name no machine stay."""
+    """Replacements of network and hardware addresses; addresses that name no machine stay."""
 
     def network(self, address: bytes) -> bytes:
         """Return an IPv4 or IPv6 address; loopback, multicast and unspecified ones stay."""

@@ -1,4 +1,4 @@
-"""Makes a capture that can be published: copy, find what is private, overwrite it, search for secrets that are left, rename.
+"""Makes a capture that can be published: copy, find private data, overwrite it, search for secrets that are left, rename.
 
 The copy is changed in place and only its owner may read it; until all is done it has no name, and what fails leaves nothing.
 """
@@ -41,7 +41,7 @@ SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.loaded.scru
 
 
 class ScrubOptions(NamedTuple):
-    """What is overwritten besides secrets."""
+    """The kinds of data that are overwritten besides secrets."""
 
     payloads: bool = False
     names: bool = False
@@ -156,7 +156,7 @@ def _overwrite(
 
 
 def _pass(packets: CapturePackets, copy: CaptureCopy, reader: CaptureReader) -> None:
-    """Overwrite what is to be, packet by packet."""
+    """Make the edits, packet by packet."""
     for batch in reader.batches():
         for packet in batch:
             ip, kind, _ = ip_header(packet)
@@ -182,7 +182,7 @@ def _secret_left(ranges: Sequence[Range], copy: CaptureCopy, wanted: ScrubOption
 
 
 class _Plan:
-    """What is to be overwritten in each byte stream."""
+    """The edits of each byte stream."""
 
     def __init__(self, wanted: ScrubOptions) -> None:
         self.wanted = wanted
@@ -241,7 +241,7 @@ class _Plan:
         return found
 
     def _through(self, inside: Edits, trace: Sequence[FrameTrace], known: bool) -> Edits:
-        """What is overwritten of a side in WebSocket, by position outside of it."""
+        """Return the edits of a side in WebSocket, by position outside of it."""
         return outside(inside, sorted(trace, key=lambda one: one.outside), self._of_websocket, known)
 
     def _of_websocket(self, what: str, data: bytes) -> bytes | int | None:
@@ -255,7 +255,7 @@ class _Plan:
         return self._instead(SensitivePart(0, len(data), "secret" if what == "secret" else "payload"), data)
 
     def search(self) -> SecretSearch:
-        """What is searched for: pieces of secrets, but of those that are shown as a name, and of names that are shown beside them."""
+        """Return what to search for: pieces of secrets, except of secrets that are shown as a name, and of names shown beside them."""
         secrets = self.secrets - self.shown - self._beside
         names = [name for name in self._beside if len(name) >= LEAST and any(name in secret for secret in secrets)]
         return SecretSearch({piece for one in secrets for piece in pieces(one)}.difference(*map(pieces, names)))

@@ -25,8 +25,8 @@ _NUMBERS = frozenset((10, 11, 13, 16, 22, 23, 28, 42, 43, 45, 49, 50, 51, 0xFF01
 
 
 class TlsSide:
-    """One side of a TLS connection, record by record. `sealed`: what is sealed goes; `instead`: what comes in place of a name, if names
-    go."""
+    """One side of a TLS connection, record by record. `sealed`: overwrite encrypted data; `instead`: returns the replacement of a name,
+    if names are replaced."""
 
     def __init__(self, sealed: bool, instead: Callable[[bytes], bytes] | None) -> None:
         self.edits = Edits()
@@ -59,7 +59,7 @@ class TlsSide:
             pass
 
     def end(self) -> None:
-        """No more comes: what is left is a piece of a record."""
+        """No more comes: the rest is a piece of a record."""
         if self._at < len(self._data) and not self._lost:
             self._lose()
 

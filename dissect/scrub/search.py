@@ -30,7 +30,7 @@ def pieces(secret: bytes) -> Iterator[bytes]:
     for form in (secret.hex().encode(), secret.hex().upper().encode(), wide.encode("utf-16-le"), wide.encode("utf-16-be")):
         yield from _cut(form, 2 * LEAST, 2 * LEAST, 2)
     for lead in range(3):
-        # the first and the last characters depend on what is around
+        # the first and the last characters depend on the characters around them
         text = b64encode(bytes(lead) + secret)
         text = text[(0, 2, 3)[lead] : (len(secret) + lead) * 8 // 6]
         for form in {text, text.replace(b"+", b"-").replace(b"/", b"_")}:

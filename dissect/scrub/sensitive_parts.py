@@ -14,7 +14,7 @@ _REDACTED = re.compile(r"<redacted ([0-9]+) bytes>")
 _STRUCTURE = frozenset(("length", "count"))
 
 LONGEST = 500
-"""Characters of a path by which it is known what a field is; what is below is the same. Names in documents of users may be long."""
+"""Characters of a path that identify a field; the fields below it are of the same kind. Names in documents of users may be long."""
 
 UNREAD = frozenset(("undecoded", "trailing"))
 

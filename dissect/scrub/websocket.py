@@ -1,4 +1,4 @@
-"""What of WebSocket is overwritten: what is inside, with the masks of its frames, and in heads of HTTP secrets and names."""
+"""The edits of WebSocket: those inside, with the masks of its frames, and of secrets and names in heads of HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = frozenset(("host", "origin", "user-agent", "server", "x-forwarded-for", 
 """Header fields whose values stay, and those whose values are names. All others may contain a secret."""
 
 SEARCHED = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie"))
-"""Those that certainly contain one."""
+"""The ones that certainly contain one."""
 
 END = 1 << 62
 
@@ -23,8 +23,8 @@ Instead = Callable[[str, bytes], bytes | int | None]
 
 
 def outside(inside: Edits, trace: Iterable[FrameTrace], instead: Instead, known: bool) -> Edits:
-    """Return what is overwritten of a side, by position outside of WebSocket; `inside`: by position inside. `known`: what is not in a frame
-    is overwritten, as it was not read."""
+    """Return the edits of a side, by position outside of WebSocket; `inside`: by position inside. `known`: bytes outside of frames are
+    overwritten, as they were not read."""
     found, reached = Edits(), 0
     edits = iter(inside.apart())
     edit = next(edits, None)
@@ -54,7 +54,7 @@ def outside(inside: Edits, trace: Iterable[FrameTrace], instead: Instead, known:
 
 
 def _head(head: bytes, instead: Instead) -> Iterator[Edit]:
-    """Yield what is overwritten of a head of HTTP."""
+    """Yield the edits of a head of HTTP."""
     at = 0
     for number, line in enumerate(head.split(b"\r\n")):
         if not number:
@@ -72,7 +72,7 @@ def _head(head: bytes, instead: Instead) -> Iterator[Edit]:
 
 
 def _first(line: bytes, instead: Instead) -> Iterator[Edit]:
-    """Yield what is overwritten of the target of a request."""
+    """Yield the edits of the target of a request."""
     parts = line.split(b" ")
     if len(parts) == 3 and parts[0] == b"GET":
         start, (path, mark, query) = len(parts[0]) + 1, parts[1].partition(b"?")

@@ -46,7 +46,7 @@ Readings = Mapping[CommandTable, dict[str, Any] | None]
 
 
 class PendingRequest(NamedTuple):
-    """What a request asks for, and what a response answers as far as the order of frames tells: the running number of the request (0: it is
+    """What a request asks for, and what a response answers as far as the order of frames shows: the running number of the request (0: it is
     not known), its code, in the 256-byte framing its operation, client and number there, and the packet that completed it. Gaps keep
     frames back, so these are not in order."""
 
@@ -154,7 +154,7 @@ class Candidates:
             self.mismatch = True
             behind = {key: self.facts.pop(key) for key in [*self.facts] if key not in ("layout", "candidates", "framing")}
             self.facts["mismatch"] = f"the client speaks the {FRAMINGS[long]} framing, the server the {FRAMINGS[other]} one"
-            # frames are cut ahead of what is decoded, so its place must not depend on what the facts hold by then
+            # frames are cut before others are decoded, so its place must not depend on the facts known by then
             self.facts.update(behind)
         if self.deciding:
             self.facts["deciding_frames"] = self.deciding
@@ -180,7 +180,7 @@ class Candidates:
     def _long_tables(self, asks: bool, data: bytes, start: int, end: int, asked: PendingRequest) -> Tables:
         code, operation, candidates, size = asked.code, asked.operation, self.candidates, end - start
         kind = data[start + 60] if size > 60 else 0
-        # a framing that was forced may be the wrong one, and what it takes for a body then holds any bytes, secrets too
+        # a framing that was forced may be the wrong one, and the bytes that it reads as a body may then be any, secrets too
         doubtful = self.forced and not long_header(data, start, end)
         if asks and kind == REQUEST:
             first = frames.request_header("V1", data, start, end)
@@ -250,8 +250,8 @@ class Candidates:
             return frames.long_unknown_answer(frames.header_of(layout, self.settled), True, shifted) if long else frames.TOKEN_ANSWER
         return None
 
-    def place(self, frame: Frame, asked: PendingRequest, tells: bool) -> Placement:
-        """Return the table that this frame is read with; `tells`: what it is may tell the layouts apart that have several tables for it."""
+    def place(self, frame: Frame, asked: PendingRequest, distinguishes: bool) -> Placement:
+        """Return the table that this frame is read with; `distinguishes`: it may show which of several layouts is right."""
         complete, asks, long = frame.damage is None, frame.side == self.client, self.long[frame.side]
         known = asks, asked.code
         if complete and not long and known in self.usual and (asks or not U32(frame.data, frame.start)[0]):
@@ -267,7 +267,7 @@ class Candidates:
                 self.usual[known] = table
             return make_placement((asked, table, self.layout, False, None))
         readings = {table: table.fields(frame.data, frame.start, frame.end) if complete else None for table in tables}
-        if tells and complete:
+        if distinguishes and complete:
             fitting = _fitting(readings)
             self._keep(frame, asked, {layout for table in fitting for layout in tables[table]})
             if long and self.settled:
@@ -377,7 +377,7 @@ def _fitting(readings: Readings) -> list[CommandTable]:
 
 
 def _unlike(readings: Readings, frame: Frame) -> bool:
-    """Whether tables make different things of a frame; where one does not read it plainly, what is wrong counts too."""
+    """Whether tables make different things of a frame; where one reads it with a fault or notes, these count too."""
     framing_known: list[Any] = []
     for table, fields in readings.items():
         if fields is None:

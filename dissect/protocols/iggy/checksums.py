@@ -39,7 +39,7 @@ def checks(code: int | None, layout: str, asks: bool) -> Check | None:
         return _sent_v4 if sent else partial(_polled_v4, head=head) if polled else None
     if polled and rank < RANK["L7"]:
         return _polled_l0
-    # seen of V2 and V3: the checksum of what is polled is that of the message as V4 has it, with deltas that this form does not carry
+    # seen of V2 and V3: the checksum of a polled message is that of the message as V4 has it, with deltas that this form does not carry
     if not (sent and rank >= RANK["L7"]) and not (polled and rank < RANK["V1"]):
         return None
     head, digest = (64 if rank >= RANK["L9"] else 56), (crc32 if layout == "L7" else xxh3_64_intdigest)
@@ -102,7 +102,7 @@ def _polled(data: bytes, start: int, body: int, end: int, head: int, digest: Dig
 
 
 def _metadata(data: bytes, body: int, end: int) -> tuple[int, int, list[str]]:
-    """The count of a send request, where what it counts begins, and what is wrong with the length that says so."""
+    """The count of a send request, the position of its indexes, and notes on the length before the count."""
     at = body + 4
     for _ in range(2):
         at += 2 + data[at + 1]

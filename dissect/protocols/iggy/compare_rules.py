@@ -1,4 +1,4 @@
-"""What is behaviour and what is timing in Apache Iggy: how often a consumer polls, and how much each poll returns."""
+"""Behaviour and timing in Apache Iggy: how often a consumer polls, and how much each poll returns."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ class IggyDissector(Dissector):
     # What waits for the layout
 
     def _place(self, frame: Frame, asked: PendingRequest) -> None:
-        """Make the record of a frame, or hold it until its layout is known; with it all that waited for what it tells."""
+        """Make the record of a frame, or hold it until its layout is known; then also those of frames that waited for that."""
         layouts = self.layouts
         before = layouts.candidates
         placed = layouts.place(frame, asked, not layouts.settled and not self._misleads(frame, asked))
@@ -250,8 +250,8 @@ class IggyDissector(Dissector):
         """
         if frame.side == self.client:
             return False
-        bare = frame.end - frame.start <= (HEADER if self.layouts.long[frame.side] else 8)
-        return self.layouts.mismatch or UNSURE in asked.notes or (self.waiting.trust.believes and bare)
+        empty = frame.end - frame.start <= (HEADER if self.layouts.long[frame.side] else 8)
+        return self.layouts.mismatch or UNSURE in asked.notes or (self.waiting.trust.believes and empty)
 
 
 @cache

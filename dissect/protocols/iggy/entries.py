@@ -1,4 +1,4 @@
-"""The user messages of Apache Iggy: those that send_messages sends and the responses to poll_messages hold, in all layouts."""
+"""The user messages of Apache Iggy, in requests of send_messages and responses to poll_messages of all layouts."""
 
 from __future__ import annotations
 

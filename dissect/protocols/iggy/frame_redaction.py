@@ -76,7 +76,7 @@ def _text_at(data: bytes, at: int, end: int) -> int:
 def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool = False) -> Walked:
     """Hides in a walked frame what may be a secret: text that no field accounts for, and names beside a secret.
 
-    `secret`: the command, if it carries one. `cut`: bytes of the frame are missing, those that are there are as they should be; unless
+    `secret`: the command, if it carries one. `cut`: bytes of the frame are missing, the others are as they should be; unless
     fewer would have done.
     """
     fault = walked.fault

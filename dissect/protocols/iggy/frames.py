@@ -174,7 +174,7 @@ def _names(bodies: Sequence[Body]) -> set[str]:
 
 class CommandTable:
     """One command in one direction: a header, and what may stand behind it, the likeliest form first. `commands`: what each form is, where
-    that tells which command it is (register)."""
+    that identifies the command (register)."""
 
     def __init__(
         self,
@@ -443,7 +443,7 @@ def operation_and_code(data: bytes, start: int, end: int) -> tuple[int | None, i
 
 
 def registered_by(data: bytes, start: int, end: int, missing: str | None) -> int:
-    """The command of a request of operation 1: only its form tells. All layouts have the same ones behind headers of the same size."""
+    """The command of a request of operation 1: only its form shows it. All layouts have the same ones behind headers of the same size."""
     for code in REGISTERS:
         if missing is None and is_body(code, data, start + HEADER, end):
             return code
@@ -508,7 +508,7 @@ def long_answer(operation: int | None, code: int | None, layout: str, certain: b
 
 @cache
 def long_unknown_answer(header: str, hidden: bool, doubtful: bool = False) -> CommandTable:
-    """The table of a reply to what is not known; `doubtful`: its header may hold something else."""
+    """The table of a reply to an unknown request; `doubtful`: its header may hold something else."""
     head = _reply(header)
     return CommandTable(None, "unknown", _hidden(head) if doubtful else head, (_SECRET_BODY if hidden else _BODY,), kind="response")
 

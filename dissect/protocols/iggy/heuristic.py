@@ -224,7 +224,7 @@ def _requests(view: DetectionView, client: int) -> _Requests:
 
 def _chain(view: DetectionView, side: SideView, place: int, least: int) -> _Requests:
     """Requests from a position on; the first two must be known and decode, later ones may be new to us. Of one with a gap
-    the length leads to the next. `least`: from this weight on those that are all that their side sent are proof."""
+    the length leads to the next. `least`: from this weight on they are proof if their side sent nothing else."""
     data, at = _bytes_at(side, place)
     start, end = place - at, len(data)
     good = weight = bad = 0
@@ -243,7 +243,7 @@ def _chain(view: DetectionView, side: SideView, place: int, least: int) -> _Requ
         if at + size > end:
             behind = _behind(side, start, at + size)
             if behind is None:
-                # Nothing may be complete where a capture begins within one of these, and what is looked at ends within the next
+                # Nothing may be complete where a capture begins within one of these, and the bytes so far end within the next
                 if view.ends() and sends(layouts, data, at, end, view.work_budget):
                     return _Requests(good + 1, weight + 1, (*codes, code), layouts, "as far as they came", bad, alone=True)
                 goes_on = True

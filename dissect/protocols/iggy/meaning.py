@@ -28,9 +28,9 @@ NOTHING = redacted(0)
 
 
 class DecodePlan(NamedTuple):
-    """How the frames of a table are decoded in a layout: what reads them where they are plain, None where they have to be walked; what is
-    checked, and whether a checksum in the header is, too; and whether what a frame says decides its name, its id or its outcome, or lets
-    the client in."""
+    """How the frames of a table are decoded in a layout: the reader of those without notes, None if they have to be walked; the
+    check, and whether it covers a checksum in the header, too; and whether the content of a frame decides its name, id or outcome, or
+    lets the client in."""
 
     read: Read | None
     check: Check | None

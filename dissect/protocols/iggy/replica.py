@@ -299,7 +299,7 @@ def _has_nonce(hello: Frame) -> bool:
 
 
 def _stream(fields: dict[str, Any]) -> str | None:
-    """The stream and topic that a frame is about: those that its command names, or of its group."""
+    """The stream and topic that a frame is about: named by its command, or those of its group."""
     label = str(fields.get("operation_label")).removesuffix("_resolved")
     found = topic_of(label, fields.get("create_topic") or fields.get("create_partitions") or fields)
     group = fields.get("group")

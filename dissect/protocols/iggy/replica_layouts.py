@@ -84,7 +84,7 @@ NAMES: Mapping[int, str] = {
 }
 
 SENT: Mapping[int, str] = {command: name for command, name in NAMES.items() if command >= REQUEST}
-"""Those that replicas send: 1 to 4 have names only."""
+"""The commands of replicas: 1 to 4 have names only."""
 
 RESPONSES = frozenset(
     (PREPARE_OK, CHALLENGE, REPAIR_PREPARE, REPAIR_DONE, RANGE_EVICTED, TRANSFER_TARGET, CHUNK, REGISTER_RESULT, LOGOUT_RESULT)
@@ -355,7 +355,7 @@ BODY: Mapping[int, Body] = {
     TRANSFER_TARGET: _MANIFEST,
     CHUNK: (_DATA,),
 }
-"""The body of frames of the other commands; those that are not here have none."""
+"""The body of frames of the other commands; commands that are not here have none."""
 
 Kind = Literal["request", "response", "one_way"]
 

@@ -19,9 +19,9 @@ from .frame_redaction import is_text
 from .frames import EVICTION, HEADER, REPLY, REQUEST, U32_U32, CommandTable
 
 SURE, FITTED, BELIEVED, SUPPOSED, SHAKEN = "sure", "fitted", "believed", "supposed", "shaken"
-"""How far the order of frames tells who answers whom: it does; it seems to, by what a response holds, or as the client keeps one request in
-flight, which the next `FIRM` requests have to bear out; the capture begins in the middle, and nothing but that it seems so speaks for it
-yet; frames were missed and it does not."""
+"""Whether the order of frames shows which response answers which request: it does; it seems to, by the content of a response, or as the
+client keeps one request in flight, which the next `FIRM` requests have to confirm; the capture begins in the middle, and there is no other
+evidence yet; frames were missed and it does not."""
 
 LOST, MISFIT, LASTED, ALONE, FIRST = "lost", "misfit", "lasted", "alone", "first"
 SINGLE, ECHOED = "single", "echoed"
@@ -42,11 +42,10 @@ FIRM = 64
 """The number of further requests that confirm a pairing based on an assumption."""
 
 PROVEN = 16
-"""After so many of a client that keeps several in flight they say no more that the pairing is unsure: until then answers may fit the
-requests by chance."""
+"""Requests of a client that keeps several in flight until notes no longer call the pairing unsure: until then answers may fit by chance."""
 
 LIKELY = 4
-"""After so many it is supposed no more but believed, where the capture begins in the middle; or with an answer whose body fits."""
+"""Requests until a supposed order is believed, where the capture begins in the middle; or one answer whose body fits."""
 
 BODY = 16
 """From this size on an answer of the classic framing holds what fits the answers to some requests and not to others."""
@@ -79,7 +78,7 @@ class OrderTrust:
     def __init__(self, from_start: bool) -> None:
         self.state = SURE if from_start else SHAKEN
         self.until = 0
-        """What is believed has lasted with a request of a higher running number than this."""
+        """The believed order is confirmed by a request with a higher running number than this."""
         self.last_client_packet = NEVER
         """The latest packet with bytes of the client that were looked at one by one, or the one behind a gap of it."""
         self.last_request_loss = self.last_answer_loss = NEVER
@@ -169,7 +168,7 @@ class RequestQueue:
         return certain
 
     def _skip_answers(self, size: int) -> bool:
-        """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; they are taken off."""
+        """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; if so, remove these."""
         layouts = self.layouts
         if size % 8 or layouts.long[1 - self.client] or set(layouts.candidates) & set(TEXT_LAYOUTS) or size > 8 * len(self.open):
             return False

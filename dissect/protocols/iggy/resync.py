@@ -69,7 +69,7 @@ def may_be_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> bool:
     """Whether data[at:end] may begin with a header of 256 bytes of these kinds, by what there is of it: up to its command byte at least."""
     if end - at < LONG_MINIMUM or data[at + 60] not in kinds or not HEADER <= U32(data, at + 48)[0] <= LIMIT:
         return False
-    # Checksums (which only one day may be there), the release, and what is reserved
+    # Checksums (which only one day may be there), the release, and reserved fields
     return not any(data[at : at + 32]) and not any(data[at + 56 : at + 60]) and not any(data[at + 62 : min(end, at + 128)])
 
 

@@ -1,4 +1,4 @@
-"""What of mewbase is behaviour, and what is chance: events come when they come, and are acknowledged one by one."""
+"""Behaviour and chance in mewbase: events come when they come, and are acknowledged one by one."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _INT32 = Struct("<i").unpack_from
 
 MAX_SHAPES: Final = 4096
 SHAPE_FIELDS: Final = 32
-"""Shapes of frames are remembered, so many of up to so many fields."""
+"""Shapes of frames that are remembered, and the most fields of one."""
 
 DOCUMENT: Final = 0x03
 
@@ -98,7 +98,7 @@ class MewbaseDissector(Dissector):
         self.streams = DeclaredStreams()
         self.prepare()
         self.broken_login = [True, True]
-        """Whether no frame of a side was read as a whole since a CONNECT may have begun: then its rest may pass for a frame."""
+        """Whether no frame of a side was read completely since a CONNECT may have started: then its rest may pass for a frame."""
 
     def prepare(self) -> None:
         self.small = min(ELEMENT * self.options.values_limit, quota.MOST_SPANS)
@@ -119,7 +119,7 @@ class MewbaseDissector(Dissector):
         stated, size = size, odd_length(data, at, shift or COUNTED)
         if 0 <= size <= 5 or (size > 5 and self._reads(side, data, at, size)):
             return size
-        # As frames are cut ahead of what is decoded, this must not depend on what the latter tells of the client
+        # As frames are cut before others are decoded, this must not depend on what these show of the client
         if side == self.context.client and not 5 <= stated <= self.options.frame_limit and not _LETTERS(data, at):
             self.facts.setdefault("wrong_length_of_client", stated)
         return -1
@@ -171,7 +171,7 @@ class MewbaseDissector(Dissector):
     # Decoding
 
     def decode_fast(self, side: int, data: bytes, start: int, end: int) -> DecodedTuple | None:
-        # Without this way for whole frames a run over real traffic takes twice as long
+        # Without this way for complete frames a run over real traffic takes twice as long
         if self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
             inner = start + 21 + data[start + 10]
             table = HEADS.get(data[start + 4 : inner])
@@ -230,7 +230,7 @@ class MewbaseDissector(Dissector):
             walked = walked_as(secret_in(table))
         typed = True
         if careful and not options.show_secrets:
-            walked, typed = self._hidden(side, table, walked, walked_as, any(data.find(name, start, end) >= 0 for name in _TELLING))
+            walked, typed = self._hidden(side, table, walked, walked_as, any(data.find(name, start, end) >= 0 for name in _SECRET_SIGNS))
         self.parser.limit_hits += walked.stopped and type(walked.fault) is not Limited
         hide = careful and not options.show_secrets
         notes = walked.notes
@@ -248,19 +248,19 @@ class MewbaseDissector(Dissector):
         return self._meaning(side, table, fields, body, _shape(table, body), notes, walked.fault, spans)
 
     def _hidden(
-        self, side: int, table: FrameTable | None, walked: WalkedDocument, walked_as: Callable[..., WalkedDocument], telling: bool
+        self, side: int, table: FrameTable | None, walked: WalkedDocument, walked_as: Callable[..., WalkedDocument], names_secrets: bool
     ) -> tuple[WalkedDocument, bool]:
-        """A CONNECT, or what may be one or its rest, with its secrets hidden, and whether its type is shown; `telling`: it names some."""
+        """A CONNECT, or what may be one or its rest, with secrets hidden, and whether its type is shown; `names_secrets`: it names some."""
         typed = True
-        whole = walked.fault is None and walked.trailing is None
+        complete = walked.fault is None and walked.trailing is None
         if table is _CONNECT:
-            shown = shown_in_connect(dict(walked_as(None).pairs), whole)
-            walked = walked_as(secret_in(table, shown), None if whole else is_strange)
-        elif (self.broken_login[side] and not (whole and _is_frame(dict(walked.pairs)))) or (not whole and telling):
+            shown = shown_in_connect(dict(walked_as(None).pairs), complete)
+            walked = walked_as(secret_in(table, shown), None if complete else is_strange)
+        elif (self.broken_login[side] and not (complete and _is_frame(dict(walked.pairs)))) or (not complete and names_secrets):
             shown = shown_in_connect(dict(walked.pairs), False) & {"type"}
             typed = bool(shown)
             walked = walked_as(lambda path, nested: path not in shown and not (nested and path == "frame"), is_strange)
-        self.broken_login[side] = not whole or (table is None and self.broken_login[side])
+        self.broken_login[side] = not complete or (table is None and self.broken_login[side])
         return walked, typed
 
     def _unknown(
@@ -433,12 +433,12 @@ class MewbaseDissector(Dissector):
 _CONNECT = BY_NAME["CONNECT"]
 
 _LETTERS: Final = re.compile(rb"[ -~\s]{4}").match
-"""What is no length, but text of something else."""
+"""Text where the length should be."""
 
 _LOGIN: Final = re.compile(rb"\x02type\x00\x08\x00\x00\x00CONNECT\x00\x03frame\x00")
 
-_TELLING: Final = (b"CONNECT", *(name.encode() for name in SECRET_NAMES))
-"""What tells in a damaged frame of no known type that it may hold a password."""
+_SECRET_SIGNS: Final = (b"CONNECT", *(name.encode() for name in SECRET_NAMES))
+"""Bytes by which a damaged frame of no known type may hold a password."""
 
 _UNKNOWN: Final = {
     "PUBLISH": "PUBLISH is the document's name for PUB; servers drop it without an answer",
@@ -478,7 +478,7 @@ def _fields(walked: WalkedDocument, bytes_as: Any, hide: bool) -> tuple[dict[str
 
 
 def _envelope(walked: WalkedDocument, texts: list[Any], frames: list[Any], name: str | None) -> dict[str, Any]:
-    """The inner document of a frame, empty where there is none; with notes on what is odd about it and its type."""
+    """The inner document of a frame, empty if there is none; with notes on anomalies of it and its type."""
     notes = walked.notes
     body = frames[-1] if frames else None
     if walked.fault is None:

@@ -26,7 +26,7 @@ SHORTEST: Final = 27
 """Bytes of a frame with an empty type and an empty document."""
 
 ODD_LIMIT: Final = 1 << 20
-"""Bytes of a frame with its fields in another order, which has to be there as a whole to be believed."""
+"""Bytes of a frame with its fields in another order, which has to be complete to be believed."""
 
 LONG: Final = SEARCH_WINDOW - 64
 """A frame longer than this is believed without the next one, which the search would not live to see."""
@@ -51,7 +51,7 @@ _INT32 = Struct("<i").unpack_from
 YES, MORE, NO = 1, 0, -1
 
 LONGEST_HEAD: Final = 64
-"""Bytes of a frame that `candidate` looks at, or more, where it is not whole."""
+"""Bytes of a frame that `candidate` examines, or more, where it is not complete."""
 
 READ: Final = 16
 """What a byte costs of a document that is read to see whether it is one."""
@@ -82,9 +82,9 @@ def reads(data: bytes, at: int, end: int, shift: Shift) -> bool:
 
 
 def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
-    """The size of a frame of a side whose way of counting is not known yet, and that way where the frame tells it.
+    """The size of a frame of a side whose way of counting is not known yet, and that way if the frame shows it.
 
-    For a frame that begins as real programs' do: nothing but its own bytes is looked at; 0 when more of them are needed.
+    For a frame that begins as real programs' do: only its own bytes are examined; 0 if more of them are needed.
     """
     size = int(_INT32(data, at)[0])
     have = len(data) - at

@@ -23,7 +23,7 @@ UNKNOWN_NOTED: Final = 8
 SECRET_NAMES: Final = frozenset(("authInfo", "username", "password"))
 
 USER_NAMES: Final = ("user", "username")
-"""What is shown of authInfo, where it can be read as a whole."""
+"""The fields of authInfo that are shown, if it can be read completely."""
 
 PLAIN_LIMIT: Final = 64
 """Characters of a version or of the name of a user."""
@@ -48,7 +48,7 @@ class Wire(msgspec.Struct, frozen=True, eq=False):
 
 NULL: Final = type(None)
 INT32: Final = Wire("int32", frozenset((int, float)))
-"""Servers take every number type of BSON for an integer, so a number is all that can be asked for."""
+"""Servers accept every number type of BSON as an integer, so a number is all that can be asked for."""
 INT64: Final = Wire("int64", INT32.classes)
 STRING: Final = Wire("string", frozenset((str,)))
 BOOLEAN: Final = Wire("boolean", frozenset((bool, int)))
@@ -68,7 +68,7 @@ MAY: Final[Need] = "optional"
 class FrameField(msgspec.Struct, frozen=True, eq=False):
     """A field of a frame. `instead_of`: an older or alternative name of a mandatory field, which may stand in its place.
 
-    `since` and `until`: seeing the field tells that both programs are of such a date.
+    `since` and `until`: the field shows that both programs are of such a date.
     """
 
     name: str
@@ -293,8 +293,8 @@ FRAMES: Final = (
 
 
 def secret_in(table: FrameTable | None, shown: frozenset[str] = frozenset()) -> Callable[[str, bool], bool]:
-    """Which paths of a frame of this type, or of one that is not known, are never shown, nor what is below them; of CONNECT all but those
-    that are `shown`."""
+    """Return whether a path of a frame of this type, or of an unknown one, is never shown, with all below it; of CONNECT all but those in
+    `shown`."""
     if table is None:
         return _secret_by_name
     if table.name != "CONNECT":
@@ -303,15 +303,15 @@ def secret_in(table: FrameTable | None, shown: frozenset[str] = frozenset()) -> 
     return lambda path, nested: path not in shown and not (nested and path in opened)
 
 
-def shown_in_connect(document: dict[str, Any], whole: bool) -> frozenset[str]:
-    """The paths of CONNECT that are shown: what they hold is short and plain, so no length there took in what follows."""
+def shown_in_connect(document: dict[str, Any], complete: bool) -> frozenset[str]:
+    """The paths of CONNECT that are shown: their values are short and printable, so no length there includes what follows."""
     shown = {"type"} if _is_plain(document.get("type")) else set()
     frame = document.get("frame")
     if type(frame) is dict:
         if _is_plain(frame.get("version")):
             shown.add("frame.version")
         auth = frame.get("authInfo")
-        if whole and type(auth) is dict:
+        if complete and type(auth) is dict:
             shown |= {f"frame.authInfo.{name}" for name in USER_NAMES if type(auth.get(name)) is str and _is_plain(auth[name])}
     return frozenset(shown)
 

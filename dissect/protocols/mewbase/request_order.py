@@ -23,7 +23,7 @@ Paired = tuple[Role, tuple[Any, ...] | None, Any]
 
 
 class Dates:
-    """The time that the two programs are of, which the row of the conversation tells."""
+    """The dates of the two programs, which the row of the conversation shows."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -39,7 +39,7 @@ class Dates:
 
 
 class RequestOrder:
-    """The requests without rID that are open, and whether their order still tells which is answered."""
+    """The requests without rID that are open, and whether their order still shows which is answered."""
 
     def __init__(self, from_start: bool, limit: int, dates: Dates) -> None:
         self.limit = limit

@@ -321,7 +321,7 @@ class EntryReader(SpanRecorder):
         except OverLimit:
             raise
         except Malformed as why:
-            # Only the publisher knows what is in a sub-batch; the entries after it are not affected
+            # Only the publisher knows the content of a sub-batch; the entries after it are not affected
             self.note(f"sub-batch holds no {records} messages: {why.field} {why.reason}")
             entry.pop("messages", None)
             self.buffer, self.start = outside

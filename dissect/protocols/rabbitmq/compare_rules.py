@@ -1,4 +1,4 @@
-"""What is behaviour and what is timing in RabbitMQ Streams: chunks, confirmations and credit depend on server load."""
+"""Behaviour and timing in RabbitMQ Streams: chunks, confirmations and credit depend on server load."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .layouts import CREDIT_LIMITS, UNITS
 _ALONE = " of a single active consumer"
 
 _KINDS = {(version, alone): unit + _ALONE * alone for version, unit in UNITS.items() for alone in (False, True)}
-"""What is remembered of a subscription, by the version of its Subscribe and whether it is a single active consumer."""
+"""The kind of a subscription, by the version of its Subscribe and whether it is a single active consumer."""
 
 _ROLE = "subscription"
 
@@ -44,7 +44,7 @@ class Credits(msgspec.Struct):
     """There was a message with credit in bytes."""
     refused: dict[int, RefusedCredits] = {}
     """By subscription the Credits that servers refuse for their unit, or, except of a single active consumer, as too much: older servers
-    take any number, and answer with the same code only to one that is not active."""
+    accept any number, and answer with the same code only to one that is not active."""
 
     @property
     def tracked(self) -> bool:

@@ -497,7 +497,7 @@ class RabbitmqStreamDissector(StreamDissector):
 
 
 class RabbitmqStreamDraftDissector(StreamDissector):
-    """The first draft: version 0, the same key both ways, so that the direction tells requests from responses."""
+    """The first draft: version 0, the same key both ways, so that requests and responses differ in direction only."""
 
     protocol = "rabbitmq-stream-draft"
     language = DRAFT_LANGUAGE

@@ -228,7 +228,7 @@ class RabbitmqEntries(EntrySource):
                 yield make(None, offset, publishing_id, *_amqp(key, one["sections"], None, one["size"]), consumer, outcome, notes)
 
     def _all(self, message: Message) -> Iterator[Fields]:
-        """Yield all entries of a message that has more values than are kept, the last one with what is missing."""
+        """Yield all entries of a message that has more values than are kept, the last one with a note on the missing ones."""
         assert message.raw is not None
         fields, language = message.fields, LANGUAGES[message.protocol]
         word = fields["key"] << 16 | fields["version"]
@@ -289,7 +289,7 @@ _FOLLOWS: dict[tuple[str, str], Callable[[RabbitmqEntries, Message, Fields], Non
     **dict.fromkeys(((name, "request") for name in (*_CREATES, "Delete", "DeleteSuperStream")), RabbitmqEntries._empty),
     **dict.fromkeys(((name, "response") for name in _CREATES), RabbitmqEntries._created),
 }
-"""What is learned from messages without entries."""
+"""Functions that learn from messages without entries."""
 
 
 def _amqp(key: Any, sections: list[Fields], compression: str | None, size: int) -> tuple[Any, ...]:

@@ -49,7 +49,7 @@ class GuardedFrame(msgspec.Struct):
 
 
 def read_login(frame: GuardedFrame, style: Style, of_client: bool) -> None:
-    """Redact what is not the name of a mechanism in a SaslAuthenticate, and add the user name if the client sent it completely."""
+    """Redact all but the name of a mechanism in a SaslAuthenticate, and add the user name if the client sent it completely."""
     fields, start = frame.fields, frame.start
     mechanism = fields["mechanism"]
     known = is_mechanism(mechanism)

@@ -40,10 +40,10 @@ FRAME_MAX = range(1_024, SIZE_LIMIT + 1)
 
 
 class SideEvidence(NamedTuple):
-    """What one side's bytes are as those of a client or a server; `wrong`: they cannot be.
+    """What one side's bytes are if it is the client or the server; `wrong`: they cannot be.
 
     `frames` counts complete frames, and those whose size led to another one. `alone`: they are evidence without those of the other side,
-    as they begin where the side does, are several, hold what is no chance, or fill segments with usual values.
+    as they begin where the side does, are several, hold values that chance excludes, or fill segments with usual values.
     """
 
     doubt: float
@@ -115,7 +115,7 @@ probe_current, probe_draft = partial(_probe, CURRENT_LANGUAGE), partial(_probe, 
 
 
 def _place(view: DetectionView, number: int, language: Language) -> int | None:
-    """The first position at which a frame could begin, whoever sent it; None where there is none."""
+    """The first position at which a frame could begin, of either side; None if there is none."""
     side = view.sides[number]
     if not side.runs:
         return None

@@ -230,7 +230,7 @@ ALARMS: dict[str, Callable[[Message], bool]] = {
     "PublishError": lambda message: True,
     "Credit": lambda message: message.kind == "response" and not _may_be_inactive(message),
 }
-"""What is a cause of trouble: a side that hangs up with an error, streams that are gone, messages that are."""
+"""Causes of further errors: a side that hangs up with an error, streams and messages that are gone."""
 
 
 def _unit(fields: Fields) -> str:

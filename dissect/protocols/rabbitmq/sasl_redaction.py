@@ -114,7 +114,7 @@ class SaslRedaction:
         """`ahead`: the number of frames the client sends before SaslAuthenticate."""
         self.place = HandshakePlace.OUTSIDE if show_secrets else HandshakePlace.BEFORE if from_start else HandshakePlace.INSIDE
         self.loose = not from_start
-        """Whether frames may have been missed: then what only an open connection sends tells that it is open."""
+        """Whether frames may have been missed: then a frame that only an open connection sends shows that it is open."""
         self.renewal = False
         """Whether this handshake renews the credentials of a connection that goes on meanwhile."""
         self.ahead = ahead if from_start else 0
@@ -127,8 +127,8 @@ class SaslRedaction:
         self.until = 0
         """The packet that showed that the client was accepted."""
         self.flawed = -1
-        """The packet with which the client's last frame that has a flaw was certain, on an open connection: in it, or one before it, begins
-        what is no frame where a credential that is renewed may lie."""
+        """The packet with which the client's last frame that has a flaw was certain, on an open connection: in it, or one before it, bytes
+        begin that are not a frame, in which a renewed credential may lie."""
         self.trusted = [True, True]
         """By side, whether the next frame begins where the one before it, read without a flaw, ends."""
 
@@ -173,7 +173,7 @@ class SaslRedaction:
             inside = self.place in (HandshakePlace.BEFORE, HandshakePlace.INSIDE) or seen.began < self.until
             shown = seen.name in HANDSHAKE or not inside
             if seen.spread and (self.place is HandshakePlace.INSIDE or seen.began < self.until):
-                # One that takes in what follows it, in other packets, may hold what the server sends back to a login
+                # One that includes what follows it, in other packets, may hold what the server sends back to a login
                 shown = seen.name == "SaslAuthenticate"
             return not seen.login and shown
         if self.place is not HandshakePlace.OUTSIDE:
@@ -203,7 +203,7 @@ class SaslRedaction:
         `first`: it is the first of the connection. `doubtful`: a mechanism name may be where SaslAuthenticate has one.
         """
         name, sound = seen.name, seen.sound
-        # Tune comes there; what else has a flaw and takes in other packets is perhaps where no frame begins
+        # Tune comes there; any other that has a flaw and includes other packets is perhaps where no frame begins
         begins = sound or (seen.trusted and (name in _LAST or not seen.spread))
         if self.place is HandshakePlace.LEAVING and seen.began >= self.until and self.logins >= max(self.answers, 1) and begins:
             self.place = HandshakePlace.OUTSIDE

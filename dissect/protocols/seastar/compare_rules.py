@@ -1,4 +1,4 @@
-"""What of Seastar RPC is behaviour, and what is chance."""
+"""Behaviour and chance in Seastar RPC."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SMALLEST_MATCHED = 13
 """LZ4 packs fewer bytes than this as literals only."""
 
 HEAD = 64
-"""So many bytes hold the header of any frame."""
+"""Bytes that hold the header of any frame."""
 
 RATIO = 255
 """An LZ4 block unpacks to less than this many times its size, give or take a few bytes."""
@@ -130,14 +130,14 @@ def _block(block: CompressedBlock, data: bytes, start: int, before: bytes) -> by
 
 
 def unpack_head(packed: bytes, before: bytes = b"") -> bytes:
-    """The first unpacked bytes of a block of which only the beginning is there, or as many as that gives; it may refer to `before`."""
+    """The first unpacked bytes of a block of which only the beginning is available, or as many as that gives; it may refer to `before`."""
     out = bytearray(before)
     at, size, skip = 0, len(packed), len(before)
     while at < size and len(out) - skip < HEAD:
         token = packed[at]
         at += 1
-        count, at, whole = _count(packed, at, token >> 4)
-        if not whole:
+        count, at, complete = _count(packed, at, token >> 4)
+        if not complete:
             break
         out += packed[at : at + min(count, HEAD)]
         at += count
@@ -147,8 +147,8 @@ def unpack_head(packed: bytes, before: bytes = b"") -> bytes:
         at += 2
         if not 0 < distance <= len(out):
             break
-        count, at, whole = _count(packed, at, token & 15)
-        if not whole:
+        count, at, complete = _count(packed, at, token & 15)
+        if not complete:
             break
         for _ in range(min(count + 4, HEAD)):
             out.append(out[-distance])

@@ -1,7 +1,7 @@
 """Seastar RPC: two negotiation frames say how all others look; requests from the client, responses from the server, or a stream.
 
-Until the framing of both sides is known, bytes are taken segment by segment in packet order, so that what one side tells reaches the
-other in time.
+Until the framing of both sides is known, bytes are read segment by segment in packet order, so that the negotiation of one side reaches
+the other in time.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class SeastarDissector(Dissector):
         return one.header + length
 
     def _greeting_length(self, side: int, data: bytes, at: int) -> int:
-        """The length of the negotiation frame that begins at `at`, which is taken in where it is whole; WAIT where what it says depends on
-        the other side."""
+        """The length of the negotiation frame that begins at `at`, which is read if it is complete; WAIT where its meaning depends on the
+        other side."""
         one = self.sides[side]
         length = GREETING + int(_u32(data, at + len(MAGIC))[0])
         if length <= min(len(data) - at, self.options.frame_limit):
@@ -107,7 +107,7 @@ class SeastarDissector(Dissector):
         return length
 
     def _framing(self, side: int) -> SeastarFraming | None:
-        """The framing of `side`, if what is known by now settles it."""
+        """The framing of `side`, if it is known by now."""
         one = self.sides[side]
         if (one.greeting == EXPECTED and self.forced is None) or (one.greeting == SEEN and self.sides[1 - side].greeting == EXPECTED):
             return None
@@ -162,7 +162,7 @@ class SeastarDissector(Dissector):
         if isinstance(frames, ScyllaFrames):
             frames.on_gap()
 
-    # What is in force, and who is the client
+    # The terms in force, and the side of the client
 
     def _terms(self) -> NegotiatedTerms:
         """What may be in force, by everything known so far."""
@@ -363,7 +363,7 @@ class SeastarDissector(Dissector):
 
 
 def count(packed: dict[str, Any], counted: dict[str, Any], damaged: bool) -> None:
-    """Count a compressed frame in the facts of a conversation; `unread`: those that lack a dictionary."""
+    """Count a compressed frame in the facts of a conversation; `unread`: frames that lack a dictionary."""
     counted["frames"] += 1
     method = packed.get("header", {}).get("algorithm_label")
     unpacked = packed["unpacked_size"]

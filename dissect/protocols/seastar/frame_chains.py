@@ -34,7 +34,7 @@ LONGEST_HEADER = 28
 LARGEST_ID = 1 << 48
 LARGE_ID = 1 << 32
 LARGE_ID_FRAMES = 4
-"""A guess whose msg_ids are large needs so many frames."""
+"""Frames that a guess with large msg_ids needs."""
 LARGEST_VERB = 1 << 32
 LARGEST_TIMEOUT = 1 << 40
 LEAP = 1 << 10
@@ -70,7 +70,7 @@ _HEADS = {
 
 
 def needed(segments: int, size: int) -> int:
-    """How many frames make a guess whose chain spans so many segments of so many bytes in all."""
+    """Return how many frames make a guess whose chain spans `segments` of `size` bytes in all."""
     if segments <= NEAR:
         return 2
     # Small segments begin and end anywhere, so that ending with one means little.
@@ -79,8 +79,8 @@ def needed(segments: int, size: int) -> int:
 
 class Ends(NamedTuple):
     """Where the segments from one on end, `FAR` of them at most, and how many frames have to end there; as a mapping, but nothing is made
-    for those that no frame ends with. `frames`: so many have to, over any number of segments, where something else speaks for them, or that
-    many do."""
+    for segments that no frame ends with. `frames`: if not 0, this number, over any number of segments: there is other evidence, or it is
+    large."""
 
     starts: list[int]
     segment: int
@@ -111,7 +111,7 @@ class Fit(NamedTuple):
 
     @property
     def doubt(self) -> tuple[bool, int]:
-        """Lower is better: a wrong framing takes two small numbers for one large msg_id."""
+        """Lower is better: a wrong framing reads two small numbers as one large msg_id."""
         return not self.proof, max(abs(self.first_id), abs(self.last_id))
 
 
@@ -131,7 +131,7 @@ class MsgIds:
         self.known = known
         self.seen: set[int] = set()
 
-    def take(self, ident: int) -> None:
+    def add(self, ident: int) -> None:
         """Add the id of the next frame; 0 if it has none."""
         if ident:
             self.first = self.first or ident
@@ -159,9 +159,9 @@ def fit(
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
     `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A gap of `missing` bytes
-    follows `bound`: a frame may also end right behind it. `limit` bounds what is unpacked, `work_budget` all of it: with none left
-    nothing is found. `large`: so many frames will do (0: none) where the last is too long to be ever looked at as a whole, but not longer
-    than `longest`. RULED_OUT where bytes that are there are no frames, whatever follows.
+    follows `bound`: a frame may also end right behind it. `limit` bounds unpacked bytes, `work_budget` all of it: with none left
+    nothing is found. `large`: this many frames suffice (0: none) if the last is too long to be ever examined completely, but not longer
+    than `longest`. RULED_OUT if captured bytes are not frames, whatever follows.
     """
     frames, empty, proof, ids = 0, 0, False, MsgIds(previous, known)
     kind, _, codec = framing
@@ -195,8 +195,8 @@ def fit(
             return head
         size, ident, proved = head
         proof = proof or proved
-        ids.take(ident)
-        # What is no stream may well hold four bytes that are an empty message of one, but hardly any that unpack to it
+        ids.add(ident)
+        # Bytes of other framings may equal the four bytes of an empty message of a stream, but hardly ever unpack to it
         frames += kind != "stream" or size > 4 or proved
         need = large if far and ident else ends.get(after, NEVER)
         if not known and abs(ident) >= LARGE_ID and not proof:
@@ -272,7 +272,7 @@ class PackedFrames(NamedTuple):
 
 def inside(framing: SeastarFraming, data: bytes, at: int, end: int, previous: int | None, work_budget: WorkBudget) -> int | None:
     """The first place in data[at:end], be it in the middle of a segment, from which plain frames of a framing that is certain follow each
-    other to `end`, or so many requests in turn that it can be no chance. `previous`: the msg_id that this side sent last."""
+    other to `end`, or enough requests in turn to exclude chance. `previous`: the msg_id that this side sent last."""
     heads = _HEADS.get(framing)
     if heads is None or not work_budget.spend(SCANNED * (end - at)):
         return None
@@ -286,7 +286,7 @@ def inside(framing: SeastarFraming, data: bytes, at: int, end: int, previous: in
             if head is None or place + head[0] > end:
                 break
             place += head[0]
-            ids.take(head[1])
+            ids.add(head[1])
         # Behind the last one there is nothing, or the beginning of another
         ends = place == end or (framing.kind == "request" and (head is not None or end - place < framing.header))
         if ends and len(ids.seen) >= (IN_TURN if place < end else CERTAIN if previous is None else CERTAIN - 1):
@@ -381,7 +381,7 @@ def may_follow(framing: SeastarFraming, data: bytes, at: int, bound: int, last_i
 
 
 def within(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int, missing: int = 0) -> list[SeastarFraming]:
-    """Those of `framings` whose first frame may be in data[at:bound], as far as its first length tells: another cheap test."""
+    """Those of `framings` whose first frame may be in data[at:bound], judged by its first length: another cheap test."""
     after = at + 4 + _u32(data, at)[0] if bound - at >= 4 else bound + 1
     if after <= bound or after == bound + missing:
         return list(framings)

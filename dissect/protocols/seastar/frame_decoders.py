@@ -148,7 +148,7 @@ class StreamFrames(PlainFrames):
 
 
 class CompressedFrames:
-    """The frames of one side that are compressed. `inside`: what is in them; None where the compression is not known."""
+    """The frames of one side that are compressed. `inside`: their content; None where the compression is not known."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("render",)
 

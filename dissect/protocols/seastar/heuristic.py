@@ -22,13 +22,13 @@ from .layouts import CONNECTION_ID, STREAM_PARENT
 from .terms import GREETING, UNKNOWN, SeastarFraming, read_offer
 
 CHAIN = 4
-"""So many frames of one side are certain where the other side is not there."""
+"""Frames of one side that are certain where the other side is missing."""
 ALONE = 8
-"""So many frames of one side are certain where the other side fits nothing so far."""
+"""Frames of one side that are certain where the other side fits nothing so far."""
 BACKED = 2
-"""So many frames of one side are certain where frames of the other side fit."""
+"""Frames of one side that are certain where frames of the other side fit."""
 NEEDED = 2
-"""So many frames of one side make a chain, where the last is too long to be ever looked at as a whole."""
+"""Frames of one side that make a chain, where the last is too long to be ever examined completely."""
 SURE, UNSURE = 0.92, 0.7
 
 SHORTEST = 4
@@ -46,7 +46,7 @@ def heuristic(view: DetectionView) -> Verdict | None:
         if runs and runs[0][0] == 0 and runs[0][1].startswith(MAGIC):
             return Verdict(NAME, 1.0, ('begins with "SSTARRPC"',), client=_client(view, side))
     if any(side.from_start and side.runs and side.runs[0][0] == 0 for side in view.sides):
-        # The first bytes of either side are here, and are another protocol's (or the magic is not yet whole).
+        # The first bytes of either side are here, and are another protocol's (or the magic is not yet complete).
         return None
     return _guess(view)
 

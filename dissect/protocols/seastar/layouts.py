@@ -185,7 +185,7 @@ SCYLLA_HEADS = {
     )
     for flags in (0, CHECKSUM, CONTROL, CHECKSUM | CONTROL)
 }
-"""What is in front of packed bytes, by the bits of the header."""
+"""The bytes before packed ones, by the bits of the header."""
 SCYLLA_FRAME = Layout(
     "SCYLLA_V3 frame",
     _SIZE,

@@ -1,4 +1,4 @@
-"""Negotiation frames: what they mean, who sent them, and what is known of a side by its own or by frames found."""
+"""Negotiation frames: what they mean, who sent them, and the framing of a side as known from its own or from frames found."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .layouts import (
 from .terms import NegotiatedTerms, Offer, SeastarFraming, agree
 
 EXPECTED, SEEN, MISSED = range(3)
-"""A side's negotiation frame: may still come, was there (whole or not), will not come."""
+"""A side's negotiation frame: may still come, was there (complete or not), will not come."""
 
 
 class SideTerms:
-    """What is known of one side when its bytes are cut."""
+    """The terms known of one side when its bytes are divided into frames."""
 
     __slots__ = (
         "begins",
@@ -110,7 +110,7 @@ def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) ->
 def greeting(
     frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: NegotiatedTerms, style: Style, detail: bool
 ) -> DecodedTuple:
-    """A negotiation frame of the side that asks, or that does not; the server's gets what is in force by it. `offer`, `other`: what it and
+    """A negotiation frame of the side that asks, or that does not; the server's gets the terms in force. `offer`, `other`: what it and
     the other side's say; `terms`: what may be in force by both."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
     fields, walked, notes, fault = read_frame(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason, detail)

@@ -25,11 +25,11 @@ from .negotiation_frames import SideTerms
 from .terms import SeastarFraming
 
 LATEST = 4
-"""In so many segments frames are looked for that begin anywhere."""
+"""Segments in which frames are searched for that begin anywhere."""
 
 
 class SearchWindow(NamedTuple):
-    """What is looked at: data[at:end], which ends with the segment of number `segment`, and behind which `missing` bytes are missing."""
+    """The bytes to search: data[at:end], which ends with the segment of number `segment`, and behind which `missing` bytes are missing."""
 
     data: bytes
     at: int
@@ -140,10 +140,10 @@ class FrameSearch:
     def _guess(
         self, candidates: list[SeastarFraming], look: SearchWindow, start: int, need: int, segments: int
     ) -> tuple[SeastarFraming | None, list[SeastarFraming]]:
-        """The framing in which frames from `start` end where the look does, over so many segments, if one is sound enough, and those that
-        are ruled out there for good.
+        """The framing in which frames from `start` end where the window does, over `segments`, if one is sound enough, and the
+        framings that are ruled out there for good.
 
-        `need`: so many frames make a guess.
+        `need`: how many frames make a guess.
         """
         other = self.other.framing
         sure = other is not None or self.one.offer is not None or self.other.offer is not None

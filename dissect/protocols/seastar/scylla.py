@@ -158,7 +158,7 @@ def beginning(head: Head, data: bytes, start: int, end: int, dictionary: Diction
 
 def messages(head: Head, data: bytes, start: int, end: int, known: Sequence[Dictionary], limit: int, quota: UnpackQuota) -> Iterator[bytes]:
     """Yield what the frame data[start:end] may hold: unpacked without a dictionary and with each of `known`, if the checksum is right.
-    Raises Unreadable for what is not a frame."""
+    Raises Unreadable for bytes that are not a frame."""
     for dictionary in (None, *known) if head.method != RAW else (None,):
         try:
             message = unpack(head, data, start, end, dictionary, limit, quota)

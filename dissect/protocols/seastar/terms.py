@@ -34,10 +34,10 @@ GREETING = len(MAGIC) + 4
 """The header of a negotiation frame."""
 
 MAX_FEATURES, MAX_ALGORITHMS = 256, 64
-"""So many records of a negotiation frame are remembered, and so many names of compressions. There are six and a handful."""
+"""Records of a negotiation frame, and names of compressions, that are remembered. There are six and a handful."""
 
 REMEMBERED = 64
-"""What was agreed on is remembered for names of compressions of so many bytes at most."""
+"""The most bytes of names of compressions for which the agreed terms are remembered."""
 
 
 _LENGTH_ALONE = (4, 0, None)
@@ -116,7 +116,7 @@ class NegotiatedTerms(NamedTuple):
     codecs: tuple[str | None, ...]
 
     def layouts(self) -> tuple[str, ...]:
-        """Names of what may be in force, as `-d` takes them."""
+        """Names of the terms that may be in force, as in `-d`."""
         return _layouts(self) if _OURS.issuperset(self.codecs) else _layouts.__wrapped__(self)
 
     def framings(self, client: bool | None) -> tuple[SeastarFraming, ...]:
@@ -124,7 +124,7 @@ class NegotiatedTerms(NamedTuple):
         return _framings(self, client) if _OURS.issuperset(self.codecs) else _framings.__wrapped__(self, client)
 
     def narrowed(self, framing: SeastarFraming) -> NegotiatedTerms:
-        """What is left when one side is framed like this."""
+        """Return the terms that are left when one side is framed like this."""
         connections, timeouts, durations, _ = self
         match framing.kind:
             case "request":
@@ -186,7 +186,7 @@ FORCED: dict[str, NegotiatedTerms] = {
 
 
 def agree(client: Offer | None, server: Offer | None) -> NegotiatedTerms:
-    """What the negotiation frames leave possible. The server's says what is in force, except that only the client's tells a stream."""
+    """Return the terms that the negotiation frames allow. The server's states those in force, but only the client's shows a stream."""
     if client is None and server is None:
         return UNKNOWN
     if all(one is None or (not one.rest and len(one.features.get(COMPRESS, b"")) <= REMEMBERED) for one in (client, server)):
@@ -195,7 +195,7 @@ def agree(client: Offer | None, server: Offer | None) -> NegotiatedTerms:
 
 
 def _gist(offer: Offer | None) -> tuple[tuple[int, bytes], ...] | None:
-    """What of a whole offer says what is in force: which features, and the names of compressions."""
+    """Return the part of a complete offer that determines the terms in force: the features, and the names of compressions."""
     if offer is None:
         return None
     return tuple((number, data if number == COMPRESS else b"") for number, data in offer.features.items() if number in FEATURES)
@@ -203,7 +203,7 @@ def _gist(offer: Offer | None) -> tuple[tuple[int, bytes], ...] | None:
 
 @lru_cache(256)
 def _agree_again(client: tuple[tuple[int, bytes], ...] | None, server: tuple[tuple[int, bytes], ...] | None) -> NegotiatedTerms:
-    """Connections differ in their ids and cookies, hardly in what is in force."""
+    """Connections differ in their ids and cookies, hardly in their terms."""
     return _agree(None if client is None else Offer(dict(client), 0), None if server is None else Offer(dict(server), 0))
 
 
@@ -219,7 +219,7 @@ def _agree(client: Offer | None, server: Offer | None) -> NegotiatedTerms:
 def _connections(client: Offer | None, server: Offer | None) -> tuple[Connection, ...]:
     if client is not None and STREAM_PARENT in client.features:
         return ("stream",)
-    # A stream connection never offers a timeout, and takes a server that has ids to give.
+    # A stream connection never offers a timeout, and needs a server that gives ids.
     rpc_only = server is not None and (TIMEOUT in server.features or (not server.rest and CONNECTION_ID not in server.features))
     return ("rpc",) if rpc_only or (client is not None and not client.rest) else ("rpc", "stream")
 
@@ -248,7 +248,7 @@ def _grants(client: Offer | None, server: Offer | None) -> Iterator[dict[int, by
         possible.append({**known, **granted})
         if server is not None and sum(8 + len(data) for data in granted.values()) == server.rest:
             fitting.append({**known, **granted})
-    # The size of what is missing tells which records it holds, as far as they were offered.
+    # The size of the missing part shows which of the offered records it holds.
     yield from fitting if bounded and fitting else possible
 
 
