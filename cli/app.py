@@ -233,7 +233,7 @@ def sentences(error: StreamdumpError) -> tuple[str, ...]:
 
 
 def _wrong(error: Any) -> str:
-    """Return what is wrong with a call, and what was probably meant."""
+    """Return the error of a call, and what was probably meant."""
     path = getattr(error.ctx, "command_path", "streamdump").removesuffix(f" {READ}")
     if hasattr(error, "possibilities"):
         # The dashes, which all have, would make anything alike.

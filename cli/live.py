@@ -188,7 +188,7 @@ class LiveRun(RunReport):
             say(f"{self.live.name}: {drop_root(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
 
     def _announce(self, wanted: LiveOptions, known: Sequence[int]) -> None:
-        """Say what is captured, and what -w writes of it."""
+        """Report the captured traffic, and what -w writes of it."""
         if wanted.expression is None:
             traffic = f"TCP on ports {', '.join(map(str, known))}"
         else:

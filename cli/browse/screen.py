@@ -74,7 +74,7 @@ class Screen(App[None]):
         self._lock = Lock()
         """Held while these two change."""
         self._drawn: tuple[Place, int] | None = None
-        self._told: tuple[Place, str, str] | None = None
+        self._detailed: tuple[Place, str, str] | None = None
         """The selected line whose details are shown."""
         self._following = reader.live
 
@@ -137,8 +137,8 @@ class Screen(App[None]):
             self.list.settle()
         if last >= 0 and not self.reader.shown.is_set():
             self.call_after_refresh(self.reader.shown.set)
-        if self._told != self._chosen():
-            self._tell()
+        if self._detailed != self._chosen():
+            self._show_details()
         self.bars()
 
     def bars(self) -> None:
@@ -181,7 +181,7 @@ class Screen(App[None]):
 
     def choose(self) -> None:
         """Another line is chosen: show more of it."""
-        self._tell()
+        self._show_details()
         self.say()
 
     def index(self) -> int | None:
@@ -194,10 +194,10 @@ class Screen(App[None]):
         text = self.place.value(self.list.cursor, self.list.size.width) if len(self.place) else ""
         return self.place, text, self.reader.clock.form
 
-    def _tell(self) -> None:
+    def _show_details(self) -> None:
         """Show more of the chosen line."""
         place, columns = self.place, self.more.size.width or self.size.width
-        self._told = self._chosen()
+        self._detailed = self._chosen()
         if isinstance(place, Messages) and len(place):
             # Who goes in does so even if the list goes on
             if self._wanted is None or self._wanted[1] == self._preview:

@@ -13,7 +13,7 @@ LIMIT, LEAST = 8_000, 1_000
 """Characters of an answer, and the fewest that may be asked for."""
 
 LINE = 600
-"""Characters of a line. What is cut of it is seen by `message`, as bytes."""
+"""Characters of a line. `message` shows the rest, as bytes."""
 
 COUNTED = 20_000
 """Items that are counted of those that were left out."""

@@ -79,7 +79,7 @@ class Call:
 
 
 class Capture:
-    """A capture, its index, and what is kept of questions about it."""
+    """A capture, its index, and kept results of questions about it."""
 
     def __init__(self, path: Path, options: Options, name: str, state: State) -> None:
         """`name`: what the assistant calls it."""
@@ -101,7 +101,7 @@ class Capture:
         self.reader.start()
 
     def close(self) -> None:
-        """Stop what is going on."""
+        """Stop all work on it."""
         with self._lock:
             for view in self._views.values():
                 view.stopped = True

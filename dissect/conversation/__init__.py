@@ -1,1 +1,1 @@
-"""What is done with each conversation, from its bytes to its records and its end."""
+"""Conversations, from their bytes to their records and ends; their processes; their table."""

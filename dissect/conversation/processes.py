@@ -1,4 +1,4 @@
-"""The processes behind the conversations of a run: where packets and the host show them, and what is known of each conversation."""
+"""The processes behind the conversations of a run: as packets and the host show them, by conversation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_NOTED = 4_096
 
 
 class State(msgspec.Struct):
-    """What is known of a conversation from a packet on."""
+    """The processes known of a conversation from a packet on."""
 
     order: int
     time_ns: int
@@ -42,8 +42,8 @@ class State(msgspec.Struct):
 
 
 class ProcessTable(dict[int, list[State]]):
-    """What is known by conversation, in the order in which it became known: a record has what the packets up to its own show, whatever was
-    read with them. Each change adds something that was not known, so there are few."""
+    """The states of each conversation, in their order: a record gets those that the packets up to its own show, whichever were read with
+    them. Each change adds something new, so there are few."""
 
     def note(self, packet: PacketProcess, segment: Segment, conversation: Conversation | None) -> None:
         """Add the process that the packet of a segment of a conversation belongs to."""
@@ -195,7 +195,7 @@ class ProcessSources:
 
 
 def group_of(processes: Processes | None, client: str | None, name: str) -> str | int | None:
-    """Return what is known of the client's process under this name, marked if it is one of several; where only another one is known, that
+    """Return the value of this name for the client's process, marked if it is one of several; where only another one is known, that
     with its side."""
     known = {
         one.endpoint: f"{value} and others" if one.others and name in ("pid", "process") else value

@@ -414,7 +414,7 @@ class Diagnoser:
             marks = packets(*[message if message is not None and one == message.number else shown.get(one) for one in messages])
             marks = marks if closed is None else tuple(dict.fromkeys((*marks, closed.last[1])))
         time_ns = record.time_ns if closed is None else closed.until_ns
-        # The end of the capture is no time at which the trouble came
+        # The end of the capture is not the time of the error
         came_ns = draft.at_ns if draft.at_ns is not None else time_ns if closed is None else min(time_ns, closed.last[3])
         timed = time_ns != 0 if closed is None else not closed.untimed
         cause = draft.cause if timed else untimed(draft.cause)

@@ -1,7 +1,7 @@
 """mewbase: connections that are not accepted, frames over which servers close or go deaf, subscriptions and queries that stop.
 
 What servers do was seen with real ones: they close over a missing field, drop types that they do not know, and answer nothing more on a
-connection once a frame could not be taken apart.
+connection once a frame could not be decoded.
 """
 
 from __future__ import annotations

@@ -645,7 +645,7 @@ def _never_there(context: ConversationContext, message: Message) -> None:
 
 
 def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    # One that its sender did not send to its end, or over which the server closes, is no other trouble
+    # One that its sender did not send to its end, or over which the server closes, is not another error
     found = [
         one for one in context.unanswered if one.name == "Publish" and one.request not in (context.aborted_number, context.state.blamed)
     ]

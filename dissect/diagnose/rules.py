@@ -220,7 +220,7 @@ class Family(msgspec.Struct, frozen=True, eq=False):
     reached: Callable[[ConversationContext, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
     shared: Shared | None = None
-    """Takes steps of what a server keeps across connections."""
+    """Applies steps to what a server keeps across connections."""
     steps_by_message: dict[tuple[str, str], int] = {}
     """By name and kind of its message the index of each step."""
 
@@ -427,7 +427,7 @@ class ConversationContext(msgspec.Struct, gc=False):
     family: Family
     state: Any
     share: Share
-    """Takes a step of what a server keeps across connections (`Family.shared`)."""
+    """Applies a step to what a server keeps across connections (`Family.shared`)."""
     ready: bool
     client: str | None = None
     server: str | None = None

@@ -234,7 +234,7 @@ def _passed(call: Call) -> FindingDraft:
 
 def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     state = context.state
-    # One that its sender did not send to its end is no other trouble
+    # One that its sender did not send to its end is not another error
     calls = [one for one in state.dropped if one.number != context.aborted_number]
     # What the last packet asks nobody could answer
     calls = [one for one in calls if closed.ended or one.time_ns < closed.until_ns]

@@ -54,7 +54,7 @@ _HEAD = re.compile(r"conversation ([a-z]+) ([0-9]{1,18}) ([>-]) ([a-z]+) ([0-9]{
 
 
 class GoldenError(StreamdumpError):
-    """A golden file that cannot be read: where, and what is wrong."""
+    """A golden file that cannot be read: the place and the error."""
 
     def __init__(self, file: str, line: int, what: str) -> None:
         super().__init__(f"{file}:{line}: {what}; streamdump check --update rewrites it")

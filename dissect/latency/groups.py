@@ -39,7 +39,7 @@ def end_of(pair: Pair, client: bool) -> str | None:
 
 
 def _behind(pair: Pair, name: str) -> Hashable:
-    """Return what is known of the process behind the client under this name."""
+    """Return the value of this name for the process behind the client."""
     processes = pair.request.processes
     return None if processes is None else group_of(processes, end_of(pair, True), name)
 

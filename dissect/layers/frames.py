@@ -179,7 +179,7 @@ class FrameReader(msgspec.Struct, gc=False):
         self.searching = self.inside = True
 
     def feed(self, item: SideData | StreamGap, out: Items) -> None:
-        """Read the next bytes; what is inside is added to `out`."""
+        """Read the next bytes; add the payloads to `out`."""
         if self.searching:
             self._search(item, out)
         elif isinstance(item, SideData):
@@ -269,7 +269,7 @@ class FrameReader(msgspec.Struct, gc=False):
         return data if kind == "data" and not self.packed else None
 
     def _emit(self, item: SideData, pieces: list[bytes], notes: list[str], out: Items) -> None:
-        """Add what is inside of an item."""
+        """Add the payloads of an item."""
         if not pieces:
             self.notes += notes[: MAX_NOTES - len(self.notes)]
             return
@@ -378,7 +378,7 @@ class FrameReader(msgspec.Struct, gc=False):
         return _tail(item, end - item.position)
 
     def _candidate(self) -> tuple[int, bool | None]:
-        """Return where the frame that what is held may begin with ends, and whether it is one; None if more bytes are needed to know."""
+        """Return where the frame ends with which the held bytes may begin, and whether it is one; None if more bytes are needed to know."""
         held = self.held
         first = b"".join([one.data[:14] for one in held[:14] if isinstance(one, SideData)])
         header = header_at(first, 0, self.deflated)

@@ -1,7 +1,7 @@
 """WebSocket: an HTTP/1.1 upgrade, then frames. The payloads of a side's data frames, joined, are the byte stream inside.
 
 RFC 6455. The border of a message is where an item begins, so that protocols may look for frames there. Frames that RFC 6455 forbids but
-that can be read are read; a note says what is wrong with them.
+that can be read are read; a note describes the error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Items = list[SideData | StreamGap]
 
 
 class Upgrade(msgspec.Struct, gc=False):
-    """What is known of the HTTP messages. `asked`, `answered`: the number of requests and, without interim ones, responses."""
+    """The state of the HTTP messages. `asked`, `answered`: the number of requests and, without interim ones, responses."""
 
     asked: int = 0
     answered: int = 0
@@ -46,7 +46,7 @@ class Upgrade(msgspec.Struct, gc=False):
             self.accepted = head.upgrades
 
     def damaged(self) -> str | None:
-        """Return what is wrong with the answer."""
+        """Return the errors of the answer."""
         request, response = self.request, self.response
         if request is None or response is None or not response.upgrades:
             return None
@@ -90,7 +90,7 @@ class WebSocketSide(msgspec.Struct, gc=False):
 
 
 class Opening(msgspec.Struct, gc=False):
-    """The first items of a conversation, and what is known of them."""
+    """The first items of a conversation, and what they show."""
 
     first: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
     """The first bytes of each side."""
@@ -375,7 +375,7 @@ class WebSocketLayer(msgspec.Struct, gc=False):
                 return
 
     def _after_loss(self, side: WebSocketSide, item: SideData | StreamGap, out: Items) -> None:
-        """Read what follows missing bytes: frames, or what is not read."""
+        """Read the bytes after missing ones: frames, or unread bytes."""
         assert self.upgrade is not None
         if self.upgrade.accepted:
             self._frames(side, [item], out)

@@ -21,7 +21,7 @@ class RequestBatch:
 
 
 def entries_of(entry: Any) -> Iterable[Any]:
-    """Return what is open with one key, the oldest first."""
+    """Return the open requests with one key, the oldest first."""
     return entry if type(entry) is deque else (entry,)
 
 

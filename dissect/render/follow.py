@@ -79,7 +79,7 @@ class FollowLines(Lines):
     _conversation = 0
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Take note of records of the conversation, whether they are shown or not."""
+        """Note records of the conversation, whether they are shown or not."""
         super().learn(records)
         self._since, self._credit = {}, {}
         for record in records:

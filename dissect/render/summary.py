@@ -101,7 +101,7 @@ class Lines:
         self.unacknowledged = unacknowledged if unacknowledged is not None else {}
         self.marked = False
         """Something was shown that went wrong between client and server, not in what was captured of it."""
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._order = ReleaseOrder()
         self._late: set[int] = set()
         """By identity, of the records that it learned of last."""
@@ -120,7 +120,7 @@ class Lines:
         return f"{self.palette.dim}{cut(line, self.columns)}{self.palette.reset}\n"
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Take note of records, whether they are shown or not, before some of them are."""
+        """Note records, whether they are shown or not, before some of them are."""
         learns = self.learns
         self._late = self._order.late(records)
         for record in records:
@@ -299,11 +299,11 @@ class Lines:
     def _carried(self, conversation: int | None) -> str:
         """What a conversation's messages are carried in, the first time that it is asked for."""
         found = None if conversation is None else self.inside.get(conversation)
-        if found is None or conversation is None or conversation in self._told:
+        if found is None or conversation is None or conversation in self._reported:
             return ""
-        if len(self._told) > REMEMBERED:
-            self._told.intersection_update(self.inside)
-        self._told.add(conversation)
+        if len(self._reported) > REMEMBERED:
+            self._reported.intersection_update(self.inside)
+        self._reported.add(conversation)
         return f"[{visible(found)}]  "
 
     def _widen(self, size: int) -> None:

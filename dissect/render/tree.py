@@ -240,7 +240,7 @@ def broken_span(message: Message, spans: Sequence[Span]) -> int | None:
 
 
 def by_interest(message: Message, spans: Sequence[Span]) -> list[int]:
-    """Return the indexes of `spans` in another order: what is wrong, then what differs between messages of this name, then the id, which
+    """Return the indexes of `spans` in another order: errors, then fields that differ between messages of this name, then the id, which
     summaries contain, and the fields with a default value, such as sizes and command numbers. What a field contains stays behind it."""
     broken, implied = broken_span(message, spans), _implied(message.protocol, message.name)
     results = {path.partition(".")[0] for path in BY_NAME[message.protocol].loaded.code} if message.outcome == "refused" else ()
@@ -266,8 +266,8 @@ def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
         return ""
     value = span.value
     if hidden:
-        is_told = isinstance(value, str) and value.startswith("<redacted ")
-        return value if is_told else f"<redacted {span.length} bytes>"
+        has_size = isinstance(value, str) and value.startswith("<redacted ")
+        return value if has_size else f"<redacted {span.length} bytes>"
     if value is None and (bad or span.name in _NO_FIELDS):
         return ""
     # Hex digits that repeat the bytes are bytes; a text of as many characters would have as many bytes.

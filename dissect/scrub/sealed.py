@@ -46,7 +46,7 @@ class TlsSide:
         self._lost = False
 
     def feed(self, item: SideData | StreamGap) -> None:
-        """Take what comes next."""
+        """Process the next bytes, or a gap."""
         if self._lost:
             return
         if isinstance(item, StreamGap):

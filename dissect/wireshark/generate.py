@@ -110,7 +110,7 @@ class ProtocolWriter:
 
 
 def _levels(found: RegisteredField | None) -> Iterator[RegisteredField]:
-    """What is known of a field, and of its items where it is a list."""
+    """The properties of a field, and of its items if it is a list."""
     while found is not None:
         yield found
         found = found.items

@@ -69,7 +69,7 @@ class TypeWriter:
         """`computed`: the functions of the runtime that find labels, by the identity of the mapping they stand for."""
         self.computed = computed
         self.labels: dict[str, str] = {}
-        """The name of each table of labels, by what is in it."""
+        """The name of each table of labels, by its content."""
         self.paths: dict[str, set[str]] = {}
         """The tables of labels that a field has, by its path."""
         self.secret: set[str] = set()

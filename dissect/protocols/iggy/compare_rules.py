@@ -25,7 +25,7 @@ def _asking(fields: Fields, asked: Fields) -> str:
     return _consumer(fields)
 
 
-def _told(fields: Fields, asked: Fields) -> str:
+def _consumed_partition(fields: Fields, asked: Fields) -> str:
     return f"{_consumer(asked)} partition {fields.get('partition_id')}"
 
 
@@ -152,7 +152,7 @@ COMPARE_RULES = CompareRules(
     flows={
         "poll_messages": (
             TotalRule("request", _asking, content=("strategy_value",)),
-            TotalRule("response", _told, _polled, ("messages", "batches", "count", "current_offset")),
+            TotalRule("response", _consumed_partition, _polled, ("messages", "batches", "count", "current_offset")),
         ),
     },
 )

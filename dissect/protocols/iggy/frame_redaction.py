@@ -129,14 +129,14 @@ def _size(span: Span, data: bytes, start: int) -> int:
 
 def _without(value: Any, sizes: dict[str, list[int]]) -> Any:
     if isinstance(value, dict):
-        return {key: _told(one, sizes[key]) if key in sizes else _without(one, sizes) for key, one in value.items()}
+        return {key: _redacted_again(one, sizes[key]) if key in sizes else _without(one, sizes) for key, one in value.items()}
     if isinstance(value, list):
         return [_without(one, sizes) for one in value]
     return value
 
 
-def _told(value: Any, sizes: list[int]) -> Any:
-    """A value as `hide` shows it; numbers stay, and what was hidden before."""
+def _redacted_again(value: Any, sizes: list[int]) -> Any:
+    """Return a value as `hide` shows it; numbers, and values hidden before, stay."""
     if not isinstance(value, str) or value.startswith("<redacted "):
         return value
     return redacted(sizes.pop(0) if sizes else len(value))

@@ -148,7 +148,7 @@ def _fields(message: Message, fields: dict[str, Any], aside: frozenset[str]) -> 
     names = [name for name in fields if name not in aside and not name.endswith("_label")]
     # the name of a thing comes before its settings, which may be left out
     names.sort(key=lambda name: name not in _FIRST)
-    parts = [part for part in (_told(name, fields[name], message) for name in names) if part]
+    parts = [part for part in (_field_text(name, fields[name], message) for name in names) if part]
     return parts if len(parts) <= SHOWN else [*parts[:SHOWN], "..."]
 
 
@@ -237,7 +237,7 @@ def _named(fields: dict[str, Any], what: str) -> str:
     return f"{label} ({number})" if label else f"{what} {number}"
 
 
-def _told(name: str, value: Any, message: Message) -> str:
+def _field_text(name: str, value: Any, message: Message) -> str:
     fields = message.fields
     if isinstance(value, dict):
         if "value" in value:

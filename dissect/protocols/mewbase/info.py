@@ -1,4 +1,4 @@
-"""What lines of text say of mewbase's messages, and what of them is trouble."""
+"""The lines of text of mewbase's messages, and which of them are errors."""
 
 from __future__ import annotations
 

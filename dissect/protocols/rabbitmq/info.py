@@ -201,7 +201,7 @@ def _metadata(fields: Fields) -> list[str]:
     return [count(len(brokers), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
 
 
-def _closes_in_trouble(message: Message) -> bool:
+def _closes_with_error(message: Message) -> bool:
     # JavaScript's client gives none
     return message.kind == "request" and (message.fields.get("closing_code") or _FINE_CODE) != _FINE_CODE
 
@@ -224,7 +224,7 @@ def alarms(layouts: Iterable[Layout]) -> dict[str, Callable[[Message], bool]]:
 
 
 ALARMS: dict[str, Callable[[Message], bool]] = {
-    "Close": _closes_in_trouble,
+    "Close": _closes_with_error,
     "MetadataUpdate": lambda message: True,
     "Metadata": _lacks_a_stream,
     "PublishError": lambda message: True,

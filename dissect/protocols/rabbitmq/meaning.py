@@ -83,7 +83,7 @@ def _is_tuned(self: StreamDissector, side: int, number: int, fields: Fields) -> 
 
 
 def _credits(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
-    """Mostly answered in trouble only, and then without a correlation id."""
+    """Mostly answered only if there is an error, and then without a correlation id."""
     if "subscription_id" not in fields:
         return _answers(self, side, number, fields)
     ident, credit, credits = fields["subscription_id"], fields.get("credit", 0), self.credits

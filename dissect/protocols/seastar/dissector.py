@@ -188,7 +188,7 @@ class SeastarDissector(Dissector):
         return terms.framings(None if self.client is None else side == self.client)
 
     def _settle(self) -> None:
-        """Take over every framing of which only one is possible."""
+        """Adopt the framing of each side if only one is possible."""
         settled = False
         for side, one in enumerate(self.sides):
             if one.framing is None and (self.forced is not None or one.greeting != EXPECTED):
@@ -245,7 +245,7 @@ class SeastarDissector(Dissector):
             counted.update(offered=offered, taken=terms.codecs[0] if len(terms.codecs) == 1 else None)
 
     def _learn(self, side: int) -> None:
-        """Take in the negotiation frame of `side`, or what there is of it, whose records are known."""
+        """Process the negotiation frame of `side`, or its captured part, whose records are known."""
         one = self.sides[side]
         assert one.offer is not None
         one.greeting = SEEN

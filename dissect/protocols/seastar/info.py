@@ -40,7 +40,7 @@ class InfoWithVerb:
         self.verbs: OrderedDict[int, str] = OrderedDict()
 
     def learn(self, message: Message) -> None:
-        """Take note of a message, whether it is said or not."""
+        """Note a message, whether it is shown or not."""
         if message.kind == "request":
             verb = _verb(message.fields)
             if verb:
