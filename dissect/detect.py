@@ -59,6 +59,12 @@ CACHED_SIZE, CACHED_PACKETS, MAX_CACHED = 1_024, 8, 1_024
 cache."""
 
 _HTTP = re.compile(rb"(?:(?:GET|PUT|POST|HEAD|DELETE|OPTIONS|PATCH|CONNECT|TRACE) [!-~]+ HTTP/1\.|HTTP/1\.[01] \d{3}|PRI \* HTTP/2\.0)")
+_BEGINNINGS = {
+    "MQTT": re.compile(rb"\x10[\x80-\xff]{0,3}[\x00-\x7f]\x00(?:\x04MQTT|\x06MQIsdp)"),
+    "STOMP": re.compile(rb"(?:CONNECT|STOMP)\r?\n[a-z-]+:"),
+    "CQL": re.compile(rb"[\x03-\x05][\x00-\x1f]..(?:\x05\x00{4}(?:\Z|[\x03-\x05])|\x01\x00\x00..\x00[\x01-\x0f]\x00.[A-Z]{3})", re.DOTALL),
+}
+"""How connections of other protocols begin that run beside ours: on brokers of RabbitMQ, and on nodes of ScyllaDB (OPTIONS and STARTUP)."""
 _AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1.0", b"AMQP\x03\x01\x00\x00": "AMQP 1.0 (SASL)"}
 
 
@@ -431,7 +437,9 @@ def neighbour(data: bytes, from_start: bool) -> str | None:
         return _AMQP[data[:8]]
     if _HTTP.match(data):
         return "HTTP"
-    return "Kafka" if from_start and _kafka(data) else None
+    if not from_start:
+        return None
+    return "Kafka" if _kafka(data) else next((name for name, begin in _BEGINNINGS.items() if begin.match(data)), None)
 
 
 def _tls(data: bytes) -> bool:
