@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -202,10 +203,10 @@ class CreditAccounts:
         self.left_out = 0
         """Subscriptions without a row, because of the limit."""
         self._draws, self._on_stall = draws, on_stall
-        self._open: dict[int, dict[int, Subscription]] = {}
+        self._open: OrderedDict[int, dict[int, Subscription]] = OrderedDict()
         """By conversation and id."""
         self._tracked = 0
-        self._lossy: dict[int, None] = {}
+        self._lossy: OrderedDict[int, None] = OrderedDict()
         """Conversations of which something is missing."""
         self._files: dict[int, int] = {}
         """The file of the last message of conversations with subscriptions."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from streamdump import quota
 from streamdump.bson import walk as walk_bson
+from streamdump.cli.app import main
 from streamdump.layout import Array, Blob, Field, Layout, Style, Text, spans, u8, walk
 from streamdump.model import VALUES, Options, Span
 from streamdump.quota import FURTHER, Spans, UnpackPool, UnpackQuota, ValueQuota, drop_oldest, keep_newest
 from streamdump.render.tree import tree
 from tests.protocols.test_values import CASES, decoded, received
 from tests.render.records import detailed
+from tests.support.captures import GOLDEN
 
 
 def tiles(spans: list[Span], size: int, buffer: str = "frame") -> None:
@@ -21,6 +28,36 @@ def tiles(spans: list[Span], size: int, buffer: str = "frame") -> None:
             assert span.offset == at
             at += span.length
     assert at == size
+
+
+MANY = 1 << 14
+"""Finding the first key of a dict passes those that were removed: of so many that takes 8 µs, of 65,536 four times as long."""
+
+REMEMBERING = (
+    *("rabbitmq-stream/consumer_update_sac_436", "rabbitmq-stream/credit_flow_405", "rabbitmq-stream/draft_exchange"),
+    *("mewbase/java-nov2016", "iggy/py080-basic", "seastar-rpc/basic"),
+)
+
+
+def test_the_oldest_of_very_many_is_found_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    places: dict[str, int] = {}
+
+    def checked(kept: dict[Any, Any], most: int) -> None:
+        caller = sys._getframe(1)
+        caller = caller.f_back if caller.f_code is keep_newest.__code__ and caller.f_back is not None else caller
+        places[f"{Path(caller.f_code.co_filename).name} {caller.f_code.co_name}"] = most
+        assert most < MANY or isinstance(kept, OrderedDict), places
+        drop_oldest(kept, most)
+
+    for module in [one for one in sys.modules.values() if getattr(one, "drop_oldest", None) is drop_oldest and one.__name__ != __name__]:
+        monkeypatch.setattr(module, "drop_oldest", checked)
+    for name in REMEMBERING:
+        path = str(GOLDEN / f"{name}.pcap")
+        for arguments in ((path,), ("diagnose", path), ("stats", path), ("entries", path), ("--json", "-Y", "delta > 1s", path)):
+            assert main([*arguments]) in (0, 1)
+    capsys.readouterr()
+    many = {place for place, most in places.items() if most >= MANY}
+    assert many >= {"entries.py keep", "meaning.py _remember", "dissector.py _result", "engine.py _closed"}, sorted(many)
 
 
 def test_the_oldest_entry_makes_room_for_the_newest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -152,6 +153,6 @@ def missing(message: Message, read: int, declared: int | None = None) -> str | N
     return f"{what} not complete: {fault.field} {fault.reason}".rstrip()
 
 
-def keep(known: dict[Any, Any], key: Any, value: Any) -> None:
+def keep(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
     """Remember a value, and forget the oldest beyond the limit."""
     keep_newest(known, key, value, REMEMBERED)

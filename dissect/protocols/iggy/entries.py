@@ -33,7 +33,7 @@ class IggyEntries(EntrySource):
         super().__init__()
         self._polls: OrderedDict[int, tuple[str, Hashable]] = OrderedDict()
         """By number of the request: the consumer."""
-        self._emptied: dict[str, int] = {}
+        self._emptied: OrderedDict[str, int] = OrderedDict()
         """By server, how often anything was deleted or purged there: requests name it by name or by number, so which is not known."""
 
     def carrier(self, message: Message) -> Carrier | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
@@ -91,7 +92,7 @@ class MewbaseDissector(Dissector):
         self.dates = Dates(self.facts)
         self.order = RequestOrder(context.from_start, self.options.open_limit, self.dates)
         """The requests without rID."""
-        self.results: dict[tuple[Any, ...], int] = {}
+        self.results: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         """Open queries whose number of results the server stated (until November 2016): results still to come."""
         self.subscriptions: set[Any] | None = set() if context.from_start else None
         """What the server has given out; None when not all of it was seen."""

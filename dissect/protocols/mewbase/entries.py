@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +17,9 @@ class MewbaseEntries(EntrySource):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: dict[int, tuple[int, str | None]] = {}
+        self._asked: OrderedDict[int, tuple[int, str | None]] = OrderedDict()
         """By number of the SUBSCRIBE: itself, and the durable id."""
-        self._subscriptions: dict[tuple[int, Any], tuple[int, str | None]] = {}
+        self._subscriptions: OrderedDict[tuple[int, Any], tuple[int, str | None]] = OrderedDict()
         """The same by conversation and id of the subscription."""
 
     def carrier(self, message: Message) -> Carrier | None:

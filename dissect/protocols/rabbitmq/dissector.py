@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from enum import Enum
 from struct import Struct
@@ -30,7 +31,7 @@ from .framing import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from .heuristic import probe_current, probe_draft
 from .info import alarms, info, traffic
 from .meaning import FOLLOWS, NOTHING, UNLIMITED, meaning_of, meaning_of_unknown
-from .publishers import Publishers
+from .publishers import PENDING, Publishers
 from .sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
 from .scrub_rules import SCRUB_RULES
 
@@ -483,7 +484,7 @@ class RabbitmqStreamDissector(StreamDissector):
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
-        self.publishers = Publishers(self.options.open_limit, context.from_start)
+        self.publishers = Publishers(min(self.options.open_limit, PENDING), context.from_start)
 
     def on_gap(self, side: int, order: int = 0) -> None:
         super().on_gap(side, order)
@@ -506,8 +507,8 @@ class RabbitmqStreamDraftDissector(StreamDissector):
 
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
-        self.unsubscribing: dict[int, int] = {}
-        self.subscribing: dict[int, int] = {}
+        self.unsubscribing: OrderedDict[int, int] = OrderedDict()
+        self.subscribing: OrderedDict[int, int] = OrderedDict()
 
     def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
         if choices[0] is layouts_draft.CLOSE:

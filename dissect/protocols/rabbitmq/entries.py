@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -58,20 +59,20 @@ class RabbitmqEntries(EntrySource):
 
     def __init__(self) -> None:
         super().__init__()
-        self._subscriptions: dict[tuple[int, int], tuple[str | None, bool, int]] = {}
+        self._subscriptions: OrderedDict[tuple[int, int], tuple[str | None, bool, int]] = OrderedDict()
         """By conversation and id: the consumer's name, whether all of that name are one (single active consumer), and the number of the
         Subscribe."""
-        self._publishers: dict[tuple[int, int], Publisher] = {}
+        self._publishers: OrderedDict[tuple[int, int], Publisher] = OrderedDict()
         """By conversation and id."""
-        self._hosts: dict[int, str] = {}
+        self._hosts: OrderedDict[int, str] = OrderedDict()
         """By conversation: the virtual host."""
-        self._asked: dict[int, tuple[str, str, str | None, str]] = {}
+        self._asked: OrderedDict[int, tuple[str, str, str | None, str]] = OrderedDict()
         """By number of a QueryPublisherSequence: whose."""
-        self._stored: dict[tuple[str, str, str | None, str], int] = {}
+        self._stored: OrderedDict[tuple[str, str, str | None, str], int] = OrderedDict()
         """By server, virtual host, stream and reference: the highest id that the server has, as far as it said."""
-        self._makes: dict[int, frozenset[str]] = {}
+        self._makes: OrderedDict[int, frozenset[str]] = OrderedDict()
         """By number of a request that creates streams: their names."""
-        self._remade: dict[str, int] = {}
+        self._remade: OrderedDict[str, int] = OrderedDict()
         """By stream: how often it may have been deleted or was created, since its offsets begin at 0 again."""
 
     def carrier(self, message: Message) -> Carrier | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +221,7 @@ def _has_subscribed(self: RabbitmqStreamDraftDissector, name: str, side: int, fi
     return ["this may as well answer Unsubscribe, whose success has the same key"]
 
 
-def _remember(waiting: dict[int, int], ident: int, limit: int) -> None:
+def _remember(waiting: OrderedDict[int, int], ident: int, limit: int) -> None:
     waiting[ident] = waiting.get(ident, 0) + 1
     drop_oldest(waiting, limit)
 

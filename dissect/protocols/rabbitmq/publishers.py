@@ -16,6 +16,10 @@ Asked = tuple[str, int]
 """A DeclarePublisher or DeletePublisher, by name and correlation id."""
 
 
+PENDING = 1_024
+"""Requests without a response that are remembered: there are 256 publishers."""
+
+
 class Publishers(msgspec.Struct):
     """The publishers of a connection.
 
