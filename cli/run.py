@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
@@ -464,13 +463,10 @@ def suspicion(row: ConversationRow) -> str:
 
 def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], str | None]:
     """Return the parts of the closing line, and the command that shows more; `lost`: further counts of packets."""
+    from streamdump.conversation.table import counts_of
     from streamdump.protocols import BY_NAME
 
-    counters, ended = inspector.counters, deepcopy(inspector.forgotten)
-    # Connections without data matter only on ports named by `-d`
-    for rows in inspector.each_rows(related=False):
-        for row in rows:
-            ended.add(row)
+    counters, ended = inspector.counters, counts_of(inspector.table)
     names, hints = ended.unread, dict[str, str | None]()
     for row in ended.examples.values():
         hint = None if row.protocol is None else BY_NAME[row.protocol].loaded.hint

@@ -20,8 +20,9 @@ from streamdump import inspector as inspector_module
 from streamdump.capture.files import open_capture
 from streamdump.capture.selection import ConversationSpan
 from streamdump.cli.app import main
-from streamdump.conversation.conversation import Conversation
-from streamdump.conversation.table import EPOCH, SEGMENT, PackedRows
+from streamdump.conversation import table
+from streamdump.conversation.conversation import Conversation, row_of
+from streamdump.conversation.table import EPOCH, SEGMENT, ForgottenCounts, PackedRows
 from streamdump.inspector import BLOCK, Inspector, block
 from streamdump.model import ConversationRow, Message, Options
 from streamdump.model import Packet as ModelPacket
@@ -356,3 +357,21 @@ def test_what_reads_a_conversation_has_no_dictionary_of_its_own(protocol: Protoc
     """Where its members are called is kept once for a class, up to thirty of them."""
     assert len(vars(Parser(protocol, Options()).dissector)) <= 30
     assert len(vars(Pairer(PairRules("queue", 1, True), PairOutputs([], [])))) <= 30
+
+
+@pytest.mark.parametrize("name", ["rabbitmq-stream/consumer_update_sac_436", "iggy/py080-basic", "seastar-rpc/basic", "mewbase/bad-http"])
+def test_conversations_are_counted_without_their_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inspector = Inspector([open_capture(str(GOLDEN / f"{name}.pcap"))], Options())
+    assert list(inspector.records())
+    expected = ForgottenCounts()
+    for row in inspector.rows():
+        expected.add(row)
+    made: list[Conversation] = []
+    monkeypatch.setattr(table, "row_of", lambda one, number: made.append(one) or row_of(one, number))
+    found = table.counts_of(inspector.table)
+    assert len(made) == len(found.examples)
+    for counts in (found, expected):
+        for row in counts.examples.values():
+            row.number = 0
+    assert found == expected
+    assert found.conversations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
+from copy import copy, deepcopy
+from functools import partial
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, get_type_hints
@@ -12,13 +13,27 @@ import msgspec
 
 from ..capture.ends import back, endpoints, ends_between
 from ..capture.selection import ConversationSpan
+from ..detect import TOO_FEW
 from ..errors import Report, describe_exception
 from ..model import END, ConversationRow, Options, Segment, SideData
 from ..pair.pairer import KEYS_COUNTED, asked_since
 from ..protocols import BY_NAME, PORTS, PROTOCOLS
 from ..protocols.records import LARGE, ORDER_KEY, Event
 from ..tcp.assembler import ACK, SYN, TcpStream
-from .conversation import CROWDED, IDLE, NOTHING, Conversation, closed, is_unused, patience_ns, ports_of, report, report_early, row_of
+from .conversation import (
+    CROWDED,
+    IDLE,
+    NOTHING,
+    Conversation,
+    closed,
+    is_unused,
+    patience_ns,
+    ports_of,
+    report,
+    report_early,
+    row_of,
+    stream_bytes,
+)
 from .run_state import SharedState
 
 EPOCH, SEGMENT = 1 << 18, 64
@@ -57,17 +72,35 @@ class ForgottenCounts(msgspec.Struct):
     """The first row by protocol and such ports."""
 
     def add(self, row: ConversationRow) -> None:
-        """Count a conversation."""
+        """Count a conversation by its row."""
+        ports = [int(end.rpartition(":")[2]) for end in (row.endpoints if row.server is None else (row.server,))]
+        self._count(row.protocol, row.name, ports, row.bytes, row.limit_hits, lambda: [row])
+
+    def add_conversation(self, one: Conversation) -> None:
+        """Count a conversation; its row is made only as an example."""
+        verdict, limit_hits = one.verdict or TOO_FEW, one.limit_hits + one.tcp.limit_hits
+        self._count(verdict.protocol, verdict.name, ports_of(one), stream_bytes(one), limit_hits, partial(_row, one, 0))
+
+    def _count(
+        self,
+        protocol: str | None,
+        name: str | None,
+        ports: Iterable[int],
+        sizes: tuple[int, int],
+        limit_hits: int,
+        row: Callable[[], list[ConversationRow]],
+    ) -> None:
         self.conversations += 1
-        self.limit_hits += row.limit_hits
-        ports = PORTS.intersection(int(end.rpartition(":")[2]) for end in (row.endpoints if row.server is None else (row.server,)))
-        if row.protocol is not None:
-            self.examples.setdefault((row.protocol, *sorted(ports)), row)
-        elif any(row.bytes):
+        self.limit_hits += limit_hits
+        known = PORTS.intersection(ports)
+        if protocol is not None:
+            kind = protocol, *sorted(known)
+            if kind not in self.examples:
+                self.examples.update((kind, one) for one in row())
+        elif any(sizes):
             # There may be very many
-            name = row.name or "unknown"
-            self.unread[name] = self.unread.get(name, 0) + 1
-            self.ports.update(ports if row.name is None else ())
+            self.unread[name or "unknown"] = self.unread.get(name or "unknown", 0) + 1
+            self.ports.update(known if name is None else ())
 
 
 class PackedRows:
@@ -503,6 +536,17 @@ class ConversationTable:
             self.run.early_endings.pop(one.index, None)
             self.run.processes.pop(one.index, None)
             del self._by_index[one.index]
+
+
+def counts_of(table: ConversationTable) -> ForgottenCounts:
+    """Return the counts of all conversations, by first packet behind those whose rows were dropped."""
+    found, known = deepcopy(table.forgotten), {one.index: one for one in table.conversations}
+    for index in sorted({*known, *table.packed.protocols()}):
+        if index in known:
+            found.add_conversation(known[index])
+        else:
+            found.add(table.packed.row(index, 0))
+    return found
 
 
 def _row(one: Conversation, number: int) -> list[ConversationRow]:
