@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import NamedTuple
 
@@ -32,19 +32,10 @@ _LEAST_LABEL = 12
 
 def comma_separated(found: Latencies) -> str:
     """The groups, or with a series the groups by interval, as comma-separated values; times in nanoseconds, the header first."""
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     names = [f"{kind}_{name}_ns" for kind in ("latency", "handler", "network", "network_at_most") for name in ("mean", *QUANTILES)]
     series = found.interval_ns is not None
-    writer.writerow(
-        [
-            *(["time", "time_ns", "interval_ns"] if series else []),
-            "protocol",
-            *found.by,
-            *("count", "answered", "refused", "unanswered", "reasons"),
-            *[name.replace("p99.9", "p99_9") for name in names],
-        ]
-    )
+    head = [*(["time", "time_ns", "interval_ns"] if series else []), "protocol", *found.by, "count", "answered", "refused", "unanswered"]
+    lines: list[list[object]] = [[*head, "reasons", *[name.replace("p99.9", "p99_9") for name in names]]]
     for row in interval_rows(found) if series else rows(found):
         first: list[object] = [row.time, row.time_ns, row.interval_ns] if isinstance(row, IntervalRow) else []
         values = [OTHERS if row.others else getattr(row, name) for name in found.by]
@@ -53,7 +44,14 @@ def comma_separated(found: Latencies) -> str:
         times: list[object] = []
         for one in (row.latency, row.handler, row.network, row.network_at_most):
             times += [""] * (1 + len(QUANTILES)) if one is None else [one.mean_ns, *quantiles_of(one)]
-        writer.writerow([*first, row.protocol, *["" if one is None else harmless(one) for one in values], *counts, *times])
+        lines.append([*first, row.protocol, *values, *counts, *times])
+    return separated(lines)
+
+
+def separated(lines: Iterable[Iterable[object]]) -> str:
+    """Return comma-separated values; empty for None."""
+    out = StringIO()
+    csv.writer(out, lineterminator="\n").writerows([["" if one is None else harmless(one) for one in line] for line in lines])
     return out.getvalue()
 
 

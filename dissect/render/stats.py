@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from io import StringIO
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,7 +11,7 @@ from ..credit import SubscriptionRow
 from ..model import PROCESS_KEYS
 from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, TotalRow
 from .clock import utc
-from .latency import SPACE, harmless, table, widths
+from .latency import SPACE, separated, table, widths
 from .terminal import Palette, cut, visible
 
 
@@ -36,14 +34,10 @@ class Counted(NamedTuple):
 def comma_separated(counted: Counted) -> str:
     """The commands, or the series where there is one, the header first."""
     rows: Sequence[Any] = counted.series or counted.commands
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     kind = CountRow if counted.series else CommandRow
     absent = ("v", "commands", *(name for name in PROCESS_KEYS if name != by_of(counted)))
     names = [one.name for one in msgspec.structs.fields(kind) if one.name not in absent]
-    writer.writerow(names)
-    writer.writerows([["" if (value := getattr(row, name)) is None else harmless(value) for name in names] for row in rows])
-    return out.getvalue()
+    return separated([names, *[[getattr(row, name) for name in names] for row in rows]])
 
 
 def text(counted: Counted, columns: int | None, palette: Palette) -> str:
