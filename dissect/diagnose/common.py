@@ -117,7 +117,7 @@ def _newer_layout(context: ConversationContext, what: str) -> FindingDraft:
 def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
     known, context.orphans = context.orphans is not None, None
     tail = context.tail
-    if gap.reason == "cut" and tail is not None and (gap.src, gap.position) == (tail.src, tail.position + (tail.size or 0)):
+    if gap.reason != "skipped" and tail is not None and (gap.src, gap.position) == (tail.src, tail.position + (tail.size or 0)):
         # It was the beginning of a header
         context.tail = None
     context.lossy = context.lossy or gap.reason != "cut"

@@ -933,7 +933,13 @@ def _metadata_refused(context: ConversationContext, message: Message) -> list[Fi
 
 def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     last = context.state.missing
-    if last is None or context.lossy or closed.by is None or (closed.by != closed.client and context.close_message is None):
+    if (
+        last is None
+        or context.lossy
+        or not context.opening_seen
+        or closed.by is None
+        or (closed.by != closed.client and context.close_message is None)
+    ):
         return None
     missing = next(one.get("stream_name") for one in last.fields["stream_metadata"] if one.get("response_code_label") in EXPECTED)
     cause = f"the client closes the connection after the response that the stream {quoted(missing)} does not exist"
@@ -1074,7 +1080,7 @@ def _elsewhere(context: ConversationContext, message: Message, places: list[tupl
 def _stranded(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """A client that was sent elsewhere asks again and again, or leaves at once."""
     state = context.state
-    if state.sent is None:
+    if state.sent is None or not context.opening_seen:
         return None
     name, time_ns, places, shown, marks = state.sent
     by_client = closed.by == closed.client if context.close_message is None else context.close_message.sender == "client"
@@ -1277,6 +1283,9 @@ def _with_reference(state: RabbitmqState, fields: dict[str, Any]) -> RabbitmqPub
 def _published(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     one = _with_reference(state, fields)
     if one is None or (one.whose not in state.with_reference and len(state.with_reference) >= PUBLISHERS):
+        return
+    if context.lossy:
+        # Behind a loss messages are read late, when others may have gone on
         return
     state.with_reference[one.whose] = one
     entries = [(entry.get("publishing_id", 0), entry.get("num_records", 1)) for entry in fields.get("published_messages") or ()]

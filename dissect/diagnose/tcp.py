@@ -31,6 +31,9 @@ NORMAL = (1000, 1001)
 STALLED_NS = 1_000_000_000
 """Duration of a zero window that stalls the other side."""
 
+FIRST_BYTES = 16
+"""Bytes that may be too few to recognise a protocol."""
+
 UNUSED_NS = 10_000_000_000
 """Silence of a client after connecting that is reported."""
 
@@ -298,9 +301,12 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
         )
     if closed.tls_errors:
         return None
-    known, size = closed.client is not None or not any(context.messages), closed.bytes[closed.server]
-    if known and not context.messages[1] and context.messages[0] and size and not closed.lost[closed.server]:
-        other = closed.other_protocols[closed.server] or "something else"
+    known, server = closed.client is not None or not any(context.messages), closed.server
+    size = (closed.bytes if closed.websocket is None else closed.inside)[server]
+    # Its first bytes may be missing
+    begun = closed.syn and not closed.lost[server] and not closed.cut[server]
+    if known and not context.messages[1] and context.messages[0] and size and begun:
+        other = closed.other_protocols[server] or "something else"
         what = f"the {count(size, 'byte')} that the server answers {'is' if size == 1 else 'are'} {other}"
         return FindingDraft(f"the client speaks {verdict.protocol}, and {what}{_in_amqp(closed)}", numbers(context.last[0]))
     for side, name in enumerate(closed.other_protocols) if not any(context.messages) else ():
@@ -346,10 +352,14 @@ def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft 
     if verdict.name is not None or not any(sizes) or closed.lacking or any(context.messages) or context.failed:
         return None
     sent = " and ".join(f"{count(size, 'byte')} from {closed.who(side)}" for side, size in enumerate(sizes) if size)
+    # The capture may end within the first frame
+    early = not closed.ended and sum(sizes) <= FIRST_BYTES
+    severity = NOTE if early else _doubtful(closed)
+    cause = f"{closed.port}, but the bytes are not recognised ({sent})"
     if verdict.protocol is not None:
-        severity = ERROR if closed.by == closed.server else WARNING
-        return FindingDraft(f"no frame of {verdict.protocol} is in the bytes ({sent})", (), severity=severity, key="unknown")
-    return FindingDraft(f"{closed.port}, but the bytes are not recognised ({sent})", (), severity=_doubtful(closed), key="unknown")
+        severity = NOTE if early else ERROR if closed.by == closed.server else WARNING
+        cause = f"no frame of {verdict.protocol} is in the bytes ({sent})"
+    return FindingDraft(cause, (), severity=severity, key="unknown")
 
 
 def _doubtful(closed: Closed) -> Severity | None:

@@ -117,7 +117,7 @@ def incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | N
         return None
     if tls.sealed_alert is not None:
         return _sealed_alert(closed, *tls.sealed_alert)
-    if not closed.handshake_open:
+    if not closed.handshake_open or not closed.syn:
         return None
     if closed.by is None:
         waited = closed.until_ns - tls.last[2]

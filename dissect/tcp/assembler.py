@@ -1090,7 +1090,9 @@ class TcpStream(ConversationCounts):
             own.ended_ns = mark[3]
         if self.end is None:
             other = self.streams[1 - own.side]
-            refused = how == "RST" and own.syn is None and other.syn is not None and own.count.packets == 1 and not other.count.bytes
+            # The client resets what its SYN asked for: that answers a SYN-ACK
+            refused = how == "RST" and own.side == 1 and own.syn is None and other.syn is not None
+            refused = refused and own.count.packets == 1 and not other.count.bytes
             lost = other.acked == other.sent + 1 or other.acked == other.top == other.next + 1
             answers = how == "FIN" and other.fin is None and lost
             self.end = End(own.side, "refused" if refused else how, mark[0], mark[3], reset, answers)

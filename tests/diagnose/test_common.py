@@ -15,8 +15,9 @@ from streamdump.model import Finding, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from streamdump.render.clock import Clock
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
+from tests.protocols.test_iggy import LOGGED_IN, LOGIN_L6, OK, PING
 from tests.support.encoder import encode
-from tests.support.frames import ACK, FIN, SYN, A, B, ethernet, ip4
+from tests.support.frames import ACK, FIN, RST, SYN, A, B, ethernet, ip4
 from tests.tls.peers import Wire, talk
 
 REPORTS = Path(__file__).parents[2] / "captures" / "samples" / "reports"
@@ -552,6 +553,24 @@ def test_nobody_knows_who_ended_a_connection_of_which_one_side_was_captured(side
         told, ended, by_server = half(Connection().ready().fin(ends))
         assert (told, ended, by_server) == ({"tcp.one-direction"}, "one side closes", 0)
     assert half(Connection().ready().goodbye())[1:] == ("Close by client", 0)
+
+
+def test_a_client_that_resets_what_the_server_accepts_is_not_refused() -> None:
+    one = Connection().segment(0, flags=SYN).segment(1, flags=SYN | ACK).segment(0, flags=RST)
+    del one.packets[0]
+    assert "tcp.refused" not in rules(one)
+
+
+def test_no_protocol_can_be_recognised_by_the_first_bytes_before_the_capture_ends() -> None:
+    assert rules(Connection(dport=7000).open().ask(b"SSTAR"))["tcp.unknown-bytes"] == "note"
+    assert rules(Connection(dport=7000).open().ask(b"SSTAR").fin(0))["tcp.unknown-bytes"] == "warning"
+
+
+def test_answers_in_the_middle_of_a_conversation_are_not_those_of_another_protocol() -> None:
+    for cut in (slice(5, None), slice(None)):
+        one = Connection(dport=8090).open().ask(LOGIN_L6).tell(LOGGED_IN).ask(PING * 3).tell(OK * 3).fin(0)
+        one.packets = one.packets[cut]
+        assert "tcp.other-protocol" not in rules(one)
 
 
 def test_who_says_fin_was_connected() -> None:

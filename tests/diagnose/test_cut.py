@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamdump.model import Message
-from tests.diagnose.talks import diagnosed
+from tests.diagnose.talks import diagnosed, found
 from tests.support import rewrite
 from tests.support.frames import Packet, pcap
 
@@ -61,6 +61,24 @@ def test_what_was_not_captured_is_in_no_sentence(family: str) -> None:
             if NOT_CAPTURED.search(f"{one.cause} {one.advice}"):
                 bad[one.rule, one.cause] = what
     assert bad == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "rule"),
+    [
+        ("iggy/ws-py080-basic.pcap", slice(8), "tcp.other-protocol"),
+        ("rabbitmq-stream/websocket.pcap", slice(8), "tcp.other-protocol"),
+        ("rabbitmq-stream/tls_405.pcap", slice(5, None), "tls.incomplete"),
+        ("rabbitmq-stream/js_subentries_436.pcap", slice(91, None), "rabbitmq-stream.gave-up"),
+    ],
+)
+def test_what_goes_well_goes_well_where_the_capture_has_a_part_of_it(name: str, taken: slice, rule: str) -> None:
+    assert rule not in found(rewrite.capture(rewrite.packets(GOLDEN / name)[taken]).getvalue())
+
+
+def test_the_beginning_of_a_header_before_lost_bytes_is_no_other_data() -> None:
+    packets = rewrite.packets(GOLDEN / "rabbitmq-stream" / "tiny_segments_405.pcap")
+    assert "rabbitmq-stream.skipped" not in found(rewrite.capture(packets[:58] + packets[60:]).getvalue())
 
 
 @pytest.mark.parametrize("family", ["rabbitmq-stream", "iggy", "seastar-rpc", "mewbase"])

@@ -42,6 +42,20 @@ def left_at_once() -> Connection:
     return Connection().ready().client(rabbit.CLOSE, closing_code=1, closing_reason="OK").segment(0, flags=FIN | ACK).reset(1)
 
 
+def test_what_is_read_late_behind_a_loss_was_not_published_late() -> None:
+    first = numbered([1], [2], [3], (4,)).reset(1)
+    del first.packets[16:19]
+    then = numbered([4], [5], [6], [7], one=Connection(SECOND, sport=40001).ready()).goodbye()
+    assert NAME + "confirmed-and-lost" not in rules(first, then)
+
+
+def test_a_client_that_refreshes_what_it_knows_before_it_closes_was_not_sent_away() -> None:
+    one = metadata("broker.example", 5552)
+    assert NAME + "advertised-not-dialled" in rules(one)
+    del one.packets[:12]
+    assert NAME + "advertised-not-dialled" not in rules(one)
+
+
 def test_a_late_confirm_is_of_a_publish() -> None:
     one = published_by(Connection().ready()).client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1)).wait(6 * SECOND)
     (told,) = diagnosed(capture(one.server(rabbit.PUBLISH_CONFIRM, publisher_id=1, publishing_ids=[0]).goodbye()))[0]
