@@ -21,12 +21,11 @@ their own from one lot to the next.
 from __future__ import annotations
 
 import gc
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from hashlib import blake2b
-from itertools import pairwise
 from struct import Struct
 from typing import Any, Protocol, cast
 
@@ -69,9 +68,6 @@ HELD_RECORDS, HELD_BYTES, HELD_UNPACKED = 256, 16 << 20, 1 << 22
 """Records, bytes of rows to be carried, and unpacked bytes from which on results are handed on: steps are fast while records fit in the
 processor's cache."""
 
-NEAR = 1 << 14
-"""So many segments are compared with each other to find those that several files have."""
-
 
 class PointOf(Protocol):
     """Where files were captured, by index."""
@@ -106,8 +102,6 @@ class TaskResults(msgspec.Struct):
     """What to tell of bugs of ours."""
     unpacked: int = 0
     """Bytes that were unpacked for these records."""
-    twice: dict[tuple[int, int], tuple[int, int]] = msgspec.field(default_factory=dict)
-    """Of two files that have conversations in common: how many segments of the second the first has too, of how many."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
     files: dict[int, int] = msgspec.field(default_factory=dict)
@@ -190,7 +184,6 @@ WORD = (1 << 64) - 1
 def dissect(
     batches: Iterator[pa.RecordBatch],
     options: Options,
-    several: bool = True,
     until: int | None = None,
     ends_ns: dict[int, int] | None = None,
     points: PointOf | None = None,
@@ -198,7 +191,7 @@ def dissect(
 ) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
-    `several`: they are of more than one file. `until`: more packets will come later; this is the latest capture time of
+    `until`: more packets will come later; this is the latest capture time of
     those given so far. Nothing ends then because the rows do, and `TaskResults.carry` has what has to be given with the next packets.
     `ends_ns`: when the captures end (`SharedState.ends_ns`). `points`: where files were captured, by index.
     """
@@ -206,7 +199,7 @@ def dissect(
     findings = options.findings and until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     repeated = None
-    opened = Dissection(options, several, until, ends_ns, points, errors)
+    opened = Dissection(options, until, ends_ns, points, errors)
     for batch in batches:
         for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data, owner in _columns(
             batch, COLUMNS
@@ -254,16 +247,14 @@ class Dissection:
     def __init__(
         self,
         options: Options,
-        several: bool,
         until: int | None = None,
         ends_ns: dict[int, int] | None = None,
         points: PointOf | None = None,
         errors: ErrorsOf | None = None,
     ) -> None:
-        """`several`: they are of more than one file; the others: see `dissect`."""
+        """See `dissect`."""
         _begin(options)
         self.results = TaskResults()
-        self._twice = DuplicateCount() if several else None
         self._held = 0
         """Bytes in rows to be carried."""
         self._options = replace(options, exchanges=True)
@@ -345,8 +336,6 @@ class Dissection:
         counters = session.run.counters
         segment.mark = (counters.packets, *segment.mark[1:])
         counters.packets += 1
-        if self._twice is not None and segment.data:
-            self._twice.add(segment)
         self._block.append(segment)
         self._block_bytes += len(segment.data)
         # The rules need the place of each segment
@@ -452,8 +441,6 @@ class Dissection:
     def end(self) -> Iterator[TaskResults]:
         """No more rows will come."""
         self.close()
-        if self._twice is not None:
-            self.results.twice = self._twice.found()
         if self._diagnoser is not None:
             self._diagnoser.overview.end_ns = max([self._diagnoser.overview.end_ns, *self._ends_ns.values()])
             self.results.overview = failed, later, sent, *_ = self._diagnoser.overview.seen()
@@ -618,39 +605,6 @@ def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -
         "wire": len(payload),
         "payload": payload,
     }
-
-
-class DuplicateCount:
-    """Counts the segments that are alike and come from different files, near each other."""
-
-    def __init__(self) -> None:
-        self._near: defaultdict[tuple[bytes, int, int], set[int]] = defaultdict(set)
-        """By what makes segments alike, the files that have one."""
-        self._alike: Counter[tuple[int, int]] = Counter()
-        self._seen: Counter[tuple[int, int]] = Counter()
-        """By flow and file, how many segments with data there were."""
-
-    def add(self, segment: Segment) -> None:
-        """Take a segment with data."""
-        self._seen[key_of(segment.ends)[0], segment.file] += 1
-        self._near[segment.ends, segment.seq, len(segment.data)].add(segment.file)
-        if len(self._near) >= NEAR:
-            self._count()
-
-    def _count(self) -> None:
-        for files in self._near.values():
-            if len(files) > 1:
-                self._alike.update(pairwise(sorted(files)))
-        self._near.clear()
-
-    def found(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Of two files that have flows in common how many segments of the second the first has too, of how many."""
-        self._count()
-        seen = self._seen
-        return {
-            (first, second): (alike, sum(count for (flow, file), count in seen.items() if file == second and (flow, first) in seen))
-            for (first, second), alike in self._alike.items()
-        }
 
 
 class InOrderState(msgspec.Struct):

@@ -48,7 +48,7 @@ from .storage import Folder
 from .tables import BY_DAY, TABLES, Input, tables_with
 from .tasks import TaskInput, Work, flows_carried
 from .together import BUCKET, Together, by_server, findings_of, frames, slowest
-from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written, twice
+from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written
 
 FORMAT = 7
 """Changes when an older state could not be taken up."""
@@ -282,19 +282,17 @@ class Pipeline:
             # A packet dated in the future must not end all that is open
             until = None if unit.last else max(found.middle_ns)
             ends_ns = ends_of(state.last, self._networks(state)) if unit.last else {}
-            several = len({split.file for split in found.splits}) > 1
             errors = errors_of(self.network)
-            work = Work(target, self.options(found), several, state.points, until, count, not unit.last, ends_ns, errors)
+            work = Work(target, self.options(found), state.points, until, count, not unit.last, ends_ns, errors)
             done += self.dissect(work, made, found.bytes, depend or bool(found.dependent))
             parts = len(made) + count
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
-        troubles = [*unit.troubles, *twice(done, unit.paths)]
         most = 1 if state.related or not unit.last else 1 << 30
         gathered = self.gather(target, parts, state.points, done, state.related, most)
         if not unit.last:
             state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which names its columns
-        self.last_part(target, state.points, done, troubles, unit.inputs, complete=state.batch == 1 and given.form != "delta")
+        self.last_part(target, state.points, done, unit.troubles, unit.inputs, complete=state.batch == 1 and given.form != "delta")
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in tables_with(given.fields)}
         state.packets += packets
         state.rows = {table: state.rows.get(table, 0) + many for table, many in rows.items()}
@@ -304,7 +302,7 @@ class Pipeline:
         self.state = state
         self.running = ""
         suspected = earliest(receipt.suspected for receipt in done)
-        return Batch(state.batch, len(unit.inputs), packets, rows, troubles, texts_of(done, unit.paths), suspected, gathered)
+        return Batch(state.batch, len(unit.inputs), packets, rows, unit.troubles, texts_of(done, unit.paths), suspected, gathered)
 
     def _networks(self, state: State) -> Iterator[tuple[int, int]]:
         """All files with their networks, where captures are kept separate."""

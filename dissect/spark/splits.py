@@ -151,7 +151,6 @@ class Trouble(msgspec.Struct):
 
 
 CODES = {
-    "duplicate": "are the same there: ",
     "one-piece": "; read in one piece from byte ",
     "grown": "has another size than when it was read",
     "deleted": "was deleted or written anew before it was read",

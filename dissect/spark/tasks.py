@@ -54,8 +54,6 @@ class Work(msgspec.Struct):
 
     target: Target
     options: Options
-    several: bool
-    """The captures are more than one file."""
     points: PointOf
     until: int | None = None
     """The capture time up to which all packets are there by now, None where no more will come."""
@@ -149,7 +147,7 @@ def dissected(
     source: TaskInput, options: Options, ends_ns: dict[int, int], points: PointOf | None = None, errors: ErrorsOf | None = None
 ) -> Iterator[TaskResults]:
     """What a task that needs no others says."""
-    straight = Dissection(options, len({split.file for split in source.splits}) > 1, None, ends_ns, points, errors)
+    straight = Dissection(options, None, ends_ns, points, errors)
     if source.splits:
         yield from straight.take(merged_segments(source.splits, source.at_home, stateless=not source.alone))
     yield from straight.end()
@@ -219,7 +217,7 @@ def _at_once(work: Work, source: TaskInput) -> Iterator[Sent]:
     1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7."""
     home, sent = source.at_home, sorter(work.count)
     assert home is not None
-    straight = Dissection(work.options, False, None, work.ends_ns, work.points, work.errors)
+    straight = Dissection(work.options, None, work.ends_ns, work.points, work.errors)
     others: list[Row] = []
     with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
         for split in source.splits:
@@ -281,7 +279,7 @@ def sorter(count: int) -> Sorter:
 def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None = None) -> Receipt:
     """Dissects the conversations of a part, all packets of which are in these blocks, or `runs`."""
     rows = (runs or Runs(BY_CONVERSATION, blocks)).merged()
-    return _written(work, part, dissect(rows, work.options, work.several, work.until, work.ends_ns, work.points, work.errors))
+    return _written(work, part, dissect(rows, work.options, work.until, work.ends_ns, work.points, work.errors))
 
 
 def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:

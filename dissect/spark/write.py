@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import sys
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import islice
@@ -27,7 +26,6 @@ from ..model import ConversationRow
 from . import storage, together
 from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
-from .splits import Trouble
 from .storage import Folder
 from .tables import DATE, TABLES, PendingRows, by_protocol, entry_rows, schema, sorted_out
 from .together import Frames
@@ -111,8 +109,6 @@ class Receipt(msgspec.Struct):
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
     ports: list[int] = []
     """Of servers that speak a protocol of ours."""
-    twice: list[tuple[int, int, int, int]] = []
-    """Two files, and of how many segments of the second in conversations of both how many are in the first too: pair, number, total."""
 
 
 class PartWriter:
@@ -183,7 +179,6 @@ class PartWriter:
             self._carried.write_batch(results.carry_batch())
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
-        self.receipt.twice += [(*pair, *counts) for pair, counts in results.twice.items()]
         self._unpacked += results.unpacked
         if self._unpacked >= GROUP_UNPACKED:
             self._unpacked = 0
@@ -435,35 +430,3 @@ def _let_go(*opened: Any) -> None:
     for one in opened:
         with suppress(OSError, ValueError):
             one.close()
-
-
-TWICE = 4
-"""Files are told to hold the same bytes when of so many segments of common conversations one is in both."""
-
-
-def twice(done: Sequence[Receipt], paths: Mapping[int, str]) -> list[Trouble]:
-    """What to tell of files that hold the same bytes."""
-    alike: Counter[tuple[int, int]] = Counter()
-    compared: Counter[tuple[int, int]] = Counter()
-    for first, second, found, of in (one for receipt in done for one in receipt.twice):
-        alike[first, second] += found
-        compared[first, second] += of
-    most: dict[int, tuple[int, int, int]] = {}
-    for (first, second), of in sorted(compared.items()):
-        found = alike[first, second]
-        if found * TWICE >= of and found > most.get(second, (0, 0, 0))[0]:
-            most[second] = found, of, first
-    return [
-        Trouble(
-            second,
-            paths.get(second, ""),
-            None,
-            None,
-            f"{found:,} of its {of:,} segments with data in conversations that {paths.get(first, '')} has too are the same there: "
-            "merged, they count as retransmissions and mend each other's losses; "
-            "--separate-points keeps captures of different points apart",
-            0,
-            False,
-        )
-        for second, (found, of, first) in sorted(most.items())
-    ]

@@ -214,11 +214,11 @@ def test_rows_that_need_no_look_pass_unread(tmp_path: Path) -> None:
     assert row["merge_ns"] < START_NS
     assert row["flow"] == lot.column("flow")[0].as_py()
     spoilt = rows.batch_of_rows([{**row, "payload": b"spoilt"}])
-    before = list(flows.dissect(iter([spoilt]), Options(), None, row["time_ns"] - 1))
+    before = list(flows.dissect(iter([spoilt]), Options(), row["time_ns"] - 1))
     assert [one["payload"] for results in before for one in results.carry] == [b"spoilt"]
     for until in (row["time_ns"], None):
         with pytest.raises(ForeignState):
-            list(flows.dissect(iter([spoilt]), Options(), None, until))
+            list(flows.dissect(iter([spoilt]), Options(), until))
 
 
 def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
@@ -228,12 +228,12 @@ def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
     (row,) = carried(lots)
     for until in (row["time_ns"] - 1, None):
         with pytest.raises(ForeignState, match="two of the conversations"):
-            list(flows.dissect(iter([rows.batch_of_rows([row, row])]), Options(), None, until))
+            list(flows.dissect(iter([rows.batch_of_rows([row, row])]), Options(), until))
 
 
 def test_what_is_carried_across_conversations_passes_untouched() -> None:
     (made,) = flows.in_order(iter([]), carry=True)
-    (results,) = flows.dissect(iter([made]), Options(), None, 0)
+    (results,) = flows.dissect(iter([made]), Options(), 0)
     assert results.carry_batch().equals(made)
     assert results.carry[0]["kind"] == rows.CARRY_IN_ORDER
     assert list(flows.in_order(iter([results.carry_batch()]))) == []

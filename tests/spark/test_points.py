@@ -99,28 +99,6 @@ def test_files_of_one_point_belong_together(packets: list[Packet], tmp_path: Pat
     assert {row["point"]: row["retransmissions"] for row in found["conversations"]} == {str(tmp_path / "a"): 0, str(tmp_path / "b"): 0}
 
 
-def test_the_same_bytes_in_two_files_are_told(packets: list[Packet], tmp_path: Path) -> None:
-    dice = random.Random(1)
-    lossy = [one for one in packets if dice.random() > 0.05]
-    late = [Packet(one.data, one.time_ns + 100) for one in packets]
-    files = [write(tmp_path / "client" / "a.pcap", lossy), write(tmp_path / "server" / "a.pcap", late)]
-    run = go(files, tmp_path / "merged")
-    assert run.plan is not None
-    (trouble,) = run.plan.troubles
-    assert (trouble.file, trouble.path, trouble.fatal, trouble.lost) == (1, str(files[1]), False, 0)
-    assert "--separate-points keeps captures of different points apart" in trouble.reason
-    assert str(files[0]) in trouble.reason
-    assert [row["fatal"] for row in tables_of(tmp_path / "merged")["errors"]] == [False]
-    assert go(files, tmp_path / "apart", separate=True).plan.troubles == []  # type: ignore[union-attr]
-    assert tables_of(tmp_path / "apart")["gaps"]
-    assert not tables_of(tmp_path / "merged")["gaps"], "they mend each other"
-
-
-def test_a_repetition_where_a_capture_was_rotated_is_none_of_that(packets: list[Packet], tmp_path: Path) -> None:
-    files = [write(tmp_path / "0.pcap", packets[:600]), write(tmp_path / "1.pcap", [*packets[590:600], *packets[600:]])]
-    assert go(files, tmp_path / "out").plan.troubles == []  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     ("pattern", "point"),
     [

@@ -298,7 +298,7 @@ def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(flows, "HELD_UNPACKED", limit)
         monkeypatch.setattr(write, "GROUP_UNPACKED", limit)
         with PartWriter(Target(str(tmp_path / str(limit)), "parquet"), 0) as writer:
-            straight = Dissection(Options(), several=False)
+            straight = Dissection(Options())
             writer.add_all(straight.take((one, None) for one in given))
             writer.add_all(straight.end())
         assert sum(held) > 20
@@ -324,7 +324,7 @@ def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
     parser = LinkParser()
     segments = [parser.segment(packet, 0) for packets in open_capture(generated(tmp_path)).batches() for packet in packets]
     assert len(segments) == 4000
-    straight = Dissection(Options(), several=False)
+    straight = Dissection(Options())
     waiting = PendingRows("messages")
     held, most = 0, 0
     for results in straight.take((one, None) for one in segments if one is not None):
