@@ -95,31 +95,11 @@ class FragmentPiece(NamedTuple):
     wire: int
 
 
-class CookedSighting(NamedTuple):
-    """A packet of a cooked capture that others may repeat elsewhere."""
-
-    place: int
-    digest: bytes
-
-
-class Fragment(NamedTuple):
-    """Position of the IP packet of a fragment in its buffer, captured length and length on the wire."""
-
-    offset: int
-    captured: int
-    wire: int
-
-
 class LinkParser:
     """Parses packets to TCP segments; remembers fragments and, for "any" captures, duplicate packets."""
 
-    def __init__(self, stateless: bool = False) -> None:
-        """`stateless`: other parsers see other parts of the capture, so what depends on several packets is left to the caller:
-        after each packet `fragment` and `sighting` show whether it does."""
+    def __init__(self) -> None:
         self.counters = PacketCounters()
-        self.stateless = stateless
-        self.fragment: Fragment | None = None
-        self.sighting: CookedSighting | None = None
         self.pieces: dict[int, FragmentPiece] | None = None
         """If not None, collects the fragments of TCP datagrams completed by later packets, by the order of the packet."""
         self.aside: Callable[[Packet, int, int, int, bytes], None] | None = None
@@ -135,8 +115,6 @@ class LinkParser:
         buffer, offset, captured, link = packet.buffer, packet.offset, packet.captured, packet.link
         counters = self.counters
         counters.packets += 1
-        if self.stateless:
-            self.fragment = self.sighting = None
         if link == ETHERNET and captured >= 14 and buffer[offset + 12 : offset + 14] == ETHERNET_IPV4:
             ip, kind = offset + 14, IPV4
         else:
@@ -187,11 +165,7 @@ class LinkParser:
         available = packet.offset + packet.captured - ip
         if available <= 0 or kind not in (IPV4, IPV6):
             return False
-        key = digest(packet.buffer, ip, available)
-        if self.stateless:
-            self.sighting = CookedSighting(place, key)
-            return False
-        return self._duplicates.again(key, packet.time_ns, place)
+        return self._duplicates.again(digest(packet.buffer, ip, available), packet.time_ns, place)
 
     def _foreign(self, kind: int, link: int) -> None:
         """Count a packet that is not IP."""
@@ -219,7 +193,7 @@ class LinkParser:
         from .rare_packets import NOT_TCP, UNDECODED, WAITS, OddPackets
 
         if self._odd is None:
-            self._odd = OddPackets(joins=not self.stateless)
+            self._odd = OddPackets()
         counters = self.counters
         data, sent = packet.buffer[ip : packet.offset + packet.captured], packet.wire + packet.offset - ip
         found = self._odd.packet(data, sent, packet.time_ns, None if self.pieces is None else order)
@@ -229,7 +203,6 @@ class LinkParser:
             counters.undecoded += 1
         elif found is WAITS:
             counters.fragments += 1
-            self.fragment = Fragment(ip, len(data), sent)
         else:
             assert not isinstance(found, str)
             if found.datagram is not None:

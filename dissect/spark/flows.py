@@ -1,20 +1,21 @@
 """Dissects packets of some conversations, with the very same engine as a plain run.
 
-A plain run is given all packets in merged order. So is a task here that reads all packets of its conversations itself
-(`Dissection.take`); what is sent to one are rows sorted by conversation (`dissect`), which are looked at one after the other. The engine
-makes every message depend on the packets of its own conversation only, so both say the same; what depends on others is seen to like this:
+A plain run processes all packets in merged order. So does a task that reads all packets of its conversations itself (`tasks.dissected`);
+other conversations are rows sorted by conversation (`dissect`), which are processed one after the other. The engine makes every message
+depend on the packets of its own conversation only, so both results are equal. What depends on others:
 
 - *order of packets*: by capture time (the latest so far of their file, as files are merged), file and number; inside a task their index in
-  that order stands for the index in the whole run, since only packets of one conversation are ever compared;
-- *packets of cooked captures that come twice* and *IP fragments*: one task looks at all of those in merged order (`in_order`);
+  that order replaces the index in the complete run, since only packets of one conversation are ever compared;
+- *packets of cooked captures that come twice* and *IP fragments*: one task reads a file with such packets (`splits.plan`), so they are
+  compared with those of the same file, and of files that the task merges with it;
 - *bytes that wait, or of no known protocol yet, and open requests, over all conversations* (`waiting_total`, `undecided_total`,
   `open_total`): a task has one conversation open at a time, so there is no such limit, or fewer of them than a plain run; one that never
-  reaches these limits, which its `limit_hits` tell, says the same;
+  reaches these limits, which its `limit_hits` count, says the same;
 - *bytes that frames unpack to beyond what their own conversation may* (`UnpackPool`): of a task together, not of the run;
-- *times at the end* of conversations that are still open: whoever plans the tasks knows when the captures end (`ends_ns`);
-- *what conversations tell of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
+- *times at the end* of conversations that are still open: the plan knows when the captures end (`ends_ns`);
+- *what conversations show of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
 
-Packets may also come in several lots, each later than the one before: what is known of open conversations is then carried in rows of
+Packets may also come in several lots, each later than the one before: the state of open conversations is then carried in rows of
 their own from one lot to the next.
 """
 
@@ -32,13 +33,10 @@ from typing import Any, Protocol, cast
 import msgspec
 import pyarrow as pa
 
-from .. import snapshot
 from ..capture.blocks import UNREADABLE
-from ..capture.duplicates import Duplicates
-from ..capture.ends import network_key, split
+from ..capture.ends import split
 from ..capture.icmp_dns import IcmpError
 from ..capture.packet_processes import PacketProcess
-from ..capture.rare_packets import OddPackets
 from ..diagnose.across import ACROSS_KEPT
 from ..diagnose.engine import CLOSES, SPEAKS, UNUSED, Diagnoser, Step
 from ..diagnose.network import NetworkEvidence
@@ -54,13 +52,10 @@ from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
 from . import storage
 from .keys import ends_of, key_of, network_of
-from .rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows, owner_in
+from .rows import CARRY, EARLIEST, LATEST, batch_of_rows, owner_in
 
-SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
-"""How rows have to be sorted for `dissect`; a minus sign: descending."""
-
-IN_ORDER = ("merge_ns", "file", "number")
-"""How rows have to be sorted for `in_order`."""
+SORTED_BY = ("flow_id", "merge_ns", "file", "number")
+"""How rows have to be sorted for `dissect`."""
 
 NO_TOTAL = 1 << 62
 
@@ -198,17 +193,13 @@ def dissect(
     # What rules remember of open conversations is not carried
     findings = options.findings and until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
-    repeated = None
     opened = Dissection(options, until, ends_ns, points, errors)
     for batch in batches:
-        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data, owner in _columns(
-            batch, COLUMNS
-        ):
-            if kind >= CARRY:
-                opened.carried(_carry(kind, flow_id, flow, time_ns, data))
-            elif kind == REPEATED:
-                repeated = file, number
-            elif (file, number) != repeated:
+        values = zip(*[batch.column(name).to_pylist() for name in COLUMNS], strict=True)
+        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data, owner in values:
+            if kind == CARRY:
+                opened.carried(_carry(flow_id, flow, time_ns, data))
+            else:
                 segment = Segment(
                     ends_of(flow, reverse), (0, number, file, time_ns), seq, ack, flags, window, data, wire, ttl, b"", 0, bool(damaged)
                 )
@@ -223,12 +214,6 @@ COLUMNS = (
     *("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "window"),
     *("wire", "ttl", "damaged", "payload", "owner"),
 )
-
-
-def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The values of some columns, row by row; None for those that are not there."""
-    there = set(batch.schema.names)
-    return zip(*[batch.column(name).to_pylist() if name in there else [None] * len(batch) for name in names], strict=True)
 
 
 def _begin(options: Options) -> None:
@@ -291,12 +276,6 @@ class Dissection:
         self._row: dict[str, Any] | None = None
         """What was carried of these conversations, while no packet needs it."""
 
-    def take(self, segments: Iterable[tuple[Segment, PacketProcess | None]]) -> Iterator[TaskResults]:
-        """What some segments in the order of a plain run, with their owners, make certain."""
-        for segment, owner in segments:
-            if self.packet(0, segment, owner):
-                yield from self.made()
-
     @property
     def full(self) -> bool:
         """Whether what became certain is to be handed on."""
@@ -305,9 +284,6 @@ class Dissection:
 
     def carried(self, row: dict[str, Any]) -> None:
         """Take a row that was carried."""
-        if row["kind"] == CARRY_IN_ORDER:
-            self._carry(row)
-            return
         if row["flow_id"] == self._flow_id and (self._row is not None or self._session is not None):
             raise ForeignState(f"there are two of the conversations {row['flow_id']}")
         self.close()
@@ -433,7 +409,7 @@ class Dissection:
                 if due is not None:
                     assert self._flow_id is not None
                     session.table.index = None
-                    self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
+                    self._carry(_carry(self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
         self._session = self._row = None
         self._files, self._networks = {}, {}
         self._latest_ns = EARLIEST
@@ -592,9 +568,9 @@ def earliest(rows: Iterable[ConversationRow | None]) -> ConversationRow | None:
     return min((row for row in rows if row is not None), key=lambda row: (row.time_ns, row.conversation), default=None)
 
 
-def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:
+def _carry(flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:
     return {
-        "kind": kind,
+        "kind": CARRY,
         "file": 0,
         "number": 0,
         "time_ns": time_ns,
@@ -605,46 +581,3 @@ def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -
         "wire": len(payload),
         "payload": payload,
     }
-
-
-class InOrderState(msgspec.Struct):
-    """What the packets that are looked at in order leave behind."""
-
-    duplicates: Duplicates = msgspec.field(default_factory=Duplicates)
-    odd: OddPackets = msgspec.field(default_factory=OddPackets)
-
-
-def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator[pa.RecordBatch]:
-    """What depends on packets of other conversations, from rows sorted as `IN_ORDER`: the segments of datagrams that came in fragments,
-    and marks on packets that were seen before. `carry`: at the end a row of what has to be given with the next packets."""
-    networks: dict[int, InOrderState] = {}
-    given = False
-    names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "owner", "cooked", "digest")
-    for batch in batches:
-        rows: list[dict[str, Any]] = []
-        for kind, file, number, time_ns, merge_ns, flow_id, flow, wire, payload, owner, cooked, digest in _columns(batch, names):
-            row = {"file": file, "number": number, "time_ns": time_ns, "merge_ns": merge_ns, "owner": owner}
-            if kind == CARRY_IN_ORDER:
-                if given:
-                    raise ForeignState("there are two of the packets looked at in order")
-                networks, given = snapshot.decode(payload), True
-                if type(networks) is not dict or {type(one) for one in networks.values()} - {InOrderState}:
-                    raise ForeignState("it holds something else")
-                continue
-            network = flow_id if flow is None else network_of(flow)
-            seen = networks.setdefault(network, InOrderState())
-            if digest is not None and seen.duplicates.again(digest, time_ns, cooked):
-                if kind == SEGMENT:
-                    rows.append({**row, "kind": REPEATED, "flow_id": flow_id, "flow": flow})
-            elif kind == FRAGMENT:
-                found = seen.odd.packet(payload, wire, time_ns)
-                if not isinstance(found, str) and found.datagram is not None:
-                    row["flow_id"], row["flow"], row["reverse"] = key_of(found.ends + network_key(network))
-                    row |= {"kind": SEGMENT, "seq": found.seq, "ack": found.ack, "flags": found.flags, "window": found.window}
-                    rows.append(row | {"length": len(found.data), "wire": found.wire, "ttl": found.ttl, "payload": found.data})
-        for start in range(0, len(rows), ROWS):
-            yield batch_of_rows(rows[start : start + ROWS])
-    if carry:
-        for seen in networks.values():
-            seen.duplicates.forget()
-        yield batch_of_rows([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, snapshot.encode(networks))])

@@ -50,7 +50,7 @@ from .tasks import TaskInput, Work, flows_carried
 from .together import BUCKET, Together, by_server, findings_of, frames, slowest
 from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written
 
-FORMAT = 7
+FORMAT = 8
 """Changes when an older state could not be taken up."""
 
 UNIT_BYTES = 16 << 30
@@ -277,14 +277,14 @@ class Pipeline:
         done: list[Receipt] = []
         parts = 0
         if packets or (unit.last and state.carry):
-            carry, depend = flows_carried([self.folder.at(*one.split("/")).name for one in state.carry])
+            carry = flows_carried([self.folder.at(*one.split("/")).name for one in state.carry])
             made, count = self.tasks(found, carry if carry or not unit.last else None)
             # A packet dated in the future must not end all that is open
             until = None if unit.last else max(found.middle_ns)
             ends_ns = ends_of(state.last, self._networks(state)) if unit.last else {}
             errors = errors_of(self.network)
-            work = Work(target, self.options(found), state.points, until, count, not unit.last, ends_ns, errors)
-            done += self.dissect(work, made, found.bytes, depend or bool(found.dependent))
+            work = Work(target, self.options(found), state.points, until, count, ends_ns, errors)
+            done += self.dissect(work, made, found.bytes)
             parts = len(made) + count
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
         most = 1 if state.related or not unit.last else 1 << 30
@@ -353,7 +353,7 @@ class Pipeline:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
         settings = self.settings
         here = settings.parts is None and all(storage.local(one.path) is not None for one in found.splits)
-        readers = self.cluster.cores if here and carry is None and not found.dependent else 0
+        readers = self.cluster.cores if here and carry is None else 0
         made, share = tasks.sources(found, self._range(found.bytes), carry, readers)
         payload = int(sum(split.payload for split in found.splits) * share)
         return made, self.parts(payload) if share else 0
@@ -363,19 +363,13 @@ class Pipeline:
         given = self.settings.options
         return replace(given, keylog=(*given.keylog, *found.secrets), findings=self.settings.findings, entries=self.settings.entries)
 
-    def dissect(self, work: Work, made: Sequence[TaskInput], size: int, depend: bool) -> list[Receipt]:
-        """What parts have written: those of the tasks, and after them those that these send to.
-
-        `depend`: packets depend on each other across conversations.
-        """
+    def dissect(self, work: Work, made: Sequence[TaskInput], size: int) -> list[Receipt]:
+        """What parts have written: those of the tasks, and after them those that these send to."""
         watch = self._watch("dissecting", size)
         if not work.count:
             return self.cluster.each(partial(_at_home, work), made, watch)
-        others = None
-        if depend and not made[0].alone:
-            others = tasks.in_time, made, partial(tasks.from_order, work.count, work.carrying)
         second = partial(_together, work, len(made))
-        done: list[Receipt] = self.cluster.sent(partial(tasks.at_home, work), made, others, work.count, second, watch)
+        done: list[Receipt] = self.cluster.sent(partial(tasks.at_home, work), made, work.count, second, watch)
         return sorted(done, key=lambda one: one.part)
 
     def gather(
@@ -391,7 +385,7 @@ class Pipeline:
             made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(frames, names)), before)]
         else:
             second = partial(gathered, target, points, first, ports)
-            made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
+            made = self.cluster.sent(partial(by_server, count), names, count, second, self._watch("gathering", 0))
         result = Gathered([], [], defaultdict(LatencyGroup), [], [])
         with PartWriter(target, first + count, points) as writer:
             overviews = (one for some in made for one in some.overviews)

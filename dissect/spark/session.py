@@ -169,34 +169,18 @@ class SparkTasks:
         self,
         first: Callable[[Any], Any],
         items: Sequence[Any],
-        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
         parts: int,
         second: Callable[[int, Any], Any],
         watch: Watch,
     ) -> list[Any]:
         """What `second` makes of each part and of the blocks for it that `first` makes of the items, and after them what `first` has for
-        the number after that of the last part.
-
-        `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
-        """
-
-        def made(found: Any) -> Any:
-            return self.context.parallelize(found, len(found))
+        the number after that of the last part."""
 
         def finished(part: int, pairs: Any) -> Any:
             given = (block for _, block in pairs)
             yield from given if part == parts else (lean(second)(part, given),)
 
-        def alone(pairs: Any) -> Any:
-            assert others is not None
-            yield from lean(others[2])(block for _, block in pairs)
-
-        blocks = made(items).flatMap(lean(first))
-        if others is not None:
-            several = lean(others[0])
-            ordered = made(others[1]).flatMap(lambda item: ((0, block) for block in several(item)))
-            blocks = blocks.union(ordered.partitionBy(1, int).mapPartitions(alone))
-        placed = blocks.partitionBy(parts + 1, int)
+        placed = self.context.parallelize(items, len(items)).flatMap(lean(first)).partitionBy(parts + 1, int)
         return self._watched(lambda: placed.mapPartitionsWithIndex(finished).collect(), watch)
 
     def _watched(self, action: Callable[[], list[Any]], watch: Watch) -> list[Any]:

@@ -86,9 +86,6 @@ class Counts(msgspec.Struct, kw_only=True):
     """What is in a byte range."""
 
     packets: int = 0
-    fragments: int = 0
-    sightings: int = 0
-    """Packets of cooked captures, any of which may be one that was seen before."""
     payload: int = 0
     """Bytes of TCP payload."""
     flows: bytes | None = b""
@@ -200,11 +197,6 @@ class Plan(msgspec.Struct):
     def bytes(self) -> int:
         return sum(split.size for split in self.splits)
 
-    @property
-    def dependent(self) -> list[Split]:
-        """Those with packets that depend on others across conversations."""
-        return [split for split in self.splits if split.fragments or split.sightings]
-
 
 class Examined(Counts):
     """What a walk through a range found. `landed` is where it ended, `stop` where it should have."""
@@ -221,6 +213,8 @@ class Examined(Counts):
     """Reason, position and packet, both counted from the range's own beginning."""
     apart: str | None = None
     """Why it cannot be read without what comes before it."""
+    dependent: bool = False
+    """Packets depend on others across conversations: of a Linux cooked capture, any may repeat one; a fragment needs the others."""
     secrets: bool = False
     """It holds keys of TLS."""
     aside: NetworkEvidence | None = None
@@ -605,8 +599,23 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
         result.middle_ns[index] = one.middle_ns if one.packets else result.middle_ns[index]
         at = one.landed
         if last:
-            return splits
+            return _as_one(splits) if any(one.dependent for one in found) else splits
     raise AssertionError(f"{path}: byte {at} of {whole.size} is in no range")
+
+
+def _as_one(splits: list[Split]) -> list[Split]:
+    """The range of these ranges of a file together."""
+    first, last = splits[0], splits[-1]
+    for one in splits[1:]:
+        first.size, first.packets, first.payload = first.size + one.size, first.packets + one.packets, first.payload + one.payload
+        if first.flows is not None and one.flows is not None:
+            first.flows = np.union1d(np.frombuffer(first.flows, np.int64), np.frombuffer(one.flows, np.int64)).tobytes()
+        else:
+            first.flows = None
+        if first.aside is not None and one.aside is not None:
+            first.aside.merge(one.aside, one.file, one.number)
+    first.stop, first.damaged, first.end_ns = last.stop, last.damaged, last.end_ns
+    return [first]
 
 
 def _renumbered(reason: str, before: int) -> str:
@@ -718,7 +727,7 @@ def examine(piece: ByteRange) -> Examined:
     packed = piece.format == PACKED
     if piece.format == "pcapng" and stop > start:
         one.apart = _structure(piece, start, stop)
-    parser = LinkParser(stateless=True)
+    parser = LinkParser()
     if piece.aside:
         one.aside = NetworkEvidence()
         parser.network = network_key(piece.network)
@@ -734,15 +743,13 @@ def examine(piece: ByteRange) -> Examined:
             times = sorted([packet.time_ns for packet in packets])
             one.last_ns = packets[-1].time_ns
             one.latest_ns, one.middle_ns = max(one.latest_ns, times[-1]), times[len(times) // 2]
-            one.sightings += len(packets) if any(packet.link in (SLL, SLL2) for packet in packets) else 0
+            one.dependent = one.dependent or any(packet.link in (SLL, SLL2) for packet in packets)
             ends: set[bytes] = set()
             for packet in packets:
                 segment = parser.segment(packet, 0)
                 if segment is not None:
                     one.payload += len(segment.data)
                     ends.add(segment.ends)
-                elif parser.fragment is not None:
-                    one.fragments += 1
             if flows is not None:
                 flows.update(key_of(some + network)[0] for some in ends)
                 flows = flows if len(flows) < MANY else None
@@ -752,6 +759,7 @@ def examine(piece: ByteRange) -> Examined:
         one.error = (error.reason, error.offset, error.packet)
         if not packed:
             one.landed = start + (error.offset - len(piece.head) if error.offset is not None else end - start)
+    one.dependent = one.dependent or parser.counters.fragments > 0
     one.secrets = bool(secrets)
     one.flows = None if flows is None else np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes()
     return one

@@ -14,33 +14,19 @@ from functools import partial
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
 from ..model import Options
 from . import storage
 from .blocks import Runs, Sorter, SortOrder
-from .flows import IN_ORDER, SORTED_BY, Dissection, ErrorsOf, PointOf, TaskResults, dissect, in_order
+from .flows import SORTED_BY, Dissection, ErrorsOf, PointOf, TaskResults, dissect
 from .keys import key_of
-from .rows import (
-    CARRY,
-    CARRY_IN_ORDER,
-    ROWS,
-    SCHEMA,
-    SEGMENT,
-    Home,
-    Row,
-    batch_of,
-    merged_segments,
-    read,
-    row_of,
-    timed_segments,
-)
+from .rows import ROWS, SCHEMA, Row, batch_of, read, row_of, segments
 from .splits import Plan, Split, grouped
 from .write import PartWriter, Receipt, Target
 
-BY_CONVERSATION, BY_TIME = SortOrder(SORTED_BY), SortOrder(IN_ORDER)
+BY_CONVERSATION = SortOrder(SORTED_BY)
 
 Block = tuple[int, bytes]
 """The part that rows go to, and the rows."""
@@ -59,8 +45,6 @@ class Work(msgspec.Struct):
     """The capture time up to which all packets are there by now, None where no more will come."""
     count: int = 0
     """Parts that conversations are sent to."""
-    carrying: bool = False
-    """More packets will come, and what they depend on across conversations is carried."""
     ends_ns: dict[int, int] = msgspec.field(default_factory=dict)
     """When the captures end (`SharedState.ends_ns`)."""
     errors: ErrorsOf = msgspec.field(default_factory=dict)
@@ -77,13 +61,11 @@ class TaskInput(msgspec.Struct):
     """Files with conversations that were left open by what was read before."""
     home: bytes | None = None
     """The `flow_id` of the conversations that are dissected here, sorted; None: all of them."""
-    alone: bool = False
-    """It is the only one, so it also sees to what depends on other conversations."""
     conversations: int = 0
     """So many it reads."""
 
     @property
-    def at_home(self) -> Home | None:
+    def at_home(self) -> frozenset[int] | None:
         """The conversations that are dissected here; None: all of them."""
         return None if self.home is None else frozenset(_ids(self.home).tolist())
 
@@ -108,22 +90,17 @@ def sources(
         own = flows[-1]
         flows[-1] = None if own is None else np.unique(np.concatenate([own, *carry.values()]))
     share = 0.0
-    if len(made) == 1:
-        made[0].alone = True
-    elif made:
-        known = [own for own in flows if own is not None]
-        dependent = [source for source in made if any(split.fragments or split.sightings for split in source.splits)]
-        if len(known) < len(flows) or any(split.fragments for source in dependent for split in source.splits):
-            # Whose conversation a fragment is of is known only when all are there.
-            share = 1.0
-            for source in made:
-                source.home = b""
-        else:
-            away = _part(made, known, dependent)
-            sizes = [sum(split.size for split in source.splits) for source in made]
-            sent = sum(size * len(theirs) / max(len(own), 1) for size, theirs, own in zip(sizes, away, known, strict=True))
-            again = _again(made, away, sizes, readers, math.inf if forced else sent * SENDING)
-            made, share = (again, 0.0) if again else (made, sent / max(sum(sizes), 1))
+    known = [own for own in flows if own is not None]
+    if len(known) < len(flows) > 1:
+        share = 1.0
+        for source in made:
+            source.home = b""
+    elif len(made) > 1:
+        away = _part(made, known)
+        sizes = [sum(split.size for split in source.splits) for source in made]
+        sent = sum(size * len(theirs) / max(len(own), 1) for size, theirs, own in zip(sizes, away, known, strict=True))
+        again = _again(made, away, sizes, readers, math.inf if forced else sent * SENDING)
+        made, share = (again, 0.0) if again else (made, sent / max(sum(sizes), 1))
     for source in made:
         source.splits = _to_read(source.splits)
     return made, share
@@ -135,21 +112,30 @@ def _to_read(splits: Sequence[Split]) -> list[Split]:
 
 
 def alone(found: Plan, target: int) -> list[TaskInput]:
-    """Tasks that read these ranges and need no others: each conversation is dissected by one that reads all of it. Where packets depend
-    on each other across conversations, or these are too many to be told apart, one task reads all."""
+    """Tasks that read these ranges and need no others: each conversation is dissected by one that reads all of it. Where conversations
+    are too many to be distinguished, one task reads all."""
     made, sent = sources(found, target, None, len(found.splits), forced=True)
-    if not sent and not (found.dependent and len(made) > 1):
-        return made
-    return [TaskInput(0, _to_read(found.splits), alone=True)]
+    return [TaskInput(0, _to_read(found.splits))] if sent else made
 
 
 def dissected(
-    source: TaskInput, options: Options, ends_ns: dict[int, int], points: PointOf | None = None, errors: ErrorsOf | None = None
+    source: TaskInput,
+    options: Options,
+    ends_ns: dict[int, int],
+    points: PointOf | None = None,
+    errors: ErrorsOf | None = None,
+    away: list[Row] | None = None,
 ) -> Iterator[TaskResults]:
-    """What a task that needs no others says."""
-    straight = Dissection(options, None, ends_ns, points, errors)
-    if source.splits:
-        yield from straight.take(merged_segments(source.splits, source.at_home, stateless=not source.alone))
+    """Yield what the conversations result in that are at home in a task; rows of the others are added to `away`."""
+    straight, home = Dissection(options, None, ends_ns, points, errors), source.at_home
+    for segment, owner, latest_ns in segments(source.splits):
+        if home is None or key_of(segment.ends)[0] in home:
+            if straight.packet(0, segment, owner):
+                yield from straight.made()
+        elif away is not None:
+            away.append(row_of(segment, owner, latest_ns))
+            if len(away) >= ROWS:
+                yield TaskResults()
     yield from straight.end()
 
 
@@ -161,10 +147,10 @@ def _flows(source: TaskInput) -> NDArray[np.int64] | None:
     return np.unique(np.concatenate([np.frombuffer(one or b"", np.int64) for one in found]))
 
 
-def _part(made: list[TaskInput], flows: list[NDArray[np.int64]], dependent: list[TaskInput]) -> list[NDArray[np.int64]]:
-    """Say which conversations are at home where; of each task those that are at home nowhere."""
+def _part(made: list[TaskInput], flows: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """Set the conversations that are at home in each task; return for each those that are at home nowhere."""
     every, times = np.unique(np.concatenate(flows), return_counts=True)
-    shared = np.concatenate([every[times > 1], *(own for source, own in zip(made, flows, strict=True) if source in dependent)])
+    shared = every[times > 1]
     for source, own in zip(made, flows, strict=True):
         home = np.setdiff1d(own, shared, assume_unique=True)
         source.home = None if len(home) == len(own) else home.tobytes()
@@ -199,81 +185,40 @@ def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int
 
 
 def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
-    """Reads captures: gives the blocks of conversations that others read too, and dissects all others."""
-    files = len({split.file for split in source.splits})
-    depends = any(split.fragments or split.sightings for split in source.splits)
-    sends = work.count and source.home is not None
-    several = files > FILES or source.conversations > OPEN
-    if source.carry or work.until is not None or depends or several or (sends and files > 1):
-        yield from _in_order(work, source)
-    elif sends:
-        yield from _at_once(work, source)
-    else:
-        yield work.count, _written(work, source.part, dissected(source, work.options, work.ends_ns, work.points, work.errors))
-
-
-def _at_once(work: Work, source: TaskInput) -> Iterator[Sent]:
-    """The ranges of one file: what is at home is dissected as it is read. Measured on 60 MB of the mix (`tests/bench/mix.py`), where
-    1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7."""
-    home, sent = source.at_home, sorter(work.count)
-    assert home is not None
-    straight = Dissection(work.options, None, work.ends_ns, work.points, work.errors)
-    others: list[Row] = []
+    """Read captures: yield the blocks of conversations that others read too, and dissect all others."""
+    sent = sorter(max(work.count, 1))
+    if source.carry or work.until is not None or len({split.file for split in source.splits}) > FILES or source.conversations > OPEN:
+        yield from _in_order(work, source, sent)
+        return
+    # Measured on 60 MB of the mix (`tests/bench/mix.py`), where 1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7
+    away: list[Row] | None = [] if work.count else None
     with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
-        for split in source.splits:
-            for segment, owner, latest_ns in timed_segments(split):
-                if key_of(segment.ends)[0] in home:
-                    if straight.packet(0, segment, owner):
-                        writer.add_all(straight.made())
-                else:
-                    others.append(row_of(segment, latest_ns, owner))
-                    if len(others) == ROWS:
-                        yield from sent.add(simple(batch_of(others)))
-                        others.clear()
-        writer.add_all(straight.end())
-    yield from sent.blocks([simple(batch_of(others))] if others else ())
+        for results in dissected(source, work.options, work.ends_ns, work.points, work.errors, away):
+            writer.add(results)
+            if away:
+                yield from sent.add(batch_of(away))
+                away.clear()
+    yield from sent.blocks([batch_of(away)] if away else ())
     yield work.count, writer.receipt
 
 
-def _in_order(work: Work, source: TaskInput) -> Iterator[Sent]:
-    """What is at home is dissected in the order of its conversations, with what was carried of them."""
-    sent = sorter(max(work.count, 1))
-    runs, ordered = Runs(BY_CONVERSATION), Runs(BY_TIME)
-    for batch in _rows(source):
-        if source.alone:
-            ordered.take(dependent(batch))
-        rows = simple(batch)
+def _in_order(work: Work, source: TaskInput, sent: Sorter) -> Iterator[Sent]:
+    """Dissect the conversations at home one after the other, with what was carried of them."""
+    runs = Runs(BY_CONVERSATION)
+    for rows in _rows(source):
         if source.home is not None:
             here = np.isin(rows.column("flow_id").to_numpy(), _ids(source.home))
             if work.count:
-                yield from sent.add(rows.filter(pa.array(~here)) if here.any() else rows)
+                yield from sent.add(rows.filter(pa.array(~here)))
             rows = rows.filter(pa.array(here))
         runs.take(rows)
     yield from sent.close()
-    if source.alone:
-        for rows in _ordered(ordered, work.carrying):
-            runs.take(rows)
     yield work.count, together(work, source.part, (), runs)
 
 
-def in_time(source: TaskInput) -> Iterator[bytes]:
-    """Reads of captures what depends on packets of other conversations, as blocks for one task that sees all of it."""
-    return (block for _, block in sorter(0).blocks(map(dependent, _rows(source, ordered=True))))
-
-
-def from_order(count: int, carrying: bool, blocks: Iterable[bytes]) -> Iterator[Block]:
-    """What rows say that depend on each other across conversations, for the parts of theirs. `carrying`: more packets will come."""
-    return sorter(count).blocks(_ordered(Runs(BY_TIME, blocks), carrying))
-
-
-def _ordered(runs: Runs, carrying: bool) -> Iterator[pa.RecordBatch]:
-    for batch in in_order(runs.merged(), carrying) if runs.any else ():
-        yield simple(batch, every=True)
-
-
 def sorter(count: int) -> Sorter:
-    """Makes blocks of rows: by conversation for so many parts, or (0) all of them by time."""
-    return Sorter(BY_CONVERSATION, partial(_part_of, count)) if count else Sorter(BY_TIME)
+    """Makes blocks of rows by conversation for this many parts."""
+    return Sorter(BY_CONVERSATION, partial(_part_of, count))
 
 
 def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None = None) -> Receipt:
@@ -291,10 +236,9 @@ def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:
     return writer.receipt
 
 
-def _rows(source: TaskInput, ordered: bool = False) -> Iterator[pa.RecordBatch]:
+def _rows(source: TaskInput) -> Iterator[pa.RecordBatch]:
     for split in source.splits:
-        if not ordered or split.fragments or split.sightings:
-            yield from read(split, ordered)
+        yield from read([split])
     for name in source.carry:
         with storage.open_input(name) as stream:
             for batch in pa.parquet.ParquetFile(pa.PythonFile(stream, "r")).iter_batches(ROWS_CARRIED):
@@ -305,53 +249,18 @@ ROWS_CARRIED = 256
 """Rows with open conversations that are read at once: each may be large."""
 
 
-def simple(batch: pa.RecordBatch, every: bool = False) -> pa.RecordBatch:
-    """The rows that are dissected as they are, with the columns that this takes. `every`: all of the rows."""
-    kept = batch.select([name for name in batch.schema.names if name not in UNSENT])
-    if every:
-        return kept
-    kind = kept.column("kind").to_numpy()
-    good = (kind == SEGMENT) | (kind == CARRY)
-    return kept if good.all() else kept.filter(pa.array(good))
-
-
-UNSENT = ("cooked", "digest")
-"""Columns that only tell packets apart."""
-
-
-def dependent(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that depend on packets of other conversations; of segments only what tells them apart."""
-    kind = batch.column("kind").to_numpy()
-    good = ~np.isin(kind, (SEGMENT, CARRY))
-    digest = batch.column("digest")
-    if digest.null_count < len(digest):
-        good |= digest.is_valid().to_numpy(zero_copy_only=False)
-    if not good.any():
-        return batch.slice(0, 0)
-    found = batch.filter(pa.array(good))
-    at = found.schema.get_field_index("payload")
-    bare = pa.array(np.isin(found.column("kind").to_numpy(), (SEGMENT,)))
-    payload = pa.compute.if_else(bare, pa.scalar(None, pa.binary()), found.column("payload"))
-    return found.set_column(at, found.schema.field(at), payload)
-
-
 def _part_of(count: int, batch: pa.RecordBatch) -> NDArray[np.int64]:
-    return np.asarray(batch.column("flow_id").to_numpy() % max(count, 1))
+    return np.asarray(batch.column("flow_id").to_numpy() % count)
 
 
 def _ids(data: bytes) -> NDArray[np.int64]:
     return np.frombuffer(data, np.int64)
 
 
-def flows_carried(paths: Sequence[str]) -> tuple[dict[str, NDArray[np.int64]], bool]:
-    """The `flow_id` of the conversations that files hold which were left open, and whether packets depend on what was carried across
-    conversations."""
+def flows_carried(paths: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+    """The `flow_id` of the conversations that files hold which were left open."""
     found = {}
-    depend = False
     for name in paths:
         with storage.open_input(name) as stream:
-            table = pa.parquet.read_table(pa.PythonFile(stream, "r"), columns=["kind", "flow_id"])
-        kind = table.column("kind").to_numpy()
-        found[name] = np.unique(table.column("flow_id").to_numpy()[kind == CARRY])
-        depend = depend or bool((kind == CARRY_IN_ORDER).any())
-    return found, depend
+            found[name] = np.unique(pa.parquet.read_table(pa.PythonFile(stream, "r"), columns=["flow_id"]).column("flow_id").to_numpy())
+    return found

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset
 from deltalake import DeltaTable
 
@@ -91,11 +90,7 @@ def _line(values: dict[str, Any]) -> str:
 def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple[Plan, Lines]:
     """The pipeline's own steps with Arrow sorting instead of Spark."""
     found = plan([str(file) for file in files], split)
-    read = [one for part in found.splits for one in rows.read(part)]
-    ordered = [one for part in found.splits for one in rows.read(part, ordered=True)]
-    alone = _sorted(ordered, flows.IN_ORDER)
-    packets = [one.filter(pc.equal(one.column("kind"), rows.SEGMENT)) for one in read]
-    packets += list(flows.in_order(iter(alone.to_batches(batch))))
+    packets = [one for part in found.splits for one in rows.read([part])]
     lines: Lines = {name: [] for name in tables.KINDS.values()}
     options = Options(keylog=tuple(found.secrets))
     ends_ns = ends_of(last_packets(found.splits), ())
@@ -107,8 +102,7 @@ def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple
 
 
 def _sorted(batches: Sequence[Any], names: Sequence[str]) -> Any:
-    keys = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in names]
-    return pa.Table.from_batches(batches, schema=rows.SCHEMA).sort_by(keys)
+    return pa.Table.from_batches(batches, schema=rows.SCHEMA).sort_by([(name, "ascending") for name in names])
 
 
 def tables_of(out: Path | str, form: str = "parquet") -> dict[str, list[dict[str, Any]]]:

@@ -41,20 +41,15 @@ class Here:
         self,
         first: Callable[[Any], Any],
         items: Sequence[Any],
-        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
         parts: int,
         second: Callable[[int, Any], Any],
         watch: Watch,
     ) -> list[Any]:
-        first, items, others, second = pickle.loads(pickle.dumps((first, list(items), others, second)))
+        first, items, second = pickle.loads(pickle.dumps((first, list(items), second)))
         blocks: dict[int, list[bytes]] = defaultdict(list)
         for item in items:
             self.step()
             for part, block in first(item):
-                blocks[part].append(block)
-        if others is not None:
-            alone = [block for item in others[1] for block in others[0](item)]
-            for part, block in others[2](iter(alone)):
                 blocks[part].append(block)
         assert set(blocks) <= set(range(parts + 1))
         own = blocks.pop(parts, [])

@@ -43,13 +43,7 @@ class Lots:
             self.end_ns = packets.column("time_ns")[-1].as_py()
             self.until = max(self.until, pc.max(packets.column("time_ns")).as_py())
         given = pa.concat_tables([packets, pa.Table.from_batches([self.carry])])
-        kind = given.column("kind")
-        plain = pc.is_in(kind, pa.array([rows.SEGMENT, rows.CARRY], pa.int8()))
-        alone = ordered(given.filter(pc.or_(pc.invert(plain), pc.is_valid(given.column("digest")))), flows.IN_ORDER)
-        together = pa.Table.from_batches(flows.in_order(iter(alone.to_batches(self.batch)), not last), rows.SCHEMA)
-        given = ordered(pa.concat_tables([given.filter(plain), together]), flows.SORTED_BY)
-        # As Spark hands them on
-        given = given.drop_columns(["cooked", "digest"]).append_column("part", pa.nulls(given.num_rows, pa.int32()))
+        given = ordered(given, flows.SORTED_BY)
         carry: list[pa.RecordBatch] = []
         ended: list[ConversationRow] = []
         until = None if last else self.until
@@ -72,13 +66,15 @@ class Lots:
 
 
 def ordered(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    return table.sort_by([(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in names])
+    return table.sort_by([(name, "ascending") for name in names])
 
 
 def packets(files: Sequence[Path]) -> pa.Table:
     """The packets of some captures in merged order."""
     found = plan([str(file) for file in files], 1 << 40)
-    return ordered(pa.Table.from_batches([one for part in found.splits for one in rows.read(part)], rows.SCHEMA), flows.IN_ORDER)
+    return ordered(
+        pa.Table.from_batches([one for part in found.splits for one in rows.read([part])], rows.SCHEMA), ("merge_ns", "file", "number")
+    )
 
 
 def in_lots(files: Sequence[Path], cuts: Sequence[int], options: Options = FOREVER, batch: int = 1000) -> Lines:

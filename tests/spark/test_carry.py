@@ -11,7 +11,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from streamdump import snapshot
 from streamdump.errors import ForeignState
 from streamdump.model import Options
 from streamdump.pair.pairer import Pairer
@@ -19,9 +18,9 @@ from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
 from streamdump.session import Session
 from streamdump.spark import flows, rows
 from streamdump.tls.keys import KeyLog
-from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
+from tests.spark.captures import SNAP, generated, records, rotated, troubled
 from tests.spark.lots import Lots, at_once, in_lots, packets
-from tests.support.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
+from tests.support.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 SECOND = 1_000_000_000
 
@@ -64,39 +63,6 @@ def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -
     expected = at_once([path])
     assert expected["gaps"]
     assert in_lots([path], sorted(dice.sample(range(1, 1400), 25))) == expected
-
-
-def test_fragments_in_different_lots(capture: Path, tmp_path: Path) -> None:
-    found: list[Packet] = []
-    for at, one in enumerate(records(capture)[:250]):
-        if at % 5 == 3 and len(one.data) > 120:
-            found += fragments(one, at, 48)
-        else:
-            found.append(one)
-    path = tmp_path / "fragments.pcap"
-    path.write_bytes(pcap(found, nano=True, snap=SNAP))
-    between = [at for at in range(1, len(found)) if found[at].data[20:22] != b"\0\0" and found[at].data[20] & 0x3F == 0]
-    assert len(between[::7]) > 10
-    expected = at_once([path])
-    # A cut at every seventh still falls behind first, middle and last fragments
-    assert in_lots([path], between[::7]) == expected
-    assert not any('"lost"' in line for line in expected["gaps"])
-
-
-def test_packets_that_a_cooked_capture_has_twice_in_different_lots(capture: Path, tmp_path: Path) -> None:
-    dice = random.Random(5)
-    found: list[Packet] = []
-    for one in records(capture)[:300]:
-        found.append(Packet(sll(one.data[14:], 4), one.time_ns))
-        if dice.random() < 0.8:
-            found.append(Packet(sll(one.data[14:], 0), one.time_ns + dice.choice((0, 500, 2_000_000))))
-        if dice.random() < 0.1:
-            found.append(Packet(sll(ip4(b"\0" * 8, protocol=17), dice.randrange(5)), one.time_ns))
-    found.sort(key=lambda one: one.time_ns)
-    files = [tmp_path / "a.pcap", tmp_path / "b.pcapng"]
-    files[0].write_bytes(pcap(found[::3], link=113, nano=True, snap=SNAP))
-    files[1].write_bytes(pcapng([one for at, one in enumerate(found) if at % 3], link=113))
-    assert in_lots(files, list(range(7, len(found), 11))) == at_once(files)
 
 
 HEARTBEAT = bytes.fromhex("00000004 0017 0001")
@@ -153,7 +119,7 @@ def test_closed_and_idle_conversations_leave_once(tmp_path: Path) -> None:
     )
     lots = Lots(Options())
     assert ports(lots.add(first)) == []
-    assert lots.carry.num_rows == 3, "two conversations, and what is carried across them"
+    assert lots.carry.num_rows == 2
     assert ports(lots.add(second)) == [1000]
     assert not [line for line in lots.lines["exchanges"] if '"timeout"' in line]
     (idle,) = lots.add(third)
@@ -229,18 +195,6 @@ def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
     for until in (row["time_ns"] - 1, None):
         with pytest.raises(ForeignState, match="two of the conversations"):
             list(flows.dissect(iter([rows.batch_of_rows([row, row])]), Options(), until))
-
-
-def test_what_is_carried_across_conversations_passes_untouched() -> None:
-    (made,) = flows.in_order(iter([]), carry=True)
-    (results,) = flows.dissect(iter([made]), Options(), 0)
-    assert results.carry_batch().equals(made)
-    assert results.carry[0]["kind"] == rows.CARRY_IN_ORDER
-    assert list(flows.in_order(iter([results.carry_batch()]))) == []
-    with pytest.raises(ForeignState, match="two of the packets"):
-        list(flows.in_order(iter([made, made])))
-    with pytest.raises(ForeignState, match="something else"):
-        list(flows.in_order(iter([rows.batch_of_rows([{**results.carry[0], "payload": snapshot.encode([])}])])))
 
 
 def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:

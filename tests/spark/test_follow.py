@@ -17,10 +17,10 @@ from streamdump.spark import follow, sink
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import Batch, PipelineSettings
 from streamdump.spark.rotation import Rotation
-from tests.spark.captures import SNAP, fragments, generated, records
+from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
-from tests.support.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
+from tests.support.frames import Packet, ethernet, ip4, pcap, pcapng, tcp
 from tests.support.planting import GOLDEN
 from tests.support.rewrite import capture as capture_of
 from tests.support.rewrite import packets as packets_of
@@ -152,23 +152,6 @@ def test_conversations_that_are_over_are_told_before_the_end_but_not_for_a_wrong
     rows = table(out, "conversations")
     assert len(rows) == batch.rows["conversations"] == 4
     assert {row["ended"] for row in rows} == {"forgotten after a long time without a packet"}
-
-
-def test_packets_that_depend_on_packets_of_other_micro_batches(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
-    folder, out = tmp_path / "captures", tmp_path / "out"
-    cooked = [Packet(sll(one.data[14:], kind), one.time_ns + 4 - kind) for one in packets[:400] for kind in (4, 0)]
-    some: list[Packet] = []
-    for at, one in enumerate(packets[400:800]):
-        some += fragments(one, at, 48) if len(one.data) > 120 else [one]
-    work = begin()
-    # The cuts part the copies of a packet, and its fragments.
-    files = [folder / f"c-{at}.pcap" for at in range(4)]
-    for path, part, link in zip(files, (cooked[:399], cooked[399:], some[:201], some[201:]), (113, 113, 1, 1), strict=True):
-        path.write_bytes(pcap(part, link=link, nano=True, snap=SNAP))
-        work.step()
-    all_of_it(work)
-    assert work.state.batch == 4
-    same(out, files)
 
 
 class Killed(BaseException):

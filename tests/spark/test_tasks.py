@@ -102,7 +102,6 @@ def test_of_very_many_conversations_one_is_open_at_a_time(
 ) -> None:
     monkeypatch.setattr(tasks, "OPEN", 1)
     monkeypatch.setattr(tasks, "dissected", None)
-    monkeypatch.setattr(tasks, "_at_once", None)
     files = written(tmp_path / "files", [packets])
     cluster = Here()
     go(files, tmp_path / "out", cluster, split=1 << (18 if parts is None else 16), parts=parts)
