@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import Any, cast
 
 import msgspec
@@ -16,7 +17,7 @@ from ..protocols import PROTOCOLS
 from ..session import Linked
 from .flows import MessageEntries, PointOf, id_of, message_id
 from .latencies import FOUND, TIMES
-from .typed import STRUCTS, Objects, Struct
+from .typed import STRUCTS, Member, Struct
 
 _JSON = msgspec.json.Encoder()
 
@@ -178,6 +179,19 @@ def _body(entry: Entry) -> bytes | None:
     except (TypeError, ValueError):
         # Hidden
         return None
+
+
+def _typed(name: str, member: Member) -> Column:
+    return Column(name, member.type, member.info, lambda rows: [one.fields[name] for one in rows.records], member.array)
+
+
+def _chunks(field: Any, made: Sequence[tuple[int, dict[str, Any]]]) -> Any:
+    """The arrays of a column one after the other, null where it has none; each of `made` has the number of rows and the arrays by name."""
+    chunks: list[Any] = []
+    for there, some in groupby(made, lambda one: field.name in one[1]):
+        found = list(some)
+        chunks += [arrays[field.name] for _, arrays in found] if there else [pa.nulls(sum(count for count, _ in found), field.type)]
+    return pa.chunked_array(chunks, field.type)
 
 
 class TooMuch(Exception):
@@ -605,11 +619,12 @@ class PendingRows:
         self._struct = TABLES[table].struct
         self._schema = schema(table)
         self._points = points
+        self._shapes: dict[tuple[str, ...], list[Column]] = {}
         self._begin()
 
     def _begin(self) -> None:
-        self._values: list[list[Any]] = [[] for _ in self._columns]
-        self._objects = None if self._struct is None else Objects(self._struct)
+        self._values: dict[tuple[str, ...], list[list[Any]]] = {}
+        """By the keys of typed fields: for each column the values of these rows."""
         self._text = 0
         self.size = 0
         """Bytes of the frames of messages among them."""
@@ -635,31 +650,50 @@ class PendingRows:
                 reports.append(self._about(rows[0], "too much for one row" if isinstance(error, TooMuch) else describe_exception(error)))
 
     def _take(self, rows: Sequence[Any], files: Mapping[int, int] | None) -> None:
-        some = Rows(rows, self._name in LINKED, self._points, files)
-        values = [column.get(some) for column in self._columns]
-        text = sum(sum(map(len, texts)) for column, texts in zip(self._columns, values, strict=True) if column.make is _joined)
+        shapes: dict[tuple[str, ...], list[Any]] = {}
+        for row in rows if self._struct is not None else ():
+            shapes.setdefault(tuple(row[0].fields), []).append(row)
+        found = {}
+        for shape, mine in shapes.items() if self._struct is not None else [((), rows)]:
+            some = Rows(mine, self._name in LINKED, self._points, files)
+            found[shape] = [column.get(some) for column in self._columns_of(shape)]
+        text = sum(
+            sum(map(len, texts))
+            for values in found.values()
+            for column, texts in zip(self._columns, values, strict=False)
+            if column.make is _joined
+        )
         if self._text + text > MOST:
             raise TooMuch
-        if self._objects is not None:
-            self._objects.add([one.fields for one in some.records], range(self.count, self.count + len(rows)))
-        for those, these in zip(self._values, values, strict=True):
-            those += these
+        for shape, values in found.items():
+            for those, these in zip(self._values.setdefault(shape, [[] for _ in values]), values, strict=True):
+                those += these
         self._text += text
         self.count += len(rows)
-        if self._objects is not None or self._name == "messages":
-            self.size += sum([one.size for one in some.records])
+        if self._struct is not None or self._name == "messages":
+            self.size += sum([one[0].size for one in rows])
+
+    def _columns_of(self, shape: tuple[str, ...]) -> list[Column]:
+        """The columns that rows whose typed fields have these keys have values for."""
+        columns = self._shapes.get(shape)
+        if columns is None:
+            members = {} if self._struct is None else self._struct.members
+            typed = [_typed(name, members[name]) for name in shape if name in members]
+            columns = self._shapes[shape] = [*self._columns, *typed]
+        return columns
 
     def batch(self, reports: list[Report] | None = None) -> Any:
-        """All that wait as columns; nothing waits any more. `reports` gets what is to be told of values that are none of their column,
+        """All that wait as columns; nothing waits any more. `reports` gets what is to be reported of values that do not fit their column,
         and null there; without it that is raised."""
-        columns = zip(self._columns, self._values, strict=True)
-        arrays = [self._array(column, values, reports) for column, values in columns]
-        if self._objects is not None:
-            arrays += self._objects.column(self.count).flatten()
+        made = []
+        for shape, values in self._values.items():
+            columns = self._columns_of(shape)
+            made.append((len(values[0]), {column.name: self._array(column, columns, values, reports) for column in columns}))
         self._begin()
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return pa.Table.from_arrays([_chunks(field, made) for field in self._schema], schema=self._schema)
 
-    def _array(self, column: Column, values: list[Any], reports: list[Report] | None) -> Any:
+    def _array(self, column: Column, columns: list[Column], every: list[list[Any]], reports: list[Report] | None) -> Any:
+        values = every[columns.index(column)]
         try:
             return column.array(values)
         except Exception:
@@ -672,10 +706,9 @@ class PendingRows:
                 good.append(value)
             except Exception as error:
                 good.append(None)
-                names = [one.name for one in self._columns]
+                names = [one.name for one in columns]
                 number, file, conversation, protocol = (
-                    self._values[names.index(name)][row] if name in names else None
-                    for name in ("last_packet", "file", "conversation", "protocol")
+                    every[names.index(name)][row] if name in names else None for name in ("last_packet", "file", "conversation", "protocol")
                 )
                 lost = f"{column.name} of a row of {self._name} is missing"
                 reports.append(Report(describe_exception(error), lost, number, file, conversation, protocol or ""))

@@ -22,22 +22,18 @@ So `fields` has everything, the columns what a query can ask for without parsing
 where its value is null, and where the value is not of the declared type (a boolean byte of 7, a mewbase field of another BSON type).
 Such an item of a list is null too.
 
-The values are taken of each message at once, as long as it is in the processor's cache, and columns are made of those of many: messages
-with the same keys are taken together, and only the fields that they have are touched.
+Columns are made of messages with the same keys together (`tables.PendingRows`), so only the fields that they have are read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
-from operator import itemgetter
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ..protocols import PROTOCOLS
 from ..protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, RegisteredField, declared
@@ -57,110 +53,32 @@ NOTES = 3
 
 
 class Member:
-    """A member of a struct that is none itself."""
+    """A typed column, or a member of a struct."""
 
     def __init__(self, kind: Any, info: str, array: Callable[[Sequence[Any]], Any]) -> None:
         self.type = kind
         self.info = info
         self.array = array
-        """Makes a column of values as they are in the fields of messages."""
-
-    def column(self, values: Sequence[Any], places: NDArray[np.int64], size: int) -> Any:
-        """A column of so many rows, with these values at these places, null elsewhere."""
-        column = self.array(values)
-        if len(places) == size and not (places[1:] < places[:-1]).any():
-            return column
-        whence = np.full(size, -1, np.int64)
-        whence[places] = np.arange(len(places))
-        return column.take(pa.array(whence, mask=whence < 0))
+        """Makes an Arrow array of values as they are in the fields of messages."""
 
 
-class Struct:
+class Struct(Member):
     """A struct as a column, or as a member of one."""
 
-    def __init__(self, info: str, members: Mapping[str, Member | Struct]) -> None:
-        self.type: Any = pa.struct([pa.field(name, member.type, metadata={"comment": member.info}) for name, member in members.items()])
-        self.info: str = info
+    def __init__(self, info: str, members: Mapping[str, Member]) -> None:
+        fields = [pa.field(name, member.type, metadata={"comment": member.info}) for name, member in members.items()]
+        super().__init__(pa.struct(fields), info, self._array)
         self.members = members
 
-
-class _Shape:
-    """What is taken of objects that have the same keys."""
-
-    def __init__(self, struct: Struct, keys: Iterable[str], inside: dict[str, Objects]) -> None:
-        self.names: list[str] = []
-        """Members that they have."""
-        self.inside: list[tuple[str, Objects]] = []
-        for name in keys:
-            member = struct.members.get(name)
-            if isinstance(member, Struct):
-                self.inside.append((name, inside.setdefault(name, Objects(member))))
-            elif member is not None:
-                self.names.append(name)
-        # Of one name `itemgetter` makes no tuple
-        self.get: Callable[[Any], tuple[Any, ...]] = itemgetter(*self.names) if len(self.names) > 1 else self._few
-        self.values: list[tuple[Any, ...]] = []
-        self.rows: list[int] = []
-
-    def _few(self, one: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple([one[name] for name in self.names])
-
-
-class Objects:
-    """Objects that a struct column will be made of: the values of its members, and the rows that they are in."""
-
-    def __init__(self, struct: Struct) -> None:
-        self._struct = struct
-        self._shapes: dict[tuple[str, ...], _Shape] = {}
-        self._inside: dict[str, Objects] = {}
-        self.given: list[dict[str, Any]] = []
-        self.rows: list[int] = []
-        """Objects in others that were not taken yet, and their rows."""
-
-    def add(self, objects: Iterable[dict[str, Any]], rows: Iterable[int]) -> None:
-        """Take what these objects have for it."""
-        shapes = self._shapes
-        for one, row in zip(objects, rows, strict=True):
-            keys = tuple(one)
-            shape = shapes.get(keys)
-            if shape is None:
-                shape = shapes[keys] = _Shape(self._struct, keys, self._inside)
-            shape.values.append(shape.get(one))
-            shape.rows.append(row)
-            for name, inside in shape.inside:
-                value = one[name]
-                if type(value) is dict:
-                    inside.given.append(value)
-                    inside.rows.append(row)
-        for inside in self._inside.values():
-            if inside.given:
-                given, inside.given = inside.given, []
-                rows, inside.rows = inside.rows, []
-                inside.add(given, rows)
-
-    def column(self, size: int) -> Any:
-        """A column of so many rows, null where no object is."""
-        if not self._shapes:
-            return pa.nulls(size, self._struct.type)
-        places = [np.array(shape.rows, np.int64) for shape in self._shapes.values()]
-        values: dict[str, list[Sequence[Any]]] = {}
-        wheres: dict[str, list[NDArray[np.int64]]] = {}
-        for shape, where in zip(self._shapes.values(), places, strict=True):
-            for name, some in zip(shape.names, zip(*shape.values, strict=True), strict=True) if shape.names else ():
-                values.setdefault(name, []).append(some)
-                wheres.setdefault(name, []).append(where)
-        made = []
-        for name, member in self._struct.members.items():
-            if isinstance(member, Struct):
-                inside = self._inside.get(name)
-                made.append(pa.nulls(size, member.type) if inside is None else inside.column(size))
-            elif name in values:
-                made.append(member.column(list(chain(*values[name])), np.concatenate(wheres[name]), size))
-            else:
-                made.append(pa.nulls(size, member.type))
-        absent = np.ones(size, np.bool_)
-        absent[np.concatenate(places)] = False
-        return pa.StructArray.from_arrays(made, fields=list(self._struct.type), mask=pa.array(absent) if absent.any() else None)
+    def _array(self, values: Sequence[Any]) -> Any:
+        absent = [type(one) is not dict for one in values]
+        objects = [{} if none else one for one, none in zip(values, absent, strict=True)]
+        present = set[str]().union(*objects)
+        arrays = [
+            member.array([one.get(name) for one in objects]) if name in present else pa.nulls(len(objects), member.type)
+            for name, member in self.members.items()
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=pa.array(absent) if any(absent) else None)
 
 
 def _strict(kind: Any, accepted: frozenset[type], clean: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
@@ -218,19 +136,15 @@ def _wide(values: Sequence[Any]) -> Any:
 
 def _list(kind: Any, item: Member) -> Callable[[Sequence[Any]], Any]:
     def array(values: Sequence[Any]) -> Any:
-        values = [one if type(one) is list else None for one in values]
-        items = item.array([value for one in values if one is not None for value in one])
-        sizes = np.array([0 if one is None else len(one) for one in values], np.int64)
-        offsets = np.zeros(len(values) + 1, np.int32)
-        np.cumsum(sizes, out=offsets[1:])
-        absent = np.array([one is None for one in values], np.bool_)
-        mask = pa.array(absent) if absent.any() else None
-        return pa.ListArray.from_arrays(pa.array(offsets), items, type=kind, mask=mask)
+        items = item.array([value for one in values if type(one) is list for value in one])
+        offsets = list(accumulate([len(one) if type(one) is list else 0 for one in values], initial=0))
+        absent = [type(one) is not list for one in values]
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=kind, mask=pa.array(absent) if any(absent) else None)
 
     return array
 
 
-def _member(found: RegisteredField) -> Member | Struct | None:
+def _member(found: RegisteredField) -> Member | None:
     """The member that holds what the tables say of a field, None where no type does."""
     kinds = found.kinds - {OTHER}
     notes = list(found.notes) if len(found.notes) <= NOTES else []
@@ -241,7 +155,7 @@ def _member(found: RegisteredField) -> Member | Struct | None:
     if kinds == {LIST}:
         assert found.items is not None
         item = _member(found.items)
-        if not isinstance(item, Member) or pa.types.is_list(item.type):
+        if item is None or isinstance(item, Struct) or pa.types.is_list(item.type):
             return None
         kind = pa.list_(item.type)
         return Member(kind, info, _list(kind, item))
@@ -268,8 +182,8 @@ ALIKE = {
 """Makes members of those kinds that have one type whatever the field says further."""
 
 
-def _members(found: RegisteredField) -> dict[str, Member | Struct]:
-    made: dict[str, Member | Struct] = {}
+def _members(found: RegisteredField) -> dict[str, Member]:
+    made: dict[str, Member] = {}
     spelt: set[str] = set()
     for name, one in found.members.items():
         member = _member(one)

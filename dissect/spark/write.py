@@ -44,6 +44,9 @@ JSON = ("fields", "facts")
 GROUP = 4_000
 """Rows that a task keeps the values of before it makes columns of them."""
 
+TYPED_GROUP = 12_000
+"""The same for typed fields, whose columns are made for each set of keys by itself."""
+
 GROUP_BYTES = 32 << 20
 """Bytes of the frames of these records, at most about; the values made of them take a multiple."""
 
@@ -194,7 +197,7 @@ class PartWriter:
             waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
         for some in waiting.take(rows, self.receipt.reports, files):
             self._write(table, some)
-        if waiting.count >= GROUP or waiting.size >= GROUP_BYTES:
+        if waiting.count >= (GROUP if TABLES[table].struct is None else TYPED_GROUP) or waiting.size >= GROUP_BYTES:
             self._flush(table)
 
     @property
@@ -251,13 +254,12 @@ class PartWriter:
         sink = pa.BufferOutputStream()
         batch = self._waiting[table].batch(self.receipt.reports)
         with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
-            out.write_batch(batch)
+            out.write_table(batch)
         self.frames.leave(str(self.part), together.ROWS, (table, sink.getvalue().to_pybytes()))
 
     def take(self, table: str, left: bytes) -> None:
         """Write rows that a part has left."""
-        for batch in pa.ipc.open_stream(left):
-            self._write(table, batch)
+        self._write(table, pa.ipc.open_stream(left).read_all())
 
     def _write(self, table: str, some: Any) -> None:
         self.receipt.rows[table] = self.receipt.rows.get(table, 0) + some.num_rows
@@ -301,8 +303,8 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
                 yield waiting.batch(reports)
         yield waiting.batch(reports)
 
-    for batch in filled():
-        yield batch.select(kept)
+    for found in filled():
+        yield from found.select(kept).to_batches()
     # There is no driver of ours that could tell; Spark keeps what its workers say in its log
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
@@ -336,7 +338,7 @@ class _Parquet:
     def flush(self) -> None:
         """Write what waits."""
         if self._group:
-            self._writer.write_table(pa.Table.from_batches(self._group))
+            self._writer.write_table(pa.concat_tables(self._group))
         self._group = []
         self._rows = self.bytes = 0
 
@@ -368,7 +370,7 @@ class _Partitioned:
         """Take a batch."""
         values, names = {DATE: rows.column("time_ns").to_numpy() // DAY_NS}, list[str | None]()
         if "protocol" in self._by:
-            protocols = rows.column("protocol").dictionary_encode()
+            protocols = rows.column("protocol").combine_chunks().dictionary_encode()
             # What has no protocol has the last of these
             names = [*protocols.dictionary.to_pylist(), None]
             values["protocol"] = protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from streamdump.layout import (
     u64,
     u128,
 )
-from streamdump.model import Message, Options
+from streamdump.model import Message, Options, Segment
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import LoadedProtocol, Protocol
@@ -49,7 +50,7 @@ from streamdump.spark import flows, tables, typed, write
 from streamdump.spark.flows import Dissection, Linked, TaskResults
 from streamdump.spark.storage import folder as place
 from streamdump.spark.tables import TABLES, TYPED, PendingRows, by_protocol, schema, sorted_out, tables_with
-from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_of
+from streamdump.spark.typed import STRUCTS, Member, Struct, struct_of
 from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, Target
 from tests.bench.hostile import MANY, bombs, many
@@ -66,12 +67,17 @@ def messages(path: Path, **options: Any) -> list[Linked]:
     return [(one, None, None) for one in inspector.records() if isinstance(one, Message)]
 
 
+def fed(straight: Dissection, segments: Iterable[Segment]) -> Iterator[TaskResults]:
+    """Yield what segments in the order of a plain run result in."""
+    return (results for one in segments if straight.packet(0, one) for results in straight.made())
+
+
 def digits(member: Member) -> bool:
     """Whether some messages have an integer of up to 64 bits there, and others text."""
     return any(one.startswith(("uint", "int")) and "128" not in one for one in member.info.split(";")[0].split(" or "))
 
 
-def expected(member: Member | Struct, value: Any) -> Any:
+def expected(member: Member, value: Any) -> Any:
     """What a member holds of a value as the JSON has it, by the rules that the module states."""
     kind = member.type
     if isinstance(member, Struct):
@@ -197,9 +203,7 @@ def test_a_new_protocol_has_its_struct_without_a_line_here() -> None:
     for layout, one in values:
         data = encode(layout, one)
         objects.append(read(layout, data, 0, len(data), Style())[0])
-    made = Objects(struct)
-    made.add(objects, range(3))
-    first, second, third = made.column(3).to_pylist()
+    first, second, third = struct.array(objects).to_pylist()
     assert first["flags"] == {"level": 3, "mode": 1, "mode_label": "one"}
     assert [first[name] for name in ("small", "kind", "kind_label", "flag", "ratio", "huge")] == [-5, 1, "one", True, 1.5, "7"]
     assert [first["either"], third["either"]] == ["text", str(most)]
@@ -251,7 +255,7 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
     waiting = PendingRows("messages")
     parts = [*waiting.take(rows[:3]), *waiting.take(rows[3:]), waiting.batch()]
     assert len(parts) > 1
-    assert pa.Table.from_batches(parts).combine_chunks().to_batches()[0].equals(whole)
+    assert pa.concat_tables(parts).combine_chunks().equals(whole.combine_chunks())
 
 
 def written(folder: Path, rows: list[Linked]) -> Path:
@@ -280,7 +284,7 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     assert len(held) > 3
     file = pa.parquet.ParquetFile(path)
     assert 1 < file.num_row_groups < len(held)
-    assert file.read().combine_chunks().to_batches()[0].equals(batch("messages", rows))
+    assert file.read().combine_chunks().equals(batch("messages", rows).combine_chunks())
 
 
 def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +303,7 @@ def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(write, "GROUP_UNPACKED", limit)
         with PartWriter(Target(str(tmp_path / str(limit)), "parquet"), 0) as writer:
             straight = Dissection(Options())
-            writer.add_all(straight.take((one, None) for one in given))
+            writer.add_all(fed(straight, given))
             writer.add_all(straight.end())
         assert sum(held) > 20
         assert (max(held) < 10) == (limit == 90_000)
@@ -310,8 +314,8 @@ def test_of_what_a_server_speaks_the_first_step_says_it() -> None:
     file = many(52 * 100, MANY["a greeting of Seastar"]).file
     segments = [parser.segment(packet, 0) for packets in open_capture(io.BytesIO(file)).batches() for packet in packets]
     given = [one for one in segments if one is not None]
-    straight = Dissection(Options(findings=True), several=False, ends_ns={EVERY: given[-1].time_ns})
-    steps = [step for results in (*straight.take((one, None) for one in given), *straight.end()) for step in results.steps]
+    straight = Dissection(Options(findings=True), ends_ns={EVERY: given[-1].time_ns})
+    steps = [step for results in (*fed(straight, given), *straight.end()) for step in results.steps]
     assert {step[0] for *_, step in steps} == {SPEAKS}
     # Conversations end together, in no order of time: each step left is before all others
     places = [place[:3] for place, *_ in steps]
@@ -327,7 +331,7 @@ def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
     straight = Dissection(Options())
     waiting = PendingRows("messages")
     held, most = 0, 0
-    for results in straight.take((one, None) for one in segments if one is not None):
+    for results in fed(straight, [one for one in segments if one is not None]):
         most = max(most, len(results.records))
         rows = sorted_out(results.records)["messages"]
         before = [sys.getrefcount(row[0].fields) for row in rows]
