@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 
 from ..model import Options
 from . import storage
-from .blocks import Runs, Sorter, SortOrder
+from .blocks import Runs, Sorter
 from .flows import SORTED_BY, Dissection, ErrorsOf, PointOf, TaskResults, dissect
 from .keys import key_of
 from .rows import ROWS, SCHEMA, Row, batch_of, read, row_of, segments
 from .splits import Plan, Split, grouped
 from .write import PartWriter, Receipt, Target
-
-BY_CONVERSATION = SortOrder(SORTED_BY)
 
 Block = tuple[int, bytes]
 """The part that rows go to, and the rows."""
@@ -204,26 +202,26 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
 
 def _in_order(work: Work, source: TaskInput, sent: Sorter) -> Iterator[Sent]:
     """Dissect the conversations at home one after the other, with what was carried of them."""
-    runs = Runs(BY_CONVERSATION)
+    runs = Runs(SORTED_BY)
     for rows in _rows(source):
         if source.home is not None:
             here = np.isin(rows.column("flow_id").to_numpy(), _ids(source.home))
             if work.count:
                 yield from sent.add(rows.filter(pa.array(~here)))
             rows = rows.filter(pa.array(here))
-        runs.take(rows)
+        runs.add_rows(rows)
     yield from sent.close()
     yield work.count, together(work, source.part, (), runs)
 
 
 def sorter(count: int) -> Sorter:
     """Makes blocks of rows by conversation for this many parts."""
-    return Sorter(BY_CONVERSATION, partial(_part_of, count))
+    return Sorter(SORTED_BY, partial(_part_of, count))
 
 
 def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None = None) -> Receipt:
     """Dissects the conversations of a part, all packets of which are in these blocks, or `runs`."""
-    rows = (runs or Runs(BY_CONVERSATION, blocks)).merged()
+    rows = (runs or Runs(SORTED_BY, blocks)).merged()
     return _written(work, part, dissect(rows, work.options, work.until, work.ends_ns, work.points, work.errors))
 
 

@@ -25,7 +25,7 @@ from ..model import ConversationRow, Exchange
 from ..session import Linked
 from ..tls.facts import TlsFacts
 from . import storage
-from .blocks import Runs, SortOrder
+from .blocks import Runs
 from .latencies import told
 from .tables import ends_of
 
@@ -207,8 +207,8 @@ def findings_of(network: NetworkEvidence, overviews: Iterable[Any], reports: lis
 STEPS_HELD = 1 << 12
 """Steps that are made columns at a time."""
 
-BY_PLACE = SortOrder(("merge_ns", "file", "number", "at"))
-STEPS = pa.schema([*((name, pa.int64()) for name, _ in BY_PLACE.names), ("length", pa.int64()), ("step", pa.binary())])
+BY_PLACE = ("merge_ns", "file", "number", "at")
+STEPS = pa.schema([*((name, pa.int64()) for name in BY_PLACE), ("step", pa.binary())])
 
 
 class Steps:
@@ -224,13 +224,13 @@ class Steps:
     def add(self, place: Sequence[int], file: int, step: Sequence[Any]) -> None:
         """Add a step."""
         data = msgspec.msgpack.encode((file, step))
-        self._rows.append((*place, len(data), data))
+        self._rows.append((*place, data))
         if len(self._rows) >= STEPS_HELD:
             self._flush()
 
     def _flush(self) -> None:
         if self._rows:
-            self._runs.take(pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*self._rows, strict=True)], schema=STEPS))
+            self._runs.add_rows(pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*self._rows, strict=True)], schema=STEPS))
             self._rows.clear()
 
     def findings(self, ports: set[int]) -> list[Linked]:
@@ -239,7 +239,7 @@ class Steps:
         return [(one, None, None, None) for one in self.diagnoser.replay(self._ordered(), ports)]
 
     def _ordered(self) -> Iterator[Step]:
-        for batch in self._runs.merged() if self._runs.any else ():
+        for batch in self._runs.merged():
             for data in batch.column("step").to_pylist():
                 file, step = msgspec.msgpack.decode(data)
                 self.files[step[1]] = file
