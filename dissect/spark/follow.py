@@ -149,7 +149,7 @@ class Follow(Pipeline):
                 one.first_ns,
                 indexes[at],
                 packets[at],
-                found.latest_ns[at],
+                found.files[at].latest_ns,
                 held.get(at),
                 time.time_ns(),
                 one.superseded,
@@ -164,7 +164,7 @@ class Follow(Pipeline):
             # Packed since, it may be smaller
             size, packets = (0, 0) if before is None else (before.size if before.size <= taken.size else 0, before.packets)
             if before is None or taken.packets > packets:
-                more = found.heads[at], found.sizes[at]
+                more = found.files[at].head, found.files[at].size
                 inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets, self.points.of(one.path), *more))
         return inputs
 

@@ -33,6 +33,7 @@ from .splits import (
     Copy,
     LastPacket,
     Plan,
+    Split,
     Trouble,
     cut,
     each,
@@ -280,7 +281,7 @@ class Pipeline:
             carry = flows_carried([self.folder.at(*one.split("/")).name for one in state.carry])
             made, count = self.tasks(found, carry if carry or not unit.last else None)
             # A packet dated in the future must not end all that is open
-            until = None if unit.last else max(found.middle_ns)
+            until = None if unit.last else max(one.middle_ns for one in found.files.values())
             ends_ns = ends_of(state.last, self._networks(state)) if unit.last else {}
             errors = errors_of(self.network)
             work = Work(target, self.options(found), state.points, until, count, ends_ns, errors)
@@ -546,10 +547,10 @@ class PipelineRun(Pipeline):
             for one in inputs.values():
                 self.state.points.add(one.file, one.point or "")
         # What rules remember is not carried from one unit to the next
-        units = [found] if self.settings.findings else cut(found, self.state.base, UNIT_BYTES)
+        units = [found] if self.settings.findings else cut(found, UNIT_BYTES)
         troubles = []
         for at, some in enumerate(units[self.resumed :], self.resumed + 1):
-            read = [inputs[file] for file in sorted(some.indexes or inputs)]
+            read = [inputs[file] for file in some.files]
             paths = {one.file: one.path for one in read}
             batch = self.unit(Unit(some, paths, read, some.troubles, at == len(units)), self.state.next())
             self.bugs += batch.bugs
@@ -595,42 +596,34 @@ class PipelineRun(Pipeline):
         again = set()
         grown = []
         begins = {split.file: split.path for split in found.splits}
-        for index, (path, head, size) in enumerate(zip(found.files, found.heads, found.sizes, strict=True)):
-            if self._known.has(head, size):
+        for index, one in found.files.items():
+            if self._known.has(one.head, one.size):
                 again.add(index)
                 continue
-            before = self._known.before(head, partial(storage.pieces, begins.get(index, path), 0, HEAD))
+            before = self._known.before(one.head, partial(storage.pieces, begins.get(index, one.path), 0, HEAD))
             if before is not None:
                 reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
-                grown.append(Trouble(index, path, before or None, None, reason, max((size or 0) - before, 0)))
+                grown.append(Trouble(index, one.path, before or None, None, reason, max((one.size or 0) - before, 0)))
         self.left_out += len(again)
         again.update(one.file for one in grown)
+        kept = [index for index in found.files if index not in again]
+        at = {index: place for place, index in enumerate(kept, self.state.base)}
         troubles = [*(one for one in found.troubles if one.file not in again), *grown]
-        kept = [index for index in range(len(found.files)) if index not in again]
-        at = {index: self.state.base + place for place, index in enumerate(kept)}
-        late = self.state.base + len(kept)
-        for one in troubles:
-            one.file = at.get(one.file, late)
-        splits = [split for split in found.splits if split.file not in again]
-        for split in splits:
-            split.file = at[split.file]
+        splits = [split for split in found.splits if split.file in at]
+        parts: list[Trouble | Split] = [*troubles, *splits]
+        for part in parts:
+            part.file = at.get(part.file, self.state.base + len(kept))
         troubles.sort(key=lambda one: one.file)
-
-        def some(values: Sequence[Any]) -> list[Any]:
-            return [values[index] for index in kept]
-
-        times = some(found.latest_ns), some(found.middle_ns)
         # Captures that are in already may hold keys of conversations of the others
-        return Plan(some(found.files), splits, troubles, *times, some(found.heads), some(found.sizes), found.secrets)
+        return Plan({at[index]: found.files[index] for index in kept}, splits, troubles, found.secrets)
 
     def _inputs(self, found: Plan) -> list[Input]:
-        base = self.state.base
-        packets = dict.fromkeys(range(base, base + len(found.files)), 0)
+        packets = dict.fromkeys(found.files, 0)
         for split in found.splits:
             packets[split.file] += split.packets
         return [
-            Input(file, path, self.stamps.get(path, (0, 0))[0], packets[file], self.points.of(path), head, size)
-            for file, path, head, size in zip(packets, found.files, found.heads, found.sizes, strict=True)
+            Input(file, one.path, self.stamps.get(one.path, (0, 0))[0], packets[file], self.points.of(one.path), one.head, one.size)
+            for file, one in found.files.items()
         ]
 
 

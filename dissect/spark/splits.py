@@ -161,24 +161,29 @@ CODES = {
 """Words in the sentences of problems, by code."""
 
 
+class PlannedFile(msgspec.Struct):
+    """A file that is read."""
+
+    path: str
+    head: str = ""
+    """Digest of its first bytes, unpacked; empty where it is not known."""
+    size: int | None = None
+    """Its bytes, unpacked; None where they are not known."""
+    latest_ns: int = NEVER
+    """The latest time of its packets."""
+    middle_ns: int = NEVER
+    """The time in the middle of its last packets, which a few with a wrong one do not change."""
+
+
 class Plan(msgspec.Struct):
     """How some captures are read."""
 
-    files: list[str]
+    files: dict[int, PlannedFile]
+    """By index."""
     splits: list[Split]
     troubles: list[Trouble]
-    latest_ns: list[int]
-    """Of the packets of each file the latest time."""
-    middle_ns: list[int]
-    """Of the last packets of each file the time in the middle, which a few with a wrong one do not change."""
-    heads: list[str] = msgspec.field(default_factory=list)
-    """Of each file the digest of its first bytes, unpacked; empty where nobody knows."""
-    sizes: list[int | None] = msgspec.field(default_factory=list)
-    """Of each file the bytes, unpacked; None where nobody knows."""
     secrets: list[str] = msgspec.field(default_factory=list)
     """Files that hold keys of TLS."""
-    indexes: set[int] | None = None
-    """Of the files, where these are not all."""
 
     @property
     def network(self) -> NetworkEvidence:
@@ -342,8 +347,7 @@ def plan(
     `unpacked` unpacks captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are read twice:
     to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
-    count = len(files)
-    result = Plan(list(files), [], [], [NEVER] * count, [NEVER] * count, [""] * count, [None] * count)
+    result = Plan({index: PlannedFile(path) for index, path in enumerate(files)}, [], [])
     begun: list[ByteRange | CaptureError] = list(each(_begun, files))
 
     def copied(wanted: Callable[[ByteRange], bool]) -> dict[int, Copy]:
@@ -367,7 +371,7 @@ def plan(
             continue
         whole.network, whole.aside = networks[index] if networks else 0, aside
         if whole.format != PACKED:
-            result.heads[index], result.sizes[index] = whole.digest, whole.size
+            result.files[index] = PlannedFile(files[index], whole.digest, whole.size)
         indexes.append(index)
         pieces.append([whole])
         if whole.format != PACKED:
@@ -398,12 +402,11 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
     return groups
 
 
-def cut(found: Plan, base: int, size: int) -> list[Plan]:
-    """A plan as several of at least `size` bytes each, none of whose packets come before those of the one before; its files count from
-    `base`."""
+def cut(found: Plan, size: int) -> list[Plan]:
+    """A plan as several of at least `size` bytes each, none of whose packets come before those of the one before."""
     if found.bytes <= size:
         return [found]
-    spans = {split.file: (split.first_ns, found.latest_ns[split.file - base]) for split in reversed(found.splits)}
+    spans = {split.file: (split.first_ns, found.files[split.file].latest_ns) for split in reversed(found.splits)}
     sizes: Counter[int] = Counter()
     for split in found.splits:
         sizes[split.file] += split.size
@@ -419,14 +422,13 @@ def cut(found: Plan, base: int, size: int) -> list[Plan]:
     if len(groups) == 1:
         return [found]
     # What has no packets is in the last one
-    groups[-1] |= set(range(base, base + len(found.files) + 1)).difference(*groups)
+    groups[-1] |= {*found.files, *(one.file for one in found.troubles)}.difference(*groups)
     made = []
     for some in groups:
         splits = [split for split in found.splits if split.file in some]
         troubles = [one for one in found.troubles if one.file in some]
-        files = {file for file in some if file - base < len(found.files)}
-        middle_ns = [found.middle_ns[file - base] for file in files]
-        made.append(msgspec.structs.replace(found, splits=splits, troubles=troubles, middle_ns=middle_ns, indexes=files))
+        files = {file: one for file, one in found.files.items() if file in some}
+        made.append(msgspec.structs.replace(found, files=files, splits=splits, troubles=troubles))
     return made
 
 
@@ -557,7 +559,7 @@ def _begin_section(piece: ByteRange, data: bytes) -> None:
 
 def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examined], copy: Copy | None) -> list[Split]:
     """The ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
-    whole, path = pieces[0], result.files[index]
+    whole, file = pieces[0], result.files[index]
     splits: list[Split] = []
     number, latest = 0, NEVER
     at = whole.start
@@ -573,7 +575,7 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
             one = examine(msgspec.structs.replace(whole, start=at, nexts=[]))
             last = True
             if one.error is None:
-                result.troubles.append(Trouble(index, path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
+                result.troubles.append(Trouble(index, file.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
         packed = whole.format == PACKED
         stop = None if packed else one.stop if last else one.landed
         size = whole.size if packed else one.landed - at
@@ -592,15 +594,14 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
             position = offset if offset is None or packed else offset - len(whole.head) + at
             before = number + (packet or 0)
             lost = None if packed or copy is not None else whole.size - one.landed
-            result.troubles.append(Trouble(index, path, position, before or None, _renumbered(reason, number), lost))
+            result.troubles.append(Trouble(index, file.path, position, before or None, _renumbered(reason, number), lost))
         number += one.packets
         latest = max(latest, one.latest_ns)
-        result.latest_ns[index] = latest
-        result.middle_ns[index] = one.middle_ns if one.packets else result.middle_ns[index]
+        file.latest_ns, file.middle_ns = latest, one.middle_ns if one.packets else file.middle_ns
         at = one.landed
         if last:
             return _as_one(splits) if any(one.dependent for one in found) else splits
-    raise AssertionError(f"{path}: byte {at} of {whole.size} is in no range")
+    raise AssertionError(f"{file.path}: byte {at} of {whole.size} is in no range")
 
 
 def _as_one(splits: list[Split]) -> list[Split]:
