@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 from ddsketch.mapping import LogarithmicMapping
 
@@ -28,6 +29,13 @@ _MAPPING = LogarithmicMapping(ACCURACY)
 def _place(value: int) -> int:
     """The bin of a value."""
     return value and (1 + _MAPPING.key(value) if value > 0 else -1 - _MAPPING.key(-value))
+
+
+@cache
+def _value(place: int) -> int:
+    """The value of a bin."""
+    size = place and max(1, round(_MAPPING.value(abs(place) - 1)))
+    return -size if place < 0 else size
 
 
 class Sketch:
@@ -71,9 +79,7 @@ class Sketch:
 
     def bins(self) -> Iterator[tuple[int, int]]:
         """A value, which lies in its bin itself, and how many there are about it, from the least on."""
-        for place, count in sorted(self._bins.items()):
-            size = place and max(1, round(_MAPPING.value(abs(place) - 1)))
-            yield -size if place < 0 else size, count
+        return ((_value(place), count) for place, count in sorted(self._bins.items()))
 
     def histogram(self, bounds: Sequence[int] = BOUNDS) -> list[Bucket]:
         """The values by buckets that meet at `bounds`, from the first to the last that has some."""

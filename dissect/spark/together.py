@@ -165,7 +165,6 @@ class Together:
             elif kind == LATENCY:
                 minute, protocol, name, server, found = value
                 _counted(self._groups[minute, protocol, name, server], found)
-                _counted(self.commands[protocol, name], found)
             elif kind == ROWS:
                 self.rows.append(tuple(value))
             elif kind == SLOW:
@@ -174,6 +173,8 @@ class Together:
                 self._steps.add(*value)
             else:
                 self.overviews.append(value)
+        for (_, protocol, name, _), group in self._groups.items():
+            self.commands[protocol, name].merge(group)
         self.related.sort(key=lambda row: (row.time_ns, row.conversation))
 
     def relate(self, before: Sequence[ConversationRow]) -> list[Report]:

@@ -411,7 +411,7 @@ def _date(day: int) -> str:
 
 
 def _repeating(whole: Any) -> list[str]:
-    """The columns in which values repeat, all texts but the JSON: elsewhere a dictionary costs time and gains no space."""
+    """The columns in which values repeat, all texts but JSON and ids of messages: elsewhere a dictionary costs time and space."""
     found: list[str] = []
 
     def look(field: Any, above: str) -> None:
@@ -419,7 +419,7 @@ def _repeating(whole: Any) -> list[str]:
         if pa.types.is_struct(field.type):
             for member in field.type:
                 look(member, f"{name}.")
-        elif field.type in (pa.string(), pa.list_(pa.string())) and name not in JSON:
+        elif field.type in (pa.string(), pa.list_(pa.string())) and name not in JSON and not name.endswith("_id"):
             found.append(name if field.type == pa.string() else f"{name}.list.element")
 
     for field in whole:
