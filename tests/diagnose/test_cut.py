@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,12 @@ def test_what_was_not_captured_is_in_no_sentence(family: str) -> None:
 )
 def test_what_goes_well_goes_well_where_the_capture_has_a_part_of_it(name: str, taken: slice, rule: str) -> None:
     assert rule not in found(rewrite.capture(rewrite.packets(GOLDEN / name)[taken]).getvalue())
+
+
+def test_requests_that_are_read_late_behind_a_loss_may_have_had_their_answers() -> None:
+    chance = random.Random(3)
+    packets = [one for one in rewrite.packets(GOLDEN / "iggy" / "py091d2-admin.pcap") if chance.random() > 0.1]
+    assert found(rewrite.capture(packets).getvalue())["iggy.open-requests"] == "note"
 
 
 def test_the_beginning_of_a_header_before_lost_bytes_is_no_other_data() -> None:
