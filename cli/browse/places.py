@@ -454,12 +454,13 @@ class HexLines:
         self._lines: list[tuple[str, bytes, bytearray | None, int]] = []
         """Each buffer: name, bytes, flags of hidden ones, first line."""
         self._count = 0
-        spans = getattr(record, "spans", None)
-        for name, data in (getattr(record, "raw", None) or {}).items():
+        spans, buffers = getattr(record, "spans", None), getattr(record, "raw", None) or {}
+        marked = hidden(buffers, spans or (), show_secrets)
+        for name, data in buffers.items():
             # Nobody says where a frame without known fields keeps its secrets, or one that is packed
             packed = name == "frame" and any(one.secret and one.buffer != name for one in spans or ())
             secret = not show_secrets and (spans is None or packed)
-            flags = bytearray(b"\1") * len(data) if secret else hidden(data, name, spans or [], show_secrets)
+            flags = bytearray(b"\1") * len(data) if secret else marked.get(name)
             self._lines.append((name, data, flags, self._count))
             self._count += 1 - -len(data) // self._row
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import Malformed
@@ -42,24 +42,25 @@ def must_hide(span: Span, show_secrets: bool) -> bool:
     return span.secret and not show_secrets
 
 
-def hidden(data: bytes, buffer: str, spans: list[Span], show_secrets: bool) -> bytearray | None:
-    """Return a flag for each byte to hide, None if there is none; bytes of no field are hidden if the message has secrets."""
+def hidden(buffers: Mapping[str, bytes], spans: Sequence[Span], show_secrets: bool) -> dict[str, bytearray]:
+    """Return by buffer a flag for each byte to hide, nothing if there is none; bytes of no field are hidden if the message has secrets."""
     if not any(must_hide(span, show_secrets) for span in spans):
-        return None
-    flags = bytearray(b"\x01") * len(data)
-    own = [span for span in spans if span.leaf and span.buffer == buffer]
+        return {}
+    flags = {name: bytearray(b"\x01") * len(data) for name, data in buffers.items()}
     # Secret spans come last, so that no other span reveals them
-    for span in sorted(own, key=lambda one: one.secret):
-        flags[span.offset : span.offset + span.length] = bytes((span.secret,)) * len(flags[span.offset : span.offset + span.length])
+    for span in sorted([one for one in spans if one.leaf and one.buffer in flags], key=lambda one: one.secret):
+        own, end = flags[span.buffer], span.offset + span.length
+        own[span.offset : end] = bytes((span.secret,)) * len(own[span.offset : end])
     return flags
 
 
 def seen(buffers: Mapping[str, bytes] | None, spans: list[Span] | None, show_secrets: bool) -> dict[str, bytes]:
     """Return the bytes of a message with secrets overwritten; all bytes of a compressed frame with secrets, or of one without spans."""
     found = dict(buffers or {})
+    flags = hidden(found, spans or (), show_secrets)
     for name, data in found.items() if not show_secrets else ():
         if spans is None or (name == "frame" and any(span.secret and span.buffer != name for span in spans)):
             found[name] = b"*" * len(data)
-        elif (flags := hidden(data, name, spans, False)) is not None:
-            found[name] = bytes([0x2A if flag else one for one, flag in zip(data, flags, strict=True)])
+        elif name in flags:
+            found[name] = bytes([0x2A if flag else one for one, flag in zip(data, flags[name], strict=True)])
     return found

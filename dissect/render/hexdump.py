@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from ..layout.values import hidden
 from ..model import Message, Span
@@ -25,7 +26,11 @@ WIDE = 100
 def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
     """All buffers of `message`, line by line."""
     spans, buffers = message.spans, message.raw or {}
-    shown = bytes_shown(buffers, message.size)
+    shown, flags = bytes_shown(buffers, message.size), hidden(buffers, spans or (), show_secrets)
+    placed = defaultdict[str, list[tuple[Span, str]]](list)
+    for span, above in _placed(spans or ()):
+        if span.leaf:
+            placed[span.buffer].append((span, above))
     for name, data in buffers.items():
         if name != "frame":
             yield f"    {palette.bold}{visible(name)}{palette.reset}  {count(len(data), 'byte')}"
@@ -33,9 +38,8 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
             # Nobody said where this frame keeps its secrets.
             yield f"    {count(len(data), 'byte')} without known fields; --show-secrets shows all"
             continue
-        own = [(span, above) for span, above in _placed(spans or []) if span.leaf and span.buffer == name]
         end = shown.get(name, len(data))
-        yield from _rows(data[:end], own, hidden(data, name, spans or [], show_secrets), palette, columns)
+        yield from _rows(data[:end], placed[name], flags.get(name), palette, columns)
         if end < len(data):
             yield f"    {end:04x}  {palette.bad}{left_out(len(data) - end)}{palette.reset}"
         missing = message.size - len(data) if name == "frame" else 0
@@ -69,7 +73,7 @@ def paths(spans: list[Span]) -> Iterator[tuple[Span, str]]:
         yield span, _INDEX.sub("", _joined(above, span.name)).strip(".")
 
 
-def _placed(spans: list[Span]) -> Iterator[tuple[Span, str]]:
+def _placed(spans: Sequence[Span]) -> Iterator[tuple[Span, str]]:
     """Return each span with the path of its parents, at most `MAX_PATH` characters of it."""
     above: list[tuple[str, str]] = []
     for span in spans:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,6 +36,28 @@ def test_tree_shows_offset_length_bytes_and_value() -> None:
 def test_tree_shows_a_number_cut_into_parts() -> None:
     made = tree(detailed(spans=[Span("flags", 0, 1, {"version": 2, "mode": 1, "mode_label": "slow"})]), False)
     assert made.splitlines()[1].endswith("flags  version 2, mode 1, mode_label 'slow'")
+
+
+class Spans(list[Span]):
+    """Counts how often they are passed."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Span]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_hex_dump_passes_the_spans_as_often_whatever_the_frame_unpacks_to() -> None:
+    passes = []
+    for count in (1, 50):
+        raw = {"frame": bytes(4), **{f"unpacked {at}": bytes(4) for at in range(count)}}
+        spans = Spans([Span("size", 0, 4, 0), *(Span("password", 0, 4, "", buffer=name, secret=at % 2 > 0) for at, name in enumerate(raw))])
+        made = detailed()
+        made.raw, made.spans = raw, spans
+        assert hexdump(made, False).count("** ** ** **") == (count + 1) // 2
+        passes.append(spans.passes)
+    assert passes[0] == passes[1] > 0
 
 
 def test_tree_points_at_the_damage() -> None:
