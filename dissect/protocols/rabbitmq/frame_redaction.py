@@ -73,7 +73,7 @@ def is_chunk(frame: GuardedFrame, language: Language) -> bool:
     """Return whether the captured part of a Deliver identifies it."""
     assert frame.layout is not None
     length = _U32(frame.data, frame.start)[0] + 4
-    return language.is_identified([frame.layout], frame.data, frame.start, frame.end) and language.fits(
+    return language.is_identified([frame.layout], frame.start, frame.end) and language.fits(
         frame.layout, frame.data, frame.start, frame.end, length
     )
 

@@ -237,14 +237,14 @@ class Language:
                 return end
         return at
 
-    def is_identified(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
+    def is_identified(self, layouts: list[Layout], at: int, end: int) -> bool:
         """Return whether a partial frame is identified: a chunk header is long and full of sizes."""
         needed = self.forms[-1].header.size
         return any(layout in self.delivered and end - at >= self.heads[layout].size + needed for layout in layouts)
 
     def continues(self, layouts: list[Layout], data: bytes, at: int, end: int, length: int, work_budget: WorkBudget) -> bool:
         """Return whether a frame too long to be read completely is identified: a Publish by its first messages."""
-        if self.is_identified(layouts, data, at, end):
+        if self.is_identified(layouts, at, end):
             return True
         if length <= SEARCH_WINDOW:
             return False

@@ -213,7 +213,7 @@ def _follow(side: SideView, position: int, language: Language, client: bool, wor
                 usual = usual and _is_usual(fields)
                 alone = alone or layout.name in _STRICT or (usual and _fills_segments(side, start, at, length, end))
                 names.append(layout.name)
-            elif language.is_identified(layouts, data, at, end):
+            elif language.is_identified(layouts, at, end):
                 first = first or "Deliver, its size agrees with its chunk header"
                 doubt *= 0.08
                 alone = True
