@@ -500,6 +500,8 @@ class ByteStream:
                     text = f"1 byte sent again differs, at position {one - origin}; the one that came first was kept"
             else:
                 text = f"{one} bytes from before the first byte released came late and were dropped"
+                if one == 1:
+                    text = "1 byte from before the first byte released came late and was dropped"
             notes.append((max(at, start) - origin, text))
         return tuple(notes)
 

@@ -435,6 +435,11 @@ def test_middle_of_a_byte_stream() -> None:
     assert (story.bytes(0), story.bytes(1)) == (b"middle", b"answer")
 
 
+def test_one_byte_from_before_the_first_one_released() -> None:
+    story = one([a(1010, b"middle"), a(1009, b"bmid"), a(1016, b"end")])
+    assert story.notes[0] == [(6, "1 byte from before the first byte released came late and was dropped")]
+
+
 def test_bytes_from_before_the_first_one_released() -> None:
     story = one([a(1010, b"middle"), a(1000, b"before the"), a(1005, b"e the middle"), a(1017, b"end")])
     assert story.bytes(0) == b"middle" + b"e" + b"end"
