@@ -67,7 +67,6 @@ def udp_tunnel(ports: bytes) -> str | None:
 class PacketCounters:
     """Counters of packets by result."""
 
-    packets: int = 0
     tcp: int = 0
     not_tcp: int = 0
     undecoded: int = 0
@@ -114,7 +113,6 @@ class LinkParser:
         """The TCP segment that a packet carries, which has this order among all packets."""
         buffer, offset, captured, link = packet.buffer, packet.offset, packet.captured, packet.link
         counters = self.counters
-        counters.packets += 1
         if link == ETHERNET and captured >= 14 and buffer[offset + 12 : offset + 14] == ETHERNET_IPV4:
             ip, kind = offset + 14, IPV4
         else:

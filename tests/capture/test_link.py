@@ -115,7 +115,7 @@ def test_every_link_type_gives_the_same_segments(name: str, stream: str) -> None
     link, wrap = LINKS[name]
     found, parser = parse([wrap(one) for one in (STREAM4 if stream == "IPv4" else STREAM6)], link)
     assert found == EXPECTED[stream]
-    assert (parser.counters.packets, parser.counters.tcp) == (5, 5)
+    assert parser.counters.tcp == 5
 
 
 @pytest.mark.parametrize(("link", "stream"), [(228, "IPv4"), (229, "IPv6")])
@@ -305,9 +305,9 @@ def test_frames_cut_anywhere_are_counted_once(name: str) -> None:
     link, wrap = LINKS[name]
     for ip in (STREAM4[2], STREAM6[2], STREAM4[3]):
         frame = wrap(ip)
-        _, parser = parse([Packet(frame[:size], START_NS + size * 10**9) for size in range(0, len(frame), max(len(frame) // 100, 1))], link)
-        counters = parser.counters
-        assert counters.packets == counters.tcp + counters.not_tcp + counters.undecoded
+        packets = [Packet(frame[:size], START_NS + size * 10**9) for size in range(0, len(frame), max(len(frame) // 100, 1))]
+        counters = parse(packets, link)[1].counters
+        assert len(packets) == counters.tcp + counters.not_tcp + counters.undecoded
 
 
 def test_lengths_that_cannot_be_are_undecoded() -> None:
@@ -370,7 +370,7 @@ def test_link_types_cost_the_same_however_many_there_are() -> None:
 def test_unknown_link_types_are_undecoded() -> None:
     found, parser = parse([ethernet(ip4(tcp()))] * 3, 147)
     assert found == []
-    assert (parser.counters.packets, parser.counters.undecoded) == (3, 3)
+    assert parser.counters.undecoded == 3
     assert parser.counters.unknown_links == {147: 3}
 
 

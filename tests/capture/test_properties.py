@@ -75,7 +75,7 @@ def read(data: bytes, rows: int | None) -> tuple[list[Segment], object, str]:
     assert counters.tcp == len(found)
     settled = counters.tcp + counters.not_tcp + counters.undecoded + counters.duplicates
     waiting = counters.fragments - counters.reassembled
-    assert settled <= counters.packets <= settled + waiting
+    assert settled <= count <= settled + waiting
     assert [one.order for one in found] == sorted({one.order for one in found})
     return found, counters, ended
 
