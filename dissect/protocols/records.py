@@ -200,8 +200,7 @@ def rfc3339(time_ns: int) -> str:
         fraction = time_ns % SECOND
         text = _second_text(time_ns // SECOND)
         _latest = time_ns - fraction, text
-    # Faster than padding with zeros
-    return f"{text}{str(fraction + SECOND)[1:]}Z"
+    return f"{text}{str(fraction).zfill(9)}Z"
 
 
 _latest = 0, "1970-01-01T00:00:00."

@@ -95,7 +95,7 @@ class Clock:
             return "-"
         rest = time_ns - self._second_ns
         if 0 <= rest < 1_000_000_000:
-            return f"{self._second_text}.{rest // 1000:06d}"
+            return f"{self._second_text}.{str(rest // 1000).zfill(6)}"
         if self.form in ("r", "d", "dd"):
             if self.form == "r":
                 if self.base is None:
@@ -108,7 +108,7 @@ class Clock:
             second, rest = divmod(abs(passed), 1_000_000_000)
             if self.form == "r" and self.base is not None and time_ns >= self.base:
                 self._second_ns, self._second_text = time_ns - rest, str(second)
-            return f"{'-' if passed < 0 else ''}{second}.{rest // 1000:06d}"
+            return f"{'-' if passed < 0 else ''}{second}.{str(rest // 1000).zfill(6)}"
         if self.form == "ud":
             return f"{time[:10]} {time[11:26]}"
         second, rest = divmod(time_ns, 1_000_000_000)
@@ -119,4 +119,4 @@ class Clock:
             self._second_text = strftime("%Y-%m-%d %H:%M:%S", localtime(second))
         except (OverflowError, OSError, ValueError):
             self._second_text = time[:19].replace("T", " ")
-        return f"{self._second_text}.{rest // 1000:06d}"
+        return f"{self._second_text}.{str(rest // 1000).zfill(6)}"

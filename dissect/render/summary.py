@@ -168,8 +168,8 @@ class Lines:
             self.number_width = max(self.number_width, len(str(record.number)))
         elapsed = "" if latency_ns is None else duration_text(latency_ns)
         # A finding has a number of its own
-        head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {time}"
-        beside = f" {elapsed:>{LATENCY_WIDTH}} "
+        head = f"{('' if type(record) is Finding else str(record.number)).rjust(self.number_width)} {time}"
+        beside = f" {elapsed.rjust(LATENCY_WIDTH)} "
         palette = self.palette
         if columns is None and palette is PLAIN:
             return f"{head} {where}  {name}{beside} {mark} {text}".rstrip()
@@ -254,7 +254,7 @@ class Lines:
 
     def _time(self, record: Record) -> str:
         """The time, with a mark or a space behind it."""
-        return f"{self.clock.text(record.time_ns, record.time):>10}{LATE if self._late and id(record) in self._late else ' '}"
+        return f"{self.clock.text(record.time_ns, record.time).rjust(10)}{LATE if self._late and id(record) in self._late else ' '}"
 
     def _place(self, record: Record) -> _Origin:
         """The conversation of `record`, its client first as far as that is known."""
