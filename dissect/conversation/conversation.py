@@ -179,7 +179,7 @@ class Conversation:
         """Return the records that these bytes of a steady conversation complete."""
         parser, pairer = self.parser, self.pairer
         try:
-            if self.run.diagnoser is not None:
+            if self.run.diagnoser is not None and item.position < MAX_AMQP_BYTES:
                 self.first_bytes = _add_first_bytes(self.first_bytes, [item])
             if parser is None or pairer is None:
                 # An earlier packet of the same block failed

@@ -100,7 +100,7 @@ class AcknowledgedPairs(list[Pair]):
 
     def feed(self, segment: Segment) -> None:
         """Update with a segment."""
-        ends = segment.ends
+        ends, (_, number, file, time_ns) = segment.ends, segment.mark
         if segment.flags & SYN:
             self._sent.pop(ends, None)
         if segment.wire:
@@ -108,10 +108,10 @@ class AcknowledgedPairs(list[Pair]):
             if sent is None:
                 sent = self._sent[ends] = deque(maxlen=MAX_SENT)
                 drop_oldest(self._sent, MAX_SIDES)
-            sent.append(((segment.seq + segment.wire) & MASK, (segment.file, segment.number)))
+            sent.append(((segment.seq + segment.wire) & MASK, (file, number)))
         waiting = self._sent.get(back(ends)) if segment.flags & ACK else None
         while waiting and distance(waiting[0][0], segment.ack) >= 0:
-            self.times[waiting.popleft()[1]] = segment.time_ns
+            self.times[waiting.popleft()[1]] = time_ns
             drop_oldest(self.times, MAX_TIMES)
 
 
