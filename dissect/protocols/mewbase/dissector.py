@@ -335,7 +335,8 @@ class MewbaseDissector(Dissector):
             ident, role, key, notes = self._request(side, table, body, rid, fault, notes)
         else:
             kind, ident, outcome, role, key, notes = self._one_way(side, name, body, notes)
-        return name, kind, ident, fields, outcome, notes, fault, role, key, spans, self._stream_of(name, fields, outcome, role, key)
+        stream = self._stream_of(name, fields, outcome, role, key) if found.streams else None
+        return name, kind, ident, fields, outcome, notes, fault, role, key, spans, stream
 
     def _response(
         self, side: int, name: str, body: dict[str, Any], found: Shape, rid: Any, fault: Fault | None, notes: Any

@@ -351,6 +351,8 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     since: str
     until: str
     """The dates that these fields are seen at, "" for no bound."""
+    streams: bool
+    """Whether it may name a stream, or refer to one."""
 
 
 def shape(table: FrameTable, names: Sequence[str], classes: Sequence[type]) -> Shape:
@@ -375,7 +377,8 @@ def shape(table: FrameTable, names: Sequence[str], classes: Sequence[type]) -> S
     absent = [entry for entry in table.fields if entry.name not in names and entry.name not in replaced]
     missing = tuple(f"mandatory field {entry.name} is missing" for entry in absent if entry.need == MUST)
     later = tuple(entry.name for entry in absent if entry.need == LATER)
-    return Shape(tuple(odd), missing, later, max(since), min(filter(None, until), default=""))
+    streams = table.name == "SUBSCRIBE" or not {"name", "channel", "streamName", "subID", "SubID"}.isdisjoint(names)
+    return Shape(tuple(odd), missing, later, max(since), min(filter(None, until), default=""), streams)
 
 
 _KINDS: Final[dict[type, str]] = {
