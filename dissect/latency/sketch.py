@@ -52,16 +52,13 @@ class Sketch:
 
     def add(self, value: int) -> None:
         """One more value."""
-        place = _place(value)
-        self._bins[place] = self._bins.get(place, 0) + 1
-        self._note(1, value, value, value)
+        self._note(_place(value), 1, value, value, value)
 
     def merge(self, other: Sketch) -> None:
         """All values of another sketch, which stays as it is."""
-        if other._count:
-            for place, count in other._bins.items():
-                self._bins[place] = self._bins.get(place, 0) + count
-            self._note(other._count, other.total, other.least, other.greatest)
+        for place, count in other._bins.items():
+            self._note(place, count, 0, other.least, other.greatest)
+        self.total += other.total
 
     def __len__(self) -> int:
         return self._count
@@ -107,16 +104,15 @@ class Sketch:
         pairs = [tuple(one.values()) if isinstance(one, Mapping) else one for one in buckets]
         made = cls()
         for value, count in pairs:
-            place = _place(value)
-            made._bins[place] = made._bins.get(place, 0) + count
-            made._note(count, value * count, value, value)
+            made._note(_place(value), count, value * count, value, value)
         if pairs:
             made.least = made.least if least is None else least
             made.greatest = made.greatest if greatest is None else greatest
             made.total = made.total if total is None else total
         return made
 
-    def _note(self, count: int, total: int, least: int, greatest: int) -> None:
+    def _note(self, place: int, count: int, total: int, least: int, greatest: int) -> None:
+        self._bins[place] = self._bins.get(place, 0) + count
         self.least = least if not self._count or least < self.least else self.least
         self.greatest = greatest if not self._count or greatest > self.greatest else self.greatest
         self._count += count
