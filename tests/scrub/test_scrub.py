@@ -410,8 +410,9 @@ def test_no_piece_of_the_password_is_left_of_whatever_was_read(tmp_path_factory:
     out, done = scrubbed(data, folder, ScrubOptions(all_, all_, all_))
     if not done.unread:
         assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
-        # in a conversation without its beginning what is skipped may tell earlier or later which side is the client
-        assert sorted(one.name for one in messages(out)) == sorted(one.name for one in messages(data))
+        # In a conversation without its beginning, skipped bytes may show earlier or later which side is the client. A frame that is hidden
+        # completely is overwritten with its size, and then skipped
+        assert sorted(one.name for one in messages(out) if one.fields) == sorted(one.name for one in messages(data) if one.fields)
 
 
 # A secret elsewhere
