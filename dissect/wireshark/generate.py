@@ -45,7 +45,7 @@ def plugin_protocols() -> list[Protocol]:
 
 
 def plugin(version: str) -> str:
-    """The whole plugin."""
+    """The complete plugin."""
     room = files(__package__)
     head, types, runtime = (room.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in ("head", "types", "runtime"))
     names = ", ".join(protocol.title for protocol in plugin_protocols())

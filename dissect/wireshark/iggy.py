@@ -21,7 +21,7 @@ COMPUTED: Mapping[int, str] = {
 
 
 def iggy_tables(types: TypeWriter) -> Iterator[str]:
-    """All commands by layout, the headers in front of them, and what tells the layout."""
+    """All commands by layout, the headers before them, and the fields that identify the layout."""
     yield f"P.layouts = {table(map(quoted, LAYOUTS))}"
     yield f"P.classic = {len(CLASSIC)}"
     yield f"P.v5_version = {V5_VERSION}"

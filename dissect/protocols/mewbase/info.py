@@ -137,13 +137,13 @@ A frame is one BSON document {type, frame}; fields are those of BSON, so the tab
 Values are printed as MongoDB Extended JSON v2, relaxed.
 
 The length in front counts itself. (The protocol's own document says that it does not; a sender that does it that way is read, and a
-note says so.) There was no version on the wire: `conversations` tells the dates between which the frames of a connection were in
+note says so.) There was no version on the wire: `conversations` shows the dates between which the frames of a connection were in
 use, as 2016-12-01..2017-06-28.
 
 RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016 there was no rID and answers came in the order of
 requests; where frames were missed that is unsure, and a note says so. Once a rID was seen, a frame whose rID is cut off stays
 unpaired. QUERYRESULT answers by queryID until `last`; a query that got results is answered even where that one is missing. authInfo,
-username and password are secrets, but a `user` or `username` in the authInfo of a whole CONNECT."""
+username and password are secrets, but a `user` or `username` in the authInfo of a complete CONNECT."""
 
 
 def traffic(message: Message) -> Traffic | None:

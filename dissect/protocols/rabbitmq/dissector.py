@@ -521,7 +521,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
 
 _TEXT = """\
 Frames are a size, a key and a version, back to back from the first byte. Requests and responses carry a correlation id chosen by
-whoever asks; Publish is answered by PublishConfirm and PublishError under its publishing ids, and Credit only in trouble, or with code
+the requester; Publish is answered by PublishConfirm and PublishError under its publishing ids, and Credit only after an error, or with code
 0x11 while its consumer is not active.
 
 The credit of a subscription counts chunks (Subscribe and Credit of version 1) or, as proposed for servers and clients to come, bytes of

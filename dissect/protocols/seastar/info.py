@@ -15,8 +15,8 @@ The client sends one negotiation frame, the server answers with one or closes. W
 stream is known from the client's alone. `negotiated` on the server's frame sums it up. Where the negotiation was not captured, the framing
 is inferred from frames that chain over segments, and each message says so; a stream is never guessed.
 
-Nothing on the wire tells a call that expects no answer from one whose answer is late or was dropped, and a server sends nothing when the
-timeout had passed: both end as unanswered, the latter with the reason that the deadline passed.
+A call that expects no answer looks like one whose answer is late or was dropped, and a server sends nothing when the timeout
+had passed: both end as unanswered, the latter with the reason that the deadline passed.
 
 `--verbs scylla` names ScyllaDB's verbs, `--verbs FILE` those of a file of lines `number = name`; behind the name `[no-wait]` marks verbs
 that are not answered. Where a negotiation offers SCYLLA_V3, or frames are in it, both sides are ScyllaDB: its verbs have names unasked,
