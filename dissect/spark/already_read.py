@@ -14,9 +14,9 @@ class Captures:
     def __init__(self, found: Iterable[Input] = ()) -> None:
         self._names: dict[tuple[str, int], str] = {}
         self._sizes: dict[str, int] = {}
-        """By first bytes. What is no capture has none and is like nothing else."""
+        """By first bytes. A file that is not a capture has none and equals no other."""
         self._short: dict[int, set[str]] = {}
-        """Of those that are shorter than that, and have packets that tell them apart, by size."""
+        """Of those that are shorter than that, and have packets, which distinguish them, by size."""
         for one in found:
             self._names[one.path, one.size] = one.head
             if one.head and one.unpacked is not None:

@@ -2,9 +2,9 @@
 
 Tasks write Parquet files into the folders of the tables, where nobody who reads Delta tables sees them until they are committed. The
 commit of table `files` comes first and decides: it says which captures are in. It holds two application transactions, the writer's
-*claim* and what it commits; a writer that began later has made a claim of its own, and the commit of the earlier one fails as a whole.
-The other tables follow; if the writer is killed before they have, what they miss is in the writer's folder, and whoever writes next
-commits it first. Each table notes what it holds by the same transaction, so nothing is committed twice.
+*claim* and what it commits; a writer that began later has made a claim of its own, and the commit of the earlier one fails completely.
+The other tables follow; if the writer is killed before they have, their files are in the writer's folder, and the next writer
+commits them first. Each table notes what it holds by the same transaction, so nothing is committed twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TARGET_BYTES = 128 << 20
 """Bytes of a file that is put together, about."""
 
 TOGETHER = 16
-"""When a table has so many small files of one partition, they are put together."""
+"""The number of small files of one partition from which on they are put together."""
 
 RETENTION_HOURS = 168
 """What was put together stays for those that still read it."""

@@ -94,7 +94,7 @@ class TaskResults(msgspec.Struct):
     carry: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot, and in `carry_batch` as a batch."""
     reports: list[Report] = msgspec.field(default_factory=list)
-    """What to tell of bugs of ours."""
+    """Reports of bugs of streamdump."""
     unpacked: int = 0
     """Bytes that were unpacked for these records."""
     suspected: ConversationRow | None = None
@@ -135,7 +135,7 @@ def _of_store(name: str) -> storage.Status | None:
 
 
 def _add(log: KeyLog, name: str) -> None:
-    """Take the keys in a capture of a store, up to where it is damaged."""
+    """Add the keys in a capture of a store, up to where it is damaged."""
     try:
         for text in logged(storage.open_packets(name)):
             log.add(text)
@@ -159,7 +159,7 @@ PLACE = Struct("<qIIHI")
 
 
 def message_id(one: Message) -> str:
-    """What tells a message from all others: its conversation, which side sent it, and where it begins in what that side sent."""
+    """The identity of a message: its conversation, the side that sent it, and its position in that byte stream."""
     return f"{one.conversation}-{int(one.src > one.dst)}-{one.position}"
 
 
@@ -283,7 +283,7 @@ class Dissection:
         return records >= HELD_RECORDS or self._held >= HELD_BYTES or self.results.unpacked >= HELD_UNPACKED
 
     def carried(self, row: dict[str, Any]) -> None:
-        """Take a row that was carried."""
+        """Process a row that was carried."""
         if row["flow_id"] == self._flow_id and (self._row is not None or self._session is not None):
             raise ForeignState(f"there are two of the conversations {row['flow_id']}")
         self.close()

@@ -1,6 +1,6 @@
-"""Follows a folder that captures are written to: a micro-batch for the files that became complete, until it is told to end.
+"""Follows a folder that captures are written to: a micro-batch for the files that became complete, until it is stopped.
 
-What is known between two micro-batches, a driver that was killed included, lies in `.follow` of the output: the state, and that of the
+The state between two micro-batches, which a killed driver leaves too, is in `.follow` of the output: the state, and that of the
 open conversations as rows in Parquet files (`streamdump.spark.flows`).
 """
 
@@ -25,10 +25,10 @@ from .tables import Input
 FOLDER = ".follow"
 
 BATCH_BYTES = 1 << 30
-"""Files of so many bytes together are one micro-batch; a larger one is one by itself."""
+"""Maximum bytes of the files of one micro-batch; a larger file is one by itself."""
 
 ATTEMPTS = 3
-"""How often a micro-batch is tried whose files are deleted while it reads them, until it only tells that they are."""
+"""How often a micro-batch is tried whose files are deleted while it reads them, until it only reports that they are."""
 
 GONE_KEPT = 10_000
 """Files that were read and are gone, and may come back: a folder that vanished for a while, or under another name."""
@@ -43,7 +43,7 @@ class Follow(Pipeline):
         if settings.form != "delta" and self.out.path is None:
             raise UsageError(f"{out}: to an object store --follow writes --format delta, since renaming is no commit there")
         self.sink = (DeltaSink if settings.form == "delta" else Sink)(self.folder, self.out, settings.fields)
-        # What is carried has bytes as they were captured, secrets too, next to tables that are to be shared
+        # The carried state has bytes as they were captured, secrets too, next to tables that are to be shared
         self.sink.lock("another streamdump follows into it", 0o700)
         try:
             self.state = self._load()
@@ -92,13 +92,13 @@ class Follow(Pipeline):
                 self._lost(gone)
         raise AssertionError
 
-    def _batch(self, ready: list[Ready], told: list[Trouble], last: bool) -> Batch:
+    def _batch(self, ready: list[Ready], ended: list[Trouble], last: bool) -> Batch:
         state = self.state.next()
         copies = storage.folder(self.cluster.scratch or self.folder.name).at("unpacked")
         found = self.look([one.path for one in ready], sum(one.size for one in ready), copies)
-        for one in told:
+        for one in ended:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
-        troubles = [*told, *self._take(state, ready, found)]
+        troubles = [*ended, *self._take(state, ready, found)]
         paths = {taken.file: path for path, taken in state.taken.items()}
         gone = [one for one in state.taken.values() if one.trouble is None and not self.rotation.there(one.path)]
         for old in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
@@ -108,7 +108,7 @@ class Follow(Pipeline):
         return msgspec.structs.replace(batch, files=len(ready))
 
     def _take(self, state: State, ready: list[Ready], found: Plan) -> list[Trouble]:
-        """Give files their index of this run, leave out what was read before, and note what is read now; the troubles to tell."""
+        """Give files their index of this run, leave out what was read before, and note what is read now; return the errors to report."""
         indexes = []
         for one in ready:
             indexes.append(state.files if one.taken is None else one.taken.file)
@@ -129,13 +129,13 @@ class Follow(Pipeline):
                 split.after = before.packets
                 split.latest_ns = max(split.latest_ns, before.latest_ns)
         found.splits = [split for split in found.splits if split.number + split.packets > split.after]
-        told, held = [], {}
+        reported, held = [], {}
         for trouble in found.troubles:
             one = ready[trouble.file]
             if trouble.fatal and not one.final and trouble.offset is not None:
                 held[trouble.file] = trouble
             else:
-                told.append(trouble)
+                reported.append(trouble)
             trouble.file = indexes[trouble.file]
         for one in ready:
             if one.taken is not None:
@@ -154,7 +154,7 @@ class Follow(Pipeline):
                 time.time_ns(),
                 one.superseded,
             )
-        return told
+        return reported
 
     def _inputs(self, state: State, found: Plan, ready: list[Ready]) -> list[Input]:
         """The rows of table files: what is new of these files."""
@@ -169,7 +169,7 @@ class Follow(Pipeline):
         return inputs
 
     def _lost(self, gone: Sequence[Ready | SeenFile]) -> None:
-        """Remember files that were deleted or written anew before they were read: a trouble of a file that is never read again."""
+        """Remember files that were deleted or replaced before they were read: errors of files that are never read again."""
         state = self.state
         for one in gone:
             before = one.taken if isinstance(one, Ready) else state.taken.get(one.path)

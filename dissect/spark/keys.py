@@ -1,4 +1,4 @@
-"""What tells conversations apart: both endpoints, and where captures of different networks are kept separate, the network."""
+"""The key of conversations: both endpoints, and where captures of different networks are kept separate, the network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import blake2b
 from ..capture.ends import network_key, split
 
 NETWORKS = 1 << 24
-"""So many networks have a number of their own in them."""
+"""Limit of networks that have a number of their own in a key."""
 
 NETWORK = slice(37, 40)
 """Where its number is in a flow."""

@@ -21,11 +21,11 @@ FOUND: tuple[tuple[str, Any], ...] = (
     *((name, pa.int64()) for name in TIMES),
     ("sketch", pa.list_(pa.struct([pa.field(name, pa.int64()) for name in ("bucket", "count")]))),
 )
-"""What is told of a group, behind what it is grouped by."""
+"""The values of a group, after those that it is grouped by."""
 
 
-def told(group: LatencyGroup) -> tuple[Any, ...]:
-    """What is told of a group, as `FOUND` says."""
+def values_of(group: LatencyGroup) -> tuple[Any, ...]:
+    """The values of a group, in the order of `FOUND`."""
     times = times_of(group.latency)
     quantiles = [None if times is None else getattr(times, name) for name in TIMES]
     return group.count, group.answered, group.refused, group.unanswered, sorted(group.reasons.items()), *quantiles, group.latency.pack()

@@ -61,13 +61,13 @@ RELATED_KEPT = 10_000
 """Conversations that later ones may still be related to."""
 
 LOCALLY = 64 << 20
-"""Captures of so few bytes together are looked at right here instead of by Spark."""
+"""Maximum bytes of captures that the driver examines instead of Spark."""
 
 SPREAD = 16
-"""So many tasks a core look at captures at the most: a task takes 30 ms whatever it does, which small captures do not."""
+"""Maximum tasks a core that examine captures: a task costs 30 ms in any case, which small captures do not."""
 
 UNPACKED = 8
-"""So many times its size a packed capture has, about."""
+"""The size of an unpacked capture, in times of its packed size, about."""
 
 LEAST_RANGE = 16 << 20
 """Captures of fewer bytes together are one task, which costs least; larger ones keep all processors busy."""
@@ -88,7 +88,7 @@ class PipelineSettings(msgspec.Struct):
     separate: bool = False
     """Captures of different points are different networks, though their addresses may be alike."""
     point: str | None = None
-    """A regular expression that finds in a file's name where it was captured; None: the folder tells."""
+    """A regular expression that finds in a file's name where it was captured; None: its folder."""
     append: bool = False
     where: str | None = None
     """What messages and exchanges have to fit; all where there is none."""
@@ -121,7 +121,7 @@ class PointsOf(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """What is known after a unit, a driver that was killed included; `v` changes when an older one could not be taken up."""
+    """The state after a unit, which a killed driver leaves too; `v` changes when an older one could not be taken up."""
 
     v: int
     like: dict[str, Any]
@@ -251,7 +251,7 @@ class Pipeline:
     """The folder of the unit at hand."""
 
     def __init__(self, settings: PipelineSettings, out: str, place: Callable[[Folder], Folder], show: Callable[[Progress], None]) -> None:
-        """`place`: where is kept what is not seen."""
+        """`place`: returns the folder of unfinished files."""
         self.settings = settings
         self.show = show
         self.points = Points(settings)
@@ -317,7 +317,7 @@ class Pipeline:
         self.sink.close()
 
     def look(self, files: list[str], size: int, copies: Folder) -> Plan:
-        """Find the ranges of files that have so many bytes together; packed ones are unpacked to a folder."""
+        """Find the ranges of files of `size` bytes together; packed ones are unpacked to a folder."""
         here = size <= LOCALLY
         networks = [self.points.network(self.points.of(file)) for file in files] if self.settings.separate else []
 
@@ -376,8 +376,8 @@ class Pipeline:
     def gather(
         self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int
     ) -> Gathered:
-        """Write what parts tell together, as parts from `first` on whose receipts come to those that are `done`; conversations are also
-        related to those `before`. `most`: so many tasks do it at most."""
+        """Write the results of several parts, as parts from `first` on whose receipts are added to `done`; conversations are also
+        related to those `before`. `most`: the maximum of tasks."""
         left = [(target.kept.at("files", FRAMES, one.name).name, one.size) for receipt in done for one in receipt.files.get(FRAMES, ())]
         count = min(sum(size for _, size in left) // BUCKET + 1, most)
         names = [name for name, _ in left]
@@ -415,7 +415,7 @@ class Pipeline:
 
 
 class Gathered(NamedTuple):
-    """What parts tell together, for the driver."""
+    """The results of several parts, for the driver."""
 
     receipts: list[Receipt]
     related: list[ConversationRow]
@@ -476,11 +476,11 @@ class PipelineRun(Pipeline):
         super().__init__(settings, out, partial_folder, show)
         self.files: list[str] = []
         self.others: list[str] = []
-        """What is left out of folders, as it is no capture."""
+        """Files in folders that are skipped, as they are not captures."""
         self.stamps: dict[str, tuple[int, int]] = {}
         self.plan: Plan | None = None
         self.bugs: list[str] = []
-        """What to tell of bugs of ours."""
+        """Reports of bugs of streamdump."""
         self.resumed = 0
         """Units that were done before."""
         self.gathered = Gathered([], [], defaultdict(LatencyGroup), [], [])
@@ -510,7 +510,7 @@ class PipelineRun(Pipeline):
             raise
 
     def _begin(self, resume: bool) -> bool:
-        """Find out what is in the tables, after what another run has committed is complete."""
+        """Find out what is in the tables, after completing the commit of another run."""
         settings = self.settings
         fresh = State(FORMAT, likeness({"settings": settings, "sizes": self.stamps}))
         before = self.sink.load(State) if settings.append or self.sink.there else None
@@ -628,7 +628,7 @@ class PipelineRun(Pipeline):
 
 
 def texts_of(done: Iterable[Receipt], paths: Mapping[int, str]) -> list[str]:
-    """A line for each bug of ours that parts told of, in the order of the captures."""
+    """A line for each bug of streamdump that parts reported, in the order of the captures."""
     reports = [report for receipt in done for report in receipt.reports]
     ordered = sorted(reports, key=lambda one: (one.file or 0, one.number or 0, one.what))
     return [one.text(None if one.file is None else paths.get(one.file)) for one in ordered]

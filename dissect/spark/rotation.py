@@ -1,8 +1,8 @@
 """Which captures of a folder that others write to can be read: those of `tcpdump -G/-C/-W`, `dumpcap -b`, or copied there.
 
-Nobody tells when a file is complete, so it is taken
+No writer reports when a file is complete, so it is read
 
-- when a newer file of its series is there (its name with other digits): whoever rotates has closed it before;
+- when a newer file of its series is there (its name with other digits): the writer has closed it before;
 - or when it was quiet for some seconds. It may be written on all the same: then the rest of it is read as soon as that is complete, and a
   packet that was cut at its end counts as damage only when nothing more came.
 
@@ -54,7 +54,7 @@ class ReadFile(KnownFile):
     latest_ns: int = NEVER
     """The latest time of its packets."""
     trouble: Trouble | None = None
-    """What was wrong at its end, which is not told yet: more may have come."""
+    """What was wrong at its end, which is not reported yet: more may have come."""
     at_ns: int = 0
     """When it was read, by the wall clock."""
     superseded: bool = False
@@ -72,7 +72,7 @@ class Ready(KnownFile):
 
 
 class Stat(NamedTuple):
-    """What is known of a file without reading it."""
+    """The state of a file, without reading it."""
 
     size: int
     modified_ns: int
@@ -121,7 +121,7 @@ class Rotation:
         self._held: dict[tuple[str, str], int] = {}
         """Complete files that wait for others, and since when."""
         self._missed: list[SeenFile] = []
-        """Files that were gone, or written anew, since they were last looked at."""
+        """Files that were gone, or replaced, since they were last looked at."""
         self._going_on: set[str] = set()
         """Files that were read and have more to read, perhaps under another name; by their names then."""
 
@@ -145,7 +145,7 @@ class Rotation:
             packed = self._packed_from(one, taken)
             if before is None and packed is not None:
                 if isinstance(packed, SeenFile) or (packed.superseded and packed.trouble is None) or packed.path in self._known:
-                    continue  # a copy: whoever packs has not removed the other yet, or that was whole when it was read
+                    continue  # a copy: the packer has not removed the other yet, or that was complete when it was read
                 before = packed
             known = before is not None and before.size == one.size
             if before is not None:
@@ -196,7 +196,7 @@ class Rotation:
         return found
 
     def missed(self, taken: Mapping[str, ReadFile]) -> list[SeenFile]:
-        """Files that were seen, and are gone or written anew before they were read to what was seen; each is told once."""
+        """Files that were seen, and are gone or replaced before they were read up to that; each is returned once."""
         missed, self._missed = self._missed, []
         names = {one.status.inode: path for path, one in self._known.items()}
         return [
@@ -281,7 +281,7 @@ class Rotation:
         return now - self._held.setdefault(key, now) < HOLD_NS
 
     def _forget(self, seen: list[SeenFile]) -> None:
-        """Drop what is known of files that are gone."""
+        """Forget files that are gone."""
         there = {(one.path, one.head) for one in seen}
         self._quiet = {path: value for path, value in self._quiet.items() if path in self._known}
         self._held = {key: value for key, value in self._held.items() if key in there}
@@ -292,7 +292,7 @@ def _listed(folder: str) -> dict[str, Stat]:
     path = storage.local(folder)
     if path is None:
         return {name: Stat(size, modified_ns, modified_ns, name) for name, (size, modified_ns) in sorted(storage.listed(folder).items())}
-    # First all names, then all sizes: whoever begins a file has closed the one before.
+    # First all names, then all sizes: who starts a file has closed the one before
     found = {}
     for one in sorted(_names(path)):
         try:

@@ -67,7 +67,7 @@ Watch = Callable[[int, int, float], None]
 """Told how many tasks have ended, of how many, and which share of those of the first stage."""
 
 VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
-"""What is set in the environment while a session lives."""
+"""Variables that are set in the environment while a session lives."""
 
 POOL = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 """Of the workers on this machine: what columns took is used again by all else, which spares the kernel half of its work for them."""
@@ -124,7 +124,7 @@ def find_java() -> Path:
 
 
 def _version(java: Path) -> int:
-    """The major version; 0 where it does not tell."""
+    """The major version; 0 if unknown."""
     try:
         release = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
         found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release)
@@ -184,7 +184,7 @@ class SparkTasks:
         return self._watched(lambda: placed.mapPartitionsWithIndex(finished).collect(), watch)
 
     def _watched(self, action: Callable[[], list[Any]], watch: Watch) -> list[Any]:
-        """The result of an action that runs beside us, so that an interruption is heard at once; tells how far its tasks are."""
+        """The result of an action that runs beside us, so that an interruption is noticed at once; calls `watch` with its progress."""
         from pyspark import InheritableThread
 
         result = beside(action, InheritableThread)
@@ -237,7 +237,7 @@ class SparkJvm(SparkTasks):
         self.scratch = self._folder.name if master.startswith("local") else None
         if loopback:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        # Those that plan and those that run: without it they take whatever Python comes first in PATH.
+        # For planning and running: without it both use the first Python in PATH
         settings = {**SETTINGS, "spark.pyspark.python": sys.executable, **(settings or {})}
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
@@ -246,7 +246,7 @@ class SparkJvm(SparkTasks):
                 self._jvm = self._launch(java, memory, brief, settings, handle)
             self._connect(self._jvm, patience_s)
             limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
-            # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
+            # In the main thread, PySpark would handle Ctrl-C: it would ask Spark to cancel and wait for that.
             self.context = beside(lambda: self._begin(retried(master), loopback, ui)).result(limit_s)
         except TimeoutError:
             self.kill()
@@ -306,7 +306,7 @@ class SparkJvm(SparkTasks):
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
 
     def _connect(self, jvm: subprocess.Popen[bytes], patience_s: float) -> None:
-        """Waits until the JVM listens, and tells PySpark where."""
+        """Wait until the JVM listens, and set its port for PySpark."""
         connection = Path(self._folder.name) / "connection"
         until = time.monotonic() + patience_s
         while not connection.is_file():
@@ -472,7 +472,7 @@ def beside(action: Callable[[], T], thread: Callable[..., threading.Thread] = th
 
 
 def _session(leader: int) -> set[int]:
-    """The processes in the session of this one, where the system tells."""
+    """The processes in the session of this one, as far as the system shows them."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -33,7 +33,7 @@ SUCCESS = "_SUCCESS"
 
 
 class Sink:
-    """Parquet files: `place` has the state and what is not finished, `tables` what is seen."""
+    """Parquet files: `place` has the state and unfinished files, `tables` the visible ones."""
 
     def __init__(self, place: Folder, tables: Folder, fields: str) -> None:
         """`fields`: one of `tables.FIELDS`."""

@@ -48,14 +48,14 @@ TARGET = 64 << 20
 """Bytes of a range, unless asked for otherwise."""
 
 BEGIN = 1 << 16
-"""Bytes by which a file is known."""
+"""First bytes that are read of a file to identify its format."""
 
 HEAD = 4096
-"""First bytes by which a file is known again."""
+"""First bytes by which a file is recognised."""
 
 WINDOW = 1 << 20
 LARGEST = 262_144
-"""How far borders are looked for, and the largest record that they may lie in; larger ones only make ranges longer."""
+"""How far borders are searched, and the largest record that they may lie in; larger ones only make ranges longer."""
 
 BLOCK_ROOM = 1024
 """What a record may be longer than its packet: headers and options."""
@@ -75,15 +75,15 @@ BEFORE_S, AFTER_S = 86_400, 7 * 86_400
 NEVER = -(1 << 62)
 
 MANY = 1 << 20
-"""From so many conversations of a range on they are not told apart by the range that they lie in; one of `TARGET` bytes has no room for
-so many packets."""
+"""Limit of conversations of a range; beyond it they are not distinguished by the range that they lie in. A range of `TARGET` bytes
+has fewer packets."""
 
 AT_ONCE = 16
-"""So many objects of a store are asked for at the same time."""
+"""Requests to a store at the same time."""
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """What is in a byte range."""
+    """The contents of a byte range, in numbers."""
 
     packets: int = 0
     payload: int = 0
@@ -93,7 +93,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Split(Counts):
-    """A byte range of a capture, or a whole one that cannot be cut (`stop` None).
+    """A byte range of a capture, or a complete one that cannot be cut (`stop` None).
 
     `head` is what a reader has to see first: the file's header, or the section's and its interfaces'. `number` packets lie before it,
     `latest_ns` is the time of the latest of them. `damage` is what ends the file in this range.
@@ -129,7 +129,7 @@ class Copy(msgspec.Struct):
 
 
 class Trouble(msgspec.Struct):
-    """What is wrong with a file: `lost` bytes of it are not read (packed ones where it is packed), None where nobody knows."""
+    """An error of a file: `lost` bytes of it are not read (packed ones where it is packed), None if unknown."""
 
     file: int
     path: str
@@ -326,7 +326,7 @@ def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:
-    """The results of a function for some files (`name` tells which), for those of an object store several at a time."""
+    """The results of a function for some files (`name` returns its name), for those of an object store several at a time."""
     if len(names) < 2 or storage.local(name(names[0])) is not None:
         return iter(list(map(function, names)))
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -471,7 +471,7 @@ def _begun(path: str) -> ByteRange | CaptureError:
 
 
 def _begin(path: str) -> ByteRange:
-    """A whole file to examine, its header read; raises `CaptureError` for what is no capture."""
+    """A complete file to examine, its header read; raises `CaptureError` if it is not a capture."""
     at = storage.local(path)
     if at is not None and at.exists() and not at.is_file():
         raise CaptureError("is not a file", path)
@@ -625,7 +625,7 @@ def _renumbered(reason: str, before: int) -> str:
 
 
 def _trouble(index: int, path: str, copy: Copy | None, error: CaptureError) -> Trouble:
-    """What is wrong with a file that is no capture, perhaps since it could not be unpacked."""
+    """The error of a file that is not a capture, perhaps since it could not be unpacked."""
     reason = copy.error if copy is not None else None
     try:
         found = storage.status(path)
@@ -707,7 +707,7 @@ def _batches(
     blocks = Blocks(raw, None)
     try:
         for packets in pcap.read_packets(blocks) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, secrets, processes):
-            # A reader takes in nothing beyond the buffer that it hands on.
+            # A reader reads nothing beyond the buffer that it returns
             yield packets, raw.count - len(packets[0].buffer) - len(head) + split.start
     finally:
         raw.close()

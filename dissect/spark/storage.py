@@ -33,11 +33,11 @@ URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):/")
 _DISK = LocalFileSystem()
 
 AHEAD = 4 << 20
-"""Bytes of an object that are asked for at once: each request takes its time."""
+"""Bytes of an object for each request."""
 
 
 class Status(NamedTuple):
-    """What is known of a file without reading it."""
+    """The state of a file, without reading it."""
 
     size: int
     modified_ns: int
@@ -47,7 +47,7 @@ def normal(source: str) -> str:
     """The name of a file, folder or pattern as the user wrote it; raises `UsageError` for a URL that is not known."""
     found = URL.match(source)
     if found is None:
-        # Whoever reads it may work in another folder.
+        # Its reader may work in another folder
         return _name_of(os.fspath(Path(source).absolute()))
     scheme = (found[1] or found[2]).lower()
     if scheme == "file":
@@ -113,7 +113,7 @@ def why(error: BaseException) -> str:
 
 
 def status(name: str) -> Status | None:
-    """What is known of a file; None where there is none."""
+    """The state of a file; None if there is none."""
     path = local(name)
     if path is not None:
         try:
@@ -158,7 +158,7 @@ def pieces(name: str, start: int, size: int) -> bytes:
 
 
 def exactly(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes, fewer only at the end."""
+    """`size` bytes, fewer only at the end."""
     parts = []
     while size and (data := stream.read(size)):
         parts.append(data)
@@ -242,7 +242,7 @@ class Folder:
         return bool(self._info.type != FileType.NotFound)
 
     def make(self) -> None:
-        """Make the folder; it may be there. In a store what is written to it makes it."""
+        """Make the folder; it may be there. In a store, the first file in it does."""
         store, at = self._at
         if store is _DISK:
             store.create_dir(at, recursive=True)
@@ -254,7 +254,7 @@ class Folder:
             return bytes(stream.read())
 
     def write(self, data: bytes, durable: bool = False) -> None:
-        """Write a file as a whole: others see all of it or none. `durable`: it is there even if the machine stops now."""
+        """Write a file: others see all of it or nothing. `durable`: it is there even if the machine stops now."""
         path = self.path
         # An object is one only once it is closed
         made = self if path is None else self.above().at(f".{base(self.name)}-{uuid.uuid4().hex}")

@@ -26,7 +26,7 @@ MOST = (1 << 31) - 1
 
 
 SCHEMA = 5
-"""Rises with every change of the columns: they are only ever added, so whoever reads an older table finds null in the new ones."""
+"""Rises with every change of the columns: they are only ever added, so a reader of an older table finds null in the new ones."""
 
 SCHEMA_KEY = "streamdump.schema"
 """Where Parquet files and Delta tables say it."""
@@ -71,12 +71,12 @@ class Rows:
 
     @cached_property
     def codes(self) -> Sequence[Sequence[Any]]:
-        """What responses tell of how it went: the code, and what it means."""
+        """The result codes of responses, and their meanings."""
         return list(zip(*[_code(one[2]) for one in self.rows], strict=True)) or [(), ()]
 
 
 def ends_of(linked: Linked) -> tuple[str | None, str | None]:
-    """Client and server of a record, null where the capture does not tell which is which; of a finding what it takes for them."""
+    """Client and server of a record, null if the capture does not show which is which; of a finding those that it assumes."""
     one, request, response, *_ = linked
     kind = type(one)
     if kind is Exchange:
@@ -115,7 +115,7 @@ class Column(msgspec.Struct, frozen=True):
     get: Callable[[Rows], Sequence[Any]]
     """Its value in each row."""
     make: Callable[[Sequence[Any]], Any] = list
-    """The Arrow array of values, or what Arrow takes them as."""
+    """The Arrow array of values, or values that Arrow accepts."""
 
     def array(self, values: Sequence[Any]) -> Any:
         """The Arrow array of values."""
@@ -195,7 +195,7 @@ def _chunks(field: Any, made: Sequence[tuple[int, dict[str, Any]]]) -> Any:
 
 
 class TooMuch(Exception):
-    """So many rows do not fit into one batch."""
+    """These rows do not fit into one batch."""
 
 
 def _common(name: bool = True) -> tuple[Column, ...]:
@@ -470,7 +470,7 @@ FINDINGS: tuple[Column, ...] = (
 
 
 def _counted(at: int, name: str, kind: Any) -> Column:
-    return Column(name, kind, SAID[name], lambda rows: [one.told[at] for one in rows.records])
+    return Column(name, kind, SAID[name], lambda rows: [one.values[at] for one in rows.records])
 
 
 SAID = {
@@ -629,11 +629,11 @@ class PendingRows:
         self.size = 0
         """Bytes of the frames of messages among them."""
         self.count = 0
-        """How many they are."""
+        """Their number."""
 
     def take(self, rows: Sequence[Any], reports: list[Report] | None = None, files: Mapping[int, int] | None = None) -> Iterator[Any]:
-        """Take rows; those before as columns, where these do not fit behind them. `reports` gets what is to be told of those that
-        cannot be taken, which is raised without it. `files`: see `Rows`."""
+        """Add rows; yield those before as columns, if these do not fit after them. `reports` gets the reports of rows that
+        cannot be added, which are raised without it. `files`: see `Rows`."""
         try:
             self._take(rows, files)
         except Exception as error:

@@ -60,7 +60,7 @@ class TaskInput(msgspec.Struct):
     home: bytes | None = None
     """The `flow_id` of the conversations that are dissected here, sorted; None: all of them."""
     conversations: int = 0
-    """So many it reads."""
+    """The number of those that it reads."""
 
     @property
     def at_home(self) -> frozenset[int] | None:
@@ -73,8 +73,8 @@ def sources(
 ) -> tuple[list[TaskInput], float]:
     """The tasks that read these ranges, small ones together up to `target` bytes; and which share of what they read they send, about.
 
-    `carry`: files with conversations that were left open, and their `flow_id`; `readers`: so many tasks may read what others read too,
-    where that costs less than to send it to them, or in any case (`forced`).
+    `carry`: files with conversations that were left open, and their `flow_id`; `readers`: the number of tasks that may read what others
+    read too, where that costs less than to send it to them, or in any case (`forced`).
     """
     made = [TaskInput(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
     flows = [_flows(source) for source in made]
@@ -156,18 +156,18 @@ def _part(made: list[TaskInput], flows: list[NDArray[np.int64]]) -> list[NDArray
 
 
 FILES = 16
-"""So many files are merged as they are read, all of them open; of more, packets are sorted."""
+"""Limit of files that are merged as they are read, all of them open; of more, packets are sorted."""
 
 OPEN = 30_000
-"""So many conversations, of 10 kB each or so, are dissected as they are read; of more, packets are sorted, and one after the other is."""
+"""Limit of conversations, of about 10 kB each, that are dissected as they are read; of more, packets are sorted."""
 
 SENDING = 4
-"""Sending a byte to the part of its conversation costs about as much as reading so many: sorting it, and Spark's handling of it."""
+"""The cost of sending a byte to the part of its conversation (sorting, and Spark's handling of it), in bytes read."""
 
 
 def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int], readers: int, most: float) -> list[TaskInput]:
     """The tasks if conversations that several of them read are at home in tasks of their own, which read all those ranges again; none
-    where these have more than so many bytes, or too many files for all of them to be open."""
+    if these have more than `most` bytes, or too many files for all of them to be open."""
     every = np.unique(np.concatenate(away))
     found: list[TaskInput] = []
     for mine in (every[at::readers] for at in range(min(readers, len(every)))):

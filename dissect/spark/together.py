@@ -1,4 +1,4 @@
-"""What rows of several parts tell together: conversations of each other, exchanges by the minute, and findings of several conversations.
+"""What rows of several parts show together: conversations of each other, exchanges by the minute, and findings of several conversations.
 
 A part leaves such rows as *frames*, in a file that its receipt names. When all parts are there the frames of each server come together:
 in a shuffle by server where there are many, else in the driver.
@@ -26,7 +26,7 @@ from ..session import Linked
 from ..tls.facts import TlsFacts
 from . import storage
 from .blocks import Runs
-from .latencies import told
+from .latencies import values_of
 from .tables import ends_of
 
 _CLOSED = msgspec.msgpack.Decoder(Closed)
@@ -34,16 +34,16 @@ _CLOSED = msgspec.msgpack.Decoder(Closed)
 MINUTE_NS = 60_000_000_000
 
 NOTED = 1 << 15
-"""So many exchanges are noted at a time."""
+"""Exchanges that are noted at a time."""
 
 FEW = 64
-"""A group of fewer exchanges is left as they are, since a sketch of them would take longer and be larger; it may leave several frames."""
+"""A group of fewer exchanges is left as they are, since a sketch of them would be slower and larger; it may leave several frames."""
 
 SLOWEST = 5
-"""So many exchanges of a part, and of a run, are remembered as its slowest."""
+"""Exchanges of a part, and of a run, that are remembered as its slowest."""
 
 BUCKET = 16 << 20
-"""Bytes of frames that come together in one place, about; read, they take ten times as much."""
+"""Bytes of frames that come together in one place, about; decoded, they need ten times as much."""
 
 RELATED, LATENCY, SLOW, OVERVIEW, ROWS, STEP = range(6)
 """What a frame holds."""
@@ -65,7 +65,7 @@ class Minute(NamedTuple):
     protocol: str
     name: str
     server: str | None
-    told: tuple[Any, ...]
+    values: tuple[Any, ...]
 
 
 class Frames:
@@ -134,7 +134,7 @@ def frames(name: str) -> Iterator[bytes]:
 
 
 def by_server(count: int, name: str) -> Iterator[tuple[int, bytes]]:
-    """The frames of a file for so many buckets."""
+    """The frames of a file for `count` buckets."""
     for data in frames(name):
         yield crc32(msgspec.msgpack.decode(data)[0].encode()) % count, data
 
@@ -178,15 +178,15 @@ class Together:
         self.related.sort(key=lambda row: (row.time_ns, row.conversation))
 
     def relate(self, before: Sequence[ConversationRow]) -> list[Report]:
-        """Add to conversations what others tell, also those `before`; what to tell of bugs of ours."""
+        """Add to conversations what others show, also those `before`; return reports of bugs."""
         return [Report(what, "conversations lack what others tell of them") for what in relate([*before, *self.related])]
 
     def minutes(self) -> list[Minute]:
         """The rows of table `latency`."""
-        return [Minute(*key, told(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
+        return [Minute(*key, values_of(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
 
     def findings(self, ports: set[int]) -> list[Linked]:
-        """What is found in what servers keep across connections, which adds to the overviews."""
+        """The findings in the state that servers keep across connections, which adds to the overviews."""
         found = self._steps.findings(ports)
         self.files |= self._steps.files
         self.overviews.append(self._steps.diagnoser.overview.seen())

@@ -16,7 +16,7 @@ all. Nothing here knows a protocol, so a new one gets its table by itself. A pro
 | bits, an object, a chunk | struct of its own members; null where another message has a plain value under that name |
 | arrays of one of those | list; arrays of objects are left to the JSON |
 | what is read by hand, and no table of its own says what it is (entries, BSON documents, AMQP values) | no member |
-| a name that differs from an earlier one in case only (`SubID` of old mewbase clients) | no member, since Spark could not tell them apart |
+| a name that differs from an earlier one in case only (`SubID` of old mewbase clients) | no member: Spark could not distinguish them |
 
 So `fields` has everything, the columns what a query can ask for without parsing. A member is null where the message has no such field,
 where its value is null, and where the value is not of the declared type (a boolean byte of 7, a mewbase field of another BSON type).
@@ -49,7 +49,7 @@ WHOLE = ((8, pa.int8()), (16, pa.int16()), (32, pa.int32()), (64, pa.int64()))
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 NOTES = 3
-"""Remarks of so many messages are worth telling of a column."""
+"""Limit of different notes in the description of a column."""
 
 
 class Member:
@@ -82,7 +82,7 @@ class Struct(Member):
 
 
 def _strict(kind: Any, accepted: frozenset[type], clean: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
-    """Values of the accepted classes as they are, unless one does not fit; then each is looked at. (Arrow itself takes 1.5 for 1.)"""
+    """Values of the accepted classes as they are, unless one does not fit; then each is checked. (Arrow itself accepts 1.5 as 1.)"""
 
     def array(values: Sequence[Any]) -> Any:
         if accepted.issuperset(map(type, values)):
@@ -125,7 +125,7 @@ _wide_by_value = _strict(WIDE, frozenset(), _whole(-1 << 63, (1 << 64) - 1))
 
 
 def _wide(values: Sequence[Any]) -> Any:
-    """Decimals of integers by way of these, since Arrow takes a Python object for each."""
+    """Decimals of integers by way of these, since Arrow makes a Python object of each."""
     if not WHOLE_CLASSES.issuperset(map(type, values)):
         return _wide_by_value(values)
     for kind in (pa.int64(), pa.uint64()):
@@ -187,7 +187,7 @@ def _members(found: RegisteredField) -> dict[str, Member]:
     spelt: set[str] = set()
     for name, one in found.members.items():
         member = _member(one)
-        # Spark does not tell names apart by case
+        # Spark does not distinguish names by case
         if member is not None and name.lower() not in spelt:
             spelt.add(name.lower())
             made[name] = member

@@ -42,7 +42,7 @@ def _table(spark: Any, place: str, names: list[str], columns: Any, by: Sequence[
         return spark.createDataFrame([], from_arrow_schema(wanted))
     at = storage.local(place)
     if at is not None:
-        # Hadoop takes some characters for a pattern
+        # To Hadoop some characters are a pattern
         literal = [re.sub(r"([*?\[\]{}\\])", r"\\\1", str(storage.local(name))) for name in names]
         return spark.read.schema(from_arrow_schema(wanted)).option("basePath", str(at)).parquet(*literal).select(*wanted.names)
 

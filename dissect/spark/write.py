@@ -1,4 +1,4 @@
-"""Writes tables: every task its own files, which count only once the whole run has ended well.
+"""Writes tables: every task its own files, which count only once the run has ended without error.
 
 A task names its files at random and its result says which they are. Tasks that were repeated or lost leave files that nobody names. When
 all tasks have ended, those that are named are committed (`sink.py`): in the form `delta` they are where they belong from the start.
@@ -48,7 +48,7 @@ TYPED_GROUP = 12_000
 """The same for typed fields, whose columns are made for each set of keys by itself."""
 
 GROUP_BYTES = 32 << 20
-"""Bytes of the frames of these records, at most about; the values made of them take a multiple."""
+"""Bytes of the frames of these records, at most about; the values made of them need a multiple."""
 
 GROUP_UNPACKED = 16 << 20
 """Bytes that the frames of these records were unpacked to, at most about."""
@@ -80,7 +80,7 @@ class Target(msgspec.Struct):
 
     @property
     def kept(self) -> Folder:
-        """The folder of what is not finished."""
+        """The folder of unfinished files."""
         return storage.folder(self.folder)
 
     def table(self, name: str) -> Folder:
@@ -107,7 +107,7 @@ class Receipt(msgspec.Struct):
     files: dict[str, list[Written]]
     rows: dict[str, int]
     reports: list[Report]
-    """What to tell of bugs of ours."""
+    """Reports of bugs of streamdump."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
     ports: list[int] = []
@@ -146,12 +146,12 @@ class PartWriter:
                 stack.pop_all()
 
     def add_all(self, found: Iterable[TaskResults]) -> None:
-        """Take records and conversations as they become certain."""
+        """Add records and conversations as they become certain."""
         for results in found:
             self.add(results)
 
     def add(self, results: TaskResults) -> None:
-        """Take records and conversations."""
+        """Add records and conversations."""
         if self._filter is not None:
             self._filter.learn([one[0] for one in results.records])
         for table, rows in sorted_out(results.records).items():
@@ -202,7 +202,7 @@ class PartWriter:
 
     @property
     def frames(self) -> Frames:
-        """What is left for those who put parts together."""
+        """The frames for the tasks that put parts together."""
         if self._frames is None:
             self._frames = Frames(self._beside(FRAMES, "frames"))
         return self._frames
@@ -223,7 +223,7 @@ class PartWriter:
         self._out(table)
 
     def close(self) -> None:
-        """Write what is left; the receipt names it."""
+        """Write the other rows; the receipt names the files."""
         for table in self._waiting:
             if self._leaves and table in SMALL and table not in self._open and self.waits(table):
                 self._leave(table)
@@ -305,7 +305,7 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
 
     for found in filled():
         yield from found.select(kept).to_batches()
-    # There is no driver of ours that could tell; Spark keeps what its workers say in its log
+    # There is no driver of ours to report it; Spark keeps the output of its workers in its log
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
 
@@ -323,7 +323,7 @@ class _Parquet:
         """What waits to be written."""
 
     def write(self, rows: Any) -> None:
-        """Take a batch."""
+        """Add a batch."""
         self.written.rows += rows.num_rows
         if "time_ns" in rows.schema.names and rows.num_rows:
             times = rows.column("time_ns").to_numpy()
@@ -367,7 +367,7 @@ class _Partitioned:
         self._open: dict[tuple[str | None, ...], _Parquet] = {}
 
     def write(self, rows: Any) -> None:
-        """Take a batch."""
+        """Add a batch."""
         values, names = {DATE: rows.column("time_ns").to_numpy() // DAY_NS}, list[str | None]()
         if "protocol" in self._by:
             protocols = rows.column("protocol").combine_chunks().dictionary_encode()
@@ -378,8 +378,8 @@ class _Partitioned:
         kinds = np.unique(keys, axis=1)
         for kind in kinds.T:
             some = rows if kinds.shape[1] == 1 else rows.filter(pa.array((kind == keys.T).all(axis=1)))
-            told = dict(zip(self._by, kind.tolist(), strict=True))
-            out = self._out({column: names[code] if column == "protocol" else _date(code) for column, code in told.items()})
+            found = dict(zip(self._by, kind.tolist(), strict=True))
+            out = self._out({column: names[code] if column == "protocol" else _date(code) for column, code in found.items()})
             out.write(some.select(out.schema.names))
         while sum(out.bytes for out in self._open.values()) >= ROW_GROUP_BYTES:
             max(self._open.values(), key=lambda out: out.bytes).flush()
@@ -395,7 +395,7 @@ class _Partitioned:
         return out
 
     def close(self) -> list[Written]:
-        """All files are whole."""
+        """Complete all files."""
         if not self._open:
             self._out(dict.fromkeys(self._by))
         return [one for out in self._open.values() for one in out.close()]
@@ -428,7 +428,7 @@ def _repeating(whole: Any) -> list[str]:
 
 
 def _let_go(*opened: Any) -> None:
-    """Close what need not be whole."""
+    """Close files that need not be complete."""
     for one in opened:
         with suppress(OSError, ValueError):
             one.close()
