@@ -124,7 +124,8 @@ class PartWriter:
         self.receipt = Receipt(part, {}, {}, [])
         self._points = points
         self._leaves = leaves
-        self._open: dict[str, Any] = {}
+        self._open: dict[tuple[str, tuple[str | None, ...]], _Parquet] = {}
+        """The files by table and values of the columns by which it is divided."""
         self._waiting: dict[str, PendingRows] = {}
         self._unpacked = 0
         """Bytes that were unpacked for rows that wait."""
@@ -220,17 +221,18 @@ class PartWriter:
 
     def empty(self, table: str) -> None:
         """Write a file without rows, which says what its columns are."""
-        self._out(table)
+        self._out(table, dict.fromkeys(self._by(table)))
 
     def close(self) -> None:
         """Write the other rows; the receipt names the files."""
+        opened = {table for table, _ in self._open}
         for table in self._waiting:
-            if self._leaves and table in SMALL and table not in self._open and self.waits(table):
+            if self._leaves and table in SMALL and table not in opened and self.waits(table):
                 self._leave(table)
             else:
                 self._flush(table)
-        for table, out in self._open.items():
-            self.receipt.files.setdefault(table, []).extend(out.close())
+        for (table, _), out in self._open.items():
+            self.receipt.files.setdefault(table, []).append(out.close())
         for left in (self._frames, self._carried):
             if left is not None:
                 left.close()
@@ -261,18 +263,31 @@ class PartWriter:
         """Write rows that a part has left."""
         self._write(table, pa.ipc.open_stream(left).read_all())
 
-    def _write(self, table: str, some: Any) -> None:
-        self.receipt.rows[table] = self.receipt.rows.get(table, 0) + some.num_rows
-        self._out(table).write(some)
+    def _write(self, table: str, rows: Any) -> None:
+        self.receipt.rows[table] = self.receipt.rows.get(table, 0) + rows.num_rows
+        by = self._by(table)
+        for partition, some in _divided(rows, by) if by else [({}, rows)]:
+            out = self._out(table, partition)
+            out.write(some.select(out.schema.names))
+        opened = [out for (one, _), out in self._open.items() if one == table]
+        while sum(out.bytes for out in opened) >= ROW_GROUP_BYTES:
+            max(opened, key=lambda out: out.bytes).flush()
 
-    def _out(self, table: str) -> Any:
-        if table not in self._open:
-            target = self.target
+    def _by(self, table: str) -> list[str]:
+        """The columns by whose values the files of a table are divided."""
+        return [one for one in self.target.by if one in TABLES[table].partitioned]
+
+    def _out(self, table: str, partition: dict[str, str | None]) -> _Parquet:
+        """The file for these values of the columns by which a table is divided; it has the other columns."""
+        out = self._open.get(key := (table, tuple(partition.values())))
+        if out is None:
+            target, every = self.target, schema(table)
             name = f"part-{self.part:05d}-{target.run}{uuid.uuid4().hex[:12]}.zstd.parquet"
-            given = target.table(table), name, schema(table)
-            by = [one for one in target.by if one in TABLES[table].partitioned]
-            self._open[table] = _Partitioned(*given, by) if by else _Parquet(*given)
-        return self._open[table]
+            folders = [f"{column}={value or NULL_PARTITION}" for column, value in partition.items()]
+            columns = pa.schema([one for one in every if one.name not in partition], every.metadata)
+            out = self._open[key] = _Parquet(target.table(table), "/".join((*folders, name)), columns)
+            out.written.partition = partition
+        return out
 
 
 def pointless(table: str) -> Any:
@@ -342,68 +357,33 @@ class _Parquet:
         self._group = []
         self._rows = self.bytes = 0
 
-    def close(self) -> list[Written]:
-        """The file is complete."""
+    def close(self) -> Written:
+        """Complete the file."""
         self.flush()
         self._writer.close()
         self.written.size = self._stream.tell()
         self._stream.close()
-        return [self.written]
+        return self.written
 
     def abandon(self) -> None:
         """Let go of it as it is."""
         _let_go(self._writer, self._stream)
 
 
-class _Partitioned:
-    """A file for each value of some columns, in folders that say so. All of them have the other columns, also the one without rows of a
-    table that has none at all: who reads the folder finds out which there are."""
-
-    def __init__(self, folder: Folder, name: str, whole: Any, by: Sequence[str]) -> None:
-        self._folder = folder
-        self._name = name
-        self._whole = whole
-        self._by = by
-        self._open: dict[tuple[str | None, ...], _Parquet] = {}
-
-    def write(self, rows: Any) -> None:
-        """Add a batch."""
-        values, names = {DATE: rows.column("time_ns").to_numpy() // DAY_NS}, list[str | None]()
-        if "protocol" in self._by:
-            protocols = rows.column("protocol").combine_chunks().dictionary_encode()
-            # What has no protocol has the last of these
-            names = [*protocols.dictionary.to_pylist(), None]
-            values["protocol"] = protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        keys = np.stack([values[column] for column in self._by])
-        kinds = np.unique(keys, axis=1)
-        for kind in kinds.T:
-            some = rows if kinds.shape[1] == 1 else rows.filter(pa.array((kind == keys.T).all(axis=1)))
-            found = dict(zip(self._by, kind.tolist(), strict=True))
-            out = self._out({column: names[code] if column == "protocol" else _date(code) for column, code in found.items()})
-            out.write(some.select(out.schema.names))
-        while sum(out.bytes for out in self._open.values()) >= ROW_GROUP_BYTES:
-            max(self._open.values(), key=lambda out: out.bytes).flush()
-
-    def _out(self, partition: dict[str, str | None]) -> _Parquet:
-        key = tuple(partition.values())
-        out = self._open.get(key)
-        if out is None:
-            folders = [f"{column}={value or NULL_PARTITION}" for column, value in partition.items()]
-            whole = pa.schema([one for one in self._whole if one.name not in partition], self._whole.metadata)
-            out = self._open[key] = _Parquet(self._folder, "/".join((*folders, self._name)), whole)
-            out.written.partition = partition
-        return out
-
-    def close(self) -> list[Written]:
-        """Complete all files."""
-        if not self._open:
-            self._out(dict.fromkeys(self._by))
-        return [one for out in self._open.values() for one in out.close()]
-
-    def abandon(self) -> None:
-        """Let go of them as they are."""
-        for out in self._open.values():
-            out.abandon()
+def _divided(rows: Any, by: Sequence[str]) -> Iterator[tuple[dict[str, str | None], Any]]:
+    """Yield the rows for each value of some columns, with these."""
+    values, names = {DATE: rows.column("time_ns").to_numpy() // DAY_NS}, list[str | None]()
+    if "protocol" in by:
+        protocols = rows.column("protocol").combine_chunks().dictionary_encode()
+        # Rows without a protocol have the last of these
+        names = [*protocols.dictionary.to_pylist(), None]
+        values["protocol"] = protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    keys = np.stack([values[column] for column in by])
+    kinds = np.unique(keys, axis=1)
+    for kind in kinds.T:
+        some = rows if kinds.shape[1] == 1 else rows.filter(pa.array((kind == keys.T).all(axis=1)))
+        found = zip(by, kind.tolist(), strict=True)
+        yield {column: names[code] if column == "protocol" else _date(code) for column, code in found}, some
 
 
 def _date(day: int) -> str:
