@@ -32,8 +32,6 @@ FORMAT = 11
 
 PACKAGES: tuple[str, ...] = (
     "bson",
-    "capture.duplicates",
-    "capture.rare_packets",
     "conversation",
     "detect",
     "diagnose.network",
@@ -46,7 +44,6 @@ PACKAGES: tuple[str, ...] = (
     "pair",
     "protocols",
     "quota",
-    "spark.flows",
     "tcp",
     "tls",
 )
