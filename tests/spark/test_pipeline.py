@@ -284,7 +284,7 @@ def test_tasks_do_without_pandas(session: Any) -> None:
         assert done.stdout == f"{brought}\n"
     # Workers that others used before have it all the same.
     assert session.each(is_lean, [1, 2], lambda *_: None) == [True, True]
-    assert session.sent(lambda item: [(item, b"")], [0, 1], None, 2, lambda part, _: is_lean(part), lambda *_: None) == [True, True]
+    assert session.sent(lambda item: [(item, b"")], [0, 1], 2, lambda part, _: is_lean(part), lambda *_: None) == [True, True]
 
 
 def test_arrow_takes_its_memory_from_where_python_does(session: Any) -> None:
