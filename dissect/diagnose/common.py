@@ -260,10 +260,8 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
     if context.failed or not all(closed.packets):
         return None
     owed = any(one.src != closed.endpoints[closed.by] for one in found)
-    # Without ids, a lost response leaves another request open than its own; behind a loss of its sender, a request is read late, when its
-    # response may have come
-    lossy = {end for end, lost in zip(closed.endpoints, closed.lost, strict=True) if lost}
-    unsure = any(lossy and (one.id is None or one.src in lossy) for one in found)
+    # Without ids, a lost response leaves another request open than its own
+    unsure = any(closed.lost) and any(one.id is None for one in found)
     # Whoever said goodbye need not wait for the answer
     unsure = unsure or (closed.by == closed.client and context.family.closing.issuperset(one.name for one in found))
     severity = NOTE if unsure else ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE

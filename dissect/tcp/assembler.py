@@ -299,6 +299,7 @@ class ByteStream:
         "claim",
         "count",
         "damaged_acked",
+        "deferred",
         "ended_ns",
         "expected",
         "fin",
@@ -379,6 +380,8 @@ class ByteStream:
         self.ttl = 0
         self.ttls: tuple[int, ...] = ()
         self.waiting: PendingPieces | None = None
+        # Items that must not precede the other side's bytes up to a position, with this position.
+        self.deferred: deque[tuple[int, SideData | StreamGap]] | None = None
         # The items released last, ending at `next`; None if there are none.
         self.recent: deque[SideData] | None = None
         # (position, order of arrival, kind, value, value)
@@ -723,6 +726,9 @@ class TcpStream(ConversationCounts):
         self.out.clear()
         if len(items) > 1:
             items.sort(key=_side)
+        one, two = self.streams
+        if one.waiting is not None or two.waiting is not None or one.deferred or two.deferred:
+            return _causes_first(self, items)
         return items
 
     def follow(self, segment: Segment, side: int) -> SideData | bool:
@@ -794,7 +800,7 @@ class TcpStream(ConversationCounts):
             own.claim = start, start + claimed - wire, self.latest
         own.update_fast_path(self.untimed)
         other.update_fast_path(self.untimed)
-        return self.released() if self.out else NOTHING
+        return self.released() if self.out or own.deferred or other.deferred else NOTHING
 
     def _count(self, own: ByteStream, segment: Segment) -> Mark:
         count = own.count
@@ -1237,6 +1243,8 @@ class LengthOnly(TcpStream):
                 self.pool.total -= stream.waiting.cost
                 self.pool.count -= 1
                 stream.waiting = None
+            self.pool.total -= sum(_held(item) for _, item in stream.deferred or ())
+            stream.deferred = None
             stream.sent = max(stream.sent, stream.next)
             stream.pending = stream.notes = None
             stream.held = ()
@@ -1295,6 +1303,31 @@ class LengthOnly(TcpStream):
             end = other.position(segment.ack, other.top)
             if _is_plausible(other, end):
                 other.acked = max(other.acked, end)
+
+
+def _causes_first(tcp: TcpStream, items: Items) -> Items:
+    """Defer what a side sent after it had received bytes for which the other side's byte stream waits: it may answer those
+    behind them. Return the rest, and the deferred items that need not wait any longer."""
+    ready: Items = []
+    for item in items:
+        own, other = tcp.streams[item.side], tcp.streams[1 - item.side]
+        if own.deferred or (other.waiting is not None and other.acked > max(other.next, other.lost_below)):
+            if own.deferred is None:
+                own.deferred = deque()
+            own.deferred.append((other.acked, item))
+            tcp.pool.total += _held(item)
+        else:
+            ready.append(item)
+    for own, other in (tcp.streams, tcp.streams[::-1]):
+        while own.deferred and (other.waiting is None or own.deferred[0][0] <= max(other.next, other.lost_below)):
+            item = own.deferred.popleft()[1]
+            tcp.pool.total -= _held(item)
+            ready.append(item)
+    return ready
+
+
+def _held(item: SideData | StreamGap) -> int:
+    return cost(item.data if isinstance(item, SideData) else None)
 
 
 _side = attrgetter("side")

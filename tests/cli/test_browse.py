@@ -425,7 +425,7 @@ def test_a_finding_without_messages_leads_to_its_place() -> None:
     async def look(on: Browsing) -> None:
         await on.press("1")
         for rule, number, told in (
-            ("tcp.lost-by-capture", 24, "this is the first gap"),
+            ("tcp.lost-by-capture", 23, "this is the first gap"),
             ("rabbitmq-stream.id-in-use", 62, ""),
             ("rabbitmq-stream.refused", 78, ""),
         ):

@@ -77,10 +77,10 @@ def test_what_goes_well_goes_well_where_the_capture_has_a_part_of_it(name: str, 
     assert rule not in found(rewrite.capture(rewrite.packets(GOLDEN / name)[taken]).getvalue())
 
 
-def test_requests_that_are_read_late_behind_a_loss_may_have_had_their_answers() -> None:
+def test_requests_behind_a_loss_have_their_answers() -> None:
     chance = random.Random(3)
     packets = [one for one in rewrite.packets(GOLDEN / "iggy" / "py091d2-admin.pcap") if chance.random() > 0.1]
-    assert found(rewrite.capture(packets).getvalue())["iggy.open-requests"] == "note"
+    assert "iggy.open-requests" not in found(rewrite.capture(packets).getvalue())
 
 
 def test_the_beginning_of_a_header_before_lost_bytes_is_no_other_data() -> None:
