@@ -2,7 +2,8 @@
 
 Spark would handle each row by itself: make an object of it, sort it, and hand it to Python again, which costs more than all other work
 on it here. So a task sorts some megabytes of rows at a time and makes *blocks* of them: bytes that hold the sorted rows of one part as an
-Arrow stream. Spark shuffles blocks. The task of a part writes its blocks to a file, maps that into memory, and copies its rows in order.
+Arrow stream. Spark shuffles blocks. The task of a part writes its blocks to a file, maps that into memory, and copies its rows in order, a
+range of them at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import itertools
 import mmap
 import os
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +24,9 @@ Ints = NDArray[np.int64]
 
 ROUND = 8 << 20
 """Bytes of rows that are sorted at once. Spark's own worker keeps some ten times as much before it hands blocks on."""
+
+RANGE, SAMPLED = 65_536, 128
+"""About how many rows are sorted by their keys at once, 40 bytes each; and of how many rows one is looked at to divide them so."""
 
 MERGED = 500
 """Rows of a batch of merged ones; each may have 64 kB."""
@@ -102,8 +108,22 @@ class Runs:
         ends = itertools.accumulate(self._sizes)
         streams = [pa.ipc.open_stream(mapped.slice(end - size, size)) for end, size in zip(ends, self._sizes, strict=True)]
         batches = [batch for stream in streams for batch in stream]
+        # The keys of all rows may be too many: those of one range at a time are sorted
+        samples = _keys(batches, self._order, SAMPLED)[::-1]
+        borders = np.lexsort(samples[::-1])[RANGE // SAMPLED :: RANGE // SAMPLED].tolist()
+        for border in borders:
+            key = tuple(column[border].item() for column in samples)
+            counts = [bisect_left(range(batch.num_rows), key, key=partial(self._key, batch)) for batch in batches]
+            yield from self._in_order([batch.slice(0, count) for batch, count in zip(batches, counts, strict=True) if count])
+            batches = [batch.slice(count) for batch, count in zip(batches, counts, strict=True)]
+        yield from self._in_order(batches)
+
+    def _key(self, batch: pa.RecordBatch, at: int) -> tuple[int, ...]:
+        return tuple(batch.column(name)[at].as_py() for name in self._order)
+
+    def _in_order(self, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begins = np.cumsum([0, *(batch.num_rows for batch in batches)])
-        rows = np.lexsort(_keys(batches, self._order))
+        rows = np.lexsort(_keys(batches, self._order)) if batches else ()
         for at in range(0, len(rows), MERGED):
             some = rows[at : at + MERGED]
             source = np.searchsorted(begins, some, "right") - 1
@@ -112,9 +132,9 @@ class Runs:
             yield found.take(pa.array(np.argsort(np.argsort(source, kind="stable"))))
 
 
-def _keys(batches: Sequence[pa.RecordBatch], order: Sequence[str]) -> list[Ints]:
-    """The columns to sort by, the last one first as `numpy.lexsort` wants them."""
-    columns = [[batch.column(name).to_numpy(zero_copy_only=False) for batch in batches] for name in reversed(order)]
+def _keys(batches: Sequence[pa.RecordBatch], order: Sequence[str], step: int = 1) -> list[Ints]:
+    """The columns to sort by, of each `step`-th row, the last one first as `numpy.lexsort` wants them."""
+    columns = [[batch.column(name).to_numpy(zero_copy_only=False)[::step] for batch in batches] for name in reversed(order)]
     return [np.concatenate(column).astype(np.int64) for column in columns]
 
 

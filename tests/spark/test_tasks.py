@@ -329,8 +329,9 @@ COLUMNS = {"flow_id": 5, "merge_ns": 4, "file": 3, "number": 6, "kind": 2}
 def test_merged_blocks_are_in_order(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice = random.Random(seed)
     size = dice.choice([1, 50, 2000])
-    for name, value in (("ROUND", dice.choice([1, 5000, 1 << 20])), ("MERGED", dice.choice([1, 7, 1000]))):
-        monkeypatch.setattr(blocks, name, value)
+    chosen = {"ROUND": (1, 5000, 1 << 20), "MERGED": (1, 7, 1000), "SAMPLED": (1, 4), "RANGE": (8, 1 << 16)}
+    for name, values in chosen.items():
+        monkeypatch.setattr(blocks, name, dice.choice(values))
     order = SORTED_BY
     given = [rows(dice.choice([0, 1, 7, 200]), dice, size) for _ in range(dice.choice([1, 2, 9]))]
     runs = [Runs(order), Runs(order)]
@@ -354,8 +355,16 @@ def test_merged_blocks_are_in_order(monkeypatch: pytest.MonkeyPatch, seed: int) 
 
 
 def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "ROUND", 100_000)
-    monkeypatch.setattr(blocks, "MERGED", 12)
+    for name, value in (("ROUND", 100_000), ("MERGED", 12), ("RANGE", 200), ("SAMPLED", 10)):
+        monkeypatch.setattr(blocks, name, value)
+    keys, sizes = blocks._keys, []
+
+    def measured(*arguments: Any) -> Any:
+        found = keys(*arguments)
+        sizes.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(blocks, "_keys", measured)
     runs = Runs(SORTED_BY)
     sorter = Sorter(SORTED_BY)
     count = 0
@@ -365,11 +374,15 @@ def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypa
             runs.add(block)
     for _, block in sorter.close():
         runs.add(block)
+    sizes.clear()
     for batch in runs.merged():
         assert batch.column("number")[0].as_py() == count
         count += batch.num_rows
         assert batch.num_rows <= 12
     assert count == 5000
+    # One of ten rows, then 200 at a time, and what lies between two of the ten
+    assert sizes[0] < 600
+    assert max(sizes[1:]) < 250
 
 
 def test_rotated_captures_of_all_kinds(packets: list[Packet], tmp_path: Path) -> None:
