@@ -65,6 +65,7 @@ _BEGINNINGS = {
     "CQL": re.compile(rb"[\x03-\x05][\x00-\x1f]..(?:\x05\x00{4}(?:\Z|[\x03-\x05])|\x01\x00\x00..\x00[\x01-\x0f]\x00.[A-Z]{3})", re.DOTALL),
 }
 """How connections of other protocols begin that run beside ours: on brokers of RabbitMQ, and on nodes of ScyllaDB (OPTIONS and STARTUP)."""
+PROXY = BEGIN_1, BEGIN_2
 _AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1.0", b"AMQP\x03\x01\x00\x00": "AMQP 1.0 (SASL)"}
 
 
@@ -419,7 +420,9 @@ def _behind_loss(side: SideView) -> SideView:
 
 def _other_protocol(view: DetectionView) -> str | None:
     """Return the name of another protocol, if the first bytes of a side show it."""
-    names = (neighbour(side.runs[0][1], side.from_start) for side in view.sides if side.runs)
+    # A PROXY header precedes a protocol, which follows behind its lost bytes too
+    sides = (side for side in view.sides if side.runs and (view.final or len(side.runs) == 1 or not side.runs[0][1].startswith(PROXY)))
+    names = (neighbour(side.runs[0][1], side.from_start) for side in sides)
     return next((name for name in names if name is not None), None)
 
 
@@ -429,7 +432,7 @@ def neighbour(data: bytes, from_start: bool) -> str | None:
         return None
     if _tls(data):
         return "TLS"
-    if data.startswith((BEGIN_1, BEGIN_2)):
+    if data.startswith(PROXY):
         return "PROXY (damaged)"
     if data[:4] == b"SSH-":
         return "SSH"
