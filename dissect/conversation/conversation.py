@@ -564,6 +564,16 @@ def patience_ns(options: Options) -> int:
     return min(options.closed_time_ns, LAST_NS)
 
 
+def stop_deferring(conversation: Conversation, current: int) -> list[Event]:
+    """Stop waiting for missing bytes that other bytes are deferred for, as these may be what a timer waits for; return the records."""
+    tcp = conversation.tcp
+    for own, other in (tcp.streams, tcp.streams[::-1]):
+        while own.deferred and other.waiting is not None:
+            tcp.release_waiting(other)
+    tcp.check_closed(current)
+    return conversation.go_on(tcp.released(), current)
+
+
 def report_early(conversation: Conversation, now_ns: int, pipe: bool = False) -> list[Event]:
     """Return the ending of a conversation that only one side has ended, two seconds later; at once after a fatal TLS alert. If nothing
     can change it any more, return the `Closed` of the diagnosis, too."""

@@ -19,7 +19,7 @@ from ..model import END, ConversationRow, Options, Segment, SideData
 from ..pair.pairer import KEYS_COUNTED, asked_since
 from ..protocols import BY_NAME, PORTS, PROTOCOLS
 from ..protocols.records import LARGE, ORDER_KEY, Event
-from ..tcp.assembler import ACK, SYN, TcpStream
+from ..tcp.assembler import ACK, ACKED_TIME_NS, SYN, TcpStream
 from .conversation import (
     CROWDED,
     IDLE,
@@ -32,6 +32,7 @@ from .conversation import (
     report,
     report_early,
     row_of,
+    stop_deferring,
     stream_bytes,
 )
 from .run_state import SharedState
@@ -306,6 +307,8 @@ class ConversationTable:
             return sorted(ends, key=ORDER_KEY)
         emitted = self._resume_tls([], current)
         for conversation in due:
+            if conversation.tcp.defers and now_ns - conversation.tcp.clock >= ACKED_TIME_NS:
+                emitted += conversation.guard(current, stop_deferring, conversation, current)
             pairer = conversation.pairer
             if pairer is not None and pairer.open:
                 late = conversation.guard(current, pairer.expire, now_ns, options.answer_time_ns)

@@ -603,6 +603,12 @@ class ConversationCounts:
         return [side.stream for side in self.sides]
 
     @property
+    def defers(self) -> bool:
+        """Whether items of a side wait for bytes of the other side."""
+        one, two = self.streams
+        return bool(one.deferred or two.deferred)
+
+    @property
     def empty(self) -> bool:
         """Whether both byte streams are empty."""
         return not (self.sides[0].stream or self.sides[1].stream)
@@ -727,9 +733,7 @@ class TcpStream(ConversationCounts):
         if len(items) > 1:
             items.sort(key=_side)
         one, two = self.streams
-        if one.waiting is not None or two.waiting is not None or one.deferred or two.deferred:
-            return _causes_first(self, items)
-        return items
+        return _causes_first(self, items) if one.waiting is not None or two.waiting is not None or self.defers else items
 
     def follow(self, segment: Segment, side: int) -> SideData | bool:
         """Return the bytes that a segment in order releases, as nearly all are; True if it has none; False if it needs `feed`."""
@@ -800,7 +804,7 @@ class TcpStream(ConversationCounts):
             own.claim = start, start + claimed - wire, self.latest
         own.update_fast_path(self.untimed)
         other.update_fast_path(self.untimed)
-        return self.released() if self.out or own.deferred or other.deferred else NOTHING
+        return self.released() if self.out or self.defers else NOTHING
 
     def _count(self, own: ByteStream, segment: Segment) -> Mark:
         count = own.count
