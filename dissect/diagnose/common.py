@@ -262,8 +262,9 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
     owed = any(one.src != closed.endpoints[closed.by] for one in found)
     # Without ids, a lost response leaves another request open than its own
     unsure = any(closed.lost) and any(one.id is None for one in found)
-    # Whoever said goodbye need not wait for the answer
-    unsure = unsure or (closed.by == closed.client and context.family.closing.issuperset(one.name for one in found))
+    # The client need not wait for the answer to Close
+    left = closed.by == closed.client and context.family.closing.issuperset(one.name for one in found)
+    unsure = unsure or (left and max(one.waited_ns or 0 for one in found) < PATIENCE_NS)
     severity = NOTE if unsure else ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE
     cause = f"{closed.who(closed.by)} {closed.verb} the connection{after}, while {what}"
     return FindingDraft(cause, asked, severity=severity, key=(closed.by, names))

@@ -498,7 +498,7 @@ def _closing(context: ConversationContext, message: Message) -> FindingDraft | N
     if code == "unknown frame" and before is not None:
         hint, advice = f"; {_not_known(context, before)}", _upgrade(context.state, before)
     severity = ERROR if message.sender == "server" else WARNING
-    if before is not None and after and code in ("frame too large", "unknown frame"):
+    if before is not None and after and code == "frame too large":
         context.state.blamed = before.number
     cause = f"the {message.sender} closes with {code}{why}{after}{hint}"
     return FindingDraft(cause, numbers(before, message), packets(before, message), severity, advice, code)
@@ -624,6 +624,9 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     codes = codes or "the reason was not captured"
     publisher = message.fields.get("publisher_id")
     draft: FindingDraft | None = context.state.refused.get(publisher)
+    if draft is not None and draft.key == (publisher, "ended") and (context.lossy or codes != "publisher does not exist"):
+        # It may have been declared again, or the error is that of an earlier Publish
+        draft = None
     if draft is not None and draft.messages is not None and draft.packets is not None:
         context.pending = [one for one in context.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
         behind = context.request_of(message), message

@@ -305,8 +305,8 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
     size = (closed.bytes if closed.websocket is None else closed.inside)[server]
     # Its first bytes may be missing
     begun = closed.syn and not closed.lost[server] and not closed.cut[server]
-    if known and not context.messages[1] and context.messages[0] and size and begun:
-        other = closed.other_protocols[server] or "something else"
+    other = closed.other_protocols[server] or ("something else" if begun else None)
+    if known and not context.messages[1] and context.messages[0] and size and other is not None:
         what = f"the {count(size, 'byte')} that the server answers {'is' if size == 1 else 'are'} {other}"
         return FindingDraft(f"the client speaks {verdict.protocol}, and {what}{_in_amqp(closed)}", numbers(context.last[0]))
     for side, name in enumerate(closed.other_protocols) if not any(context.messages) else ():
@@ -353,7 +353,7 @@ def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft 
         return None
     sent = " and ".join(f"{count(size, 'byte')} from {closed.who(side)}" for side, size in enumerate(sizes) if size)
     # The capture may end within the first frame
-    early = not closed.ended and sum(sizes) <= FIRST_BYTES
+    early = not closed.ended and sum(sizes) <= FIRST_BYTES and closed.until_ns - closed.first[3] < UNUSED_NS
     severity = NOTE if early else _doubtful(closed)
     cause = f"{closed.port}, but the bytes are not recognised ({sent})"
     if verdict.protocol is not None:

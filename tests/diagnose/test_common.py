@@ -311,6 +311,17 @@ def test_a_frame_that_is_sent_in_part_is_not_blamed_on_its_encoding(how: str) ->
     assert found.cause == f"{where}: 18 of 24 bytes {'captured' if how == 'reset' else 'sent'}"
 
 
+def test_what_a_server_answers_is_named_without_the_beginning() -> None:
+    one = Connection().ask(bytes.fromhex("0000000c 0011 0001 00000001 00000000") * 3).tell(b"HTTP/1.1 400 Bad Request\r\n\r\n").fin(1)
+    assert "are HTTP" in next(one.cause for one in diagnosed(capture(one))[0] if one.rule == "tcp.other-protocol")
+
+
+@pytest.mark.parametrize(("wait", "severity"), [(1, "note"), (20, "warning")])
+def test_a_few_unknown_bytes_may_be_the_beginning_of_a_frame_for_a_while(wait: int, severity: str) -> None:
+    one = Connection().open().ask(bytes(range(1, 9))).segment(1).wait(wait * SECOND).segment(0).segment(1)
+    assert rules(one)["tcp.unknown-bytes"] == severity
+
+
 def test_a_few_bytes_between_frames_are_stray_bytes() -> None:
     one = Connection().ready().ask(b"\xff" * 5)
     for name in "abc":

@@ -42,6 +42,32 @@ def left_at_once() -> Connection:
     return Connection().ready().client(rabbit.CLOSE, closing_code=1, closing_reason="OK").segment(0, flags=FIN | ACK).reset(1)
 
 
+def left_late() -> Connection:
+    """The client waits for the answer to Close, and then ends the connection."""
+    return Connection().ready().client(rabbit.CLOSE, closing_code=1, closing_reason="OK").wait(60 * SECOND).fin(0)
+
+
+def ended_by_the_server(code: int) -> Connection:
+    """A Publish, the end of its publisher, and an error of the Publish."""
+    one = published_by(Connection().ready()).client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, 1))
+    one.server(rabbit.METADATA_UPDATE, code=6, stream="s")
+    return one.server(rabbit.PUBLISH_ERROR, publisher_id=1, publishing_errors=[{"publishing_id": 1, "code": code}]).goodbye()
+
+
+@pytest.mark.parametrize(("code", "said"), [(17, "precondition failed"), (18, "the server ended this publisher when")])
+def test_an_error_of_an_earlier_publish_keeps_its_reason(code: int, said: str) -> None:
+    (cause,) = [one.cause for one in diagnosed(capture(ended_by_the_server(code)))[0] if one.rule == NAME + "publish-error"]
+    assert said in cause
+
+
+def test_a_publish_that_was_under_way_is_not_what_the_server_does_not_know() -> None:
+    one = published_by(Connection().ready()).ask(bytes.fromhex("00000008 0777 0001 00000063"))
+    one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, 1))
+    assert NAME + "confirms-missing" in rules(
+        one.server(rabbit.CLOSE, correlation_id=1, closing_code=13, closing_reason="unknown frame").fin(1)
+    )
+
+
 def test_what_is_read_late_behind_a_loss_was_not_published_late() -> None:
     first = numbered([1], [2], [3], (4,)).reset(1)
     del first.packets[16:19]
@@ -368,6 +394,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     ),
     "Close again behind its answer": (lambda: closed_twice(True), "open-requests", None),
     "Close, and no wait for the answer": (lambda: left_at_once(), "open-requests", "note"),
+    "Close, and a long wait for the answer": (left_late, "open-requests", "warning"),
     "Close again without an answer": (lambda: closed_twice(False), "open-requests", "error"),
     "version not stated": (lambda: versions(2), "unknown-command", "warning"),
     "versions that are known": (lambda: versions(1), "newer-version", None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
@@ -11,7 +12,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
-from streamdump.model import Message, Options
+from streamdump.model import Finding, Message, Options
 from streamdump.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.support.frames import ACK, PSH
@@ -70,6 +71,16 @@ def test_bytes_of_others_are_named() -> None:
 def test_a_passed_deadline_is_told_when_it_passes() -> None:
     (first, *_) = worst_first(diagnosed(GOLDEN / "timeout_expiry.pcap")[0])
     assert (first.rule, first.messages, first.cause.split()[:2]) == ("seastar-rpc.deadline-passed", [7], ["verb", "9"])
+
+
+def test_a_passed_deadline_is_reported_live_though_the_server_is_silent() -> None:
+    one = agreed((TIMEOUT, b"")).ask(call(3, 1, 100)).tell(reply(1)).wait(10 * MS).ask(call(3, 2, 100))
+    inspector = Inspector([], Options(findings=True))
+    with open_capture(io.BytesIO(capture(one))) as reader:
+        records = [record for batch in reader.batches() for record in inspector.process(batch)]
+    assert not [one.rule for one in records if isinstance(one, Finding)]
+    aged = [record for second in range(40) for record in inspector.age(one.now + second * SECOND)]
+    assert [one.rule for one in aged if isinstance(one, Finding)] == ["seastar-rpc.deadline-passed"]
 
 
 def greeting(*features: tuple[int, bytes]) -> bytes:
