@@ -617,14 +617,15 @@ class PendingRows:
         self._name = table
         self._columns = [NO_FIELDS if one is FIELDS_COLUMN and fields == "typed" else one for one in TABLES[table].columns]
         self._struct = TABLES[table].struct
+        self._members = {} if self._struct is None else self._struct.members
         self._schema = schema(table)
         self._points = points
-        self._shapes: dict[tuple[str, ...], list[Column]] = {}
         self._begin()
 
     def _begin(self) -> None:
         self._values: dict[tuple[str, ...], list[list[Any]]] = {}
         """By the keys of typed fields: for each column the values of these rows."""
+        self._shapes: dict[tuple[str, ...], list[Column]] = {}
         self._text = 0
         self.size = 0
         """Bytes of the frames of messages among them."""
@@ -652,7 +653,8 @@ class PendingRows:
     def _take(self, rows: Sequence[Any], files: Mapping[int, int] | None) -> None:
         shapes: dict[tuple[str, ...], list[Any]] = {}
         for row in rows if self._struct is not None else ():
-            shapes.setdefault(tuple(row[0].fields), []).append(row)
+            # A peer may choose the names of others
+            shapes.setdefault(tuple([name for name in row[0].fields if name in self._members]), []).append(row)
         found = {}
         for shape, mine in shapes.items() if self._struct is not None else [((), rows)]:
             some = Rows(mine, self._name in LINKED, self._points, files)
@@ -677,9 +679,7 @@ class PendingRows:
         """The columns that rows whose typed fields have these keys have values for."""
         columns = self._shapes.get(shape)
         if columns is None:
-            members = {} if self._struct is None else self._struct.members
-            typed = [_typed(name, members[name]) for name in shape if name in members]
-            columns = self._shapes[shape] = [*self._columns, *typed]
+            columns = self._shapes[shape] = [*self._columns, *(_typed(name, self._members[name]) for name in shape)]
         return columns
 
     def batch(self, reports: list[Report] | None = None) -> Any:

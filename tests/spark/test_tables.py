@@ -258,6 +258,18 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
     assert pa.concat_tables(parts).combine_chunks().equals(whole.combine_chunks())
 
 
+def test_keys_that_peers_choose_and_orders_of_others_cost_nothing() -> None:
+    (row, *_) = [one for one in messages(GOLDEN / "mewbase" / "bad-element.pcap") if len(one[0].fields) > 2]
+    waiting = PendingRows("messages_mewbase", "typed")
+    for at in range(1_000):
+        fields = {"size": 9, "type": "x", f"k{at}": 1}
+        assert not list(waiting.take([(msgspec.structs.replace(row[0], fields=fields), None, None)]))
+    table = waiting.batch()
+    assert table.num_rows == 1_000
+    assert table["size"].num_chunks == 1
+    assert not waiting._shapes
+
+
 def written(folder: Path, rows: list[Linked]) -> Path:
     writer = PartWriter(Target(str(folder), "parquet", fields="both"), 0)
     for at, one in enumerate(rows):
