@@ -15,6 +15,8 @@ import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -79,9 +81,7 @@ class Runs:
         self._order = order
         self._sorter = Sorter(order)
         self._sizes: list[int] = []
-        # Where Spark keeps such things too
-        folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-        self._file = tempfile.TemporaryFile(dir=folders[0] or None)  # noqa: SIM115 - it lives as long as its blocks
+        self._file: IO[bytes] | None = None
         for block in blocks:
             self.add(block)
 
@@ -92,6 +92,10 @@ class Runs:
 
     def add(self, block: bytes) -> None:
         """Add a block."""
+        if self._file is None:
+            # Where Spark keeps such things too
+            folders = [one for one in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if one and Path(one).is_dir()]
+            self._file = tempfile.TemporaryFile(dir=folders[0] if folders else None)  # noqa: SIM115 - it lives as long as its blocks
         self._file.write(block)
         self._sizes.append(len(block))
 
@@ -99,12 +103,12 @@ class Runs:
         """Yield all rows in order."""
         for _, block in self._sorter.close():
             self.add(block)
-        with self._file:
-            yield from self._merged() if self._sizes else ()
+        if self._file is not None:
+            with self._file as file:
+                file.flush()
+                yield from self._merged(pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
 
-    def _merged(self) -> Iterator[pa.RecordBatch]:
-        self._file.flush()
-        mapped = pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+    def _merged(self, mapped: pa.Buffer) -> Iterator[pa.RecordBatch]:
         ends = itertools.accumulate(self._sizes)
         streams = [pa.ipc.open_stream(mapped.slice(end - size, size)) for end, size in zip(ends, self._sizes, strict=True)]
         batches = [batch for stream in streams for batch in stream]

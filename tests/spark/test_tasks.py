@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -383,6 +384,23 @@ def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypa
     # One of ten rows, then 200 at a time, and what lies between two of the ten
     assert sizes[0] < 600
     assert max(sizes[1:]) < 250
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_rows_wait_where_spark_keeps_them_if_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    places: list[Any] = []
+    made = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda *, dir: places.append(dir) or made(dir=dir))
+    place = tmp_path / "spark"
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{place},{tmp_path}")
+    if there:
+        place.mkdir()
+    runs = Runs(SORTED_BY)
+    assert not places
+    runs.add_rows(batch_of_rows([{"flow_id": 0, "merge_ns": 0, "file": 0, "number": 1, "kind": 0}]))
+    assert sum(batch.num_rows for batch in runs.merged()) == 1
+    assert places == [str(place if there else tmp_path)]
+    assert not list(Runs(SORTED_BY).merged())
 
 
 def test_rotated_captures_of_all_kinds(packets: list[Packet], tmp_path: Path) -> None:
