@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Options
+from streamdump.spark.tasks import TaskInput, dissected
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.comparing import plain, without_spark
 from tests.support.frames import (
@@ -100,10 +104,13 @@ def test_packets_without_times(capture: Path, tmp_path: Path) -> None:
 def test_packets_that_a_cooked_capture_has_twice(capture: Path, tmp_path: Path) -> None:
     dice = random.Random(5)
     packets: list[Packet] = []
+    late = 0
     for one in records(capture):
         packets.append(Packet(sll(one.data[14:], 4), one.time_ns))
         if dice.random() < 0.8:
-            packets.append(Packet(sll(one.data[14:], 0), one.time_ns + dice.choice((0, 500, 2_000_000))))
+            after = dice.choice((0, 500, 2_000_000))
+            packets.append(Packet(sll(one.data[14:], 0), one.time_ns + after))
+            late += after > 500 and len(one.data) > 34 + (one.data[46] >> 4) * 4
         if dice.random() < 0.1:
             packets.append(Packet(sll(ip4(b"\0" * 8, protocol=17), dice.randrange(5)), one.time_ns))
     packets.sort(key=lambda one: one.time_ns)
@@ -113,6 +120,13 @@ def test_packets_that_a_cooked_capture_has_twice(capture: Path, tmp_path: Path) 
     plan, found = without_spark(files, 30_000, batch=97)
     assert len(plan.splits) == 2, "a range each"
     assert found == plain(files)
+    inspector = Inspector([open_capture(file) for file in files])
+    assert list(inspector.records())
+    # A copy counts as one where it comes too late
+    wanted = {(row.client, row.server): row.retransmissions for row in inspector.rows()}
+    conversations = [row for results in dissected(TaskInput(0, plan.splits), Options(), {}) for row in results.conversations]
+    assert {(row.client, row.server): row.retransmissions for row in conversations} == wanted
+    assert sum(wanted.values()) == late > 100
 
 
 def test_times_that_go_back_keep_each_file_in_its_own_order(tmp_path: Path) -> None:
