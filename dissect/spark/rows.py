@@ -105,17 +105,20 @@ def segments(splits: Sequence[Split]) -> Iterator[tuple[Segment, PacketProcess |
     files = {split.file: [one for one in splits if one.file == split.file] for split in sorted(splits, key=lambda one: one.file)}
     inputs = [_Input(some) for some in files.values()]
     latest = [one.latest_ns for one in inputs]
-    names = [(file, network_key(some[0].network)) for file, some in files.items()]
-    parsers = {network: LinkParser() for _, network in names}
-    parse = [parsers[network].segment for _, network in names]
+    names = [(file, network_key(some[0].network), some[0].after) for file, some in files.items()]
+    parsers = {network: LinkParser() for _, network, _ in names}
+    parse = [parsers[network].segment for _, network, _ in names]
     for packets in inputs[0].batches() if len(inputs) == 1 else merge(inputs):
         for packet in packets:
             at, time_ns = packet.file, packet.time_ns
             if time_ns > latest[at]:
                 latest[at] = time_ns
             segment = parse[at](packet, 0)
-            if segment is not None:
-                file, network = names[at]
+            if segment is None:
+                continue
+            file, network, after = names[at]
+            # Those before it were read again as these may be copies of them, or have their other fragments
+            if segment.number > after:
                 segment.mark = (*segment.mark[:2], file, segment.mark[3])
                 segment.ends += network
                 yield segment, owner_of(packet), latest[at]

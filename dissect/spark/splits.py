@@ -674,7 +674,7 @@ def _owned(packets: list[Packet], waiting: Waiting) -> list[Packet]:
 
 def batches(split: Split) -> Iterator[list[Packet]]:
     """The packets of a range, numbered as in the file."""
-    before, after, last = split.number if split.stop is not None else 0, split.after, split.number + split.packets
+    before, last = split.number if split.stop is not None else 0, split.number + split.packets
     processes = ProcessReader()
     processes.wanted = True
     for packets, _ in _batches(split, None, processes):
@@ -682,8 +682,8 @@ def batches(split: Split) -> Iterator[list[Packet]]:
         for one in packets if before else ():
             one.number += before
         # A packed file may have grown since it was examined.
-        if packets[0].number <= after or packets[-1].number > last:
-            packets = [one for one in packets if after < one.number <= last]
+        if packets[-1].number > last:
+            packets = [one for one in packets if one.number <= last]
         if packets:
             yield packets
 

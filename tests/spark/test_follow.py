@@ -17,10 +17,10 @@ from streamdump.spark import follow, sink
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import Batch, PipelineSettings
 from streamdump.spark.rotation import Rotation
-from tests.spark.captures import SNAP, generated, records
+from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
-from tests.support.frames import Packet, ethernet, ip4, pcap, pcapng, tcp
+from tests.support.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.support.planting import GOLDEN
 from tests.support.rewrite import capture as capture_of
 from tests.support.rewrite import packets as packets_of
@@ -214,6 +214,26 @@ def test_a_file_that_grows_is_read_on_and_its_cut_end_is_no_damage(begin: Begin,
     assert sum(row["packets"] for row in found) == len(packets)
     assert sum(row["size"] for row in found) == len(whole)
     assert table(out, "errors") == []
+
+
+def test_packets_of_a_file_that_grows_depend_on_those_read_before(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin(settle_s=0)
+    cooked = [Packet(sll(one.data[14:], kind), one.time_ns + 4 - kind) for one in packets[:400] for kind in (4, 0)]
+    some: list[Packet] = []
+    for at, one in enumerate(packets[400:800]):
+        some += fragments(one, at, 48) if len(one.data) > 120 else [one]
+    border = next(at for at in range(200, len(some)) if some[at].data[20] & 0x20)
+    # The cuts part the copies of a packet, and its fragments
+    for name, whole, first, link in (("a.pcap", cooked, 399, 113), ("b.pcap", some, border + 1, 1)):
+        for part in (whole[:first], whole):
+            (folder / name).write_bytes(pcap(part, link=link, nano=True, snap=SNAP))
+            assert work.step() is not None
+    all_of_it(work)
+    files = [folder / "a.pcap", folder / "b.pcap"]
+    for name, lines in plain(files).items():
+        assert told(name, table(out, name)) == lines
+    assert not any(row["retransmissions"] for row in table(out, "conversations"))
 
 
 def test_a_cut_end_is_an_error_once_nothing_can_follow(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
