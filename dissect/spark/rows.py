@@ -58,9 +58,9 @@ ROWS = 1_000
 """Rows of an Arrow batch; a segment may have 64 kB."""
 
 
-def read(splits: Sequence[Split]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these ranges in the order of a plain run."""
-    found = (row_of(*one) for one in segments(splits))
+def read(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of these ranges in the order of a plain run. `parsers`: see `segments`."""
+    found = (row_of(*one) for one in segments(splits, parsers))
     while some := list(islice(found, ROWS)):
         yield batch_of(some)
 
@@ -100,14 +100,17 @@ def row_of(segment: Segment, owner: PacketProcess | None, latest_ns: int) -> Row
     return (SEGMENT, *place, *key_of(segment.ends), *header, segment.data, _written(owner))
 
 
-def segments(splits: Sequence[Split]) -> Iterator[tuple[Segment, PacketProcess | None, int]]:
-    """Yield the segments of these ranges in the order of a plain run, each with its owner and the latest time so far in its file."""
+def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = None) -> Iterator[tuple[Segment, PacketProcess | None, int]]:
+    """Yield the segments of these ranges in the order of a plain run, each with its owner and the latest time so far in its file.
+
+    `parsers`: by network what reads its packets, which remembers those of ranges before these; missing ones are added.
+    """
     files = {split.file: [one for one in splits if one.file == split.file] for split in sorted(splits, key=lambda one: one.file)}
     inputs = [_Input(some) for some in files.values()]
     latest = [one.latest_ns for one in inputs]
     names = [(file, network_key(some[0].network), some[0].after) for file, some in files.items()]
-    parsers = {network: LinkParser() for _, network, _ in names}
-    parse = [parsers[network].segment for _, network, _ in names]
+    parsers = {} if parsers is None else parsers
+    parse = [parsers.setdefault(some[0].network, LinkParser()).segment for some in files.values()]
     for packets in inputs[0].batches() if len(inputs) == 1 else merge(inputs):
         for packet in packets:
             at, time_ns = packet.file, packet.time_ns

@@ -17,13 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from ..capture.duplicates import NEAR_NS
+from ..capture.link import LinkParser
 from ..model import Options
 from . import storage
 from .blocks import Runs, Sorter
 from .flows import SORTED_BY, Dissection, ErrorsOf, PointOf, TaskResults, dissect
 from .keys import key_of
 from .rows import ROWS, SCHEMA, Row, batch_of, read, row_of, segments
-from .splits import Plan, Split, grouped
+from .splits import NEVER, Plan, Split, grouped
 from .write import PartWriter, Receipt, Target
 
 Block = tuple[int, bytes]
@@ -235,8 +237,14 @@ def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:
 
 
 def _rows(source: TaskInput) -> Iterator[pa.RecordBatch]:
+    parsers: dict[int, LinkParser] = {}
+    latest: dict[int, int] = {}
     for split in source.splits:
-        yield from read([split])
+        # A parser finds copies near the latest time only, so another series of files needs another one
+        if NEVER < split.first_ns < latest.get(split.network, NEVER) - NEAR_NS:
+            del parsers[split.network]
+        latest[split.network] = split.end_ns[0]
+        yield from read([split], parsers)
     for name in source.carry:
         with storage.open_input(name) as stream:
             for batch in pa.parquet.ParquetFile(pa.PythonFile(stream, "r")).iter_batches(ROWS_CARRIED):

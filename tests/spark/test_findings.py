@@ -20,10 +20,10 @@ from streamdump.spark import pipeline
 from tests.diagnose.talks import MS, Connection, capture
 from tests.diagnose.test_iggy import OFFSETS, reconnected, took
 from tests.diagnose.test_rabbitmq import LOST
-from tests.spark.captures import UNITS, records
+from tests.spark.captures import UNITS, generated, records
 from tests.spark.comparing import tables_of
 from tests.spark.here import go
-from tests.support.frames import START_NS, Packet, pcap
+from tests.support.frames import START_NS, Packet, pcap, sll
 
 ETHERNET = bytes.fromhex("01000000")
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -143,6 +143,22 @@ def test_findings_of_what_servers_keep_across_connections(tmp_path: Path) -> Non
         path.write_bytes(capture(*make()))
         found += differences(name, [path], tmp_path / f"{at}-one", split=5_000, parts=4)
         found += differences(name, cut(path, 40, tmp_path), tmp_path / f"{at}-many", split=5_000, parts=4)
+    assert not found, "\n".join(found)
+
+
+def test_copies_in_many_rotated_files_are_no_retransmissions(tmp_path: Path) -> None:
+    packets = records(generated(tmp_path, 800, 5))
+    files = []
+    # Two series of the same time; each of the cuts parts the copies of a packet
+    for name in "ab":
+        doubled = [Packet(sll(one.data[14:], kind), one.time_ns + 4 - kind) for one in packets for kind in (4, 0)]
+        for at in range(34):
+            files.append(tmp_path / f"{name}-{at:02}.pcap")
+            files[-1].write_bytes(pcap(doubled[max(at * 48 - 1, 0) : at * 48 + 47], link=113, nano=True))
+        packets = [Packet(one.data[:27] + b"" + one.data[28:31] + b"" + one.data[32:], one.time_ns) for one in packets]
+    found: list[str] = []
+    for some in (files[:34], files):
+        found += differences(f"{len(some)} files:", some, tmp_path / f"out-{len(some)}")
     assert not found, "\n".join(found)
 
 
