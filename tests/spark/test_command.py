@@ -560,9 +560,12 @@ def test_a_driver_on_a_cluster_that_is_killed_goes_on(tmp_path: Path, java_home:
 def test_a_cluster_that_loses_a_worker_says_the_same(
     tmp_path: Path, java_home: str, cluster: tuple[Cluster, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from streamdump.spark import session as sessions
     from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
     from streamdump.spark.session import SparkJvm
 
+    # Progress is reported that often, and otherwise once at the end where the tasks take less than a second
+    monkeypatch.setattr(sessions, "POLL_S", 0.05)
     files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
     expected = plain(files)
     monkeypatch.setenv("JAVA_HOME", java_home)
