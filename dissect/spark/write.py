@@ -44,9 +44,6 @@ JSON = ("fields", "facts")
 GROUP = 4_000
 """Rows that a task keeps the values of before it makes columns of them."""
 
-TYPED_GROUP = 12_000
-"""The same for typed fields, whose columns are made for each set of keys by itself."""
-
 GROUP_BYTES = 32 << 20
 """Bytes of the frames of these records, at most about; the values made of them need a multiple."""
 
@@ -198,7 +195,7 @@ class PartWriter:
             waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
         for some in waiting.take(rows, self.receipt.reports, files):
             self._write(table, some)
-        if waiting.count >= (GROUP if TABLES[table].struct is None else TYPED_GROUP) or waiting.size >= GROUP_BYTES:
+        if waiting.count >= GROUP or waiting.size >= GROUP_BYTES:
             self._flush(table)
 
     @property
