@@ -56,7 +56,7 @@ def read_packets(blocks: Blocks) -> Iterator[list[Packet]]:
             seconds, fraction, size, wire = unpack(buffer, at)
             missing = start + size - end
             # As a record, the header of another file is an empty packet
-            if (missing > 0 or not 0 < size <= limit) and (missing > 0 or size or buffer[at : at + 4] in MAGICS):
+            if missing > 0 or size > limit or (not size and buffer[at : at + 4] in MAGICS):
                 break
             number += 1
             time_ns = seconds * 1_000_000_000 + fraction * unit
