@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .layers.proxy import BEGIN_1, BEGIN_2
+from .layers.proxy import SIGNATURES
 from .model import Options, SideData, StreamGap, Verdict
 from .protocols import BY_NAME, PORTS, PROTOCOLS, server_ports
 from .protocols.protocol import DetectionView, Protocol, SideView
@@ -65,7 +65,6 @@ _BEGINNINGS = {
     "CQL": re.compile(rb"[\x03-\x05][\x00-\x1f]..(?:\x05\x00{4}(?:\Z|[\x03-\x05])|\x01\x00\x00..\x00[\x01-\x0f]\x00.[A-Z]{3})", re.DOTALL),
 }
 """How connections of other protocols begin that run beside ours: on brokers of RabbitMQ, and on nodes of ScyllaDB (OPTIONS and STARTUP)."""
-PROXY = BEGIN_1, BEGIN_2
 _AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1.0", b"AMQP\x03\x01\x00\x00": "AMQP 1.0 (SASL)"}
 
 
@@ -420,8 +419,8 @@ def _behind_loss(side: SideView) -> SideView:
 
 def _other_protocol(view: DetectionView) -> str | None:
     """Return the name of another protocol, if the first bytes of a side show it."""
-    # A PROXY header precedes a protocol, which follows behind its lost bytes too
-    sides = (side for side in view.sides if side.runs and (view.final or len(side.runs) == 1 or not side.runs[0][1].startswith(PROXY)))
+    # A PROXY header precedes a protocol, which follows its lost bytes too
+    sides = (side for side in view.sides if side.runs and (view.final or len(side.runs) == 1 or not side.runs[0][1].startswith(SIGNATURES)))
     names = (neighbour(side.runs[0][1], side.from_start) for side in sides)
     return next((name for name in names if name is not None), None)
 
@@ -432,7 +431,7 @@ def neighbour(data: bytes, from_start: bool) -> str | None:
         return None
     if _tls(data):
         return "TLS"
-    if data.startswith(PROXY):
+    if data.startswith(SIGNATURES):
         return "PROXY (damaged)"
     if data[:4] == b"SSH-":
         return "SSH"

@@ -15,7 +15,8 @@ from ..model import SideData, StreamGap
 from .http import fits
 
 BEGIN_1, BEGIN_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
-BEGINNINGS = BEGIN_1[:1], BEGIN_2[:1]
+SIGNATURES = BEGIN_1, BEGIN_2
+FIRST_BYTES = BEGIN_1[:1], BEGIN_2[:1]
 LARGEST_1, LARGEST_2 = 107, 1_024
 """Limits of a header in bytes. The length field of version 2 allows more, but receivers accept far fewer."""
 
@@ -77,7 +78,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
         header = self.header
         if header is None and not self.held and items:
             first = items[0]
-            if self.side in (None, first.side) and type(first) is SideData and not first.data.startswith(BEGINNINGS):
+            if self.side in (None, first.side) and type(first) is SideData and not first.data.startswith(FIRST_BYTES):
                 return items, True
         if header is not None:
             return [self._behind(item, header) for item in items], False
@@ -109,7 +110,7 @@ class ProxyLayer(msgspec.Struct, gc=False):
             if type(item) is not SideData or item.position != len(data):
                 return None
             data += item.data
-        begin = next((one for one in (BEGIN_1, BEGIN_2) if fits(data, one)), None)
+        begin = next((one for one in SIGNATURES if fits(data, one)), None)
         if begin is None or len(held) > PIECES:
             return None
         size = _size_1(data) if begin is BEGIN_1 else _size_2(data)
