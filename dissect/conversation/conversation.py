@@ -729,8 +729,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     sender = SENDERS[client][side]
     close = tcp.announced(announced(conversation))
     injected = close is None and end is not None and end.injected
-    # A side of which nothing was captured may have sent its FIN before
-    unsure = close is None and how == "FIN" and not all(tcp.packets)
+    unsure = close is None and tcp.first_end_unsure
     by_server = not injected and not unsure and SENDERS[client][side if close is None else close[1]] == "server"
     if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and by_server:
         run.counters.broken_off += 1

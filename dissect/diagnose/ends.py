@@ -30,8 +30,7 @@ def how_ended(tcp: TcpStream, tls: Any, websocket: WebSocketOutcome | None) -> t
         how, by, ended_ns = tcp.ended, None, None
     else:
         how, by, ended_ns = "FIN" if end.how == "FIN" else "RST", 1 - end.side if end.answers else end.side, end.time_ns
-    if how == "FIN" and not all(tcp.packets):
-        # The other side, of which nothing was captured, may have been first
+    if tcp.first_end_unsure:
         by = None
     if how == "FIN":
         # The side that closes WebSocket or TLS ends it, and the other may be faster to end the connection below

@@ -631,6 +631,11 @@ class ConversationCounts:
         one, two = self.streams
         return (one.ended_ns is not None) | (two.ended_ns is not None) << 1
 
+    @property
+    def first_end_unsure(self) -> bool:
+        """Whether the other side, of which nothing was captured, may have sent its FIN first."""
+        return self.end is not None and self.end.how == "FIN" and not all(self.packets)
+
     def announced(self, close: Close | None) -> Close | None:
         """Return the protocol's Close, unless the other side had ended the connection before."""
         end = self.end
