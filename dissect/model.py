@@ -40,6 +40,7 @@ __all__ = [
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
 Severity = Literal["error", "warning", "note"]
+EndingKind = Literal["FIN", "RST", "refused", "no answer", "forgotten"]
 
 BodyType = Literal["bytes", "amqp", "bson"]
 EntryOutcome = Literal["confirmed", "refused", "deduplicated", "superseded", "unanswered", "pending", "delivered", "redelivered"]
@@ -207,7 +208,7 @@ class Ending(msgspec.Struct, tag_field="record", tag="ending", omit_defaults=Tru
     dst: str
     sender: Sender | None
     protocol: str | None
-    how: Literal["FIN", "RST", "refused", "no answer", "forgotten"]
+    how: EndingKind
     quiet_ns: int | None
     open: int
     refused: int

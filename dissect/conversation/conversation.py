@@ -11,7 +11,23 @@ from ..detect import TOO_FEW, Detector, Suspicion, forced, neighbour
 from ..errors import Report, describe_exception
 from ..layers.proxy import ProxyHeader, ProxyLayer
 from ..layers.websocket import WebSocketLayer
-from ..model import END, Close, ConversationRow, Ending, Exchange, Gap, Head, Mark, Message, Options, Segment, SideData, StreamGap, Verdict
+from ..model import (
+    END,
+    Close,
+    ConversationRow,
+    Ending,
+    EndingKind,
+    Exchange,
+    Gap,
+    Head,
+    Mark,
+    Message,
+    Options,
+    Segment,
+    SideData,
+    StreamGap,
+    Verdict,
+)
 from ..pair.exchanges import Moment, PairOutputs, PairRules, behind
 from ..pair.pairer import Pairer, waiting
 from ..protocols import BY_NAME, PORTS, PROTOCOLS, known_ports, server_ports
@@ -716,7 +732,8 @@ def _ending(conversation: Conversation) -> list[Event]:
     empty = tcp.empty
     if conversation.reported_early or (not (tcp.from_start and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
         return []
-    side, how = client or 0, "forgotten"
+    side = client or 0
+    how: EndingKind = "forgotten"
     if end is not None:
         side, how = end.side, end.how if empty or end.how != "refused" else "RST"
     elif empty and not tcp.packets[1] and tcp.ended != REUSED:
@@ -738,7 +755,7 @@ def _ending(conversation: Conversation) -> list[Event]:
     # Times may go back
     quiet_ns = None if last is None or tcp.untimed else max(0, time_ns - last)
     head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, sender, None if empty else protocol)
-    ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)  # type: ignore[arg-type]
+    ending = Ending(*head, how, quiet_ns, conversation.left, conversation.tally.refused)
     run.counters.by_server += ending.protocol is not None and by_server
     run.counters.unconnected += how in ("refused", "no answer")
     return [Event(moment.order, moment.rank, moment.position, ending, NONE, None, time_ns)]
