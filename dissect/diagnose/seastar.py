@@ -75,8 +75,8 @@ class Call(NamedTuple):
     number: int
     packet: int
     time_ns: int
-    timed: bool
-    """Whether it states a deadline."""
+    deadline_ns: int | None
+    """When its time is over, if it states a timeout."""
     in_blocks: bool
     """Whether its frame is several LZ4 blocks of SCYLLA_V3, and undamaged."""
 
@@ -223,7 +223,8 @@ def _unanswered(context: ConversationContext, exchange: Exchange) -> FindingDraf
     call = state.calls.pop(exchange.request, None)
     if exchange.response is not None or call is None:
         return None
-    if exchange.reason == "deadline passed" or (exchange.reason == "timeout" and call.timed):
+    overdue = exchange.reason == "timeout" and call.deadline_ns is not None and call.deadline_ns < exchange.time_ns
+    if overdue or exchange.reason == "deadline passed":
         return _passed(call)
     if exchange.reason in ("closed", "capture ended") and len(state.dropped) < DROPPED:
         state.dropped.append(call)
@@ -332,13 +333,13 @@ def follow(context: ConversationContext, message: Message) -> None:
     """Update the state after the rules have checked a message."""
     state, name = context.state, message.name
     if name == "Request":
-        timeout = message.fields.get("timeout") or OVER
-        timed = timeout < OVER
-        call = Call(verb_of(message), message.number, message.packets[1], message.time_ns, timed, _in_blocks(message))
+        timeout = message.fields.get("timeout")
+        deadline_ns = message.time_ns + timeout * 1_000_000 if timeout and timeout < OVER else None
+        call = Call(verb_of(message), message.number, message.packets[1], message.time_ns, deadline_ns, _in_blocks(message))
         state.calls[message.number] = call
         drop_oldest(state.calls, CALLS)
-        if timed and len(state.deadlines) < CALLS:
-            heappush(state.deadlines, (message.time_ns + timeout * 1_000_000, message.number))
+        if deadline_ns is not None and len(state.deadlines) < CALLS:
+            heappush(state.deadlines, (deadline_ns, message.number))
     elif message.request in state.calls:
         call = state.calls.pop(message.request)
         if len(state.verbs) < VERBS:

@@ -73,14 +73,15 @@ def test_a_passed_deadline_is_told_when_it_passes() -> None:
     assert (first.rule, first.messages, first.cause.split()[:2]) == ("seastar-rpc.deadline-passed", [7], ["verb", "9"])
 
 
-def test_a_passed_deadline_is_reported_live_though_the_server_is_silent() -> None:
-    one = agreed((TIMEOUT, b"")).ask(call(3, 1, 100)).tell(reply(1)).wait(10 * MS).ask(call(3, 2, 100))
+@pytest.mark.parametrize(("timeout", "passed"), [(100, True), (29_000, True), (31_000, False), (120_000, False)])
+def test_a_passed_deadline_is_reported_live_though_the_server_is_silent(timeout: int, passed: bool) -> None:
+    one = agreed((TIMEOUT, b"")).ask(call(3, 1, 100)).tell(reply(1)).wait(10 * MS).ask(call(3, 2, timeout))
     inspector = Inspector([], Options(findings=True))
     with open_capture(io.BytesIO(capture(one))) as reader:
         records = [record for batch in reader.batches() for record in inspector.process(batch)]
     assert not [one.rule for one in records if isinstance(one, Finding)]
     aged = [record for second in range(40) for record in inspector.age(one.now + second * SECOND)]
-    assert [one.rule for one in aged if isinstance(one, Finding)] == ["seastar-rpc.deadline-passed"]
+    assert [one.rule for one in aged if isinstance(one, Finding)] == ["seastar-rpc.deadline-passed"] * passed
 
 
 def greeting(*features: tuple[int, bytes]) -> bytes:
