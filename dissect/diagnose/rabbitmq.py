@@ -286,6 +286,15 @@ class SilentPeriod(NamedTuple):
     packets: tuple[int, ...]
 
 
+class RefusedPublisher(NamedTuple):
+    """A publisher that the server refused or ended."""
+
+    draft: FindingDraft
+    """The finding if the client publishes anyway."""
+    ended: bool
+    """The server had accepted it before."""
+
+
 class RabbitmqState(msgspec.Struct):
     """The state of a connection."""
 
@@ -323,8 +332,8 @@ class RabbitmqState(msgspec.Struct):
     """The number of publishers declared so far."""
     with_reference: dict[str, RabbitmqPublisher] = msgspec.field(default_factory=dict)
     """By `whose`, the publishers with a reference that have published."""
-    refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
-    """By id the publishers that were refused, and the finding if the client publishes anyway."""
+    refused: dict[int, RefusedPublisher] = msgspec.field(default_factory=dict)
+    """By id."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete; of a super stream what the names of its partitions begin with."""
     offsets: dict[tuple[str, str], tuple[int, Message]] = msgspec.field(default_factory=dict)
@@ -623,14 +632,14 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one['code']}") for one in errors if "code" in one))
     codes = codes or "the reason was not captured"
     publisher = message.fields.get("publisher_id")
-    draft: FindingDraft | None = context.state.refused.get(publisher)
-    if draft is not None and draft.key == (publisher, "ended") and (context.lossy or codes != "publisher does not exist"):
+    refused: RefusedPublisher | None = context.state.refused.get(publisher)
+    if refused is not None and refused.ended and (context.lossy or codes != "publisher does not exist"):
         # It may have been declared again, or the error is that of an earlier Publish
-        draft = None
-    if draft is not None and draft.messages is not None and draft.packets is not None:
+        refused = None
+    if refused is not None:
         context.pending = [one for one in context.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
-        behind = context.request_of(message), message
-        return draft._replace(messages=draft.messages + numbers(*behind), packets=draft.packets + packets(*behind))
+        draft, more = refused.draft, (context.request_of(message), message)
+        return draft._replace(messages=(draft.messages or ()) + numbers(*more), packets=(draft.packets or ()) + packets(*more))
     one = context.state.publishers.get(publisher)
     whose = f" of publisher {publisher}" if publisher is not None else ""
     about = f"the stream {quoted(one.stream)}" if one is not None else ""
@@ -641,7 +650,7 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
 
 
 def _never_there(context: ConversationContext, message: Message) -> None:
-    """DeletePublisher of a publisher that was refused: not another error."""
+    """DeletePublisher of a publisher that was refused or ended: not another error."""
     request = context.request_of(message)
     if message.outcome == "refused" and request is not None and request.fields.get("publisher_id") in context.state.refused:
         context.reported.add(message.number)
@@ -1239,7 +1248,7 @@ def _declared(context: ConversationContext, state: RabbitmqState, message: Messa
             cause = f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes anyway, and nothing is stored"
             key = (message.name, what.about, what.why), ERROR
             draft = FindingDraft(cause, numbers(*about), packets(*about), ERROR, what.advice, key, rule="refused")
-            state.refused[request.fields.get("publisher_id", -1)] = draft
+            state.refused[request.fields.get("publisher_id", -1)] = RefusedPublisher(draft, False)
 
 
 def _stream_name(fields: dict[str, Any]) -> str | None:
@@ -1556,7 +1565,8 @@ def _updated(context: ConversationContext, state: RabbitmqState, message: Messag
                 f"messages of publisher {ident} for the stream {quoted(stream)} are not stored: the server ended this publisher when it "
                 "reported that the stream changed"
             )
-            state.refused[ident] = FindingDraft(cause, numbers(message), packets(message), advice=_DECLARE_AGAIN, key=(ident, "ended"))
+            draft = FindingDraft(cause, numbers(message), packets(message), advice=_DECLARE_AGAIN, key=(ident, "ended"))
+            state.refused[ident] = RefusedPublisher(draft, True)
 
 
 _FOLLOW = {
