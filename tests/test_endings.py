@@ -438,14 +438,14 @@ def test_a_direction_that_was_not_captured_shows_that_there_was_an_answer() -> N
 def test_an_answer_that_waits_for_lost_bytes_comes_before_anything_is_late() -> None:
     """The first response also acknowledges the second request, of which half is lost; then nothing comes."""
     answered = bytes.fromhex("0000000a 8015 0001 00000007 0001")
-    begun = [*handshake(), a(1000, OPEN), a(1022, OPEN[7:]), b(5000, answered, ack=1030)]
+    start = [*handshake(), a(1000, OPEN), a(1022, OPEN[7:]), b(5000, answered, ack=1030)]
     inspector = Inspector([], READ)
-    assert [one.name for one in inspector.process(captured(begun)) if isinstance(one, Message)] == ["Open"]
+    assert [one.name for one in inspector.process(captured(start)) if isinstance(one, Message)] == ["Open"]
     records = inspector.age(31_000 * MS) + inspector.finish()
     assert [(one.name, one.outcome) for one in records if isinstance(one, Message)] == [("Open", "answered")]
     assert not [one for one in records if isinstance(one, Exchange)]
     # The server ends the connection, the client leaves it half open
     inspector = Inspector([], READ)
-    inspector.process(captured([*begun, b(5014, ack=1030, flags=FIN | ACK), a(1030, ack=5015)]))
+    inspector.process(captured([*start, b(5014, ack=1030, flags=FIN | ACK), a(1030, ack=5015)]))
     (ending,) = [one for one in inspector.age(2_100 * MS) if isinstance(one, Ending)]
     assert (ending.sender, ending.open) == ("server", 0)

@@ -31,7 +31,7 @@ def tiles(spans: list[Span], size: int, buffer: str = "frame") -> None:
 
 
 MANY = 1 << 14
-"""Finding the first key of a dict passes those that were removed: of so many that takes 8 µs, of 65,536 four times as long."""
+"""Finding the first key of a dict passes those that were removed: of this many that takes 8 µs, of 65,536 four times as long."""
 
 REMEMBERING = (
     *("rabbitmq-stream/consumer_update_sac_436", "rabbitmq-stream/credit_flow_405", "rabbitmq-stream/draft_exchange"),

@@ -725,7 +725,7 @@ def announced(conversation: Conversation) -> Close | None:
 
 
 def _ending(conversation: Conversation) -> list[Event]:
-    """Return the ending of a conversation, or of a connection to a known port that never carried a byte; empty if there is none."""
+    """Return the ending of a conversation, or of a connection to a known port that never carried a byte, or an empty list."""
     run, tcp, protocol = conversation.run, conversation.tcp, conversation.protocol
     client = conversation.known_client
     end = tcp.end

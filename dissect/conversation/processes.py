@@ -97,7 +97,7 @@ class ProcessTable(dict[int, list[State]]):
 
 
 class ProcessSources:
-    """Passes on to the conversations of a run what its inputs and this host say of their processes."""
+    """Passes on to the conversations of a run the processes that its inputs and this host state."""
 
     def __init__(self, inputs: Sequence[Any], run: SharedState, table: ConversationTable) -> None:
         self._run = run

@@ -61,7 +61,7 @@ _decode = msgspec.msgpack.Decoder(tuple[(int, int, *get_type_hints(ConversationR
 
 
 class ForgottenCounts(msgspec.Struct):
-    """Counts of conversations whose rows were dropped, for the closing line."""
+    """Counts of conversations for the closing line, also of those whose rows were dropped."""
 
     conversations: int = 0
     limit_hits: int = 0
@@ -542,7 +542,7 @@ class ConversationTable:
 
 
 def counts_of(table: ConversationTable) -> ForgottenCounts:
-    """Return the counts of all conversations, by first packet behind those whose rows were dropped."""
+    """Return the counts of all conversations, by first packet after those whose rows were dropped."""
     found, known = deepcopy(table.forgotten), {one.index: one for one in table.conversations}
     for index in sorted({*known, *table.packed.protocols()}):
         if index in known:

@@ -1297,7 +1297,7 @@ def _published(context: ConversationContext, state: RabbitmqState, message: Mess
     if one is None or (one.whose not in state.with_reference and len(state.with_reference) >= PUBLISHERS):
         return
     if context.lossy:
-        # Behind a loss messages are read late, when others may have gone on
+        # After a loss messages are read late, when others may have gone on
         return
     state.with_reference[one.whose] = one
     entries = [(entry.get("publishing_id", 0), entry.get("num_records", 1)) for entry in fields.get("published_messages") or ()]

@@ -304,8 +304,8 @@ def other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft
     known, server = closed.client is not None or not any(context.messages), closed.server
     size = (closed.bytes if closed.websocket is None else closed.inside)[server]
     # Its first bytes may be missing
-    begun = closed.syn and not closed.lost[server] and not closed.cut[server]
-    other = closed.other_protocols[server] or ("something else" if begun else None)
+    complete = closed.syn and not closed.lost[server] and not closed.cut[server]
+    other = closed.other_protocols[server] or ("something else" if complete else None)
     if known and not context.messages[1] and context.messages[0] and size and other is not None:
         what = f"the {count(size, 'byte')} that the server answers {'is' if size == 1 else 'are'} {other}"
         return FindingDraft(f"the client speaks {verdict.protocol}, and {what}{_in_amqp(closed)}", numbers(context.last[0]))

@@ -46,7 +46,7 @@ class Upgrade(msgspec.Struct, gc=False):
             self.accepted = head.upgrades
 
     def damaged(self) -> str | None:
-        """Return the error of the answer, None if there is none."""
+        """Return the error of the answer, or None."""
         request, response = self.request, self.response
         if request is None or response is None or not response.upgrades:
             return None

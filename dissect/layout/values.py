@@ -43,7 +43,7 @@ def must_hide(span: Span, show_secrets: bool) -> bool:
 
 
 def hidden(buffers: Mapping[str, bytes], spans: Sequence[Span], show_secrets: bool) -> dict[str, bytearray]:
-    """Return by buffer a flag for each byte to hide, nothing if there is none; bytes of no field are hidden if the message has secrets."""
+    """Return by buffer a flag for each byte to hide, or an empty dict; bytes of no field are hidden if the message has secrets."""
     if not any(must_hide(span, show_secrets) for span in spans):
         return {}
     flags = {name: bytearray(b"\x01") * len(data) for name, data in buffers.items()}

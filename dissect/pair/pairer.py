@@ -414,7 +414,7 @@ class Pairer(Exchanges):
 
     def _drop_oldest(self, moment: Moment, append: Callable[[Event], None]) -> None:
         if type(self.open) is dict:
-            # See `drop_oldest`; most conversations never have so many
+            # See `drop_oldest`; most conversations never have that many
             self.open = OrderedDict(self.open)
         key = next(iter(self.open))
         entry = self.open.pop(key)

@@ -1315,8 +1315,8 @@ class LengthOnly(TcpStream):
 
 
 def _causes_first(tcp: TcpStream, items: Items) -> Items:
-    """Defer what a side sent after it had received bytes for which the other side's byte stream waits: it may answer those
-    behind them. Return the rest, and the deferred items that need not wait any longer."""
+    """Defer what a side sent after it had received bytes for which the other side's byte stream waits: it may answer the
+    bytes after them. Return the rest, and the deferred items that need not wait any longer."""
     ready: Items = []
     for item in items:
         own, other = tcp.streams[item.side], tcp.streams[1 - item.side]

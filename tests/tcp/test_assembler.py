@@ -66,18 +66,18 @@ def test_acknowledged_before_it_was_captured() -> None:
 
 
 def test_what_a_side_sent_after_bytes_that_are_missing_follows_them() -> None:
-    begun = [*handshake(), a(1006, b"world")]
-    # Behind them, whether they come late or are lost
-    late = one([*begun, b(5000, b"yes", ack=1011), b(5003, b"no", ack=1011), a(1000, b"hello ")])
+    start = [*handshake(), a(1006, b"world")]
+    # After them, whether they come late or are lost
+    late = one([*start, b(5000, b"yes", ack=1011), b(5003, b"no", ack=1011), a(1000, b"hello ")])
     assert [item[2:5] for item in late.items[1]] == [(b"yes", 4, 6), (b"no", 5, 6)]
-    lost = one([*begun, b(5000, b"yes", ack=1011), *(a(1011 + at, b"!", ack=5003) for at in range(3)), b(5003, b"no", ack=1014)])
+    lost = one([*start, b(5000, b"yes", ack=1011), *(a(1011 + at, b"!", ack=5003) for at in range(3)), b(5003, b"no", ack=1014)])
     assert [(item[0], item[4]) for item in lost.items[0]] == [("gap", 7), ("bytes", 7), ("bytes", 7), ("bytes", 7), ("bytes", 7)]
     assert [item[2:5] for item in lost.items[1]] == [(b"yes", 4, 7), (b"no", 8, 8)]
     # At once, if it had not received them, or if what it had received is lost
-    assert one([*begun, b(5000, b"yes", ack=1000), a(1000, b"hello ")]).items[1][0][3:5] == (4, 4)
-    part = one([*begun, b(5000, b"yes", ack=1003), *(b(5003 + at, b".", ack=1003) for at in range(66))])
+    assert one([*start, b(5000, b"yes", ack=1000), a(1000, b"hello ")]).items[1][0][3:5] == (4, 4)
+    part = one([*start, b(5000, b"yes", ack=1003), *(b(5003 + at, b".", ack=1003) for at in range(66))])
     assert [item[4] for item in part.items[1]][63:] == [68, 68, 69, 70]
-    limited = one([*begun, b(5000, b"y" * 1000, ack=1011), b(6000, b"no", ack=1011)], Options(waiting_total=1200))
+    limited = one([*start, b(5000, b"y" * 1000, ack=1011), b(6000, b"no", ack=1011)], Options(waiting_total=1200))
     assert [item[4] for item in limited.items[1]] == [4, 5]
 
 

@@ -480,7 +480,7 @@ def _fields(walked: WalkedDocument, bytes_as: Any, hide: bool) -> tuple[dict[str
 
 
 def _envelope(walked: WalkedDocument, texts: list[Any], frames: list[Any], name: str | None) -> dict[str, Any]:
-    """The inner document of a frame, empty if there is none; with notes on anomalies of it and its type."""
+    """The inner document of a frame, or an empty one; with notes on anomalies of it and its type."""
     notes = walked.notes
     body = frames[-1] if frames else None
     if walked.fault is None:

@@ -115,7 +115,7 @@ probe_current, probe_draft = partial(_probe, CURRENT_LANGUAGE), partial(_probe, 
 
 
 def _place(view: DetectionView, number: int, language: Language) -> int | None:
-    """The first position at which a frame could begin, of either side; None if there is none."""
+    """The first position at which a frame could begin, of either side, or None."""
     side = view.sides[number]
     if not side.runs:
         return None

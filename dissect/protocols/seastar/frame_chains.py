@@ -159,7 +159,7 @@ def fit(
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
     `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A gap of `missing` bytes
-    follows `bound`: a frame may also end right behind it. `limit` bounds unpacked bytes, `work_budget` all of it: with none left
+    follows `bound`: a frame may also end right after it. `limit` bounds unpacked bytes, `work_budget` all of it: with none left
     nothing is found. `large`: this many frames suffice (0: none) if the last is too long to be ever examined completely, but not longer
     than `longest`. RULED_OUT if captured bytes are not frames, whatever follows.
     """

@@ -29,7 +29,7 @@ LATEST = 4
 
 
 class SearchWindow(NamedTuple):
-    """The bytes to search: data[at:end], which ends with the segment of number `segment`, and behind which `missing` bytes are missing."""
+    """The bytes to search: data[at:end], which ends with the segment of number `segment`, and after which `missing` bytes are missing."""
 
     data: bytes
     at: int
