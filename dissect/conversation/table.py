@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy, deepcopy
-from functools import partial
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, get_type_hints
@@ -75,33 +74,32 @@ class ForgottenCounts(msgspec.Struct):
     def add(self, row: ConversationRow) -> None:
         """Count a conversation by its row."""
         ports = [int(end.rpartition(":")[2]) for end in (row.endpoints if row.server is None else (row.server,))]
-        self._count(row.protocol, row.name, ports, row.bytes, row.limit_hits, lambda: [row])
+        missing = self._count(row.protocol, row.name, ports, row.bytes, row.limit_hits)
+        if missing is not None:
+            self.examples[missing] = row
 
     def add_conversation(self, one: Conversation) -> None:
         """Count a conversation; its row is made only as an example."""
         verdict, limit_hits = one.verdict or TOO_FEW, one.limit_hits + one.tcp.limit_hits
-        self._count(verdict.protocol, verdict.name, ports_of(one), stream_bytes(one), limit_hits, partial(_row, one, 0))
+        missing = self._count(verdict.protocol, verdict.name, ports_of(one), stream_bytes(one), limit_hits)
+        if missing is not None:
+            self.examples.update((missing, row) for row in _row(one, 0))
 
     def _count(
-        self,
-        protocol: str | None,
-        name: str | None,
-        ports: Iterable[int],
-        sizes: tuple[int, int],
-        limit_hits: int,
-        row: Callable[[], list[ConversationRow]],
-    ) -> None:
+        self, protocol: str | None, name: str | None, ports: Iterable[int], sizes: tuple[int, int], limit_hits: int
+    ) -> tuple[Any, ...] | None:
+        """Count a conversation; return the key of its example if that is missing."""
         self.conversations += 1
         self.limit_hits += limit_hits
         known = PORTS.intersection(ports)
         if protocol is not None:
             kind = protocol, *sorted(known)
-            if kind not in self.examples:
-                self.examples.update((kind, one) for one in row())
-        elif any(sizes):
+            return None if kind in self.examples else kind
+        if any(sizes):
             # There may be very many
             self.unread[name or "unknown"] = self.unread.get(name or "unknown", 0) + 1
             self.ports.update(known if name is None else ())
+        return None
 
 
 class PackedRows:
