@@ -655,7 +655,7 @@ def inner_bytes(conversation: Conversation) -> tuple[int, int]:
 
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
     """Return the end of a conversation for the diagnosis; `before`: if reported early, requests that get no response, and why."""
-    closed_of, how_ended, signs_of, failures = _modules()
+    closed_type, how_ended, signs_of, failures = _modules()
     run, tcp, tls = conversation.run, conversation.tcp, conversation.tls.facts_so_far()
     assert run.windows is not None
     first_bytes, from_start = conversation.first_bytes, conversation.from_start
@@ -663,7 +663,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
     websocket = None if conversation.websocket is None else conversation.websocket.outcome()
     how, by, ended_ns = how_ended(tcp, tls, websocket)
     end, (one, two) = end_of(conversation), tcp.sides
-    closed = closed_of(
+    record = closed_type(
         tcp.index,
         tcp.endpoints,
         tcp.ports,
@@ -704,7 +704,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         tcp.untimed,
         run.processes.of(tcp.index),
     )
-    return Event(end.order, end.rank, end.position, closed, NONE, None, end.time_ns)
+    return Event(end.order, end.rank, end.position, record, NONE, None, end.time_ns)
 
 
 @cache
