@@ -232,10 +232,23 @@ class RunReport:
             self._warned = True
             self.say(suspicion(row))
 
+    def select(self, records: list[R]) -> list[R]:
+        """Return those of these records that -Y asks for, and count them."""
+        return records if self.asked is None else self.asked.select(records, self.failed)
+
     def first(self, records: list[Record]) -> list[Record]:
         """Return these records up to the last message that is still to be shown."""
-        if self.left is not None:
-            records, self.left = first(records, self.left)
+        if self.left is None:
+            return records
+        if not self.left:
+            return []
+        from streamdump.model import Message
+
+        for index, record in enumerate(records):
+            if type(record) is Message:
+                self.left -= 1
+                if not self.left:
+                    return records[: index + 1]
         return records
 
     def report(self, *more: Report) -> None:
@@ -429,20 +442,6 @@ class FileRun(RunReport):
         if command is not None and command not in self.current_commands:
             said.append(f"more: streamdump {command}")
         return f"{self.names[0] if len(self.names) == 1 else count(len(self.names), 'file')}: {'; '.join(said)}"
-
-
-def first(batch: list[Record], count: int) -> tuple[list[Record], int]:
-    """The records up to the message number `count`, and how many messages are still to come."""
-    if not count:
-        return [], 0
-    from streamdump.model import Message
-
-    for index, record in enumerate(batch):
-        if type(record) is Message:
-            count -= 1
-            if not count:
-                return batch[: index + 1], 0
-    return batch, count
 
 
 def check_html(path: str | None, names: Sequence[str]) -> None:

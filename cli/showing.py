@@ -146,9 +146,7 @@ class Showing:
     def chosen(self, batch: list[Record]) -> list[Record]:
         """Return the records of a batch that are asked for."""
         self._view.learn(batch)
-        if self._run.asked is not None:
-            batch = self._run.asked.select(batch, self._run.failed)
-        return self._run.first(batch)
+        return self._run.first(self._run.select(batch))
 
     def show(self, batch: list[Record]) -> None:
         """Show the chosen records."""

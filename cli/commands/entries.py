@@ -151,8 +151,7 @@ class _EntryView:
     def put(self, entries: Iterator[Entry]) -> bool:
         """Show entries, some at a time: a message may have a million; return whether that is enough."""
         while some := list(islice(entries, AT_ONCE)):
-            if self._run.asked is not None:
-                some = self._run.asked.select(some, self._run.failed)
+            some = self._run.select(some)
             if self._left is not None:
                 some = some[: self._left]
                 self._left -= len(some)

@@ -70,7 +70,7 @@ def stats(
         run.inspector.watch = found.watch
 
         def feed(records: list[Record]) -> bool:
-            found.add(records if asked is None else asked.select(records, run.failed))
+            found.add(run.select(records))
             return False
 
         run.each(feed)
