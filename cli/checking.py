@@ -24,7 +24,7 @@ from streamdump.render.jsonl import encode
 from streamdump.render.terminal import visible
 from streamdump.units import count
 
-from .exits import ExitCode
+from .exits import ExitCode, code_of
 from .options import one_of
 from .output import palette, say, write_json, write_text
 
@@ -136,7 +136,7 @@ class CheckRun:
                 ended = subprocess.run(["/bin/sh", "-c", command], stdout=sys.stderr.fileno(), check=False).returncode
         except (InterfaceError, InternalError) as error:
             say(str(error))
-            return ExitCode.NO_INTERFACE if isinstance(error, InterfaceError) else ExitCode.INTERNAL
+            return code_of(error)
         if ended:
             say(f"--run {command}: exited with status {ended}")
             return ExitCode.FOUND
@@ -184,10 +184,10 @@ class CheckRun:
             parts = [f"{number:,} {words.get(outcome, outcome)}" for outcome, number in outcomes.items()]
             say("; ".join([f"{count(len(self.found), 'capture')}: {', '.join(parts)}", *self._unread_tls()]))
         self.chosen.report_unused()
-        return code if code is not ExitCode.DONE else code_of([one for one, _ in self.found])
+        return code if code is not ExitCode.DONE else code_of_results([one for one, _ in self.found])
 
 
-def code_of(found: Sequence[Checked]) -> ExitCode:
+def code_of_results(found: Sequence[Checked]) -> ExitCode:
     """Return the exit code for the results."""
     if any(one.missing_codec for one in found):
         return ExitCode.USAGE

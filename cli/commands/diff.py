@@ -34,7 +34,7 @@ def diff(
 
     from streamdump.golden.check import capture_source, check
 
-    from ..checking import Chosen, code_of, report_one
+    from ..checking import Chosen, code_of_results, report_one
 
     if captures is None or len(captures) != 2:
         raise UsageError("diff needs two captures: streamdump diff OLD NEW")
@@ -50,4 +50,4 @@ def diff(
         unread = f"; {count(len(found.unread), 'conversation')} of {new} not decoded and not compared" if found.unread else ""
         say(f"{old} and {new}: {count(len(found.differences), 'difference')}{unread}")
     chosen.report_unused()
-    return code_of([found])
+    return code_of_results([found])

@@ -12,7 +12,7 @@ from streamdump.options import Options
 from streamdump.render.terminal import those
 from streamdump.units import count
 
-from ..exits import ExitCode
+from ..exits import ExitCode, code_of
 from ..output import say
 from ..parameters import Members, gathers
 
@@ -81,7 +81,7 @@ def scrub(
     else:
         done = scrub(source, Path(target), wanted, options)
     _report(target, done, wanted)
-    return ExitCode.DONE if done.error is None else ExitCode.UNREADABLE
+    return ExitCode.DONE if done.error is None else code_of(done.error)
 
 
 def _report(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
