@@ -157,13 +157,12 @@ class _Keys:
     """The keys that lines are paired by; aliases count by kind, not by number."""
 
     def __init__(self) -> None:
-        self.own = cache(self._own)
         self.complete = cache(self._complete)
         self.levels: list[Key[Line]] = [self.complete, self.own, self.outcome, self.name]
         self._contents: dict[int, int] = {}
         """By identity the keys of fields, which lines may share."""
 
-    def _own(self, line: Line) -> Hashable:
+    def own(self, line: Line) -> Hashable:
         """Return the key of its fields, name, kind and outcome."""
         fields = line.fields
         content = self._contents.get(id(fields))
@@ -173,7 +172,7 @@ class _Keys:
 
     def _complete(self, line: Line) -> Hashable:
         """Return the key of the line and its responses."""
-        return hash((self.own(line), *map(self.own, line.responses))) if line.responses else self._own(line)
+        return hash((self.own(line), *map(self.own, line.responses))) if line.responses else self.own(line)
 
     @staticmethod
     def content(line: Line) -> Hashable:
