@@ -8,7 +8,7 @@ from ..model import ConversationRow
 from ..units import count
 from . import processes
 from .summary import bytes_text
-from .terminal import Palette, cut, pad, those, visible, width, wrapped
+from .terminal import SPACE, Palette, cut, pad, those, visible, width, widths, wrapped
 
 _HEADINGS = (
     "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order conflicts limits ended"
@@ -16,7 +16,6 @@ _HEADINGS = (
 
 _COLUMNS = ("#", "conversation", "protocol", "messages", "packets", "bytes")
 _ENDED = "ended"
-_SPACE = "  "
 
 
 def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
@@ -48,8 +47,8 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
                 *([visible("; ".join([*row.evidence, *_known(row)]))] if evidence else []),
             ]
         )
-    sizes = [max(width(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "".join(["  ".join([pad(cell, size) for cell, size in zip(line, sizes, strict=True)]).rstrip() + "\n" for line in lines])
+    sizes = widths(lines)
+    return "".join([SPACE.join([pad(cell, size) for cell, size in zip(line, sizes, strict=True)]).rstrip() + "\n" for line in lines])
 
 
 PAGE_HEAD = (
@@ -87,22 +86,20 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
     """
     cells = [_cells(row) for row in rows]
     sizes = [(max(width(one[column][0]) for one in cells), max(width(one[column][1]) for one in cells)) for column in range(len(_COLUMNS))]
-    abreast = [max(len(name), top + (bottom and bottom + len(_SPACE))) for name, (top, bottom) in zip(_COLUMNS, sizes, strict=True)]
-    beside = sum(abreast) + len(_SPACE) * len(abreast) + len(_ENDED) <= columns
+    abreast = [max(len(name), top + (bottom and bottom + len(SPACE))) for name, (top, bottom) in zip(_COLUMNS, sizes, strict=True)]
+    beside = sum(abreast) + len(SPACE) * len(abreast) + len(_ENDED) <= columns
     spans = abreast if beside else [max(len(name), *both) for name, both in zip(_COLUMNS, sizes, strict=True)]
-    indent = " " * (spans[0] + len(_SPACE))
-    heading = _SPACE.join(
-        [*(_aligned(name, span, column) for column, (name, span) in enumerate(zip(_COLUMNS, spans, strict=True))), _ENDED]
-    )
+    indent = " " * (spans[0] + len(SPACE))
+    heading = SPACE.join([*(_aligned(name, span, column) for column, (name, span) in enumerate(zip(_COLUMNS, spans, strict=True))), _ENDED])
     lines = [f"{palette.dim}{cut(heading, columns)}{palette.reset}"]
     for row, mine in zip(rows, cells, strict=True):
         if beside:
             mine = [
-                (_aligned(top, one, column) + (f"{_SPACE}{_aligned(bottom, two, column)}" if two else ""), "")
+                (_aligned(top, one, column) + (f"{SPACE}{_aligned(bottom, two, column)}" if two else ""), "")
                 for column, ((top, bottom), (one, two)) in enumerate(zip(mine, sizes, strict=True))
             ]
         head, below = [
-            _SPACE.join([_aligned(cell[level], span, column) for column, (cell, span) in enumerate(zip(mine, spans, strict=True))])
+            SPACE.join([_aligned(cell[level], span, column) for column, (cell, span) in enumerate(zip(mine, spans, strict=True))])
             for level in (0, 1)
         ]
         segments = (
@@ -111,8 +108,8 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
             (row.conflicts, "sent again with other bytes"),
         )
         went = visible(", ".join([row.ended, *(f"{number:,} {what}" for number, what in segments if number)]))
-        if width(head) + len(_SPACE) + width(went) <= columns:
-            head, went = f"{head}{_SPACE}{went}", ""
+        if width(head) + len(SPACE) + width(went) <= columns:
+            head, went = f"{head}{SPACE}{went}", ""
         lines.append(f"{palette.bold}{cut(head, columns)}{palette.reset}")
         if not beside:
             lines.append(cut(below.rstrip(), columns))

@@ -13,14 +13,11 @@ from ..latency.rows import interval_rows, rows
 from ..latency.sketch import Sketch
 from ..units import count, duration_text
 from .clock import Clock
-from .terminal import Palette, cut, pad, visible, width
+from .terminal import SPACE, Palette, cut, pad, visible, width, widths
 
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _BARS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
-SPACE = "  "
-"""Stands between the columns of a table."""
-
 OTHERS = "(others)"
 
 _SPARK = 18
@@ -81,10 +78,10 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
     """Return one line for each group if that fits, else two; below it the parts of its latency if the protocol states them."""
     labels = ["protocol", *found.by]
     lines = _group_lines(found, groups)
-    sizes = widths(labels, [line.label for line in lines])
-    counted = widths(_COUNTS, [line.counts for line in lines])
-    timed = widths(QUANTILES, [line.times for line in lines])
     head = _Line(labels, _COUNTS, QUANTILES, "distribution", "why" if any(line.reasons for line in lines) else "")
+    sizes = widths([line.label for line in (head, *lines)])
+    counted = widths([line.counts for line in (head, *lines)])
+    timed = widths([line.times for line in (head, *lines)])
     once = sum(sizes) + sum(counted) + sum(timed) + len(SPACE) * (len(sizes) + len(counted) + len(timed) - 1)
     if columns is not None and once > columns:
         return _below_each_other(head, lines, sizes, counted, timed, columns, palette)
@@ -218,7 +215,7 @@ def table(
     drawn: tuple[str, Sequence[str]] | None = None,
 ) -> str:
     """Return columns under a title, the first `names` of them left-aligned; a chart (`drawn`) is the last one, if there is room."""
-    sizes = widths(head, body)
+    sizes = widths([head, *body])
     if columns is not None:
         fixed = sum(sizes[names:]) + len(SPACE) * (len(sizes) - 1)
         sizes[1:names] = _narrowed(sizes[1:names], max(columns - fixed - sizes[0], 0)) if names < len(head) else sizes[1:names]
@@ -320,11 +317,6 @@ def _bar(share: float, cells: int) -> str:
     eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
     full, part = divmod(eighths, 8)
     return "█" * full + (_PARTS[part] if part else "")
-
-
-def widths(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[int]:
-    """Return the widths of the columns of a table."""
-    return [max(width(name), *(width(line[index]) for line in body)) for index, name in enumerate(head)]
 
 
 def _narrowed(sizes: Sequence[int], room: int) -> list[int]:

@@ -11,8 +11,8 @@ from ..credit import SubscriptionRow
 from ..model import PROCESS_KEYS
 from ..stats import CommandRow, ConsumerRow, CountRow, FileRow, StreamRow, TotalRow
 from .clock import utc
-from .latency import SPACE, separated, table, widths
-from .terminal import Palette, cut, visible
+from .latency import separated, table
+from .terminal import SPACE, Palette, cut, visible, widths
 
 
 class Counted(NamedTuple):
@@ -147,7 +147,7 @@ def _rows(title: str, head: Sequence[str], body: Sequence[Sequence[Any]], names:
     lines = [[_cell(value) for value in row] for row in body]
     if columns is None:
         return table(title, list(head), lines, names, columns, palette)
-    sizes = [len(SPACE) + size for size in widths(head, lines)]
+    sizes = [len(SPACE) + size for size in widths([head, *lines])]
     if names == 1:
         # The end of a path says more than its beginning
         sizes[0] = min(sizes[0], max(columns - sum(sizes[1:]), columns // 3) + len(SPACE))

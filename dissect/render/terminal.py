@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import category, east_asian_width
@@ -21,6 +22,9 @@ class Palette(NamedTuple):
     marks: tuple[str, ...] = ("",)
     """Colours that distinguish conversations, used in turn."""
 
+
+SPACE = "  "
+"""Stands between the columns of a table."""
 
 PLAIN = Palette()
 COLOURED = Palette(
@@ -63,6 +67,11 @@ def _cells(character: str) -> int:
 def width(text: str) -> int:
     """Return the width of `text` in terminal cells."""
     return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column of a table, whose head is one of the lines."""
+    return [max(width(line[column]) for line in lines) for column in range(len(lines[0]))]
 
 
 def cut(text: str, cells: int) -> str:
