@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-import jsonschema
 import msgspec
 
 from streamdump.capture.files import open_capture
@@ -32,13 +31,13 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.render import conversations as conversation_view
 from streamdump.render.hexdump import hexdump
 from streamdump.render.jsonl import encode
-from streamdump.render.schema import schema
 from streamdump.render.summary import Lines
 from streamdump.render.tree import tree
 from streamdump.tls.keys import LABELS, KeyLog
 from tests.support.frames import ACK, ETHERNET, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.support.logins import RABBITMQ, SECRET
 from tests.support.planting import Result, adds_up
+from tests.support.schema import validate
 from tests.support.secrets import conversation as connection
 from tests.support.secrets import found, texts
 from tests.support.websocket import request, response
@@ -52,8 +51,6 @@ LINKS = (ETHERNET, 0, 108, 9, 50, 113, 276, 12, 14, 101, 228, 229)
 
 CALLS, CALLS_A_BYTE = 120_000, 150
 """Function calls that one reading of a capture may cost: a constant, and a number for each byte."""
-
-VALID = jsonschema.Draft202012Validator(schema())
 
 Target = Callable[[bytes], None]
 
@@ -98,7 +95,7 @@ def look(capture: bytes, deep: bool = True, **options: Any) -> None:
     adds_up(result)
     if deep:
         for line in encode(result.records).splitlines() + encode(result.rows).splitlines():
-            VALID.validate(msgspec.json.decode(line))
+            validate(msgspec.json.decode(line))
     Lines(SAYS, "e").text(result.records)
     conversation_view.plain(result.rows)
     account(inspector, None)
