@@ -335,8 +335,8 @@ class FileRun(RunReport):
         twice: bool = False,
         keeps_rows: bool = True,
     ) -> None:
-        """`packets` and `messages`: how many are enough; the one who shows the messages counts them. `prints`: results come meanwhile.
-        `twice`: the captures can be read `again`. `keeps_rows`: somebody asks for those of conversations that were forgotten."""
+        """`packets` and `messages`: how many are enough. `prints`: results come meanwhile. `twice`: the captures can be read `again`.
+        `keeps_rows`: somebody asks for those of conversations that were forgotten."""
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 

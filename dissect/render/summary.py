@@ -326,7 +326,7 @@ _ENDS = {"FIN": "closed (FIN)", "RST": "aborted (RST)"}
 
 
 def laid_out(text: str, room: int, columns: int, indent: int) -> tuple[str, list[str]]:
-    """What of `text` stands in the rest of a line, `room` wide, and the lines below: behind `indent` if that is narrow."""
+    """What of `text` stands in the rest of a line, `room` wide, and the lines below: after `indent` if that is narrow."""
     if width(text) <= room or room >= NARROW or columns - indent < TOO_NARROW:
         first, *below = wrapped_few(text, room)
         return first, [f"{' ' * (columns - room)}{line}" for line in below]

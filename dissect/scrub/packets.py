@@ -373,7 +373,7 @@ class CapturePackets:
             payload[max(beyond, 0) :] = FILL * (len(payload) - max(beyond, 0))
 
     def _other(self, found: Transport) -> None:
-        """Return an empty packet in place of one without TCP, with a correct checksum if it has one."""
+        """Empty a packet without TCP, and correct its checksum if it has one."""
         file, size = self.file, found.captured
         head = bytearray(size)
         if found.protocol == UDP and size >= 8:
