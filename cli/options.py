@@ -275,6 +275,12 @@ Html = Annotated[
         show_default=False,
     ),
 ]
+Interval = Annotated[
+    str | None,
+    typer.Option(
+        "--interval", metavar="SECONDS", help="also show a time series with this interval", rich_help_panel=SHOWN, show_default=False
+    ),
+]
 Forms = Annotated[
     list[str] | None,
     typer.Option(

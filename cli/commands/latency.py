@@ -23,6 +23,7 @@ from ..options import (
     Enough,
     Files,
     Html,
+    Interval,
     Json,
     ReadFiles,
     TimeForm,
@@ -71,12 +72,7 @@ def latency(
         ),
     ] = None,
     slowest: Annotated[str, typer.Option("--slowest", metavar="N", help="number of slowest requests to show", rich_help_panel=SHOWN)] = "5",
-    interval: Annotated[
-        str | None,
-        typer.Option(
-            "--interval", metavar="SECONDS", help="also show a time series with this interval", rich_help_panel=SHOWN, show_default=False
-        ),
-    ] = None,
+    interval: Interval = None,
     where: Where = None,
     clock: TimeForm = "ud",
     enough: Enough = None,

@@ -10,7 +10,22 @@ import typer
 from streamdump.errors import refuse
 from streamdump.options import Options
 
-from ..options import PAGE_INTERVAL_NS, PROCESS, SHOWN, Colour, Files, Html, Json, ReadFiles, Where, completion, inputs, interval_of, one_of
+from ..options import (
+    PAGE_INTERVAL_NS,
+    PROCESS,
+    SHOWN,
+    Colour,
+    Files,
+    Html,
+    Interval,
+    Json,
+    ReadFiles,
+    Where,
+    completion,
+    inputs,
+    interval_of,
+    one_of,
+)
 from ..output import columns, palette, write_json, write_text
 from ..parameters import FILES, LIMITS, READING, Members, gathers
 from ..run import FileRun, asking, check_html, report_interval
@@ -27,12 +42,7 @@ def stats(
     *,
     files: Files = None,
     read_files: ReadFiles = None,
-    interval: Annotated[
-        str | None,
-        typer.Option(
-            "--interval", metavar="SECONDS", help="also show a time series with this interval", rich_help_panel=SHOWN, show_default=False
-        ),
-    ] = None,
+    interval: Interval = None,
     by: Annotated[
         str | None,
         typer.Option(
