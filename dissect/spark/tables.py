@@ -617,7 +617,7 @@ class PendingRows:
         self._name = table
         self._columns = [NO_FIELDS if one is FIELDS_COLUMN and fields == "typed" else one for one in TABLES[table].columns]
         self._struct = TABLES[table].struct
-        self._members = {} if self._struct is None else self._struct.members
+        self._typed_columns = {} if self._struct is None else {name: _typed(name, member) for name, member in self._struct.members.items()}
         self._schema = schema(table)
         self._points = points
         self._begin()
@@ -625,7 +625,6 @@ class PendingRows:
     def _begin(self) -> None:
         self._values: dict[tuple[str, ...], list[list[Any]]] = {}
         """By the keys of typed fields: for each column the values of these rows."""
-        self._shapes: dict[tuple[str, ...], list[Column]] = {}
         self._text = 0
         self.size = 0
         """Bytes of the frames of messages among them."""
@@ -651,14 +650,10 @@ class PendingRows:
                 reports.append(self._about(rows[0], "too much for one row" if isinstance(error, TooMuch) else describe_exception(error)))
 
     def _take(self, rows: Sequence[Any], files: Mapping[int, int] | None) -> None:
-        shapes: dict[tuple[str, ...], list[Any]] = {}
-        for row in rows if self._struct is not None else ():
-            # A peer may choose the names of others
-            shapes.setdefault(tuple([name for name in row[0].fields if name in self._members]), []).append(row)
         found = {}
-        for shape, mine in shapes.items() if self._struct is not None else [((), rows)]:
+        for keys, mine in self._by_keys(rows).items():
             some = Rows(mine, self._name in LINKED, self._points, files)
-            found[shape] = [column.get(some) for column in self._columns_of(shape)]
+            found[keys] = [column.get(some) for column in self._columns_of(keys)]
         text = sum(
             sum(map(len, texts))
             for values in found.values()
@@ -667,33 +662,41 @@ class PendingRows:
         )
         if self._text + text > MOST:
             raise TooMuch
-        for shape, values in found.items():
-            for those, these in zip(self._values.setdefault(shape, [[] for _ in values]), values, strict=True):
+        for keys, values in found.items():
+            for those, these in zip(self._values.setdefault(keys, [[] for _ in values]), values, strict=True):
                 those += these
         self._text += text
         self.count += len(rows)
         if self._struct is not None or self._name == "messages":
             self.size += sum([one[0].size for one in rows])
 
-    def _columns_of(self, shape: tuple[str, ...]) -> list[Column]:
+    def _by_keys(self, rows: Sequence[Any]) -> Mapping[tuple[str, ...], Sequence[Any]]:
+        """The rows by the keys of their typed fields, without names that a peer may choose."""
+        if self._struct is None:
+            return {(): rows}
+        found: dict[tuple[str, ...], list[Any]] = {}
+        for row in rows:
+            found.setdefault(tuple([name for name in row[0].fields if name in self._typed_columns]), []).append(row)
+        return found
+
+    def _columns_of(self, keys: Sequence[str]) -> list[Column]:
         """The columns that rows whose typed fields have these keys have values for."""
-        columns = self._shapes.get(shape)
-        if columns is None:
-            columns = self._shapes[shape] = [*self._columns, *(_typed(name, self._members[name]) for name in shape)]
-        return columns
+        return [*self._columns, *(self._typed_columns[name] for name in keys)]
 
     def batch(self, reports: list[Report] | None = None) -> Any:
-        """All that wait as columns; nothing waits any more. `reports` gets what is to be reported of values that do not fit their column,
-        and null there; without it that is raised."""
+        """All that wait as columns; nothing waits any more. `reports` gets a report of each value that does not fit its
+        column, which is null there; without it the error is raised."""
         made = []
-        for shape, values in self._values.items():
-            columns = self._columns_of(shape)
-            made.append((len(values[0]), {column.name: self._array(column, columns, values, reports) for column in columns}))
+        for keys, values in self._values.items():
+            columns = self._columns_of(keys)
+            named = {column.name: some for column, some in zip(columns, values, strict=True)}
+            made.append((len(values[0]), {column.name: self._array(column, named, reports) for column in columns}))
         self._begin()
         return pa.Table.from_arrays([_chunks(field, made) for field in self._schema], schema=self._schema)
 
-    def _array(self, column: Column, columns: list[Column], every: list[list[Any]], reports: list[Report] | None) -> Any:
-        values = every[columns.index(column)]
+    def _array(self, column: Column, named: Mapping[str, list[Any]], reports: list[Report] | None) -> Any:
+        """The array of a column; `named`: the values of all columns of these rows."""
+        values = named[column.name]
         try:
             return column.array(values)
         except Exception:
@@ -706,9 +709,8 @@ class PendingRows:
                 good.append(value)
             except Exception as error:
                 good.append(None)
-                names = [one.name for one in columns]
                 number, file, conversation, protocol = (
-                    every[names.index(name)][row] if name in names else None for name in ("last_packet", "file", "conversation", "protocol")
+                    named[name][row] if name in named else None for name in ("last_packet", "file", "conversation", "protocol")
                 )
                 lost = f"{column.name} of a row of {self._name} is missing"
                 reports.append(Report(describe_exception(error), lost, number, file, conversation, protocol or ""))

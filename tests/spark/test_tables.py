@@ -267,7 +267,7 @@ def test_keys_that_peers_choose_and_orders_of_others_cost_nothing() -> None:
     table = waiting.batch()
     assert table.num_rows == 1_000
     assert table["size"].num_chunks == 1
-    assert not waiting._shapes
+    assert not waiting._values
 
 
 def written(folder: Path, rows: list[Linked]) -> Path:
