@@ -58,9 +58,9 @@ ROWS = 1_000
 """Rows of an Arrow batch; a segment may have 64 kB."""
 
 
-def read(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these ranges in the order of a plain run. `parsers`: see `segments`."""
-    found = (row_of(*one) for one in segments(splits, parsers))
+def read(split: Split, parsers: dict[int, LinkParser] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range in the order of its packets. `parsers`: see `segments`."""
+    found = (row_of(*one) for one in segments([split], parsers))
     while some := list(islice(found, ROWS)):
         yield batch_of(some)
 

@@ -28,11 +28,8 @@ from .rows import ROWS, SCHEMA, Row, batch_of, read, row_of, segments
 from .splits import NEVER, Plan, Split, grouped
 from .write import PartWriter, Receipt, Target
 
-Block = tuple[int, bytes]
-"""The part that rows go to, and the rows."""
-
 Sent = tuple[int, bytes | Receipt]
-"""A block; or, with the number after those of all parts, what the task itself has written."""
+"""The part that a block goes to, and the block; or, with the number after those of all parts, what the task itself has written."""
 
 
 class Work(msgspec.Struct):
@@ -186,7 +183,7 @@ def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int
 
 def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
     """Read captures: yield the blocks of conversations that others read too, and dissect all others."""
-    sent = sorter(max(work.count, 1))
+    sent = Sorter(SORTED_BY, partial(_part_of, work.count))
     if source.carry or work.until is not None or len({split.file for split in source.splits}) > FILES or source.conversations > OPEN:
         yield from _in_order(work, source, sent)
         return
@@ -213,26 +210,20 @@ def _in_order(work: Work, source: TaskInput, sent: Sorter) -> Iterator[Sent]:
             rows = rows.filter(pa.array(here))
         runs.add_rows(rows)
     yield from sent.close()
-    yield work.count, together(work, source.part, (), runs)
+    yield work.count, _written(work, source.part, runs)
 
 
-def sorter(count: int) -> Sorter:
-    """Makes blocks of rows by conversation for this many parts."""
-    return Sorter(SORTED_BY, partial(_part_of, count))
+def together(work: Work, part: int, blocks: Iterable[bytes]) -> Receipt:
+    """Dissect the conversations of a part, all packets of which are in these blocks."""
+    return _written(work, part, Runs(SORTED_BY, blocks))
 
 
-def together(work: Work, part: int, blocks: Iterable[bytes], runs: Runs | None = None) -> Receipt:
-    """Dissects the conversations of a part, all packets of which are in these blocks, or `runs`."""
-    rows = (runs or Runs(SORTED_BY, blocks)).merged()
-    return _written(work, part, dissect(rows, work.options, work.until, work.ends_ns, work.points, work.errors))
-
-
-def _written(work: Work, part: int, found: Iterable[TaskResults]) -> Receipt:
-    """Write the results of a part."""
+def _written(work: Work, part: int, runs: Runs) -> Receipt:
+    """Dissect the conversations whose packets are in `runs`, and write the results of the part."""
     # Of what was read and sorted before
     pa.default_memory_pool().release_unused()
     with PartWriter(work.target, part, work.points, leaves=True) as writer:
-        writer.add_all(found)
+        writer.add_all(dissect(runs.merged(), work.options, work.until, work.ends_ns, work.points, work.errors))
     return writer.receipt
 
 
@@ -244,7 +235,7 @@ def _rows(source: TaskInput) -> Iterator[pa.RecordBatch]:
         if NEVER < split.first_ns < latest.get(split.network, NEVER) - NEAR_NS:
             del parsers[split.network]
         latest[split.network] = split.end_ns[0]
-        yield from read([split], parsers)
+        yield from read(split, parsers)
     for name in source.carry:
         with storage.open_input(name) as stream:
             for batch in pa.parquet.ParquetFile(pa.PythonFile(stream, "r")).iter_batches(ROWS_CARRIED):

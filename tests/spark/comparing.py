@@ -90,7 +90,7 @@ def _line(values: dict[str, Any]) -> str:
 def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple[Plan, Lines]:
     """The pipeline's own steps with Arrow sorting instead of Spark."""
     found = plan([str(file) for file in files], split)
-    packets = [one for part in found.splits for one in rows.read([part])]
+    packets = [one for part in found.splits for one in rows.read(part)]
     lines: Lines = {name: [] for name in tables.KINDS.values()}
     options = Options(keylog=tuple(found.secrets))
     ends_ns = ends_of(last_packets(found.splits), ())

@@ -73,7 +73,7 @@ def packets(files: Sequence[Path]) -> pa.Table:
     """The packets of some captures in merged order."""
     found = plan([str(file) for file in files], 1 << 40)
     return ordered(
-        pa.Table.from_batches([one for part in found.splits for one in rows.read([part])], rows.SCHEMA), ("merge_ns", "file", "number")
+        pa.Table.from_batches([one for part in found.splits for one in rows.read(part)], rows.SCHEMA), ("merge_ns", "file", "number")
     )
 
 

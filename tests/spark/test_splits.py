@@ -35,7 +35,7 @@ KEPT = ["number", "time_ns", "merge_ns", "seq", "length", "payload"]
 
 
 def rows(found: Plan) -> list[dict[str, Any]]:
-    batches = [batch for split in found.splits for batch in read([split])]
+    batches = [batch for split in found.splits for batch in read(split)]
     return pa.Table.from_batches(batches).select(KEPT).to_pylist() if batches else []
 
 
