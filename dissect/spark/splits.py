@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..capture import pcap, pcapng
 from ..capture.blocks import Blocks, Damaged, RawInput
@@ -370,11 +371,10 @@ def plan(
             result.troubles.append(_trouble(index, files[index], copies.get(index), whole))
             continue
         whole.network, whole.aside = networks[index] if networks else 0, aside
-        if whole.format != PACKED:
-            result.files[index] = PlannedFile(files[index], whole.digest, whole.size)
         indexes.append(index)
         pieces.append([whole])
         if whole.format != PACKED:
+            result.files[index] = PlannedFile(files[index], whole.digest, whole.size)
             whole.nexts = [near for near in range(target, whole.size - target // 2, target) if near > (whole.start or 0)]
             for place, near in enumerate(whole.nexts, 1):
                 pieces[-1].append(msgspec.structs.replace(whole, start=None, near=near, nexts=whole.nexts[place:]))
@@ -400,6 +400,13 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
         groups[-1].append(split)
         room -= split.size
     return groups
+
+
+def flows_of(splits: Iterable[Split]) -> NDArray[np.int64] | None:
+    """The `flow_id` of the conversations in these ranges, each once, sorted; None where there are too many."""
+    found = [split.flows for split in splits]
+    known = [np.frombuffer(one, np.int64) for one in found if one is not None]
+    return np.unique(np.concatenate(known)) if len(known) == len(found) else None
 
 
 def cut(found: Plan, size: int) -> list[Plan]:
@@ -607,12 +614,10 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
 def _as_one(splits: list[Split]) -> list[Split]:
     """The range of these ranges of a file together."""
     first, last = splits[0], splits[-1]
+    flows = flows_of(splits)
+    first.flows = None if flows is None else flows.tobytes()
     for one in splits[1:]:
         first.size, first.packets, first.payload = first.size + one.size, first.packets + one.packets, first.payload + one.payload
-        if first.flows is not None and one.flows is not None:
-            first.flows = np.union1d(np.frombuffer(first.flows, np.int64), np.frombuffer(one.flows, np.int64)).tobytes()
-        else:
-            first.flows = None
         if first.aside is not None and one.aside is not None:
             first.aside.merge(one.aside, one.file, one.number)
     first.stop, first.damaged, first.end_ns = last.stop, last.damaged, last.end_ns

@@ -25,7 +25,7 @@ from .blocks import Runs, Sorter
 from .flows import SORTED_BY, Dissection, ErrorsOf, PointOf, TaskResults, dissect
 from .keys import key_of
 from .rows import ROWS, SCHEMA, Row, batch_of, read, row_of, segments
-from .splits import NEVER, Plan, Split, grouped
+from .splits import NEVER, Plan, Split, flows_of, grouped
 from .write import PartWriter, Receipt, Target
 
 Sent = tuple[int, bytes | Receipt]
@@ -76,7 +76,7 @@ def sources(
     read too, where that costs less than to send it to them, or in any case (`forced`).
     """
     made = [TaskInput(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
-    flows = [_flows(source) for source in made]
+    flows = [flows_of(source.splits) for source in made]
     for source, own in zip(made, flows, strict=True):
         source.conversations = 0 if own is None else len(own)
     if carry:
@@ -134,14 +134,6 @@ def dissected(
             if len(away) >= ROWS:
                 yield TaskResults()
     yield from straight.end()
-
-
-def _flows(source: TaskInput) -> NDArray[np.int64] | None:
-    """The conversations that a task reads, None where they are too many."""
-    found = [split.flows for split in source.splits]
-    if any(one is None for one in found):
-        return None
-    return np.unique(np.concatenate([np.frombuffer(one or b"", np.int64) for one in found]))
 
 
 def _part(made: list[TaskInput], flows: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
