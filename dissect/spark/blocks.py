@@ -113,10 +113,9 @@ class Runs:
         streams = [pa.ipc.open_stream(mapped.slice(end - size, size)) for end, size in zip(ends, self._sizes, strict=True)]
         batches = [batch for stream in streams for batch in stream]
         # The keys of all rows may be too many: those of one range at a time are sorted
-        samples = _keys(batches, self._order, SAMPLED)[::-1]
-        borders = np.lexsort(samples[::-1])[RANGE // SAMPLED :: RANGE // SAMPLED].tolist()
-        for border in borders:
-            key = tuple(column[border].item() for column in samples)
+        samples = _keys(batches, self._order, SAMPLED)
+        for border in np.lexsort(samples)[RANGE // SAMPLED :: RANGE // SAMPLED]:
+            key = tuple(column[border].item() for column in reversed(samples))
             counts = [bisect_left(range(batch.num_rows), key, key=partial(self._key, batch)) for batch in batches]
             yield from self._in_order([batch.slice(0, count) for batch, count in zip(batches, counts, strict=True) if count])
             batches = [batch.slice(count) for batch, count in zip(batches, counts, strict=True)]

@@ -547,17 +547,15 @@ class PipelineRun(Pipeline):
             for one in inputs.values():
                 self.state.points.add(one.file, one.point or "")
         # What rules remember is not carried from one unit to the next
-        units = [found] if self.settings.findings else cut(found, UNIT_BYTES)
-        troubles = []
-        for at, some in enumerate(units[self.resumed :], self.resumed + 1):
+        units = ([found] if self.settings.findings else cut(found, UNIT_BYTES))[self.resumed :]
+        for some in units:
             read = [inputs[file] for file in some.files]
             paths = {one.file: one.path for one in read}
-            batch = self.unit(Unit(some, paths, read, some.troubles, at == len(units)), self.state.next())
+            batch = self.unit(Unit(some, paths, read, some.troubles, some is units[-1]), self.state.next())
             self.bugs += batch.bugs
             self.suspected = earliest((self.suspected, batch.suspected))
             self.gathered.count_exchanges(batch.gathered)
-            troubles += batch.troubles
-        found.troubles = troubles
+        found.troubles = [one for some in units for one in some.troubles]
         self.sink.finish(self.out)
         self._written = True
 

@@ -71,8 +71,8 @@ class Struct(Member):
         self.members = members
 
     def _array(self, values: Sequence[Any]) -> Any:
+        objects = [one if type(one) is dict else {} for one in values]
         absent = [type(one) is not dict for one in values]
-        objects = [{} if none else one for one, none in zip(values, absent, strict=True)]
         present = set[str]().union(*objects)
         arrays = [
             member.array([one.get(name) for one in objects]) if name in present else pa.nulls(len(objects), member.type)
