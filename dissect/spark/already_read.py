@@ -16,7 +16,7 @@ class Captures:
         self._sizes: dict[str, int] = {}
         """By first bytes. A file that is not a capture has none and equals no other."""
         self._short: dict[int, set[str]] = {}
-        """Of those that are shorter than that, and have packets, which distinguish them, by size."""
+        """By size, the same of captures that are shorter than that and have packets, which distinguish them."""
         for one in found:
             self._names[one.path, one.size] = one.head
             if one.head and one.unpacked is not None:

@@ -10,7 +10,7 @@ depend on the packets of its own conversation only, so both results are equal. W
   compared with those of the same file, and of files that the task merges with it;
 - *bytes that wait, or of no known protocol yet, and open requests, over all conversations* (`waiting_total`, `undecided_total`,
   `open_total`): a task has one conversation open at a time, so there is no such limit, or fewer of them than a plain run; one that never
-  reaches these limits, which its `limit_hits` count, says the same;
+  reaches these limits, which its `limit_hits` count, has the same result;
 - *bytes that frames unpack to beyond what their own conversation may* (`UnpackPool`): of a task together, not of the run;
 - *times at the end* of conversations that are still open: the plan knows when the captures end (`ends_ns`);
 - *what conversations show of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
@@ -186,9 +186,9 @@ def dissect(
 ) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
-    `until`: more packets will come later; this is the latest capture time of
-    those given so far. Nothing ends then because the rows do, and `TaskResults.carry` has what has to be given with the next packets.
-    `ends_ns`: when the captures end (`SharedState.ends_ns`). `points`: where files were captured, by index.
+    `until`: more packets will come later; this is the latest capture time of those given so far. Nothing ends then because the rows do,
+    and `TaskResults.carry` has what has to be given with the next packets. `ends_ns`: when the captures end (`SharedState.ends_ns`).
+    `points`: where files were captured, by index.
     """
     # What rules remember of open conversations is not carried
     findings = options.findings and until is None
@@ -261,7 +261,7 @@ class Dissection:
         self._latest_ns = EARLIEST
         self._stepped = 0
         self._spoke: dict[str, Place] = {}
-        """By server, the place of the first step that says which protocol it speaks."""
+        """By server, the place of the first step that names the protocol that it speaks."""
         self._unpack_pool = UnpackPool()
         self._order = 0
         """Records so far, where these have numbers."""
@@ -527,7 +527,7 @@ class Dissection:
         ]
 
     def _spoke_before(self, server: str, place: Place) -> bool:
-        """Return whether an earlier step said which protocol a server speaks, which is what counts; note this one if not."""
+        """Return whether an earlier step named the protocol that a server speaks, which counts; note this one if not."""
         before = self._spoke.get(server)
         if before is not None and before <= place:
             return True

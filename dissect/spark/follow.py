@@ -98,12 +98,12 @@ class Follow(Pipeline):
         found = self.look([one.path for one in ready], sum(one.size for one in ready), copies)
         for one in ended:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
-        troubles = [*ended, *self._take(state, ready, found)]
+        errors = [*ended, *self._take(state, ready, found)]
         paths = {taken.file: path for path, taken in state.taken.items()}
         gone = [one for one in state.taken.values() if one.trouble is None and not self.rotation.there(one.path)]
         for old in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
             del state.taken[old.path]
-        batch = self.unit(Unit(found, paths, self._inputs(state, found, ready), troubles, last), state)
+        batch = self.unit(Unit(found, paths, self._inputs(state, found, ready), errors, last), state)
         copies.remove()
         return msgspec.structs.replace(batch, files=len(ready))
 

@@ -21,7 +21,7 @@ FOUND: tuple[tuple[str, Any], ...] = (
     *((name, pa.int64()) for name in TIMES),
     ("sketch", pa.list_(pa.struct([pa.field(name, pa.int64()) for name in ("bucket", "count")]))),
 )
-"""The values of a group, after those that it is grouped by."""
+"""The columns of a group, after the columns that it is grouped by."""
 
 
 def values_of(group: LatencyGroup) -> tuple[Any, ...]:

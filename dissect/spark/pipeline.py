@@ -365,7 +365,7 @@ class Pipeline:
         return replace(given, keylog=(*given.keylog, *found.secrets), findings=self.settings.findings, entries=self.settings.entries)
 
     def dissect(self, work: Work, made: Sequence[TaskInput], size: int) -> list[Receipt]:
-        """What parts have written: those of the tasks, and after them those that these send to."""
+        """Return the receipts of the parts: first of the tasks, then of the parts that these send to."""
         watch = self._watch("dissecting", size)
         if not work.count:
             return self.cluster.each(partial(_at_home, work), made, watch)
@@ -606,14 +606,14 @@ class PipelineRun(Pipeline):
         again.update(one.file for one in grown)
         kept = [index for index in found.files if index not in again]
         at = {index: place for place, index in enumerate(kept, self.state.base)}
-        troubles = [*(one for one in found.troubles if one.file not in again), *grown]
+        errors = [*(one for one in found.troubles if one.file not in again), *grown]
         splits = [split for split in found.splits if split.file in at]
-        parts: list[Trouble | Split] = [*troubles, *splits]
+        parts: list[Trouble | Split] = [*errors, *splits]
         for part in parts:
             part.file = at.get(part.file, self.state.base + len(kept))
-        troubles.sort(key=lambda one: one.file)
+        errors.sort(key=lambda one: one.file)
         # Captures that are in already may hold keys of conversations of the others
-        return Plan({at[index]: found.files[index] for index in kept}, splits, troubles, found.secrets)
+        return Plan({at[index]: found.files[index] for index in kept}, splits, errors, found.secrets)
 
     def _inputs(self, found: Plan) -> list[Input]:
         packets = dict.fromkeys(found.files, 0)

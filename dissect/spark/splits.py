@@ -366,18 +366,18 @@ def plan(
         copied(lambda one: storage.local(one.path) is None)
     pieces: list[list[ByteRange]] = []
     indexes: list[int] = []
-    for index, whole in enumerate(begun):
-        if isinstance(whole, CaptureError):
-            result.troubles.append(_trouble(index, files[index], copies.get(index), whole))
+    for index, piece in enumerate(begun):
+        if isinstance(piece, CaptureError):
+            result.troubles.append(_trouble(index, files[index], copies.get(index), piece))
             continue
-        whole.network, whole.aside = networks[index] if networks else 0, aside
+        piece.network, piece.aside = networks[index] if networks else 0, aside
         indexes.append(index)
-        pieces.append([whole])
-        if whole.format != PACKED:
-            result.files[index] = PlannedFile(files[index], whole.digest, whole.size)
-            whole.nexts = [near for near in range(target, whole.size - target // 2, target) if near > (whole.start or 0)]
-            for place, near in enumerate(whole.nexts, 1):
-                pieces[-1].append(msgspec.structs.replace(whole, start=None, near=near, nexts=whole.nexts[place:]))
+        pieces.append([piece])
+        if piece.format != PACKED:
+            result.files[index] = PlannedFile(files[index], piece.digest, piece.size)
+            piece.nexts = [near for near in range(target, piece.size - target // 2, target) if near > (piece.start or 0)]
+            for place, near in enumerate(piece.nexts, 1):
+                pieces[-1].append(msgspec.structs.replace(piece, start=None, near=near, nexts=piece.nexts[place:]))
     every = [piece for many in pieces for piece in many]
     found = iter(run(examine, every) if run is not None else each(examine, every, lambda piece: piece.path))
     for index, many in zip(indexes, pieces, strict=True):
@@ -433,9 +433,9 @@ def cut(found: Plan, size: int) -> list[Plan]:
     made = []
     for some in groups:
         splits = [split for split in found.splits if split.file in some]
-        troubles = [one for one in found.troubles if one.file in some]
+        errors = [one for one in found.troubles if one.file in some]
         files = {file: one for file, one in found.files.items() if file in some}
-        made.append(msgspec.structs.replace(found, files=files, splits=splits, troubles=troubles))
+        made.append(msgspec.structs.replace(found, files=files, splits=splits, troubles=errors))
     return made
 
 
@@ -566,41 +566,41 @@ def _begin_section(piece: ByteRange, data: bytes) -> None:
 
 def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examined], copy: Copy | None) -> list[Split]:
     """The ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
-    whole, file = pieces[0], result.files[index]
+    first, file = pieces[0], result.files[index]
     splits: list[Split] = []
     number, latest = 0, NEVER
-    at = whole.start
+    at = first.start
     assert at is not None
     for one in found:
         if one.start is None or one.start < at:
             continue  # no border here: the range before it goes on to the next one
-        last = one.stop == whole.size
+        last = one.stop == first.size
         why = one.apart
         if one.start != at or (not last and (one.landed != one.stop or one.error is not None)):
             why = "the packets do not land on the next range"
         if why is not None and len(found) > 1:
-            one = examine(msgspec.structs.replace(whole, start=at, nexts=[]))
+            one = examine(msgspec.structs.replace(first, start=at, nexts=[]))
             last = True
             if one.error is None:
                 result.troubles.append(Trouble(index, file.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
-        packed = whole.format == PACKED
+        packed = first.format == PACKED
         stop = None if packed else one.stop if last else one.landed
-        size = whole.size if packed else one.landed - at
+        size = first.size if packed else one.landed - at
         damaged = one.error is not None
         counts: dict[str, Any] = {name: getattr(one, name) for name in Counts.__struct_fields__}
         counts |= {"aside": one.aside, "first_ns": one.first_ns, "end_ns": (max(latest, one.latest_ns), one.last_ns)}
-        ranges = Split(index, whole.path, at, stop, whole.head, number, latest, size, damaged, network=whole.network, **counts)
+        ranges = Split(index, first.path, at, stop, first.head, number, latest, size, damaged, network=first.network, **counts)
         splits.append(ranges)
         if last and copy is not None and copy.error is not None:
             # What the copy lacks at its end is what could not be unpacked.
             one.error = (
-                (copy.error, *one.error[1:]) if one.error is not None else (copy.error, len(whole.head) + one.landed - at, one.packets)
+                (copy.error, *one.error[1:]) if one.error is not None else (copy.error, len(first.head) + one.landed - at, one.packets)
             )
         if one.error is not None:
             reason, offset, packet = one.error
-            position = offset if offset is None or packed else offset - len(whole.head) + at
+            position = offset if offset is None or packed else offset - len(first.head) + at
             before = number + (packet or 0)
-            lost = None if packed or copy is not None else whole.size - one.landed
+            lost = None if packed or copy is not None else first.size - one.landed
             result.troubles.append(Trouble(index, file.path, position, before or None, _renumbered(reason, number), lost))
         number += one.packets
         latest = max(latest, one.latest_ns)
@@ -608,7 +608,7 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
         at = one.landed
         if last:
             return _as_one(splits) if any(one.dependent for one in found) else splits
-    raise AssertionError(f"{file.path}: byte {at} of {whole.size} is in no range")
+    raise AssertionError(f"{file.path}: byte {at} of {first.size} is in no range")
 
 
 def _as_one(splits: list[Split]) -> list[Split]:

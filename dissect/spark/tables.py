@@ -76,7 +76,7 @@ class Rows:
 
 
 def ends_of(linked: Linked) -> tuple[str | None, str | None]:
-    """Client and server of a record, null if the capture does not show which is which; of a finding those that it assumes."""
+    """Client and server of a record, null if the capture does not show which is which; of a finding the sides that it assumes."""
     one, request, response, *_ = linked
     kind = type(one)
     if kind is Exchange:

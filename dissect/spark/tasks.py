@@ -59,7 +59,7 @@ class TaskInput(msgspec.Struct):
     home: bytes | None = None
     """The `flow_id` of the conversations that are dissected here, sorted; None: all of them."""
     conversations: int = 0
-    """The number of those that it reads."""
+    """The number of conversations that it reads."""
 
     @property
     def at_home(self) -> frozenset[int] | None:
@@ -137,7 +137,7 @@ def dissected(
 
 
 def _part(made: list[TaskInput], flows: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Set the conversations that are at home in each task; return for each those that are at home nowhere."""
+    """Set the conversations that are at home in each task; return for each task the conversations that are at home nowhere."""
     every, times = np.unique(np.concatenate(flows), return_counts=True)
     shared = every[times > 1]
     for source, own in zip(made, flows, strict=True):

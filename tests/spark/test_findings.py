@@ -155,7 +155,7 @@ def test_copies_in_many_rotated_files_are_no_retransmissions(tmp_path: Path) -> 
         for at in range(34):
             files.append(tmp_path / f"{name}-{at:02}.pcap")
             files[-1].write_bytes(pcap(doubled[max(at * 48 - 1, 0) : at * 48 + 47], link=113, nano=True))
-        packets = [Packet(one.data[:27] + b"" + one.data[28:31] + b"" + one.data[32:], one.time_ns) for one in packets]
+        packets = [Packet(one.data[:27] + b"\x01" + one.data[28:31] + b"\x01" + one.data[32:], one.time_ns) for one in packets]
     found: list[str] = []
     for some in (files[:34], files):
         found += differences(f"{len(some)} files:", some, tmp_path / f"out-{len(some)}")

@@ -225,8 +225,8 @@ def test_packets_of_a_file_that_grows_depend_on_those_read_before(begin: Begin, 
         some += fragments(one, at, 48) if len(one.data) > 120 else [one]
     border = next(at for at in range(200, len(some)) if some[at].data[20] & 0x20)
     # The cuts part the copies of a packet, and its fragments
-    for name, whole, first, link in (("a.pcap", cooked, 399, 113), ("b.pcap", some, border + 1, 1)):
-        for part in (whole[:first], whole):
+    for name, every, first, link in (("a.pcap", cooked, 399, 113), ("b.pcap", some, border + 1, 1)):
+        for part in (every[:first], every):
             (folder / name).write_bytes(pcap(part, link=link, nano=True, snap=SNAP))
             assert work.step() is not None
     all_of_it(work)

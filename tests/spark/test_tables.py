@@ -250,12 +250,12 @@ def test_secrets_are_hidden_as_in_the_json() -> None:
 
 def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
-    whole = batch("messages", rows)
-    monkeypatch.setattr(tables, "MOST", max(len(one) for one in whole["fields"].to_pylist()) + 10)
+    complete = batch("messages", rows)
+    monkeypatch.setattr(tables, "MOST", max(len(one) for one in complete["fields"].to_pylist()) + 10)
     waiting = PendingRows("messages")
     parts = [*waiting.take(rows[:3]), *waiting.take(rows[3:]), waiting.batch()]
     assert len(parts) > 1
-    assert pa.concat_tables(parts).combine_chunks().equals(whole.combine_chunks())
+    assert pa.concat_tables(parts).combine_chunks().equals(complete.combine_chunks())
 
 
 def test_keys_that_peers_choose_and_orders_of_others_cost_nothing() -> None:
