@@ -90,19 +90,20 @@ def _line(values: dict[str, Any]) -> str:
 def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple[Plan, Lines]:
     """The pipeline's own steps with Arrow sorting instead of Spark."""
     found = plan([str(file) for file in files], split)
-    packets = [one for part in found.splits for one in rows.read(part)]
+    packets = ordered(pa.Table.from_batches([one for part in found.splits for one in rows.read(part)], rows.SCHEMA), flows.SORTED_BY)
     lines: Lines = {name: [] for name in tables.KINDS.values()}
     options = Options(keylog=tuple(found.secrets))
     ends_ns = ends_of(last_packets(found.splits), ())
-    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, None, ends_ns):
+    for results in flows.dissect(iter(packets.to_batches(batch)), options, None, ends_ns):
         for name, some in tables.sorted_out(results.records).items():
             lines[name] += told(name, columns(name, some).to_pylist())
     del lines["findings"]
     return found, {name: sorted(some) for name, some in lines.items()}
 
 
-def _sorted(batches: Sequence[Any], names: Sequence[str]) -> Any:
-    return pa.Table.from_batches(batches, schema=rows.SCHEMA).sort_by([(name, "ascending") for name in names])
+def ordered(table: Any, names: Sequence[str]) -> Any:
+    """A table sorted by some columns."""
+    return table.sort_by([(name, "ascending") for name in names])
 
 
 def tables_of(out: Path | str, form: str = "parquet") -> dict[str, list[dict[str, Any]]]:

@@ -18,7 +18,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Entry, Message, Options
 from streamdump.spark import flows, rows, tables
 from streamdump.spark.splits import plan
-from tests.spark.comparing import Lines
+from tests.spark.comparing import Lines, ordered
 
 FOREVER = Options(idle_time_ns=1 << 60, closed_time_ns=1 << 60)
 """No conversation is forgotten, so that all is as in a plain run."""
@@ -63,10 +63,6 @@ class Lots:
 
     def found(self) -> Lines:
         return {name: sorted(some) for name, some in self.lines.items()} | {"conversations": brief(self.conversations)}
-
-
-def ordered(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    return table.sort_by([(name, "ascending") for name in names])
 
 
 def packets(files: Sequence[Path]) -> pa.Table:

@@ -26,6 +26,11 @@ from tests.support.frames import Packet, pcap
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
 
+def paths(run: PipelineRun) -> list[str] | None:
+    """Return the captures that a run reads."""
+    return None if run.plan is None else [one.path for one in run.plan.files.values()]
+
+
 @pytest.fixture(scope="module")
 def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
     return records(generated(tmp_path_factory.mktemp("delta"), 1200, 4))
@@ -68,13 +73,13 @@ def test_runs_are_added_and_what_is_in_is_left_out(files: list[Path], tmp_path: 
     out = tmp_path / "out"
     assert add(files[:1], out).left_out == 0
     run = add(files[:2], out)
-    assert (run.left_out, [one.path for one in run.plan.files.values()] if run.plan else None) == (1, [str(files[1])])
+    assert (run.left_out, paths(run)) == (1, [str(files[1])])
     assert add(files[:2], out).plan is None, "there is nothing to do"
     # The same content in another form, or under another name.
     (tmp_path / "packed.pcap.gz").write_bytes(gzip.compress(files[0].read_bytes()))
     (tmp_path / "other.pcap").write_bytes(files[1].read_bytes())
     run = add([tmp_path / "packed.pcap.gz", tmp_path / "other.pcap", files[2]], out)
-    assert (run.left_out, [one.path for one in run.plan.files.values()] if run.plan else None) == (2, [str(files[2])])
+    assert (run.left_out, paths(run)) == (2, [str(files[2])])
     same(out, apart(files), "delta")
     found = tables_of(out, "delta")
     assert [row["file"] for row in sorted(found["files"], key=lambda row: row["file"])] == [0, 1, 2]
@@ -331,7 +336,7 @@ def test_short_captures_are_known_again_too(packets: list[Packet], tmp_path: Pat
     (tmp_path / "longer.gz").write_bytes(gzip.compress(longer))
     run = add([tmp_path / "begun", tmp_path / "short", tmp_path / "longer.gz"], out)
     assert run.plan is not None
-    assert [one.path for one in run.plan.files.values()] == [str(tmp_path / "begun")], "of which there was nothing yet but its header"
+    assert paths(run) == [str(tmp_path / "begun")], "of which there was nothing yet but its header"
     assert [Path(one.path).name for one in run.plan.troubles] == ["short", "longer.gz"]
     assert all("has another size than when it was read (" in one.reason for one in run.plan.troubles)
 

@@ -25,7 +25,7 @@ from streamdump.spark.storage import folder
 from streamdump.spark.tasks import sources
 from streamdump.spark.write import SMALL
 from tests.spark.captures import SNAP, fragments, generated, records, rotated
-from tests.spark.comparing import plain, same, tables_of
+from tests.spark.comparing import ordered, plain, same, tables_of
 from tests.spark.here import Here, go
 from tests.spark.test_delta import apart
 from tests.support.frames import Packet, ip4, pcap, sll
@@ -344,8 +344,7 @@ def test_merged_blocks_are_in_order(monkeypatch: pytest.MonkeyPatch, seed: int) 
         for part, block in sorter.close():
             runs[part].add(block)
     together = pa.Table.from_batches(given, SCHEMA)
-    keys = [(name, "ascending") for name in SORTED_BY]
-    expected = list(together.sort_by(keys).to_pylist())
+    expected = ordered(together, SORTED_BY).to_pylist()
     for part in range(2):
         merged = list(runs[part].merged())
         assert all(batch.num_rows for batch in merged)
