@@ -56,7 +56,7 @@ class Sorter:
         """Yield the blocks of the other rows."""
         if not self._batches:
             return
-        batch, self._batches, self._bytes = joined(self._batches), [], 0
+        batch, self._batches, self._bytes = _joined(self._batches), [], 0
         part = np.zeros(batch.num_rows, np.int64) if self._part_of is None else self._part_of(batch)
         rows = np.lexsort((*_keys([batch], self._order), part))
         batch, part = batch.take(pa.array(rows)), part[rows]
@@ -66,12 +66,6 @@ class Sorter:
             with pa.ipc.new_stream(sink, batch.schema) as out:
                 out.write_batch(batch.slice(first, stop - first))
             yield int(part[first]), bytes(sink.getvalue())
-
-    def blocks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
-        """Yield the blocks of these rows."""
-        for batch in batches:
-            yield from self.add(batch)
-        yield from self.close()
 
 
 class Runs:
@@ -130,7 +124,7 @@ class Runs:
         for at in range(0, len(rows), MERGED):
             some = rows[at : at + MERGED]
             source = np.searchsorted(begins, some, "right") - 1
-            found = joined([batches[one].take(pa.array(some[source == one] - begins[one])) for one in np.unique(source)])
+            found = _joined([batches[one].take(pa.array(some[source == one] - begins[one])) for one in np.unique(source)])
             # The rows of each batch are in order; this puts those of all batches in order
             yield found.take(pa.array(np.argsort(np.argsort(source, kind="stable"))))
 
@@ -141,7 +135,7 @@ def _keys(batches: Sequence[pa.RecordBatch], order: Sequence[str], step: int = 1
     return [np.concatenate(column).astype(np.int64) for column in columns]
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of several batches in one."""
     if len(batches) == 1:
         return batches[0]

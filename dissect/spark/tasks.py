@@ -187,7 +187,9 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
             if away:
                 yield from sent.add(batch_of(away))
                 away.clear()
-    yield from sent.blocks([batch_of(away)] if away else ())
+    if away:
+        yield from sent.add(batch_of(away))
+    yield from sent.close()
     yield work.count, writer.receipt
 
 
