@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from streamdump.errors import InterfaceError, Report, UsageError, describe_exception, refuse
+from streamdump.options import DEFAULTS, SETTINGS
 from streamdump.render.terminal import those
 
 from .exits import ENDING, ExitCode
@@ -69,7 +70,7 @@ class LiveOptions(NamedTuple):
     stop: AutoStop = None
 
 
-def check_without(wanted: LiveOptions, writes: bool = False) -> None:
+def check_without(wanted: LiveOptions, given: Options, writes: bool = False) -> None:
     """Options of live capture make no sense for files; `writes`: -w does."""
     options = (
         (None if writes else wanted.write, "-w"),
@@ -78,6 +79,9 @@ def check_without(wanted: LiveOptions, writes: bool = False) -> None:
         (wanted.buffer != LiveOptions().buffer, "-B"),
         (wanted.snap != LiveOptions().snap, "-s"),
         (wanted.embed and not writes, "--embed-keys"),
+        # --closed-time also limits what waits for TLS keys in a file
+        (given.answer_time_ns != DEFAULTS["answer_time_ns"], SETTINGS["answer_time_ns"].option),
+        (given.idle_time_ns != DEFAULTS["idle_time_ns"], SETTINGS["idle_time_ns"].option),
     )
     belongs = "needs live capture; name an interface with -i (streamdump -D lists them)"
     refuse(
@@ -85,7 +89,7 @@ def check_without(wanted: LiveOptions, writes: bool = False) -> None:
             wanted.expression is not None,
             "-f filters live capture (-i); to filter a file use -Y, such as -Y 'port == 5552'",
         ),
-        *((given not in (None, False, [], ()), f"{option} {belongs}") for given, option in options),
+        *((one not in (None, False, [], ()), f"{option} {belongs}") for one, option in options),
     )
 
 
@@ -108,7 +112,7 @@ def run_of(
     if live.interfaces:
         run = LiveRun(live, names, options, colour, messages, page)
     else:
-        check_without(live, twice)
+        check_without(live, options, twice)
         run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice, keeps_rows)
     run.ask(asked)
     return run

@@ -6,7 +6,7 @@ terms on fields. Constants reach the generated text by name only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -138,7 +138,7 @@ class Filter:
 def compile_filter(text: str, options: Options | None = None, entries: bool = False) -> Filter:
     """Compile a filter of records, or of `entries`; raise `FilterError` with the place of the error."""
     options = options or Options()
-    builder = _Builder(text, table_of(options, entries), options.show_secrets)
+    builder = _Builder(text, table_of(options, entries), options)
     node = parse(text)
     return builder.filter(node)
 
@@ -151,16 +151,18 @@ _OF_BODIES = (f"r.{FIELDS}", "r.notes", "r.fault")
 
 
 class _Builder:
-    def __init__(self, text: str, names: NameTable, show_secrets: bool) -> None:
+    def __init__(self, text: str, names: NameTable, options: Options) -> None:
         self.text = text
         self.names = names
+        self.messages_only = not (options.exchanges or names.records is ENTRIES)
+        """Only responses show what became of a request: entries show it themselves, as exchanges do."""
         self.earlier = Earlier()
         self.hints: list[str] = []
         self.reads_fields = False
         self.namespace: dict[str, Any] = {
             **self.earlier.scope(),
             "present": present,
-            RAW: partial(texts, show_secrets=show_secrets),
+            RAW: partial(texts, show_secrets=options.show_secrets),
             "some": some,
             "open_values": open_values,
             "rfc3339": rfc3339,
@@ -199,6 +201,7 @@ class _Builder:
             case Not(term=term):
                 return _opposite(self.pieces(term))
             case All(terms=terms):
+                self._hint_request(terms)
                 return _joined([self.pieces(one) for one in terms], " and ", TRUE, FALSE)
             case Any_(terms=terms):
                 return _joined([self.pieces(one) for one in terms], " or ", FALSE, TRUE)
@@ -284,6 +287,14 @@ class _Builder:
                 more = f"did you mean {near}?" if near else "for the field with that name write fields.name"
                 self.hints.append(f"no message is named {shortened(value.text)}; {more}")
 
+    def _hint_request(self, terms: Sequence[Node]) -> None:
+        """Add a hint where all terms must hold for a request that only its response could match."""
+        named = [one.values[0] for one in terms if isinstance(one, Compare) and one.operator == "==" and one.name.text == "name"]
+        asked = [one.name for one in terms if isinstance(one, Exists | Compare) and _of_responses(one)]
+        for value in named if asked and self.messages_only else ():
+            if self.names.is_request(value.text):
+                self.hints.append(f"only responses have {asked[0]}, and no {value.text} is one; select its response by name instead")
+
     def _key(self, key: Key, fitting: _Fitting) -> _Piece:
         found = fitting.key(key)
         if found is None:
@@ -363,6 +374,14 @@ class _Fitting:
             if at not in self._fits:
                 reason = self._misfits[at].reason
                 raise FilterError(f"{self.term.name} {reason}{more}", self.builder.text, value.start, value.end)
+
+
+def _of_responses(term: Exists | Compare) -> bool:
+    """Return whether of all messages only responses can match."""
+    if term.name.text in ("latency", "latency_ns"):
+        return isinstance(term, Exists) or term.operator != "!="
+    outcomes = [one.text for one in term.values] if isinstance(term, Compare) and term.operator in ("==", "in") else []
+    return term.name.text == "outcome" and outcomes != [] and {*outcomes} <= {"answered", "refused"}
 
 
 def _cost(key: Key) -> int:

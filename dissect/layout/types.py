@@ -256,8 +256,10 @@ class Layout:
         note: str = "",
         info: Callable[[dict[str, Any]], str] | None = None,
         parts: tuple[tuple[Entry, ...], ...] = (),
+        answers: bool = False,
     ) -> None:
-        """`parts`: the same fields, divided where layouts share some; no part refers to a field of another."""
+        """`parts`: the same fields, divided where layouts share some; no part refers to a field of another. `answers`: it may be a
+        response, whatever its `kind`."""
         self.name = name
         self.fields = fields
         self.kind = kind
@@ -267,6 +269,7 @@ class Layout:
         self.secret = facts(fields).secret
         self.decoders: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
         self.parts = parts or (fields,)
+        self.answers = answers
 
     def __repr__(self) -> str:
         return f"<Layout {self.name} {self.kind}>"

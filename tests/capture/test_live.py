@@ -520,6 +520,8 @@ def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
         (["conversations", "-w", "y", "x.pcap"], "-w needs live capture"),
         (["-s", "96", "x.pcap"], "-s needs live capture"),
         (["diagnose", "-B", "1M", "x.pcap"], "-B needs live capture"),
+        (["--timeout", "5", "x.pcap"], "--timeout needs live capture"),
+        (["latency", "--idle-time", "5", "-"], "--idle-time needs live capture"),
         (["-i", "lo", "follow", "0"], "put the command first: streamdump follow"),
         (["-i", "lo", "x.pcap"], "x.pcap is a file; give one or the other"),
         (["-i", "lo", "port", "5552"], "to give a capture filter use -f 'port 5552'"),

@@ -353,6 +353,31 @@ def test_a_name_that_is_a_value_too_comes_with_a_hint(name: str, meant: str) -> 
     assert compile_filter(f"{meant} or not {name} != 1 or fault").hints == []
 
 
+@pytest.mark.parametrize("term", ["latency > 1ms", "latency", "outcome == refused", "outcome in {answered, refused}"])
+def test_a_request_with_what_only_its_response_has_comes_with_a_hint(term: str) -> None:
+    hint = f"only responses have {term.split()[0]}, and no Publish is one; select its response by name instead"
+    assert compile_filter(f"stream and name == Publish and {term}").hints == [hint]
+    assert compile_filter(f"name == Publish and {term}", Options(exchanges=True)).hints == []
+    assert compile_filter("name == Publish and outcome == refused", entries=True).hints == []
+    for other in (f"name == Publish or {term}", f"name == Publish and not {term}", f"name == PublishConfirm and {term}"):
+        assert compile_filter(other).hints == []
+
+
+def test_unanswered_requests_and_names_of_both_need_no_hint() -> None:
+    for text in ("name == Publish and outcome == unanswered", "name == Negotiation and latency", "name == Publish and latency != 1ms"):
+        assert compile_filter(text).hints == []
+
+
+def test_no_request_of_a_golden_capture_has_what_only_responses_have() -> None:
+    found = {
+        name
+        for path in GOLDEN.glob("*/*.jsonl")
+        for name, kind in re.findall(r'"name":"([^"]+)","kind":"([^"]+)"', path.read_text())
+        if kind == "response"
+    }
+    assert found and not any(map(names_of().is_request, found))
+
+
 def test_a_time_without_a_unit_comes_with_a_hint() -> None:
     assert compile_filter("relative >= 2").hints == ["relative: 2 is in nanoseconds; did you mean 2s or 2ms?"]
     assert compile_filter("latency in {20, 30ms}").hints == ["latency: 20 is in nanoseconds; did you mean 20s or 20ms?"]

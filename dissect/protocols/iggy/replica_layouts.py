@@ -396,7 +396,15 @@ def _layout_of(command: int, operation: int, code: int, hidden: bool) -> Layout:
 def documented() -> tuple[Layout, ...]:
     """The tables of all commands, and of the bodies that no command of a client has."""
     found = [
-        Layout(NAMES[command], *table.head, *BODY.get(command, ()), kind=kind_of(command), key=command, note="between replicas")
+        Layout(
+            NAMES[command],
+            *table.head,
+            *BODY.get(command, ()),
+            kind=kind_of(command),
+            key=command,
+            note="between replicas",
+            answers=command in (START_VIEW_CHANGE, START_VIEW),
+        )
         for command, table in TABLES.items()
         if command in SENT
     ]

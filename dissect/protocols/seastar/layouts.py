@@ -81,6 +81,7 @@ NEGOTIATION = Layout(
     Field("magic", FixedText(len(MAGIC)), "SSTARRPC"),
     Field("len", u32le, "bytes of the records that follow", default=following),
     Field("features", Sized("len", Repeat(RECORD)), "a number that occurs twice: the first one counts"),
+    answers=True,
     note="First frame of each side. The server's states what is in force; a server that refuses closes without an answer.",
 )
 
