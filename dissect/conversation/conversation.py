@@ -703,6 +703,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         tcp.conflicts,
         tcp.untimed,
         run.processes.of(tcp.index),
+        one.earlier + two.earlier,
     )
     return Event(end.order, end.rank, end.position, record, NONE, None, end.time_ns)
 

@@ -368,8 +368,8 @@ def _doubtful(closed: Closed) -> Severity | None:
 
 
 def lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side])
-    if not lost:
+    lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side]) - closed.earlier
+    if lost <= 0:
         return None
     what = f"{count(lost, 'byte')} reached the receiver but {'is' if lost == 1 else 'are'} not in the capture"
     cause = f"{what}: the capture lost packets, not the network"

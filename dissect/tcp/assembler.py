@@ -6,6 +6,8 @@ Rules for packets that contradict each other:
   any SYN. A SYN-ACK that answers no SYN of the conversation counts too. Without a SYN, the next conversation between the same ports
   starts with bytes outside the old byte stream (after FIN of both sides), with bytes more than `NEAR` away (after RST), or else with the
   second of two consecutive segments far from everything seen, neither of them late from the previous conversation.
+- Without a SYN, a byte stream begins with the first byte captured, or where the other side's first acknowledgement before it ends: the
+  bytes between them were sent, and are missing.
 - Acknowledgements of the other side and the positions of empty segments show what was sent. A position more than `NEAR` beyond
   everything seen needs two packets; one more than `FAR` beyond is never accepted.
 - The first FIN counts, unless bytes behind it were seen before; later bytes behind it are dropped. One number at the end without a byte
@@ -108,7 +110,20 @@ class End(NamedTuple):
 class SideCounts:
     """Counters of one side of a conversation; `bytes` and all after it count payload as sent, not as captured."""
 
-    __slots__ = ("bytes", "conflicts", "cut", "damaged", "first", "lost", "out_of_order", "packets", "repeated", "retransmitted", "stream")
+    __slots__ = (
+        "bytes",
+        "conflicts",
+        "cut",
+        "damaged",
+        "earlier",
+        "first",
+        "lost",
+        "out_of_order",
+        "packets",
+        "repeated",
+        "retransmitted",
+        "stream",
+    )
 
     def __init__(self) -> None:
         self.packets = 0
@@ -118,6 +133,8 @@ class SideCounts:
         self.first: int | None = None
         """The sequence number of its first byte, once it is known."""
         self.lost = 0
+        self.earlier = 0
+        """Of these, the bytes before the first segment: the capture may have begun after them."""
         self.cut = 0
         self.retransmitted = 0
         """Segments without new bytes."""
@@ -408,6 +425,7 @@ class ByteStream:
         self.next = self.origin = self.sent = self.acked = self.lost_below = 0
         self.pending = self.implausible = None
         self.count.first = base
+        self.count.earlier = 0
 
     def shift(self, position: int) -> None:
         """Move the start of the byte stream to `position`, before anything is released."""
@@ -925,7 +943,10 @@ class TcpStream(ConversationCounts):
             self._reset(own, other, segment, mark)
         else:
             if not own.known:
-                own.start(seq, TENTATIVE)
+                # The other side has what it acknowledged, so what follows that was sent, too
+                acked = own.first_ack
+                own.start(seq if acked is None or not 0 < distance(acked, seq) <= NEAR else acked, TENTATIVE)
+                count.earlier = own.position(seq)
             at = own.position(seq)
             if other.ended_ns is not None and own.late is None and at + wire > own.sent:
                 own.late = _late_data(other, segment, at + wire)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from streamdump.model import Message
-from tests.diagnose.talks import diagnosed, found
+from streamdump.model import Exchange, Message
+from tests.diagnose.talks import by_rule, diagnosed, found
 from tests.support import rewrite
 from tests.support.frames import Packet, pcap
 
@@ -75,6 +75,30 @@ def test_what_was_not_captured_is_in_no_sentence(family: str) -> None:
 )
 def test_what_goes_well_goes_well_where_the_capture_has_a_part_of_it(name: str, taken: slice, rule: str) -> None:
     assert rule not in found(rewrite.capture(rewrite.packets(GOLDEN / name)[taken]).getvalue())
+
+
+def test_the_answer_lost_before_the_first_byte_of_a_side_is_not_missing() -> None:
+    chance = random.Random(1)
+    packets = [one for one in rewrite.packets(GOLDEN / "rabbitmq-stream" / "midstream_310.pcap") if chance.random() > 0.1]
+    findings, _, records = diagnosed(rewrite.capture(packets).getvalue())
+    assert by_rule(findings) == {"rabbitmq-stream.refused": "note", "tcp.lost-by-capture": "warning", "tcp.mid-stream": "note"}
+    # Those of the other connection were lost after its first bytes; before the first ones the capture may have begun after them
+    assert [one.conversation for one in findings if one.rule == "tcp.lost-by-capture"] == [0]
+    assert {one.name: one.reason for one in records if isinstance(one, Exchange)} == {"Metadata": "bytes lost", "Delete": "bytes lost"}
+
+
+@pytest.mark.parametrize("at", range(15, 36, 2))
+def test_no_answer_is_that_of_an_earlier_request_whose_own_was_lost(at: int) -> None:
+    packets = rewrite.packets(GOLDEN / "iggy" / "py080-basic.pcap")
+    answered = [
+        {one.time_ns: messages[one.request].time_ns for one in messages.values() if one.request is not None}
+        for messages in (
+            {one.number: one for one in diagnosed(rewrite.capture(some).getvalue())[2] if isinstance(one, Message)}
+            for some in (packets, packets[at : at + 1] + packets[at + 2 :])
+        )
+    ]
+    assert answered[1]
+    assert answered[1].items() <= answered[0].items()
 
 
 def test_requests_behind_a_loss_have_their_answers() -> None:

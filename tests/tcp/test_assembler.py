@@ -484,6 +484,23 @@ def test_start_after_a_keep_alive() -> None:
     assert one([a(999), a(1000, flags=FIN | ACK)]).conversation.stream_bytes == [0, 0]
 
 
+def test_acknowledgement_before_the_first_segment_tells_the_start() -> None:
+    story = one([a(1000, b"question", ack=5000), b(5010, b"next", ack=1008)])
+    assert story.gaps(1) == [(0, 10, "lost")]
+    assert (counts(story, 1).lost, counts(story, 1).earlier) == (10, 10)
+    # They come late
+    story = one([a(1000, b"question", ack=5000), b(5006, b"world", ack=1008), b(5000, b"hello ", ack=1008)])
+    assert (story.bytes(1), story.notes[1]) == (b"hello world", [])
+    # Between bytes of the same side the capture lost them
+    story = one([a(1000, b"question", ack=5000), b(5010, b"next", ack=1008), b(5020, b"last", ack=1008)])
+    assert (counts(story, 1).lost, counts(story, 1).earlier) == (16, 10)
+
+
+def test_acknowledgement_far_from_the_first_segment_tells_nothing() -> None:
+    story = one([a(1000, b"question", ack=5000), b(5001 + (16 << 20), b"answer", ack=1008)])
+    assert (story.bytes(1), story.gaps(1)) == (b"answer", [])
+
+
 def test_answer_to_the_syn_is_missing() -> None:
     syn, _, last = handshake()
     story = one([syn, last, b(5004, b"world"), b(5000, b"hell")])
