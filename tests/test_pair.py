@@ -273,6 +273,18 @@ def test_after_a_lost_answer_all_answers_to_an_id_are_unsure() -> None:
         assert UNSURE in talk.put(RESPONSES, [1], time + 50, "answered").notes
 
 
+@pytest.mark.parametrize(("ask", "answer", "key"), [(REQUEST, RESPONSE, 1), (REQUESTS, RESPONSES, [1])])
+def test_after_a_lost_answer_the_last_request_of_an_id_is_not_unanswered(ask: int, answer: int, key: Any) -> None:
+    talk = Talk("queue")
+    talk.put(ask, key, 100)
+    for time in (200, 300, 400):
+        talk.put(ask, key, time)
+        if time == 200:
+            talk.gap("lost", 1, 210)
+        talk.put(answer, key, time + 50, "answered")
+    assert talk.close() == [("unanswered", "bytes lost", None)]
+
+
 def test_a_request_that_follows_the_answer_leaves_no_doubt() -> None:
     talk = Talk("queue")
     first = talk.put(REQUEST, 1, 100)

@@ -57,6 +57,8 @@ OFTEN = 10
 LARGE = 1 << 20
 """Frames of this size are over limits that some servers have."""
 
+DUPLICATE = "duplicate-id"
+
 MISSING = ("lost", "cut", "skipped")
 """Words in a fault that say that bytes are missing: a defect of the capture, not of the message."""
 
@@ -121,6 +123,7 @@ def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
         # It was the beginning of a header
         context.tail = None
     context.lossy = context.lossy or gap.reason != "cut"
+    _lose_answers(context, gap)
     # Behind bytes that the capture lacks nobody knows where a frame begins, or what answers what
     if not known or gap.reason != "skipped" or not context.opening_seen or not context.messages[gap.sender == "server"]:
         return None
@@ -183,18 +186,35 @@ def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
 
 def _id_again(context: ConversationContext, message: Message) -> FindingDraft | None:
     before = context.ids.get((message.sender, message.name, message.id)) if message.kind == "request" and message.id is not None else None
-    return _used_again(message, (before, message.number)) if before is not None and not context.family.reuses_ids else None
+    if before is None or context.family.reuses_ids or context.lost_answers[message.sender == "server"]:
+        return None
+    return _used_again(message, (before, message.number))
 
 
 def _duplicate(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    return _used_again(exchange, (exchange.request,)) if exchange.outcome == "superseded" else None
+    """One that was superseded and is too large to be remembered."""
+    asker = exchange.src == context.server
+    again = context.last[asker]
+    if exchange.outcome != "superseded" or exchange.request in context.asked or again is None or context.lost_answers[asker]:
+        return None
+    return _used_again(exchange, (exchange.request, again.number))
 
 
 def _used_again(one: Message | Exchange, evidence: tuple[int, ...]) -> FindingDraft:
+    """It waits: bytes that are missing, which may be the previous response, are known later."""
     ident = "" if one.id is None else f" {one.id}"
-    return FindingDraft(
-        f"{one.name} uses the id{ident} again while the previous request with that id has no answer", evidence, key=one.name
-    )
+    cause = f"{one.name} uses the id{ident} again while the previous request with that id has no answer"
+    return FindingDraft(cause, evidence, key=one.name, alike=one.name, rule=DUPLICATE)
+
+
+def _lose_answers(context: ConversationContext, gap: Gap) -> None:
+    """Requests of one side may be answered in these bytes of the other; messages after them show that those before them are not."""
+    server = gap.sender == "server"
+    context.lost_answers[not server] = True
+    answer = context.last[server]
+    for key, draft in [*context.held.items()]:
+        if draft.rule == DUPLICATE and (answer is None or answer.number < max(draft.messages or ())):
+            del context.held[key], context.found[key]
 
 
 def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
@@ -551,7 +571,7 @@ COMMON: tuple[Rule, ...] = (
     Rule("skipped", WARNING, GAP, _missed, _MIXED),
     Rule("skipped", WARNING, ANY, _missed_before, _MIXED),
     Rule("frame-cut-off", NOTE, CLOSED, _tail, _CUT_OFF),
-    Rule("duplicate-id", WARNING, ANY, _id_again, "Have the client use a unique id for every open request.", REQUEST),
-    Rule("duplicate-id", WARNING, EXCHANGE, _duplicate, "Have the client use a unique id for every open request."),
+    Rule(DUPLICATE, WARNING, ANY, _id_again, "Have the client use a unique id for every open request.", REQUEST),
+    Rule(DUPLICATE, WARNING, EXCHANGE, _duplicate, "Have the client use a unique id for every open request."),
     Rule("late", WARNING, EXCHANGE, _late, "Check what keeps the server busy; streamdump latency shows all requests."),
 )

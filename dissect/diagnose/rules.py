@@ -472,6 +472,8 @@ class ConversationContext(msgspec.Struct, gc=False):
     """By requester and id the responses whose request has not come yet; None where bytes are missing and this is unknown."""
     lossy: bool = False
     """Messages are missing: bytes were lost, or skipped, and not only cut off by the snap length."""
+    lost_answers: list[bool] = msgspec.field(default_factory=[False, False].copy)
+    """Whether requests of the client, of the server, may be answered in bytes that are missing."""
     newer: str | None = None
     """Which side states a version of the protocol that is newer than the known ones, and the version: bytes that do not fit show no fault
     of either side."""

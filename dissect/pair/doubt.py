@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from ..model import Gap, Message
-from ..protocols.records import LOST, SKIPPED, Event
+from ..protocols.records import LOST, REQUESTS, SKIPPED, Event
 from .open_requests import oldest_of, request_of
 
 UNSURE = "bytes were lost and the id is used again: this may answer another request"
@@ -55,9 +55,12 @@ class Doubt:
     def reason(self, asked: Event) -> str | None:
         """Return why the response to this request may be missing, None if no gap explains that."""
         answering = 1 - asked.rank
-        if self.gaps[answering] < asked.order:
+        keys: Any = asked.key if asked.role == REQUESTS else (asked.key,)
+        # The response to an earlier request with this key, which may have had that of this one, is among lost bytes
+        since = asked.order if self.doubtful.isdisjoint(keys) else 0
+        if self.gaps[answering] < since:
             return None
-        return LOST if self.lost[answering] >= asked.order else SKIPPED
+        return LOST if self.lost[answering] >= since else SKIPPED
 
     def note(self, one: Event, key: Hashable, asked: Event, following: Any) -> None:
         """Add a note to a response if its key does not identify the request, as a response or a request may be among lost bytes.

@@ -608,6 +608,29 @@ def test_a_handshake_that_was_not_captured_whole_does_not_end_with_what_is_refus
     assert rules(one) == {"tcp.lost-by-capture": "warning", "rabbitmq-stream.refused": "note"}
 
 
+@pytest.mark.parametrize("lost", [(), (0,), (1,), (3,), (4,), (1, 3)])
+def test_an_id_is_not_used_again_where_the_answer_to_the_previous_request_is_lost(lost: tuple[int, ...]) -> None:
+    one = Connection().ready()
+    for number in range(5):
+        one.client(rabbit.QUERY_OFFSET, reference="app", stream="s", correlation_id=1)
+        one.server(rabbit.QUERY_OFFSET_RESPONSE, correlation_id=1, offset=3)
+        if number in lost:
+            del one.packets[-1]
+    assert rules(one.goodbye()) == ({"tcp.lost-by-capture": "warning"} if lost else {})
+
+
+def test_an_id_used_again_before_a_loss_is_reported_with_its_count() -> None:
+    one = Connection().ready()
+    for name in ("a", "b", "c"):
+        one.client(rabbit.CREATE, stream=name, arguments=[], correlation_id=9)
+    for _ in range(3):
+        one.server(rabbit.CREATE_RESPONSE, correlation_id=9)
+    one.client(rabbit.CREATE, stream="d", arguments=[]).server(rabbit.CREATE_RESPONSE)
+    del one.packets[-1]
+    (found,) = [each for each in diagnosed(capture(one.goodbye()))[0] if each.rule.endswith("duplicate-id")]
+    assert found.cause == "Create uses the id 9 again while the previous request with that id has no answer; twice on this connection"
+
+
 def test_captured_text_is_nothing_but_text() -> None:
     one = (
         Connection().tuned().client(rabbit.OPEN, virtual_host="\x1b[31m\u202e{0}%s").server(rabbit.OPEN_RESPONSE, response_code=12).reset(1)
