@@ -336,7 +336,7 @@ class FileRun(RunReport):
         keeps_rows: bool = True,
     ) -> None:
         """`packets` and `messages`: how many are enough. `prints`: results come meanwhile. `twice`: the captures can be read `again`.
-        `keeps_rows`: somebody asks for those of conversations that were forgotten."""
+        `keeps_rows`: somebody asks for those of conversations that were forgotten. Raises the error of a capture if none can be opened."""
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 
@@ -368,6 +368,13 @@ class FileRun(RunReport):
                     self.readers.append(open_capture(file))
             except CaptureError as error:
                 self.errors.append(error)
+        if not self.readers:
+            # Results of nothing would look like those of a capture without packets
+            *others, last = sorted(self.errors, key=code_of, reverse=True)
+            for one in others:
+                say(f"{one}{advice_on(one)}")
+            last.args = (f"{last}{advice_on(last)}",)
+            raise last
         self.names += [reader.name for reader in self.readers]
         PAGER.allowed = all(Path(name).is_file() for name in names)
         self.inspector = Inspector(self.readers, options, finite=True, keeps_rows=keeps_rows)
@@ -378,8 +385,6 @@ class FileRun(RunReport):
 
     def each(self, show: Callable[[list[Record]], bool]) -> None:
         """Hand on the records batch by batch until `show` says that it has enough; an interruption ends them early."""
-        if not self.readers:
-            return
         progress = _Progress(self.readers, self.colour, self.prints)
         self.inspector.watch_pipes(partial(_meanwhile, self, show))
         try:
@@ -414,7 +419,7 @@ class FileRun(RunReport):
     def closing_lines(self) -> list[str]:
         """Return what was read, and which files differ."""
         # Packets after the handshake were read as far as a batch happened to reach
-        said = [self._summary()] if self.readers and self.stopped != READY else []
+        said = [self._summary()] if self.stopped != READY else []
         return [*said, *self._conflicts()]
 
     def _conflicts(self) -> list[str]:

@@ -116,7 +116,7 @@ class Selection:
 
     def write(self, run: FileRun) -> list[str]:
         """Write the packets, all or nothing; return lines that report it."""
-        if not run.readers or not run.inspector.counters.packets:
+        if not run.inspector.counters.packets:
             return []
         inspector = run.inspector
         flows = None if self.takes_all else inspector.flows()

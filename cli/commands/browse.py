@@ -16,7 +16,7 @@ from ..live import LiveOptions, run_of
 from ..options import Colour, Files, ReadFiles, TimeForm, Where, check_clock, inputs
 from ..output import coloured, say
 from ..parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from ..run import FileRun, joined
+from ..run import joined
 
 
 @gathers
@@ -51,8 +51,6 @@ def browse(
         _keys_from_terminal()
     options = replace(options, findings=True)
     with run_of(live, names, options, colour) as run:
-        if isinstance(run, FileRun) and not run.readers:
-            return run.end()
         from streamdump.render.clock import Clock, Times
 
         from ..browse.app import Browser

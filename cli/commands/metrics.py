@@ -95,8 +95,6 @@ def metrics(
             listener = stack.enter_context(listening(address))
         run = run_of(live, names, options, colour, prints=False, keeps_rows=False)
         stack.enter_context(run)
-        if isinstance(run, FileRun) and not run.readers:
-            return run.end()
         server = None if listener is None else stack.enter_context(TextServer(listener, lambda: _snapshot(found, run), text))
         _count(run, found, server)
         code = int(run.end())

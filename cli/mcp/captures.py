@@ -87,12 +87,12 @@ class Capture:
         self.users = 0
         self.changes: list[str] = []
         """What has happened to it, for the next answer."""
-        self.run = FileRun([str(path)], options, prints=False)
-        if not self.run.readers:
-            (error,) = self.run.errors
+        try:
+            self.run = FileRun([str(path)], options, prints=False)
+        except CaptureError as error:
             # Its first bytes, which the command line shows, may be those of a key
             reason = "is not a capture" if isinstance(error, NoCapture) else f"{error.reason}{advice_on(error)}"
-            raise CaptureError(reason, name, error.offset, error.packet)
+            raise CaptureError(reason, name, error.offset, error.packet) from None
         self.reader = Reader(self.run, self.run.inspector.options, Clock("r"))
         # It is not read for a screen
         self.reader.shown.set()

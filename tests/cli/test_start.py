@@ -372,6 +372,19 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    "view", [["stats"], ["stats", "--json"], ["latency", "--csv"], ["follow", "0"], ["-T", "csv"], ["diagnose"], ["metrics"]], ids=" ".join
+)
+def test_where_nothing_could_be_read_no_results_are_shown(view: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*view, str(tmp_path), str(tmp_path / "none.pcap")]) == ExitCode.UNREADABLE
+    out, err = capsys.readouterr()
+    assert not out
+    assert [line.partition("; ")[0] for line in err.splitlines()] == [
+        f"streamdump: {tmp_path}: is a directory",
+        f"streamdump: {tmp_path}/none.pcap: no such file",
+    ]
+
+
+@pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["diag"], "diag: no such file; did you mean the command diagnose?"),
