@@ -19,6 +19,15 @@ _ACTIVE = re.compile(
     rb"|\xf3\xa0[\x80\x81][\x80-\xbf]"
 )
 
+_HARMLESS = bytes(range(0x7F))
+
+
+def _escaped(block: bytes) -> bytes:
+    if block.isascii() and b"\x7f" not in block:
+        return block
+    # Looking at each byte would take as long as all else about a finding, of which most have a µ
+    return _ACTIVE.sub(_escape, block) if _ACTIVE.search(block.translate(None, _HARMLESS)) else block
+
 
 def _escape(match: re.Match[bytes]) -> bytes:
     units = match[0].decode().encode("utf-16-be")
@@ -27,16 +36,12 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 def encode(records: Sequence[Any]) -> bytes:
     """`records` as JSON Lines, each line ended."""
-    block = _ENCODER.encode_lines(records)
-    if block.isascii() and b"\x7f" not in block:
-        return block
-    return _ACTIVE.sub(_escape, block)
+    return _escaped(_ENCODER.encode_lines(records))
 
 
 def encode_value(value: Any) -> str:
     """One value as it is in a record's line."""
-    block = _ENCODER.encode(value)
-    return (block if block.isascii() and b"\x7f" not in block else _ACTIVE.sub(_escape, block)).decode()
+    return _escaped(_ENCODER.encode(value)).decode()
 
 
 # A text may have millions of characters: a choice for each that could be taken back would be kept.
