@@ -11,11 +11,11 @@ from . import tcp, tls
 from .rules import (
     ANY,
     CLOSED,
-    CLOSED_ADVICE,
     CLOSED_BEFORE,
     ENDED,
     ERROR,
     EXCHANGE,
+    EXPIRED_ADVICE,
     FAULTY,
     GAP,
     LACKING,
@@ -476,7 +476,7 @@ COMMON: tuple[Rule, ...] = (
         WARNING,
         CLOSED,
         _closed_by_server,
-        CLOSED_ADVICE,
+        EXPIRED_ADVICE,
         SPOKEN | ENDED,
     ),
     Rule(

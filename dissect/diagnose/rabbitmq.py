@@ -1832,7 +1832,7 @@ RULES: tuple[Rule, ...] = (
         WARNING,
         (EXCHANGE, "ConsumerUpdate"),
         _asked_by_server,
-        "Check what keeps the client busy, and have it answer every ConsumerUpdate: the server waits for it.",
+        "Check what keeps the client busy, and have it answer every ConsumerUpdate: after 60 s, servers end the connection without Close.",
     ),
     Rule("advertised-not-dialled", WARNING, CLOSED, _stranded, NOT_DIALLED),
     Rule("never-at-the-leader", NOTE, "Metadata", _leader_facts, NOT_DIALLED),

@@ -69,6 +69,9 @@ REFUSED_ADVICE = "Check the request named as evidence."
 CLOSED_ADVICE = "Check the server's log: an operator closed the connection, or the server was stopped."
 """What to do if the server closed the connection without a reason that the capture shows."""
 
+EXPIRED_ADVICE = "Check the server's log: an operator closed the connection, the server was stopped, or the token of the login expired."
+"""The same of servers that end expired logins."""
+
 SILENT_ADVICE = "Check the log of the silent side at the time of the last packet named."
 
 

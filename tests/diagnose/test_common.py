@@ -608,6 +608,14 @@ def test_a_handshake_that_was_not_captured_whole_does_not_end_with_what_is_refus
     assert rules(one) == {"tcp.lost-by-capture": "warning", "rabbitmq-stream.refused": "note"}
 
 
+def test_what_may_have_ended_a_connection_without_close() -> None:
+    (found,) = diagnosed(capture(Connection().ready().wait(SECOND).fin(1)))[0]
+    assert (found.rule, found.advice) == (
+        "rabbitmq-stream.closed-by-server",
+        "Check the server's log: an operator closed the connection, the server was stopped, or the token of the login expired.",
+    )
+
+
 @pytest.mark.parametrize("lost", [(), (0,), (1,), (3,), (4,), (1, 3)])
 def test_an_id_is_not_used_again_where_the_answer_to_the_previous_request_is_lost(lost: tuple[int, ...]) -> None:
     one = Connection().ready()
