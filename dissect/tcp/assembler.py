@@ -12,7 +12,8 @@ Rules for packets that contradict each other:
   everything seen needs two packets; one more than `FAR` beyond is never accepted.
 - The first FIN counts, unless bytes behind it were seen before; later bytes behind it are dropped. One number at the end without a byte
   is a FIN that was not captured, if the other side has ended or RST came.
-- A single byte at a position already received is a keep-alive or a window probe, whatever its value.
+- A single byte at a position already received is a keep-alive or a window probe, whatever its value; so is the last one of a segment that
+  waits for its acknowledgement.
 - A segment with a wrong checksum waits for its acknowledgement if its sender's other checksums are right, as the receiver drops it.
 - Bytes that a length claims beyond the end of the frame do not exist, unless the sender's next segment starts, or an acknowledgement
   ends, directly behind them: then the capture shortened both lengths.
@@ -584,7 +585,12 @@ class ByteStream:
         self.expected = (self.base + self.next) & MASK if plain else -1
 
     def has_byte(self, position: int) -> bool:
-        return position < self.next or (self.waiting is not None and self.waiting.covers(position))
+        return (
+            position < self.next
+            or (self.waiting is not None and self.waiting.covers(position))
+            # The last one of a segment, which nobody sends again alone
+            or any(one.wire > 1 and self.position(one.seq) + one.wire == position + 1 for one in self.held)
+        )
 
 
 def _difference(at: int, one: bytes, two: bytes) -> tuple[int, int]:

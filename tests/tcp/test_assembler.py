@@ -285,6 +285,15 @@ def test_segment_with_a_wrong_checksum_that_is_the_last(behind: list[Segment]) -
     assert story.gaps(0) == []
 
 
+def test_keep_alive_while_a_segment_with_a_wrong_checksum_waits() -> None:
+    begin = [*handshake(), a(1000, b"hello "), a(1006, b"world", damaged=True)]
+    story = one([*begin, a(1010, b"\0"), b(5000, ack=1011), a(1011, b"!")])
+    assert (story.bytes(0), story.notes[0]) == (b"hello world!", [])
+    # A segment of one byte that is sent again is none
+    story = one([*handshake(), a(1000, b"hello "), a(1006, b"X", damaged=True), a(1006, b"w"), b(5000, ack=1007)])
+    assert (story.bytes(0), story.notes[0]) == (b"hello w", [])
+
+
 def test_sender_whose_checksums_are_computed_later() -> None:
     begin = handshake()
     begin[0] = begin[0]._replace(damaged=True)
