@@ -10,6 +10,7 @@ import typer
 from streamdump.errors import refuse
 from streamdump.options import Options
 
+from ..keys import key_logs
 from ..options import (
     PAGE_INTERVAL_NS,
     PROCESS,
@@ -69,7 +70,7 @@ def stats(
         one_of("--by", by, PROCESS)
     names = inputs(read_files, files)
     width_ns = interval_of(interval)
-    asked, options = asking(where, replace(options, bodies=False))
+    asked, options = asking(where, replace(options, bodies=False, keylog=key_logs(options.keylog)))
     check_html(html, names)
     from streamdump.render.stats import Counted, comma_separated, text
     from streamdump.stats import Stats

@@ -153,6 +153,8 @@ def expression(text: str, link: int | None, snap: int) -> list[Instruction]:
             f"-f {text}: compiling a filter needs libpcap, on Debian and Ubuntu the package libpcap0.8; "
             "without -f, streamdump captures the known ports; with -f '', all TCP"
         ) from error
+    except UnicodeEncodeError as error:
+        raise UsageError(f"-f {text}: is not UTF-8") from error
     except Scapy_Exception as error:
         reason = str(error)
         _, _, error_text = reason.rpartition(" (")

@@ -558,6 +558,8 @@ def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> Non
 def test_a_filter_that_is_none() -> None:
     with pytest.raises(UsageError, match=r"-f tcpp: .*syntax error"):
         Live(["lo"], expression="tcpp")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        Live(["lo"], expression="tcp \udcff")
     with pytest.raises(UsageError, match="packets from the IP header on"):
         Live(["any"], expression="ether host 02:00:00:00:00:01")
 

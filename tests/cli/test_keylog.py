@@ -86,6 +86,21 @@ def test_the_variable_of_the_clients(carried: tuple[str, str], monkeypatch: pyte
     assert err[0] == f"streamdump: SSLKEYLOGFILE: key log {log}.none: no such file; TLS is not decrypted"
 
 
+VIEWS = (["-q"], ["stats"], ["latency"], ["conversations"], ["diagnose"], ["entries"], ["follow", "0"], ["metrics"])
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=" ".join)
+def test_every_view_reads_the_keys(
+    view: list[str], carried: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, log = carried
+    _, err = shown(capsys, *view, "--keylog", f"{log}.none", capture, code=ExitCode.USAGE)
+    assert err == [f"streamdump: key log {log}.none: no such file"]
+    monkeypatch.setenv("SSLKEYLOGFILE", log)
+    _, err = shown(capsys, *view, capture)
+    assert any(line.startswith(f"streamdump: {capture}: 35 packets, 26 messages in 1 conversation") for line in err)
+
+
 def test_a_log_that_cannot_be_read(carried: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     capture, log = carried
     assert shown(capsys, "--keylog", f"{log}.none", capture, code=ExitCode.USAGE)[1] == [f"streamdump: key log {log}.none: no such file"]
