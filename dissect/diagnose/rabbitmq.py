@@ -585,14 +585,16 @@ def _newer(context: ConversationContext, message: Message) -> FindingDraft | Non
 
 
 def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    """Reported at the end, which shows whether the other side closed because of it."""
+    """Reported at the end, which shows whether the other side closed because of it; otherwise that of the side that fell silent first."""
     agreed, ended_ns = context.state.heartbeat_ns, closed.until_ns
-    found: list[FindingDraft] = []
+    found: list[tuple[bool, int, FindingDraft]] = []
     for side, who in enumerate(("client", "server")):
         silent, last = context.state.silent[side], context.last[side]
         place = closed.server if side else 1 - closed.server
         # What it sent may be missing
         unsure = closed.lost[place] and last is not None and last.position + last.size < closed.bytes[place]
+        # After Close a side only waits
+        unsure = unsure or (last is not None and last.name in context.family.closing)
         if last is not None and last.time_ns <= ended_ns and _too_long(context, last, ended_ns) and not unsure:
             silent = SilentPeriod(last.time_ns, ended_ns, numbers(last), packets(last))
         if silent is None or min(silent.until_ns, ended_ns) - silent.since_ns <= 2 * agreed:
@@ -604,8 +606,8 @@ def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | Non
                 when, severity = f", when {closed.who(closed.by)} {closed.verb} the connection", ERROR
         passed, beat = duration_text(until_ns - silent.since_ns), duration_text(agreed)
         cause = f"the {who} had sent nothing for {passed}, more than twice the agreed heartbeat of {beat}{when}"
-        found.append(FindingDraft(cause, silent.messages, silent.packets, severity))
-    return next((one for one in found if one.severity == ERROR), found[0] if found else None)
+        found.append((severity != ERROR, silent.since_ns, FindingDraft(cause, silent.messages, silent.packets, severity)))
+    return min(found, key=lambda one: one[:2])[2] if found else None
 
 
 def _too_long(context: ConversationContext, last: Message, now_ns: int) -> bool:

@@ -108,6 +108,18 @@ def test_what_the_capture_lacks_may_be_the_confirm() -> None:
     assert "Publish these again" not in told.advice
 
 
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_side_that_fell_silent_first_is_named(closes: bool) -> None:
+    """A server is paused; after some heartbeats the client gives up, and only waits for the answer to Close, if it sends one."""
+    one = Connection().ready((1 << 20, 5))
+    for _ in range(4):
+        one.wait(5 * SECOND).client(rabbit.HEARTBEAT).segment(1)
+    if closes:
+        one.client(rabbit.CLOSE, closing_code=1, closing_reason="OK")
+    told = [each for each in diagnosed(capture(one.wait(20 * SECOND).segment(0)))[0] if each.rule == NAME + "silence"]
+    assert [each.cause.partition(" had sent nothing for ")[0] for each in told] == ["the server"]
+
+
 def refused(layout: Any, code: int, answer: Any, **values: Any) -> Connection:
     return Connection().ready().client(layout, **values).server(answer, response_code=code).goodbye()
 
