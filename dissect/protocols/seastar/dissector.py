@@ -94,6 +94,10 @@ class SeastarDissector(Dissector):
             return one.header
         return one.header + length
 
+    def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
+        # `frame_length` reads a negotiation frame, and must not be asked twice
+        return [] if self.sides[side].greeting == EXPECTED else super().split_frames(side, data, at)
+
     def _greeting_length(self, side: int, data: bytes, at: int) -> int:
         """The length of the negotiation frame that begins at `at`, which is read if it is complete; WAIT where its meaning depends on the
         other side."""
