@@ -17,7 +17,6 @@ from ..model import (
     ConversationRow,
     Ending,
     EndingKind,
-    Exchange,
     Gap,
     Head,
     Mark,
@@ -37,7 +36,7 @@ from ..protocols.parser import Parser, unread
 from ..protocols.protocol import Context, Tally
 from ..protocols.records import GAP, HANDED_ON, NONE, ORDER_KEY, SENDERS, Event, count_fault, count_gap, rfc3339
 from ..tcp.assembler import REUSED, LengthOnly, TcpStream, never_acknowledged
-from ..tls.manager import TlsState
+from ..tls.manager import BOTH, TlsState
 from .run_state import SharedState
 
 if TYPE_CHECKING:
@@ -77,6 +76,7 @@ class Conversation:
         "failure",
         "first_bytes",
         "from_start",
+        "index",
         "latest_ns",
         "left",
         "limit_hits",
@@ -102,6 +102,7 @@ class Conversation:
     def __init__(self, run: SharedState, tcp: TcpStream) -> None:
         self.run = run
         self.tcp = tcp
+        self.index = tcp.index
         self.proxy: ProxyLayer | None = ProxyLayer(None)
         """Strips a PROXY header; None once it is certain that there is none."""
         self.proxy_header: ProxyHeader | None = None
@@ -149,10 +150,6 @@ class Conversation:
         """Bytes that simply continue its streams go to its parser and nowhere else."""
 
     @property
-    def index(self) -> int:
-        return self.tcp.index
-
-    @property
     def protocol(self) -> str | None:
         return None if self.verdict is None else self.verdict.protocol
 
@@ -182,11 +179,10 @@ class Conversation:
             if not items and tcp.closed is None:
                 return NOTHING
             emitted = self.go_on(items, segment.mark[0])
-            self._hand_on(self.parser, self.pairer)
-            known = self.parser is not None and self.detector is None
-            self.steady = (
-                known and tcp.end is None and self.tls.not_tls and self.proxy is None and self.websocket is None and self.suspicion is None
-            )
+            if self.parser is not None:
+                self._hand_on()
+                known = self.detector is None and tcp.end is None
+                self.steady = known and self.tls.not_tls and self.proxy is None and self.websocket is None and self.suspicion is None
             return emitted
         except Exception as error:
             return self.fail(error, segment.mark, segment, side)
@@ -218,16 +214,17 @@ class Conversation:
         """Return the records of `step`, or those that an exception leaves."""
         try:
             emitted = step(*values)
-            self._hand_on(self.parser, self.pairer)
+            if self.parser is not None:
+                self._hand_on()
             return emitted
         except Exception as error:
             return self.fail(error, (current, *self.tcp.last[1:]))
 
-    def _hand_on(self, parser: Parser | None, pairer: Pairer | None) -> None:
+    def _hand_on(self) -> None:
         """Note that the records of the current packet are released now."""
-        if parser is not None and pairer is not None:
-            parser.hand_on()
-            pairer.out = HANDED_ON
+        assert self.parser is not None and self.pairer is not None
+        self.parser.hand_on()
+        self.pairer.out = HANDED_ON
 
     # Steps
 
@@ -235,8 +232,8 @@ class Conversation:
         """Return the records that these bytes complete with the packet `current`; `final`: do not wait for keys."""
         tcp = self.tcp
         emitted: list[Event] = []
-        held = (self.proxy is not None and self.proxy.held) or (self.websocket is not None and self.websocket.held)
-        if items or self.tls.decryptor is not None or held:
+        proxy, websocket = self.proxy, self.websocket
+        if items or self.tls.decryptor is not None or (proxy is not None and proxy.held) or (websocket is not None and websocket.held):
             emitted = self._read(items, current, final)
         if tcp.closed is not None and not self.done and not self.tls.waits:
             emitted += self._close(current)
@@ -265,8 +262,11 @@ class Conversation:
             items = _strip(self, self.proxy, items)
         if self.verdict is None and self.detector is None:
             self._begin()
-        if not self.tls.not_tls:
-            items = self.run.tls_manager.feed(self.tls, self.tcp, items, current, final)
+        tls = self.tls
+        if tls.checked != BOTH and items:
+            self.run.tls_manager.check_start(tls, items, self.tcp.from_start)
+        if tls.decryptor is not None:
+            items = self.run.tls_manager.feed(tls, self.tcp, items, current, final)
             self._learn()
         if self.websocket is not None:
             items = _unwrap(self, self.websocket, items)
@@ -302,8 +302,8 @@ class Conversation:
             emitted = emitted + pairer.process(parser.close(tcp.last, current))
             reason = "capture ended" if tcp.open else UNANSWERED.get(tcp.ended, "closed")
             ended = pairer.close(reason, end_of(self))
-            self._hand_on(self.parser, self.pairer)
-            self._settle(sum(isinstance(one.record, Exchange) and one.record.outcome == "unanswered" for one in ended))
+            self._hand_on()
+            self._settle()
             emitted += ended
         self.limit_hits += self.tls.limit_hits
         self.verdict = self.tls.unread or self.verdict
@@ -314,12 +314,10 @@ class Conversation:
         self.ended = True
         return unread_gaps(self) + end_records(self)
 
-    def _settle(self, unanswered: int) -> None:
+    def _settle(self) -> None:
         """Keep the results of parser and pairer, and drop both: no message follows."""
         parser, pairer = self.parser, self.pairer
         assert parser is not None and pairer is not None
-        self.tally.unanswered += unanswered
-        self.run.counters.unanswered += unanswered
         self.note(pairer.left)
         self.limit_hits += parser.limit_hits + pairer.limit_hits
         # Break the reference cycle: a run does not collect garbage
@@ -366,7 +364,7 @@ class Conversation:
                     elif record.fault is not None:
                         count_fault(tally, record.fault, -1)
             ended = self.pairer.fail(made)
-            self._settle(len(ended))
+            self._settle()
         if not self.tls.not_tls:
             ended = ended + self.guard(mark[0], self.tls.stop_reading)
         if tcp.closed is None or self.ended:
@@ -502,7 +500,7 @@ def _strip(one: Conversation, proxy: ProxyLayer, items: Items) -> Items:
 def _unwrap(one: Conversation, websocket: WebSocketLayer, items: Items) -> Items:
     """Return these bytes without WebSocket, whose client is the side that asks for it or masks its frames."""
     detector, known = one.detector, websocket.sides is not None
-    if not known and not websocket.held and websocket.middle is None:
+    if not known and websocket.opening is None and websocket.middle is None:
         websocket.from_start, websocket.traces = one.from_start, one.run.traces_of(one.index)
     items, none = websocket.feed(items, one.tcp.closed is not None and not one.tls.waits)
     if none:
@@ -515,8 +513,8 @@ def _unwrap(one: Conversation, websocket: WebSocketLayer, items: Items) -> Items
         items = websocket.begin_inside(detector.buffered() + items)
         one.detector = detector = Detector(detector.ports, False, one.run.options.undecided_limit, detector.dictionaries)
     if websocket.sides is None:
-        if detector is not None:
-            detector.cost = max(detector.cost, websocket.held_bytes)
+        if detector is not None and websocket.opening is not None:
+            detector.cost = max(detector.cost, websocket.opening.size)
     elif not known:
         one.client = websocket.client
         one.from_start = one.client == 0 and websocket.from_beginning

@@ -444,11 +444,12 @@ class FrameSearch(msgspec.Struct, gc=False):
             chain.seen = True
             self._follow(chain, item)
         for side in (0, 1):
-            one, other = self.chains[side], self.chains[1 - side]
-            answered = other.count >= CERTAIN and not other.masked
-            if one.masked and one.count >= CERTAIN and (answered or (not other.seen and one.count >= CERTAIN_ALONE)):
-                self.client = side
-                return True
+            one = self.chains[side]
+            if one.masked and one.count >= CERTAIN:
+                other = self.chains[1 - side]
+                if one.count >= CERTAIN_ALONE if not other.seen else other.count >= CERTAIN and not other.masked:
+                    self.client = side
+                    return True
         return False
 
     def _follow(self, chain: _Chain, item: SideData) -> None:

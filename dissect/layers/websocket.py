@@ -18,6 +18,8 @@ from .http import LONGEST, REQUEST, RESPONSE, SWITCHING, HttpHead, fits, read_he
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
+FIRST_BYTES = REQUEST[:1], RESPONSE[:1]
+
 MOST_HELD, PIECES = 65_536, 4_096
 """Bytes and segments that are held until the answer to an upgrade is known."""
 
@@ -135,7 +137,7 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             return items, False
         opening = self.opening
         if opening is None:
-            if items and type(first := items[0]) is SideData and not (fits(first.data, REQUEST) or fits(first.data, RESPONSE)):
+            if items and type(first := items[0]) is SideData and not first.data.startswith(FIRST_BYTES):
                 # As nearly all conversations begin
                 return self._without_upgrade(items)
             opening = self.opening = Opening()
@@ -156,11 +158,6 @@ class WebSocketLayer(msgspec.Struct, gc=False):
     def held(self) -> Items:
         """The items held until it is known what they are."""
         return [] if self.opening is None else self.opening.held
-
-    @property
-    def held_bytes(self) -> int:
-        """The number of bytes in `held`."""
-        return 0 if self.opening is None else self.opening.size
 
     def searched(self, items: Items) -> bool:
         """Return whether these items make frames certain, in the middle of a conversation; `begin_inside` then reads all so far."""

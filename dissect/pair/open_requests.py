@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from ..protocols.records import Event
@@ -34,10 +34,12 @@ def oldest_of(entry: Any) -> Event:
     return request_of(entry[0] if type(entry) is deque else entry)
 
 
-def open_in(entry: Any) -> Iterator[Event]:
-    """Yield the open requests of an entry."""
-    for one in entries_of(entry):
-        if type(one) is not RequestBatch:
-            yield one
-        elif one.left >= 0:
-            yield one.asked
+def open_in(entries: Iterable[Any]) -> list[Event]:
+    """Return the open requests of these entries, each once."""
+    found: dict[int, Event] = {}
+    for entry in entries:
+        for one in entries_of(entry):
+            if type(one) is not RequestBatch or one.left >= 0:
+                asked = request_of(one)
+                found[id(asked)] = asked
+    return [*found.values()]

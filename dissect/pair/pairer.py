@@ -223,16 +223,19 @@ class Pairer(Exchanges):
     def close(self, reason: str, moment: Moment) -> list[Event]:
         """End every open request at `moment`: as answered after a partial response, otherwise as unanswered, because of a gap, of its
         own fields (a deadline), or for `reason` ("closed", "capture ended")."""
-        found = {id(asked): asked for entry in self.open.values() for asked in open_in(entry)}
         out: list[Event] = []
-        for asked in sorted(found.values(), key=ORDER_KEY):
+        unanswered = 0
+        for asked in sorted(open_in(self.open.values()), key=ORDER_KEY):
             if not self.handshake.done:
                 self.handshake.unanswered(asked.record.name)
             if self.is_late(asked):
                 self.left += 1
-            elif not self._end_with_partial(asked, moment, out.append):
+            elif not (self.partial and self._end_with_partial(asked, moment, out.append)):
                 out.append(self._exchange(asked, None, "unanswered", _why(self, asked, moment.time_ns, reason), moment))
-                self.left += 1
+                unanswered += 1
+        self.left += unanswered
+        for tally in self.tallies:
+            tally.unanswered += unanswered
         self._forget()
         return out
 
@@ -247,12 +250,13 @@ class Pairer(Exchanges):
             for tally in self.tallies:
                 tally.unanswered -= sum(type(one.record) is Exchange and one.record.outcome == "unanswered" for one in self.out)
         without = {id(one.record) for one in unreleased}
-        waiting = [asked for entry in self.open.values() for asked in open_in(entry)]
-        found = {id(asked.record): asked for asked in waiting + answered if id(asked) not in self._late}
+        found = {id(asked.record): asked for asked in open_in(self.open.values()) + answered if id(asked) not in self._late}
         self._forget()
         self.handshake.midway = False
         ended = sorted([asked for key, asked in found.items() if key not in without], key=ORDER_KEY)
         self.left = len(ended)
+        for tally in self.tallies:
+            tally.unanswered += self.left
         return [self._exchange(asked, None, "unanswered", FAILED, moment_of(asked)) for asked in ended]
 
     def _forget(self) -> None:
@@ -508,8 +512,7 @@ def asked_since(pairer: Pairer, time_ns: int) -> list[int]:
 
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
     """Return the requests without a response, with the reason if the other side ended at this time."""
-    found = {id(asked): asked for entry in pairer.open.values() for asked in open_in(entry)}
-    asked = [one for one in found.values() if one.role != REQUEST or one.key not in pairer.partial]
+    asked = [one for one in open_in(pairer.open.values()) if one.role != REQUEST or one.key not in pairer.partial]
     return [(one.record, "timeout" if pairer.is_late(one) else _why(pairer, one, time_ns, "closed")) for one in asked]
 
 

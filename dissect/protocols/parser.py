@@ -174,8 +174,9 @@ class Parser:
                 self.dissector.on_wait_timeout(side)
                 self.resume(side)
         self._drain()
-        for side in (0, 1):
-            self._finish(side, last)
+        for side, buffer in enumerate(self.buffers):
+            if buffer.starts and (buffer.have or buffer.partial is not None or buffer.skip_from is not None):
+                self._finish(side, last)
         self._make()
         self.dissector.close()
         made = self.made[before:]
@@ -487,8 +488,6 @@ class Parser:
     def _finish(self, side: int, mark: Mark) -> None:
         """Handle the end of a side."""
         buffer = self.buffers[side]
-        if not buffer.starts:
-            return
         self._stop(side, mark, "0 bytes captured")
         if buffer.partial is not None:
             self._put_partial(side, buffer.position - buffer.partial.position, False)
@@ -533,7 +532,8 @@ class Parser:
                     buffer.skip_from = buffer.position
                 buffer.searching = False
                 buffer.consume(place - buffer.position)
-                self._end_skip(side, buffer.marks[buffer.segment(buffer.position)])
+                if buffer.skip_from is not None:
+                    self._end_skip(side, buffer.marks[buffer.segment(buffer.position)])
                 return
             if last:
                 place = end

@@ -1,6 +1,6 @@
 """All TLS connections of a run: recognition, waiting for keys, and limits.
 
-Each conversation's items go through `TlsManager.feed` until TLS is ruled out.
+Each conversation's items go through `TlsManager.check_start` until both sides have begun, and through `feed` if they are TLS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from ..model import Options, SideData, StreamGap, Verdict
 from ..tcp.assembler import TcpStream
 from .keys import KeyLog
-from .records import alert, begins, sealed
+from .records import FIRST_BYTES, alert, begins, sealed
 
 if TYPE_CHECKING:
     from .decryptor import TlsDecryptor
@@ -95,11 +95,8 @@ class TlsManager:
         self, tls: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], current: int, final: bool
     ) -> list[SideData | StreamGap]:
         """Return the items completed by the packet `current`. The end of a conversation that waits for keys is postponed unless `final`."""
-        if tls.checked != BOTH and items:
-            self._check_start(tls, items, tcp.from_start)
         decryptor = tls.decryptor
-        if decryptor is None:
-            return items
+        assert decryptor is not None
         self.keys.conversation = tcp.index
         items = decryptor.feed(items, current)
         closed = tcp.closed is not None
@@ -176,14 +173,16 @@ class TlsManager:
             decryptor.stop_waiting(current)
         return found
 
-    def _check_start(self, tls: TlsState, items: list[SideData | StreamGap], from_start: bool) -> None:
+    def check_start(self, tls: TlsState, items: list[SideData | StreamGap], from_start: bool) -> None:
         """Check the first bytes of each side for TLS, or for the alert of a TLS server to a plaintext client."""
         for item in items:
             side = 1 << item.side
             if type(item) is not SideData or tls.checked & side:
                 continue
             first = item.data
-            if not tls.checked:
+            if not first.startswith(FIRST_BYTES):
+                pass
+            elif not tls.checked:
                 found, middle = begins(first), self.keys.named and sealed(first)
                 if found is not False or middle:
                     from .decryptor import TlsDecryptor

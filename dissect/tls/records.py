@@ -4,6 +4,9 @@ from __future__ import annotations
 
 CHANGE, ALERT, MESSAGE, DATA, HEARTBEAT = 20, 21, 22, 23, 24
 
+FIRST_BYTES = bytes([ALERT]), bytes([MESSAGE]), bytes([DATA])
+"""How a connection may begin for `begins`, `alert` and `sealed`."""
+
 LARGEST = (1 << 14) + 2048
 """Maximum bytes of a record after its header."""
 

@@ -108,7 +108,7 @@ PLACES: list[tuple[Any, str]] = [
     (TlsDecryptor, "opener"),
     (TlsDecryptor, "close"),
     (TlsState, "row"),
-    (manager.TlsManager, "_check_start"),
+    (manager.TlsManager, "check_start"),
 ]
 
 
@@ -122,7 +122,7 @@ def test_any_place(version: str, owner: Any, name: str, monkeypatch: pytest.Monk
     for rows in BATCHES:
         found = once(capture, keys, rows, exchanges=True)
         others = [(one.src, one.position, one.size, one.name) for one in found.messages if one.conversation]
-        if name != "_check_start":
+        if name != "check_start":
             assert others == [(one.src, one.position, one.size, one.name) for one in before.messages if one.conversation]
         assert found.inspector.reports
         assert all("Planted" in report.what for report in found.inspector.reports)
