@@ -312,7 +312,7 @@ class Conversation:
     def _end(self) -> list[Event]:
         """Return the gaps of what was not dissected, and the ending."""
         self.ended = True
-        return unread_gaps(self) + end_records(self)
+        return unread_gaps(self) + end_records(self) if self.unread_ranges else end_records(self)
 
     def _settle(self) -> None:
         """Keep the results of parser and pairer, and drop both: no message follows."""
@@ -534,9 +534,9 @@ def report(conversation: Conversation, what: str, cost: str, number: int | None 
 
 def unread_gaps(conversation: Conversation) -> list[Event]:
     """Return gaps for the bytes that were not dissected, if the protocol is known."""
-    if not conversation.unread_ranges or (protocol := conversation.protocol) is None:
-        return []
-    tcp, emitted = conversation.tcp, list[Event]()
+    protocol, tcp, emitted = conversation.protocol, conversation.tcp, list[Event]()
+    if protocol is None:
+        return emitted
     unread_ranges: list[list[tuple[int, int]]] = [[], []]
     reach = inner_bytes(conversation)
     for side, start, end in conversation.unread_ranges:
@@ -561,10 +561,9 @@ def end_records(conversation: Conversation) -> list[Event]:
     """Return the ending of a conversation and, for the diagnosis, a `Closed`."""
     run, tcp = conversation.run, conversation.tcp
     emitted = _ending(conversation)
-    if conversation.protocol is not None:
-        lost = {tcp.endpoints[side]: again for side, again in enumerate(never_acknowledged(tcp)) if again is not None}
-        run.unacknowledged |= {(tcp.index, sender): again for sender, again in lost.items()}
-        run.counters.unacknowledged += bool(lost)
+    if conversation.protocol is not None and any(lost := never_acknowledged(tcp)):
+        run.unacknowledged |= {(tcp.index, tcp.endpoints[side]): again for side, again in enumerate(lost) if again is not None}
+        run.counters.unacknowledged += 1
     if is_unused(conversation):
         if tcp.end is not None and tcp.end.how == "refused":
             run.refused[tcp.ports[1]] += 1

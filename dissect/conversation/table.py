@@ -74,19 +74,20 @@ class ForgottenCounts(msgspec.Struct):
     def add(self, row: ConversationRow) -> None:
         """Count a conversation by its row."""
         ports = [int(end.rpartition(":")[2]) for end in (row.endpoints if row.server is None else (row.server,))]
-        missing = self._count(row.protocol, row.name, ports, row.bytes, row.limit_hits)
+        missing = self._count(row.protocol, row.name, ports, any(row.bytes), row.limit_hits)
         if missing is not None:
             self.examples[missing] = row
 
     def add_conversation(self, one: Conversation) -> None:
         """Count a conversation; its row is made only as an example."""
         verdict, limit_hits = one.verdict or TOO_FEW, one.limit_hits + one.tcp.limit_hits
-        missing = self._count(verdict.protocol, verdict.name, ports_of(one), stream_bytes(one), limit_hits)
+        unread = verdict.protocol is None and any(stream_bytes(one))
+        missing = self._count(verdict.protocol, verdict.name, ports_of(one), unread, limit_hits)
         if missing is not None:
             self.examples.update((missing, row) for row in _row(one, 0))
 
     def _count(
-        self, protocol: str | None, name: str | None, ports: Iterable[int], sizes: tuple[int, int], limit_hits: int
+        self, protocol: str | None, name: str | None, ports: Iterable[int], carried: bool, limit_hits: int
     ) -> tuple[Any, ...] | None:
         """Count a conversation; return the key of its example if that is missing."""
         self.conversations += 1
@@ -95,7 +96,7 @@ class ForgottenCounts(msgspec.Struct):
         if protocol is not None:
             kind = protocol, *sorted(known)
             return None if kind in self.examples else kind
-        if any(sizes):
+        if carried:
             # There may be very many
             self.unread[name or "unknown"] = self.unread.get(name or "unknown", 0) + 1
             self.ports.update(known if name is None else ())

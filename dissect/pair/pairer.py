@@ -236,7 +236,6 @@ class Pairer(Exchanges):
         self.left += unanswered
         for tally in self.tallies:
             tally.unanswered += unanswered
-        self._forget()
         return out
 
     def fail(self, unreleased: list[Event]) -> list[Event]:

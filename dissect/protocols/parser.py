@@ -173,7 +173,9 @@ class Parser:
             if buffer.waiting:
                 self.dissector.on_wait_timeout(side)
                 self.resume(side)
-        self._drain()
+        one, two = self.buffers
+        if one.queue or two.queue or one.waiting or two.waiting:
+            self._drain()
         for side, buffer in enumerate(self.buffers):
             if buffer.starts and (buffer.have or buffer.partial is not None or buffer.skip_from is not None):
                 self._finish(side, last)
@@ -204,12 +206,18 @@ class Parser:
 
     def _process(self, items: Sequence[SideData | StreamGap]) -> None:
         one, two = self.buffers
+        waited, before = one.waiting or two.waiting or one.queue or two.queue, one.position + two.position
         for item in items:
-            buffer = two if item.side else one
-            buffer.queue.append(item)
-            if type(item) is SideData:
-                buffer.queued += len(item.data)
-        self._drain()
+            side, buffer = (1, two) if item.side else (0, one)
+            if waited or buffer.waiting:
+                buffer.queue.append(item)
+                if type(item) is SideData:
+                    buffer.queued += len(item.data)
+            else:
+                self._read(side, buffer, item)
+                buffer.trim()
+        if waited or one.queue or two.queue or ((one.waiting or two.waiting) and one.position + two.position != before):
+            self._drain()
         self._make()
         dissector = self.dissector
         while dissector.unblocks_peer:
@@ -348,14 +356,15 @@ class Parser:
             index += 1
             if type(item) is SideData:
                 buffer.queued -= len(item.data)
-                self._add(side, buffer, item)
-            else:
-                self._gap(side, item)  # type: ignore[arg-type]
+            self._read(side, buffer, item)
         del queue[:index]
         buffer.trim()
 
-    def _add(self, side: int, buffer: ReceiveBuffer, item: SideData) -> None:
-        """Add the bytes of a segment and split them."""
+    def _read(self, side: int, buffer: ReceiveBuffer, item: SideData | StreamGap) -> None:
+        """Add the bytes of a segment and split them; or handle a gap."""
+        if type(item) is not SideData:
+            self._gap(side, item)  # type: ignore[arg-type]
+            return
         buffer.add(item)
         data = item.data
         if buffer.partial is not None:

@@ -502,10 +502,7 @@ class ByteStream:
             self.count.cut += size
         self.count.stream += size
         self.next = end
-        self.forget()
-
-    def forget(self) -> None:
-        """Stop comparing the bytes released so far."""
+        # The bytes before are not compared any more
         self.recent = None
 
     def pop_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
@@ -762,7 +759,8 @@ class TcpStream(ConversationCounts):
         if len(items) > 1:
             items.sort(key=_side)
         one, two = self.streams
-        return _causes_first(self, items) if one.waiting is not None or two.waiting is not None or self.defers else items
+        waits = one.waiting is not None or two.waiting is not None or one.deferred or two.deferred
+        return _causes_first(self, items) if waits else items
 
     def follow(self, segment: Segment, side: int) -> SideData | bool:
         """Return the bytes that a segment in order releases, as nearly all are; True if it has none; False if it needs `feed`."""
@@ -812,10 +810,10 @@ class TcpStream(ConversationCounts):
 
     def feed(self, segment: Segment, side: int) -> Items | None:
         """Return the items released by a segment; None if it starts another conversation between the same endpoints."""
-        item = self.follow(segment, side)
+        own, other = self.streams[side], self.streams[1 - side]
+        item = own.expected == segment.seq and self.follow(segment, side)
         if item is not False:
             return NOTHING if item is True else [item]
-        own, other = self.streams[side], self.streams[1 - side]
         # What follows does the same for all others
         flags, wire, data = segment.flags, segment.wire, segment.data
         claimed = 0
@@ -827,7 +825,13 @@ class TcpStream(ConversationCounts):
         if flags & UNTIMED or self.untimed:
             self.untimed = True
             segment = msgspec.structs.replace(segment, mark=(*segment.mark[:3], self.clock))
-        self._step(own, other, segment)
+        mark = self._count(own, segment)
+        if self.closed is not None:
+            pass
+        elif _is_damaged(own, other, segment):
+            own.held = [*own.held, msgspec.structs.replace(segment, buffer=b"")]
+        else:
+            self._apply(own, other, segment, mark)
         if claimed and own.known:
             start = own.position(segment.seq) + wire
             own.claim = start, start + claimed - wire, self.latest
@@ -902,15 +906,6 @@ class TcpStream(ConversationCounts):
         if own.known:
             return (own.base + own.origin) & MASK == (seq + 1) & MASK
         return True
-
-    def _step(self, own: ByteStream, other: ByteStream, segment: Segment) -> None:
-        mark = self._count(own, segment)
-        if self.closed is not None:
-            return
-        if _is_damaged(own, other, segment):
-            own.held = [*own.held, msgspec.structs.replace(segment, buffer=b"")]
-        else:
-            self._apply(own, other, segment, mark)
 
     def _accept(self, own: ByteStream, until: int | None = None) -> None:
         """Process held segments with wrong checksums up to `until`, which were acknowledged, or all. Drop retransmitted ones."""
@@ -1284,7 +1279,7 @@ class LengthOnly(TcpStream):
             stream.sent = max(stream.sent, stream.next)
             stream.pending = stream.notes = None
             stream.held = ()
-            stream.forget()
+            stream.recent = None
         self.out.clear()
 
     def feed(self, segment: Segment, side: int) -> Items | None:
@@ -1431,8 +1426,7 @@ def _is_no_byte(tcp: TcpStream, stream: ByteStream, other: ByteStream, end: int)
 
 def _release_buffers(tcp: TcpStream) -> None:
     for stream in tcp.streams:
-        stream.forget()
-        stream.notes = None
+        stream.recent = stream.notes = None
 
 
 def _note_sent(own: ByteStream, at: int) -> None:
