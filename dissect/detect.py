@@ -226,7 +226,7 @@ class Detector:
             return None
         self.next_size = self.size + self.size // 4
         verdict = self._weigh(self.limited)
-        if _is_unknown(verdict) and self.limited and self.restarts_left and (self._seen is None or self._seen.work_budget.left > 0):
+        if self.limited and self.restarts_left and _is_unknown(verdict) and (self._seen is None or self._seen.work_budget.left > 0):
             self._restart()
             return None
         return verdict

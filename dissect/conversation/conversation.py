@@ -76,7 +76,6 @@ class Conversation:
         "failure",
         "first_bytes",
         "from_start",
-        "index",
         "latest_ns",
         "left",
         "limit_hits",
@@ -102,7 +101,6 @@ class Conversation:
     def __init__(self, run: SharedState, tcp: TcpStream) -> None:
         self.run = run
         self.tcp = tcp
-        self.index = tcp.index
         self.proxy: ProxyLayer | None = ProxyLayer(None)
         """Strips a PROXY header; None once it is certain that there is none."""
         self.proxy_header: ProxyHeader | None = None
@@ -148,6 +146,10 @@ class Conversation:
         """Making its row raised an exception, which was reported."""
         self.steady = False
         """Bytes that simply continue its streams go to its parser and nowhere else."""
+
+    @property
+    def index(self) -> int:
+        return self.tcp.index
 
     @property
     def protocol(self) -> str | None:
@@ -324,7 +326,7 @@ class Conversation:
         del parser.dissector.parser
         self.parser = self.pairer = None
         self.steady = False
-        self.run.paired.pop(self.index, None)
+        self.run.paired.pop(self.tcp.index, None)
 
     def note(self, left: int) -> None:
         """Store what its ending reports; `left`: requests without a response."""
@@ -380,14 +382,14 @@ class Conversation:
         if tcp.from_start and self.client is None:
             self.client, self.from_start = 0, True
         ports = server_ports(tcp.ports, self.client)
-        verdict = forced(ports, tcp.from_start, options)
+        verdict = forced(ports, tcp.from_start, options) if options.decode_as else None
         if verdict is not None:
             self._set_protocol(verdict)
             if verdict.protocol is not None and not options.show_secrets:
                 self.suspicion = Suspicion(verdict.protocol, ports, self.from_start)
         else:
             self.detector = Detector(ports, self.from_start, options.undecided_limit, options.dictionaries)
-            self.run.detecting[self.index] = self
+            self.run.detecting[tcp.index] = self
 
     def _learn(self) -> None:
         """Update client, verdict and detector with the state of TLS."""
@@ -433,7 +435,7 @@ class Conversation:
             elif verdict.name is None and verdict.protocol is None:
                 verdict = self.websocket.verdict()
         self._set_protocol(verdict)
-        self.run.detecting.pop(self.index, None)
+        self.run.detecting.pop(self.tcp.index, None)
         self.limit_hits += detector.limited
         return [] if self.parser is None and self.run.diagnoser is None else detector.buffered()
 
@@ -452,7 +454,7 @@ class Conversation:
             options = replace(options, wanted=None)
         elif wanted is not None and not wanted(Head(verdict.protocol, self.index, *tcp.endpoints)):
             options = replace(options, bodies=False, detail=False)
-        context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options, run.unpack_pool)
+        context = Context(tcp.index, tcp.endpoints, tcp.ports, self.client, self.from_start, verdict, options, run.unpack_pool)
         parser = Parser(protocol, options, context, (self.tally, run.counters))
         self.pairer = Pairer(
             PairRules(parser.dissector.reuse, options.open_limit, options.exchanges, self.from_start, loaded.paired, loaded.unanswered),
@@ -461,9 +463,9 @@ class Conversation:
         )
         self.pairer.untimed = tcp.untimed
         self.parser, self.facts = parser, parser.dissector.facts
-        run.paired[self.index] = self
+        run.paired[tcp.index] = self
         if run.diagnoser is not None:
-            run.diagnoser.begin(self.index, verdict.protocol, self.from_start, verdict.layout)
+            run.diagnoser.begin(tcp.index, verdict.protocol, self.from_start, verdict.layout)
 
 
 def _add_first_bytes(first_bytes: tuple[bytes, bytes], items: Items) -> tuple[bytes, bytes]:
@@ -501,7 +503,7 @@ def _unwrap(one: Conversation, websocket: WebSocketLayer, items: Items) -> Items
     """Return these bytes without WebSocket, whose client is the side that asks for it or masks its frames."""
     detector, known = one.detector, websocket.sides is not None
     if not known and websocket.opening is None and websocket.middle is None:
-        websocket.from_start, websocket.traces = one.from_start, one.run.traces_of(one.index)
+        websocket.from_start, websocket.traces = one.from_start, one.run.traces_of(one.tcp.index)
     items, none = websocket.feed(items, one.tcp.closed is not None and not one.tls.waits)
     if none:
         one.websocket = None

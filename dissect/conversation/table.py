@@ -542,7 +542,7 @@ class ConversationTable:
 
 def counts_of(table: ConversationTable) -> ForgottenCounts:
     """Return the counts of all conversations, by first packet after those whose rows were dropped."""
-    found, known = deepcopy(table.forgotten), {one.index: one for one in table.conversations}
+    found, known = deepcopy(table.forgotten), dict(table._by_index)
     for index in sorted({*known, *table.packed.protocols()}):
         if index in known:
             found.add_conversation(known[index])

@@ -87,7 +87,7 @@ class Parser:
         self.buffers = (ReceiveBuffer(not context.from_start), ReceiveBuffer(not context.from_start))
         loaded = protocol.loaded
         self.dissector: Dissector = loaded.dissectors.get(context.verdict.layout or "", loaded.dissector)(context, self)
-        self.quiet = False
+        self.quiet = context.from_start and not self.dissector.in_packet_order
         """Whether the next bytes of either side begin a frame, and nothing is buffered."""
         self.prepare()
         self.held: Sequence[Range] = ()
