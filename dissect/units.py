@@ -15,7 +15,7 @@ def count(number: int, what: str) -> str:
 
 def some(names: Iterable[object], most: int = 5) -> str:
     """Return the first of a list: `a, b and 3 more`."""
-    every = [str(one) for one in names]
+    every = [*map(str, names)]
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 

@@ -219,8 +219,9 @@ def _lose_answers(context: ConversationContext, gap: Gap) -> None:
 
 def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
     why = {"timeout": "in time", "deadline passed": "before its deadline"}.get(exchange.reason or "")
-    draft = FindingDraft(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
-    return draft if why is not None and exchange.name not in context.family.reported_apart else None
+    if why is None or exchange.name in context.family.reported_apart:
+        return None
+    return FindingDraft(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
 
 
 def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
@@ -243,8 +244,10 @@ def _stall_facts(context: ConversationContext, closed: Closed) -> list[FindingDr
 
 def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     often = [found for found in context.found.values() if found[0] >= OFTEN]
-    count, one, _ = max(often, key=lambda found: found[0], default=(0, None, False))
-    if one is None or one.severity == NOTE:
+    if not often:
+        return None
+    count, one, _ = max(often, key=lambda found: found[0])
+    if one.severity == NOTE:
         return None
     return FindingDraft(f"{count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
 
@@ -266,13 +269,13 @@ def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft
     ]
     if not found:
         return None
-    count, asked = len(found), tuple(one.request for one in found)
-    names = some(dict.fromkeys(one.name for one in found))
+    count, asked = len(found), tuple([one.request for one in found])
+    names = some(dict.fromkeys([one.name for one in found]))
     what = f"{names} has no answer" if count == 1 else f"{count} requests{' or more' if count > 7 else ''} ({names}) have no answer"
     if not closed.ended or closed.by is None:
         if _stands_still(context, closed):
             return None
-        waited = max(one.waited_ns or 0 for one in found)
+        waited = max([one.waited_ns or 0 for one in found])
         soon = waited < PATIENCE_NS or context.failed or closed.lacking
         when = f"when the capture ends{later_text(waited)}" if soon else f"for {duration_text(waited)} when the capture ends"
         return FindingDraft(f"{what} {when}", asked, severity=NOTE if soon else WARNING, advice=SILENT_ADVICE, key=names)

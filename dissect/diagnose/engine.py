@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -383,7 +384,7 @@ class Diagnoser:
             except Exception as error:
                 self._report(describe_exception(error), context.conversation)
                 continue
-            if draft is None:
+            if not draft:
                 continue
             for one in draft if isinstance(draft, list) else (draft,):
                 if one is not None:
@@ -410,9 +411,12 @@ class Diagnoser:
             request = None if message is None else context.request_of(message)
             messages = numbers(request, message) if message is not None else (record.request,) if type(record) is Exchange else ()
         if marks is None:
-            shown = context.remembered() if messages else {}
-            marks = packets(*[message if message is not None and one == message.number else shown.get(one) for one in messages])
-            marks = marks if closed is None else tuple(dict.fromkeys((*marks, closed.last[1])))
+            marks = ()
+            if messages:
+                shown = context.remembered()
+                marks = packets(*[message if message is not None and one == message.number else shown.get(one) for one in messages])
+            if closed is not None and closed.last[1] not in marks:
+                marks = (*marks, closed.last[1])
         time_ns = record.time_ns if closed is None else closed.until_ns
         # The end of the capture is not the time of the error
         came_ns = draft.at_ns if draft.at_ns is not None else time_ns if closed is None else min(time_ns, closed.last[3])
@@ -425,8 +429,8 @@ class Diagnoser:
         if closed is None:
             src, dst, sender = record.src, record.dst, getattr(record, "sender", None)
         protocol = None if context.protocol == "tcp" else context.protocol
-        head = (1, 0, rfc3339(time_ns), time_ns, context.conversation, src, dst, sender, protocol, name, severity)
-        finding = Finding(*head, cause, draft.advice or rule.advice, list(messages[:EVIDENCE]), list(marks[:EVIDENCE]))
+        head = (1, 0, _time_text(time_ns), time_ns, context.conversation, src, dst, sender, protocol, name, severity)
+        finding = Finding(*head, cause, draft.advice or rule.advice, [*messages[:EVIDENCE]], [*marks[:EVIDENCE]])
         context.found[key] = [1, finding, False]
         if draft.alike:
             context.held[key] = draft
@@ -448,7 +452,7 @@ class Diagnoser:
         self._add(out, finding)
         if draft.places:
             self.overview.send(draft.places, finding)
-        if context.worst is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(context.worst.severity):
+        if context.worst is None or _RANK[finding.severity] < _RANK[context.worst.severity]:
             context.worst = finding
         if finding.severity != NOTE:
             seen = Seen(finding.rule, finding.severity, finding.cause, came_ns, finding.messages, finding.packets)
@@ -529,6 +533,12 @@ class Diagnoser:
 
     def _report(self, what: str, conversation: int | None) -> None:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
+
+
+_time_text = lru_cache(8)(rfc3339)
+"""What the end of a capture shows of many conversations has one time."""
+
+_RANK = {severity: at for at, severity in enumerate(SEVERITIES)}
 
 
 def _kept_of(kept: dict[Server, dict[Hashable, Any]], server: Server) -> dict[Hashable, Any]:

@@ -233,6 +233,9 @@ class Family(msgspec.Struct, frozen=True, eq=False):
 
 NO_SIGNS = Signs()
 
+_NEITHER: list[Any] = [None, None]
+"""By side: nothing yet."""
+
 
 def traits(message: Message) -> int:
     """What holds of a message that rules may need."""
@@ -319,7 +322,7 @@ class Closed(msgspec.Struct):
     @property
     def lacking(self) -> bool:
         """Whether bytes of the conversation are missing in the capture."""
-        return any(self.lost) or any(self.cut) or (any(self.bytes) and not all(self.packets))
+        return self.lost != (0, 0) or self.cut != (0, 0) or (0 in self.packets and self.bytes != (0, 0))
 
     @property
     def complete(self) -> bool:
@@ -399,13 +402,13 @@ class Closed(msgspec.Struct):
         """What holds that rules may need."""
         return (
             OURS * self.ours
-            | SPOKEN * any(context.messages)
+            | SPOKEN * (context.messages != [0, 0])
             | ENDED * self.ended
             | SYN * self.syn
-            | SILENT * (not any(self.bytes))
+            | SILENT * (self.bytes == (0, 0))
             | OPEN * bool(context.unanswered)
             | TLS * (self.tls is not None)
-            | SIGNS * bool(self.signs != NO_SIGNS or self.icmp or self.retransmitted or any(self.stopped))
+            | SIGNS * bool(self.retransmitted or self.icmp or self.stopped != (None, None) or self.signs != NO_SIGNS)
             | LACKING * self.lacking
             | PROXY * (self.proxy is not None)
             | WEBSOCKET * (self.websocket is not None)
@@ -449,9 +452,9 @@ class ConversationContext(msgspec.Struct, gc=False):
     asked: dict[int, Message] = {}
     """Requests that are open, by number; and the number of each by who asked, name and id."""
     ids: dict[tuple[str | None, str, int | str], int] = {}
-    last: list[Message | None] = msgspec.field(default_factory=lambda: [None, None])
+    last: list[Message | None] = msgspec.field(default_factory=_NEITHER.copy)
     """The last message of the client, and of the server (heartbeats and the like included)."""
-    answers: list[str | None] = msgspec.field(default_factory=lambda: [None, None])
+    answers: list[str | None] = msgspec.field(default_factory=_NEITHER.copy)
     """What the request is called that each of them answers, where it is a response."""
     last_ns: int | None = None
     answered_ns: int | None = None
@@ -512,7 +515,11 @@ class ConversationContext(msgspec.Struct, gc=False):
 
     def remembered(self) -> dict[int, Message]:
         """By number the messages that are remembered with their fields."""
-        return {one.number: one for one in (*self.asked.values(), *self.last) if one is not None}
+        found = {**self.asked}
+        for one in self.last:
+            if one is not None:
+                found[one.number] = one
+        return found
 
     def sent_with(self, packet: int, src: str) -> Message | None:
         """Of the messages that are remembered the first one that this packet of an endpoint brought bytes of."""
@@ -622,12 +629,12 @@ def numbers(*messages: Message | None) -> tuple[int, ...]:
 
 def packets(*messages: Message | None) -> tuple[int, ...]:
     """The packets of messages as evidence."""
-    found: dict[int, None] = {}
+    found: list[int] = []
     for one in messages:
         if one is not None:
             first, last = one.packets
-            found.update(dict.fromkeys((last if first is None else first, last)))
-    return tuple(found)
+            found += (last if first is None else first, last)
+    return tuple(dict.fromkeys(found))
 
 
 def last_before(context: ConversationContext, closed: Closed) -> Message | None:

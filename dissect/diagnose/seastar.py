@@ -237,11 +237,13 @@ def _passed(call: Call) -> FindingDraft:
 
 def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     state = context.state
+    if not state.dropped or context.failed:
+        return None
     # One that its sender did not send to its end is not another error
     calls = [one for one in state.dropped if one.number != context.aborted_number]
     # What the last packet asks nobody could answer
     calls = [one for one in calls if closed.ended or one.time_ns < closed.until_ns]
-    if not calls or context.failed:
+    if not calls:
         return None
     # Others may be calls that expect no reply
     owed = [one for one in calls if one.verb in state.verbs]

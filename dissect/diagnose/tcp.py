@@ -137,7 +137,7 @@ def set_late_aside(context: ConversationContext, closed: Closed) -> None:
     parted, by, ended_ns = context.close_message, closed.by, closed.ended_ns
     if parted is not None and by is not None and ended_ns is not None and parted.src != closed.endpoints[by] and parted.time_ns > ended_ns:
         context.close_message, context.close_seen = None, False
-    for src, late in zip(closed.endpoints, closed.signs.late, strict=True):
+    for src, late in zip(closed.endpoints, closed.signs.late, strict=True) if any(closed.signs.late) else ():
         if late is not None:
             context.unanswered = [one for one in context.unanswered if one.src != src or asked_ns(one) < late.time_ns]
 
@@ -349,7 +349,7 @@ def _in_amqp(closed: Closed) -> str:
 
 def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     verdict, sizes = closed.verdict, closed.sizes
-    if verdict.name is not None or not any(sizes) or closed.lacking or any(context.messages) or context.failed:
+    if any(context.messages) or verdict.name is not None or not any(sizes) or closed.lacking or context.failed:
         return None
     sent = " and ".join(f"{count(size, 'byte')} from {closed.who(side)}" for side, size in enumerate(sizes) if size)
     # The capture may end within the first frame
@@ -368,7 +368,9 @@ def _doubtful(closed: Closed) -> Severity | None:
 
 
 def lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side]) - closed.earlier
+    lost = -closed.earlier
+    for side in (0, 1) if any(closed.lost) else ():
+        lost += closed.lost[side] if closed.packets[side] else 0
     if lost <= 0:
         return None
     what = f"{count(lost, 'byte')} reached the receiver but {'is' if lost == 1 else 'are'} not in the capture"
@@ -416,8 +418,9 @@ def zero_window(context: ConversationContext, closed: Closed) -> FindingDraft | 
 
 
 def mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    cause = "the capture begins in the middle of the conversation: earlier negotiation is unknown"
-    return FindingDraft(cause, (), (closed.first[1],)) if closed.verdict.protocol is not None and not closed.syn else None
+    if closed.verdict.protocol is None or closed.syn:
+        return None
+    return FindingDraft("the capture begins in the middle of the conversation: earlier negotiation is unknown", (), (closed.first[1],))
 
 
 def snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:

@@ -81,16 +81,12 @@ def no_answer(context: ConversationContext, closed: Closed) -> FindingDraft | No
 
 
 def plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    port = closed.ports[closed.server]
-    plain = (
-        closed.client is not None
-        and closed.tls is None
-        and port in TLS_PORTS
-        and closed.sizes[1 - closed.server]
-        and not closed.sizes[closed.server]
-    )
+    server = closed.server
+    port = closed.ports[server]
+    if port not in TLS_PORTS or closed.client is None or closed.tls is not None or not closed.sizes[1 - server] or closed.sizes[server]:
+        return None
     cause = f"the client does not speak TLS, and port {port} is usually that of TLS; the server does not answer"
-    return FindingDraft(cause, numbers(context.last[0])) if plain else None
+    return FindingDraft(cause, numbers(context.last[0]))
 
 
 def alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
