@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from ..model import Exchange, Gap, Limited, Message, Unreadable
 from ..protocols.parser import UNKNOWN_LAYOUT
 from ..units import count, duration_text, some
@@ -137,7 +139,7 @@ def _no_frame(context: ConversationContext, gap: Gap) -> FindingDraft:
     size, be = ("some bytes", "are") if gap.size is None else (count(gap.size, "byte"), "is" if gap.size == 1 else "are")
     what = f"{size} from the {gap.sender or 'sender'} {be}"
     if context.newer is not None:
-        return _newer_layout(context, what)._replace(messages=())
+        return replace(_newer_layout(context, what), messages=())
     return FindingDraft(f"{what} not a frame of {gap.protocol}", (), None, WARNING, _MIXED, "skipped", rule="skipped")
 
 
@@ -147,7 +149,7 @@ def _missed_before(context: ConversationContext, message: Message) -> FindingDra
     if gap is None or message.src != gap.src or message.position <= gap.position:
         return None
     context.tail = None
-    return _no_frame(context, gap)._replace(packets=())
+    return replace(_no_frame(context, gap), packets=())
 
 
 def _aborted(context: ConversationContext, closed: Closed) -> FindingDraft | None:

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..model import Message, Unreadable
 from ..protocols.iggy.compare_rules import LOGINS
@@ -294,7 +295,7 @@ def _login(context: ConversationContext, message: Message) -> FindingDraft | Non
     if message.outcome == "answered" and (asked in LOGINS or missed):
         state.login_refused, state.logged_in = None, True
         later = "a later login succeeds" if asked in LOGINS else f"{asked} is answered later"
-        return before and before._replace(cause=f"{before.cause}; {later}", severity=WARNING)
+        return before and replace(before, cause=f"{before.cause}; {later}", severity=WARNING)
     if message.outcome != "refused":
         return None
     why = reason(message)
@@ -312,8 +313,8 @@ def _login(context: ConversationContext, message: Message) -> FindingDraft | Non
     if before is None:
         return None
     if before.cause != cause:
-        return before._replace(severity=WARNING)
-    return now._replace(messages=(*(before.messages or ()), *evidence[0]), packets=(*(before.packets or ()), *evidence[1]))
+        return replace(before, severity=WARNING)
+    return replace(now, messages=(*(before.messages or ()), *evidence[0]), packets=(*(before.packets or ()), *evidence[1]))
 
 
 def _who(request: Message | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from ..model import Exchange, Message
 from ..protocols.protocol import STALL_NS
@@ -641,7 +642,7 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
     if refused is not None:
         context.pending = [one for one in context.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
         draft, more = refused.draft, (context.request_of(message), message)
-        return draft._replace(messages=(draft.messages or ()) + numbers(*more), packets=(draft.packets or ()) + packets(*more))
+        return replace(draft, messages=(draft.messages or ()) + numbers(*more), packets=(draft.packets or ()) + packets(*more))
     one = context.state.publishers.get(publisher)
     whose = f" of publisher {publisher}" if publisher is not None else ""
     about = f"the stream {quoted(one.stream)}" if one is not None else ""
@@ -998,7 +999,7 @@ def _deleted(context: ConversationContext, request: Message, message: Message) -
     """A stream that was deleted, as this message shows."""
     stream, (what, separator) = _subject(request), ("the super stream", "-") if "name" in request.fields else ("the stream", "")
     draft = fact("stream-deleted", message, f"{stream} {context.client}", stream, separator, what=f"{what} {quoted(stream)}")
-    return draft._replace(at_ns=message.time_ns)
+    return replace(draft, at_ns=message.time_ns)
 
 
 def _open_facts(context: ConversationContext, closed: Closed) -> list[FindingDraft]:

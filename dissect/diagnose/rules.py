@@ -87,7 +87,7 @@ class Now(NamedTuple):
     dst: str
 
 
-class FindingDraft(NamedTuple):
+class FindingDraft(msgspec.Struct, gc=False):
     """What a rule found. `messages` and `packets`: None for those of the record and of its request. Drafts with the same `key` (or cause,
     without one) are reported once for each conversation. `severity` and `advice`: where they differ from those of the rule."""
 
@@ -123,7 +123,7 @@ def stream_refused(context: ConversationContext, message: Message, stream: str, 
     return fact("stream-lost", message, f"{stream} {host_of(context.client)} refused", stream, did, "", "refused")
 
 
-class Rule(NamedTuple):
+class Rule(msgspec.Struct, frozen=True, gc=False):
     """One thing that may be wrong.
 
     `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages that it checks, or
