@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
+from io import StringIO
 from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
@@ -205,7 +206,8 @@ def _run(arguments: list[str]) -> int:
         # Of each command, and of the one alone that needs no name; of a group, `help` would be the default of `--help`
         defaults = {**dict.fromkeys({READ, *COMMANDS} - {"help"}, liked), **liked}
         command = command_of(_needed(arguments))
-        return int(command.main(args=arguments, prog_name="streamdump", standalone_mode=False, default_map=defaults) or 0)
+        call = partial(command.main, args=arguments, prog_name="streamdump", standalone_mode=False, default_map=defaults)
+        return _about_completion(call, *arguments) if arguments[:1] and arguments[0] in _OF_THE_GROUP else int(call() or 0)
     except PipeClosed:
         return ExitCode.DONE
     except KeyboardInterrupt:
@@ -225,6 +227,22 @@ def _run(arguments: list[str]) -> int:
         # One line instead of a traceback
         say(Report(describe_exception(error), "the run ended").text(None))
         return ExitCode.INTERNAL
+
+
+def _about_completion(call: Callable[[], Any], option: str, *more: str) -> int:
+    """Run what typer does by itself for an option: it ends the process, and knows no full disk."""
+    if more:
+        raise UsageError(f"{option} takes no {more[0]}: it is for the shell that it is called from")
+    said = StringIO()
+    try:
+        with redirect_stdout(said):
+            code = call()
+    except SystemExit as end:
+        code = end.code
+    except OSError as error:
+        raise UsageError(f"{option}: {error.filename}: {str(error.strerror).lower()}") from error
+    write_page(said.getvalue())
+    return ExitCode.USAGE if code else ExitCode.DONE
 
 
 def sentences(error: StreamdumpError) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from streamdump.errors import CaptureError, UsageError
 from streamdump.model import END, Exchange, Finding, Message
 from streamdump.units import count
 
-from .output import say
+from .output import PipeClosed, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from streamdump.model import Record
 
     from .run import FileRun
+
+STANDARD_OUTPUT = "standard output"
 
 OPEN, ANSWERED = 1 << 17, 1 << 12
 """Requests without a response, and messages of late, of which it is remembered with which packets they came."""
@@ -36,7 +38,7 @@ class Selection:
     def __init__(self, path: str, names: Iterable[str], some: bool, alone: bool, keys: bool) -> None:
         """`some`: not all conversations; `alone`: the packets of matches alone; `keys`: those of TLS, too. Raises `UsageError` for what
         could not be written."""
-        self.path = "standard output" if path == "-" else path
+        self.path = STANDARD_OUTPUT if path == "-" else path
         self._target = Path("/dev/stdout" if path == "-" else path)
         if path == "-":
             _check_output()
@@ -130,6 +132,10 @@ class Selection:
                 written, read = copy(run.again(), limits, most, type(inspector.link)(), pick, writer)
         except OSError as error:
             raise UsageError(f"-w {self.path}: cannot be written: {explain(error)}") from error
+        except UsageError as error:
+            if isinstance(error.__cause__, BrokenPipeError) and self.path == STANDARD_OUTPUT:
+                raise PipeClosed from error
+            raise
         except KeyboardInterrupt:
             say(f"-w {self.path}: interrupted; nothing was written")
             raise
@@ -158,7 +164,7 @@ def _check_output() -> None:
     try:
         os.write(sys.stdout.fileno(), b"")
     except OSError as error:
-        raise UsageError(f"-w standard output: cannot be written: {explain(error)}") from error
+        raise UsageError(f"-w {STANDARD_OUTPUT}: cannot be written: {explain(error)}") from error
 
 
 def _keep(kept: OrderedDict[int, list[Spot]], number: int, spots: list[Spot], most: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 from typer.completion import get_completion_script
 
 from streamdump.cli.app import READ, command_of, main
+from streamdump.cli.exits import ExitCode
 from streamdump.cli.run import COMMANDS
 from tests.support.waiting import PATIENCE
 
@@ -179,3 +180,27 @@ def test_the_shells_themselves(shell: str, tmp_path: Path) -> None:
         )
         assert done.stderr == ""
         assert expected == set(re.findall(r"\w+", done.stdout.replace("_arguments '*: :", ""))), done.stdout
+
+
+def test_what_typer_prints_and_writes_itself_ends_as_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("typer._completion_shared._get_shell_name", lambda: "fish", raising=False)
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "fish")
+    assert main(["--show-completion"]) == ExitCode.DONE
+    assert "complete --command streamdump" in capsys.readouterr().out
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", full)
+        assert main(["--show-completion"]) == ExitCode.USAGE
+    assert main(["--install-completion", "zsh"]) == ExitCode.USAGE
+    assert main(["--install-completion"]) == ExitCode.USAGE
+    err = capsys.readouterr().err.splitlines()
+    assert err[:2] == [
+        "streamdump: standard output cannot be written: No space left on device",
+        "streamdump: --install-completion takes no zsh: it is for the shell that it is called from",
+    ]
+    assert err[2].startswith(f"streamdump: --install-completion: {tmp_path}/home")
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "sh")
+    assert main(["--show-completion"]) == ExitCode.USAGE

@@ -327,6 +327,12 @@ def test_a_full_standard_output_is_called_so() -> None:
     assert (done.returncode, "-w standard output: cannot be written: no space left on device\n" in done.stderr) == (ExitCode.USAGE, True)
 
 
+def test_who_reads_packets_from_a_pipe_may_have_enough() -> None:
+    command = f"{sys.executable} -m streamdump -q -w - {TWO} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_an_interruption_while_packets_are_written_leaves_the_old_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
