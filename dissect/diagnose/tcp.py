@@ -134,7 +134,9 @@ def forgotten(context: ConversationContext, closed: Closed) -> FindingDraft | No
 
 def set_late_aside(context: ConversationContext, closed: Closed) -> None:
     """Drop requests, and a Close, that were sent after the other side had ended the connection: no response is due."""
-    parted, by, ended_ns = context.close_message, closed.by, closed.ended_ns
+    # One that was answered was sent before, though captured later
+    parted = context.close_message if context.close_answered is None else None
+    by, ended_ns = closed.by, closed.ended_ns
     if parted is not None and by is not None and ended_ns is not None and parted.src != closed.endpoints[by] and parted.time_ns > ended_ns:
         context.close_message, context.close_seen = None, False
     for src, late in zip(closed.endpoints, closed.signs.late, strict=True) if any(closed.signs.late) else ():

@@ -608,6 +608,15 @@ def test_a_handshake_that_was_not_captured_whole_does_not_end_with_what_is_refus
     assert rules(one) == {"tcp.lost-by-capture": "warning", "rabbitmq-stream.refused": "note"}
 
 
+def test_a_close_that_was_answered_came_before_the_end_though_it_was_captured_later() -> None:
+    one = Connection().ready().client(rabbit.CLOSE, closing_code=1, closing_reason="OK").server(rabbit.CLOSE_RESPONSE).fin(1)
+    asks, answers, ends = one.packets[-5:-2]
+    one.packets[-5:-2] = [
+        packet._replace(time_ns=time_ns) for packet, time_ns in ((answers, asks.time_ns), (ends, answers.time_ns), (asks, ends.time_ns))
+    ]
+    assert rules(one) == {}
+
+
 def test_what_may_have_ended_a_connection_without_close() -> None:
     (found,) = diagnosed(capture(Connection().ready().wait(SECOND).fin(1)))[0]
     assert (found.rule, found.advice) == (
