@@ -50,7 +50,8 @@ class SeastarDissector(Dissector):
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
         self.prepare()
-        self.sides = (SideTerms(context.from_start), SideTerms(context.from_start))
+        begins = 0 if context.from_start else None
+        self.sides = (SideTerms(begins), SideTerms(begins))
         self.first: int | None = None
         """The side whose negotiation frame came first."""
         self.in_packet_order = True
@@ -336,7 +337,8 @@ class SeastarDissector(Dissector):
             one.greets, one.unbroken = False, True
             self.frames_of[side] = None
             offer, other = one.offer, self.sides[1 - side].offer
-            found = greeting(frame, side == self.client, offer, other, self._negotiated(), self.style, self.options.detail)
+            terms = self._negotiated() if self.options.detail else None
+            found = greeting(frame, side == self.client, offer, other, terms, self.style)
             if offer is not None and SCYLLA_V3 in offer.algorithms:
                 self._name_verbs(found)
             return found

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+import msgspec
+
 from ...layout import Style, read_frame
 from ...layout.walk_state import MAX_NOTES
 from ...model import SideData, Span
@@ -30,52 +32,34 @@ EXPECTED, SEEN, MISSED = range(3)
 """A side's negotiation frame: may still come, was there (complete or not), will not come."""
 
 
-class SideTerms:
+class SideTerms(msgspec.Struct, eq=False):
     """The terms known of one side when its bytes are divided into frames."""
 
-    __slots__ = (
-        "begins",
-        "framing",
-        "greeting",
-        "greets",
-        "header",
-        "heard",
-        "held",
-        "id_at",
-        "inferred",
-        "last_id",
-        "length_at",
-        "offer",
-        "possible",
-        "strict",
-        "unbroken",
-    )
-
-    def __init__(self, from_start: bool) -> None:
-        self.greeting = EXPECTED
-        self.offer: Offer | None = None
-        self.framing: SeastarFraming | None = None
-        self.header = self.length_at = 0
-        self.id_at: int | None = None
-        """What the framing says of these."""
-        self.inferred: str | None = None
-        """Why the framing is a guess."""
-        self.strict = False
-        """Whether frames were found again, so that each has to look like one."""
-        self.last_id: int | None = None
-        """The msg_id it sent last, from which one goes on after a loss."""
-        self.possible: dict[int, list[SeastarFraming]] = {}
-        """By position, the framings that frames from there may have."""
-        self.held = False
-        """Whether its negotiation frame waits for the other side's."""
-        self.heard: tuple[int | None, int, bool] | None = None
-        """What was known of the other side when that began."""
-        self.begins: int | None = 0 if from_start else None
-        """Where a frame certainly begins."""
-        self.greets = False
-        """Whether the next frame to be decoded is its negotiation frame."""
-        self.unbroken = False
-        """Whether its negotiation frame was decoded, and no frame is missing since."""
+    begins: int | None
+    """Where a frame certainly begins."""
+    greeting: int = EXPECTED
+    offer: Offer | None = None
+    framing: SeastarFraming | None = None
+    header: int = 0
+    length_at: int = 0
+    id_at: int | None = None
+    """What the framing says of these."""
+    inferred: str | None = None
+    """Why the framing is a guess."""
+    strict: bool = False
+    """Whether frames were found again, so that each has to look like one."""
+    last_id: int | None = None
+    """The msg_id it sent last, from which one goes on after a loss."""
+    possible: dict[int, list[SeastarFraming]] = {}
+    """By position, the framings that frames from there may have."""
+    held: bool = False
+    """Whether its negotiation frame waits for the other side's."""
+    heard: tuple[int | None, int, bool] | None = None
+    """What was known of the other side when that began."""
+    greets: bool = False
+    """Whether the next frame to be decoded is its negotiation frame."""
+    unbroken: bool = False
+    """Whether its negotiation frame was decoded, and no frame is missing since."""
 
 
 def more_behind(buffer: ReceiveBuffer) -> bool:
@@ -108,12 +92,12 @@ def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) ->
 
 
 def greeting(
-    frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: NegotiatedTerms, style: Style, detail: bool
+    frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: NegotiatedTerms | None, style: Style
 ) -> DecodedTuple:
     """A negotiation frame of the side that asks, or that does not; the server's gets the terms in force. `offer`, `other`: what it and
-    the other side's say; `terms`: what may be in force by both."""
+    the other side's say; `terms`: what may be in force by both, if details are requested."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
-    fields, walked, notes, fault = read_frame(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason, detail)
+    fields, walked, notes, fault = read_frame(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason, terms is not None)
     seen: set[int] = set()
     for record in fields.get("features", ()):
         number = record.get("number")
@@ -128,7 +112,7 @@ def greeting(
     if not asks and offer is not None and fault is None:
         fields["negotiated"] = _in_force(offer, other)
         notes += _unexpected(offer, other)
-    spans = _with_summary(walked, terms.layouts(), fields.get("negotiated"), end - start) if walked and detail else None
+    spans = _with_summary(walked, terms.layouts(), fields.get("negotiated"), end - start) if walked and terms is not None else None
     if asks:
         return "Negotiation", "request", None, fields, None, notes, fault, REQUEST, NAME, spans, None
     return "Negotiation", "response", None, fields, "answered", notes, fault, RESPONSE, NAME, spans, None
