@@ -661,7 +661,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
     conversation.first_bytes = b"", b""
     websocket = None if conversation.websocket is None else conversation.websocket.outcome()
     how, by, ended_ns = how_ended(tcp, tls, websocket)
-    end, (one, two) = end_of(conversation), tcp.sides
+    end, (one, two) = end_of(conversation), tcp.streams
     record = closed_type(
         tcp.index,
         tcp.endpoints,
@@ -779,7 +779,7 @@ def how(conversation: Conversation) -> str:
 def row_of(conversation: Conversation, number: int) -> ConversationRow:
     """Return its row of the `conversations` view."""
     tcp, tally = conversation.tcp, conversation.tally
-    one, two = tcp.sides
+    one, two = tcp.streams
     verdict = conversation.verdict or TOO_FEW
     step = conversation.step if conversation.pairer is None else conversation.pairer.handshake.step
     proxy = conversation.proxy_header

@@ -20,7 +20,9 @@ def signs_of(tcp: TcpStream, client: int | None) -> Signs:
         for one in tcp.streams
     ]
     reset = None if tcp.end is None else tcp.end.reset
-    return Signs(reset, tcp.ignored, (late[0], late[1]), never_acknowledged(tcp), tcp.silence, (tcp.sides[0].damaged, tcp.sides[1].damaged))
+    return Signs(
+        reset, tcp.ignored, (late[0], late[1]), never_acknowledged(tcp), tcp.silence, (tcp.streams[0].damaged, tcp.streams[1].damaged)
+    )
 
 
 def how_ended(tcp: TcpStream, tls: Any, websocket: WebSocketOutcome | None) -> tuple[str, int | None, int | None]:

@@ -123,12 +123,6 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
         "Send smaller messages or fewer at once, or raise the limit in the configuration of the server.",
     ),
     (
-        "transient",
-        r"^(transient_not_(accepted|committed)|lifecycle_busy)$",
-        True,
-        "No action needed if a later attempt succeeds; otherwise check whether the partition has a primary, and the servers' logs.",
-    ),
-    (
         "version-mismatch",
         r"^(release (too low|too high|mismatch)|incompatible[_ ]protocol(_version)?|unsupported_option_key)$",
         False,

@@ -357,7 +357,7 @@ class CapturePackets:
                 payload[:] = FILL * len(payload)
             return
         side = 0 if talk.first == source else 1
-        counted = talk.tcp.sides[side]
+        counted = talk.tcp.streams[side]
         if counted.first is None:
             payload[:] = FILL * len(payload)
             return

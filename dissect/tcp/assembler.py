@@ -148,12 +148,6 @@ class SideCounts:
         self.damaged = 0
         """Segments with a wrong checksum that were retransmitted."""
 
-    def repeat(self, packet: int) -> None:
-        """Count a segment without new bytes."""
-        self.retransmitted += 1
-        if self.retransmitted <= MAX_REPEATED:
-            self.repeated += (packet,)
-
 
 class PendingPieces:
     """Pieces of one byte stream behind a gap, sorted by position and not overlapping; `pieces` is in order of arrival."""
@@ -306,7 +300,7 @@ def _waits(entry: tuple[int, int, int, ByteStream, TcpStream]) -> bool:
     return waiting is not None and waiting.since == entry[0]
 
 
-class ByteStream:
+class ByteStream(SideCounts):
     """The byte stream of one side: released bytes, waiting bytes, and what is known about the rest."""
 
     __slots__ = (
@@ -315,7 +309,6 @@ class ByteStream:
         "base",
         "behind_gaps",
         "claim",
-        "count",
         "damaged_acked",
         "deferred",
         "ended_ns",
@@ -348,9 +341,9 @@ class ByteStream:
         "wrong",
     )
 
-    def __init__(self, side: int, count: SideCounts, out: Items) -> None:
+    def __init__(self, side: int, out: Items) -> None:
+        SideCounts.__init__(self)
         self.side = side
-        self.count = count
         # Receives the released items.
         self.out = out
         self.known = UNKNOWN
@@ -425,8 +418,8 @@ class ByteStream:
         self.known = known
         self.next = self.origin = self.sent = self.acked = self.lost_below = 0
         self.pending = self.implausible = None
-        self.count.first = base
-        self.count.earlier = 0
+        self.first = base
+        self.earlier = 0
 
     def shift(self, position: int) -> None:
         """Move the start of the byte stream to `position`, before anything is released."""
@@ -434,7 +427,7 @@ class ByteStream:
         self.lost_below = max(self.lost_below, position) if self.lost_below > self.next else position
         self.next = self.origin = position
         self.sent = max(self.sent, position)
-        self.count.first = (self.base + position) & MASK
+        self.first = (self.base + position) & MASK
 
     def count_wrong(self) -> None:
         """Count a wrong checksum; several that outnumber the right ones show that the sender offloads them."""
@@ -451,7 +444,7 @@ class ByteStream:
         notes = self.pop_notes(start, end) if self.notes else ()
         item = SideData(self.side, start - self.origin, data, mark, notes)
         self.out.append(item)
-        self.count.stream += len(data)
+        self.stream += len(data)
         self.keep(item)
 
     def keep(self, item: SideData) -> None:
@@ -469,7 +462,9 @@ class ByteStream:
 
     def repeat(self, at: int, end: int, mark: Mark) -> None:
         """Count a segment without new bytes, and the retransmissions of the first unacknowledged bytes."""
-        self.count.repeat(mark[1])
+        self.retransmitted += 1
+        if self.retransmitted <= MAX_REPEATED:
+            self.repeated += (mark[1],)
         again = self.again
         if again is None or again.position < self.acked or at < again.position:
             if end <= self.acked:
@@ -497,10 +492,10 @@ class ByteStream:
         size = end - self.next
         self.out.append(StreamGap(self.side, self.next - self.origin, size, reason, *mark))
         if reason == "lost":
-            self.count.lost += size
+            self.lost += size
         else:
-            self.count.cut += size
-        self.count.stream += size
+            self.cut += size
+        self.stream += size
         self.next = end
         # The bytes before are not compared any more
         self.recent = None
@@ -546,7 +541,7 @@ class ByteStream:
         kept = b"".join([one.data for one in islice(recent, first, last)])[place : place + end - start]
         again = data[start - at : end - at]
         if kept != again:
-            self.count.conflicts += 1
+            self.conflicts += 1
             position, places = _difference(start, kept, again)
             self.note(position, order, "conflict", position, places)
 
@@ -602,7 +597,6 @@ class ConversationCounts:
     __slots__ = ()
 
     endpoints: tuple[str, str]
-    sides: tuple[SideCounts, SideCounts]
     streams: tuple[ByteStream, ByteStream]
     from_start: bool
     open: bool
@@ -611,17 +605,17 @@ class ConversationCounts:
 
     @property
     def packets(self) -> list[int]:
-        return [side.packets for side in self.sides]
+        return [side.packets for side in self.streams]
 
     @property
     def payload(self) -> list[int]:
         """Bytes of payload as sent, including retransmissions."""
-        return [side.bytes for side in self.sides]
+        return [side.bytes for side in self.streams]
 
     @property
     def stream_bytes(self) -> list[int]:
         """Length of each byte stream, gaps included."""
-        return [side.stream for side in self.sides]
+        return [side.stream for side in self.streams]
 
     @property
     def defers(self) -> bool:
@@ -632,19 +626,19 @@ class ConversationCounts:
     @property
     def empty(self) -> bool:
         """Whether both byte streams are empty."""
-        return not (self.sides[0].stream or self.sides[1].stream)
+        return not (self.streams[0].stream or self.streams[1].stream)
 
     @property
     def retransmissions(self) -> int:
-        return self.sides[0].retransmitted + self.sides[1].retransmitted
+        return self.streams[0].retransmitted + self.streams[1].retransmitted
 
     @property
     def out_of_order(self) -> int:
-        return self.sides[0].out_of_order + self.sides[1].out_of_order
+        return self.streams[0].out_of_order + self.streams[1].out_of_order
 
     @property
     def conflicts(self) -> int:
-        return self.sides[0].conflicts + self.sides[1].conflicts
+        return self.streams[0].conflicts + self.streams[1].conflicts
 
     @property
     def ended_sides(self) -> int:
@@ -671,7 +665,7 @@ class ConversationCounts:
             who = self.endpoints[side] if client is None else "client" if side == client else "server"
             return f"{name} by {who}{self._left_open}"
         if self.end is None:
-            silent = self.from_start and not self.sides[1].packets and self.empty
+            silent = self.from_start and not self.streams[1].packets and self.empty
             silent = silent and self.open and self.ended != "open"
             return "no answer" if silent else self.ended
         side = self.end.side
@@ -716,7 +710,6 @@ class TcpStream(ConversationCounts):
         "pool",
         "ports",
         "reset",
-        "sides",
         "silence",
         "streams",
         "truncated",
@@ -730,8 +723,7 @@ class TcpStream(ConversationCounts):
         self.index = index
         self.pool = pool
         self.out: Items = []
-        self.sides = SideCounts(), SideCounts()
-        self.streams = ByteStream(0, self.sides[0], self.out), ByteStream(1, self.sides[1], self.out)
+        self.streams = ByteStream(0, self.out), ByteStream(1, self.out)
         # The latest capture time: packets may be out of order in time, but waiting times only grow.
         self.clock = first[3]
         self.closed: int | None = None
@@ -785,17 +777,16 @@ class TcpStream(ConversationCounts):
         time_ns, clock = mark[3], self.clock
         if time_ns > clock:
             if time_ns - clock > QUIET_NS:
-                self.silence = Silence(clock, time_ns, side, mark[1], other.count.packets)
+                self.silence = Silence(clock, time_ns, side, mark[1], other.packets)
             self.clock = time_ns
-        count = own.count
-        count.packets += 1
+        own.packets += 1
         acked = other.next - behind
         if acked > other.acked:
             other.acked = acked
         if not wire:
             return True
-        count.bytes += wire
-        count.stream += wire
+        own.bytes += wire
+        own.stream += wire
         at = own.next
         own.next = own.sent = end = at + wire
         own.expected = (segment.seq + wire) & MASK
@@ -840,16 +831,15 @@ class TcpStream(ConversationCounts):
         return self.released() if self.out or self.defers else NOTHING
 
     def _count(self, own: ByteStream, segment: Segment) -> Mark:
-        count = own.count
-        count.packets += 1
-        count.bytes += segment.wire
+        own.packets += 1
+        own.bytes += segment.wire
         self.latest = mark = segment.mark
         if self.closed is None:
             self.last = mark
             time_ns, clock = mark[3], self.clock
             if time_ns > clock:
                 if time_ns - clock > QUIET_NS:
-                    self.silence = Silence(clock, time_ns, own.side, mark[1], self.sides[1 - own.side].packets)
+                    self.silence = Silence(clock, time_ns, own.side, mark[1], self.streams[1 - own.side].packets)
                 self.clock = time_ns
         return mark
 
@@ -913,7 +903,7 @@ class TcpStream(ConversationCounts):
         for segment in held:
             end = own.position(segment.seq) + segment.wire
             if end <= own.next:
-                own.count.damaged += 1
+                own.damaged += 1
             elif until is None or end <= until:
                 own.damaged_acked += until is not None
                 own.unchecked = own.unchecked or own.damaged_acked >= OFFLOADED
@@ -923,7 +913,7 @@ class TcpStream(ConversationCounts):
 
     def _apply(self, own: ByteStream, other: ByteStream, segment: Segment, mark: Mark) -> None:
         """Process the flags, acknowledgement and bytes of a segment."""
-        count, seq, flags, wire = own.count, segment.seq, segment.flags, segment.wire
+        seq, flags, wire = segment.seq, segment.flags, segment.wire
         if not flags & RST:
             own.add_ttl(segment.ttl)
             if own.claim is not None and own.known:
@@ -943,23 +933,25 @@ class TcpStream(ConversationCounts):
         if flags & RST:
             self._reset(own, other, segment, mark)
         else:
-            if not own.known:
+            if own.known:
+                at = own.position(seq)
+            else:
                 # The other side has what it acknowledged, so what follows that was sent, too
                 acked = own.first_ack
                 own.start(seq if acked is None or not 0 < distance(acked, seq) <= NEAR else acked, TENTATIVE)
-                count.earlier = own.position(seq)
-            at = own.position(seq)
+                at = own.earlier = own.position(seq)
             if other.ended_ns is not None and own.late is None and at + wire > own.sent:
                 own.late = _late_data(other, segment, at + wire)
-            if at == own.next and wire == len(segment.data) and wire and own.waiting is None and own.fin is None and own.known == FIXED:
+            certain = own.known == FIXED or (own.sent == own.acked == at and not own.held)
+            if at == own.next and wire == len(segment.data) and wire and own.waiting is None and own.fin is None and certain:
                 if own.sent > at:
-                    count.out_of_order += 1
+                    own.out_of_order += 1
                 own.emit(segment.data, mark)
                 own.sent = max(own.sent, own.next)
             elif wire:
-                conflicts = count.conflicts
+                conflicts = own.conflicts
                 fits = self._add_bytes(own, at, segment.data, wire, mark, bool(flags & FIN))
-                if mark[2] != self.first[2] and (not fits or count.conflicts > conflicts):
+                if mark[2] != self.first[2] and (not fits or own.conflicts > conflicts):
                     self.other_file = mark[2]
             elif not flags & (SYN | FIN):
                 _note_sent(own, at)
@@ -1086,7 +1078,7 @@ class TcpStream(ConversationCounts):
         start, end, mark = stream.claim
         if start == stream.next and position == end and stream.waiting is None:
             self.truncated = True
-            stream.count.bytes += end - start
+            stream.bytes += end - start
             stream.sent = max(stream.sent, end)
             stream.gap(end, "cut", mark)
         if start != stream.next:
@@ -1096,7 +1088,7 @@ class TcpStream(ConversationCounts):
         at = own.position(segment.seq) if own.known == FIXED else own.top
         silence = self.silence
         unknown = not segment.flags & ACK or other.position(segment.ack) < other.sent
-        if silence is not None and (silence.side == own.side or silence.others != own.count.packets - 1 or not unknown):
+        if silence is not None and (silence.side == own.side or silence.others != own.packets - 1 or not unknown):
             silence = None
         reset = Reset(own.side, mark[1], mark[3], segment.ttl, own.ttls, max(own.top, at), other.top, silence)
         if other.late is not None:
@@ -1131,7 +1123,7 @@ class TcpStream(ConversationCounts):
             other = self.streams[1 - own.side]
             # The client resets what its SYN asked for: that answers a SYN-ACK
             refused = how == "RST" and own.side == 1 and own.syn is None and other.syn is not None
-            refused = refused and own.count.packets == 1 and not other.count.bytes
+            refused = refused and own.packets == 1 and not other.bytes
             lost = other.acked == other.sent + 1 or other.acked == other.top == other.next + 1
             answers = how == "FIN" and other.fin is None and lost
             self.end = End(own.side, "refused" if refused else how, mark[0], mark[3], reset, answers)
@@ -1151,7 +1143,6 @@ class TcpStream(ConversationCounts):
 
     def _add_bytes(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> bool:
         """Process the bytes of a segment that is not the next one; return whether all of them can belong to the byte stream."""
-        count = own.count
         if own.known < FIXED:
             at = own.settle_start(at)
         end = at + wire
@@ -1188,7 +1179,7 @@ class TcpStream(ConversationCounts):
             self.pool.start_waiting(own, self, mark[0])
         if own.waiting is None:
             if at < before:
-                count.out_of_order += 1
+                own.out_of_order += 1
             if data:
                 own.emit(data, mark)
             if len(data) < wire:
@@ -1199,7 +1190,6 @@ class TcpStream(ConversationCounts):
 
     def _add_waiting(self, own: ByteStream, waiting: PendingPieces, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
         """Add bytes to the waiting ones, and release those that are next."""
-        count = own.count
         held, behind = waiting.cost, len(waiting.pieces)
         lowest = end
         new = 0
@@ -1218,12 +1208,12 @@ class TcpStream(ConversationCounts):
             own.repeat(at, end, mark)
         else:
             if lowest < before:
-                count.out_of_order += 1
+                own.out_of_order += 1
                 own.reordering = max(own.reordering, behind)
             if end > before:
                 own.behind_gaps += 1
         if conflicts:
-            count.conflicts += 1
+            own.conflicts += 1
             for position, places in conflicts:
                 own.note(position, mark[0], "conflict", position, places)
         self._drain(own)
@@ -1314,7 +1304,7 @@ class LengthOnly(TcpStream):
     def _measure(self) -> None:
         for stream, other in (self.streams, self.streams[::-1]):
             end = stream.sent if _is_no_byte(self, stream, other, stream.sent) else max(stream.top, stream.next)
-            stream.count.stream = end - stream.origin
+            stream.stream = end - stream.origin
 
     def _measure_reach(self, side: int, segment: Segment) -> None:
         own, other, seq = self.streams[side], self.streams[1 - side], segment.seq
@@ -1391,7 +1381,7 @@ def _is_damaged(own: ByteStream, other: ByteStream, segment: Segment) -> bool:
         own.right += 1
         return False
     own.count_wrong()
-    return not syn and own.right > 2 * own.wrong - 2 and other.count.packets > 0 and len(own.held) < MAX_DAMAGED
+    return not syn and own.right > 2 * own.wrong - 2 and other.packets > 0 and len(own.held) < MAX_DAMAGED
 
 
 def _late_data(ended: ByteStream, segment: Segment, end: int) -> LateData | None:

@@ -148,8 +148,6 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "not permitted": (lambda: refused(41), "iggy.not-permitted", "error"),
     "an invalid offset": (lambda: refused(4100), "iggy.invalid-offset", "warning"),
     "too many messages": (lambda: refused(4023), "iggy.limit", "warning"),
-    "a partition without a primary for a while": (lambda: refused(57), "iggy.transient", "note"),
-    "which is no other refusal": (lambda: refused(57), "iggy.refused", None),
     "a wrong checksum, says the server": (lambda: refused(4027), "iggy.checksum", "warning"),
     "a wrong checksum": (lambda: polling(1, DAMAGED), "iggy.checksum", "error"),
     "a right checksum": (lambda: polling(1, FULL), "iggy.checksum", None),

@@ -16,7 +16,7 @@ from streamdump.conversation.run_state import Reports, RunCounters, SharedState
 from streamdump.conversation.table import ConversationTable
 from streamdump.model import Options, SideData, StreamGap
 from streamdump.protocols.records import Event
-from streamdump.tcp.assembler import Pool, TcpStream
+from streamdump.tcp.assembler import Pool, SideCounts, TcpStream
 from streamdump.tls.keys import KeyLog
 from streamdump.tls.manager import TlsManager
 from tests.support.frames import ip4, tcp
@@ -110,7 +110,7 @@ class Story(NamedTuple):
     def summary(self) -> tuple[Any, ...]:
         """All of it, to be compared."""
         row = self.conversation
-        counts = [tuple(getattr(side, name) for name in side.__slots__) for side in row.sides]
+        counts = [tuple(getattr(side, name) for name in SideCounts.__slots__) for side in row.streams]
         head = (row.index, row.endpoints, row.ports, row.first, row.last, row.latest, row.from_start, row.ended, row.open, row.limit_hits)
         return (*head, row.ended_sides, row.end, row.other_file, counts, self.items, self.notes, self.closed, self.ends)
 

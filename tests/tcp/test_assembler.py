@@ -20,7 +20,7 @@ SECOND = 1_000_000_000
 
 
 def counts(story, side: int = 0):  # type: ignore[no-untyped-def]
-    return story.conversation.sides[side]
+    return story.conversation.streams[side]
 
 
 def test_in_order() -> None:

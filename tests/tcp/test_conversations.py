@@ -47,7 +47,7 @@ def test_trouble_in_the_middle() -> None:
     segments.insert(80, segments[78])
     del segments[100]
     (story,) = tell([*segments, a(1600, flags=FIN | ACK, ack=5300), b(5300, flags=FIN | ACK, ack=1601)])
-    sides = story.conversation.sides
+    sides = story.conversation.streams
     assert (sides[0].out_of_order + sides[1].out_of_order, story.conversation.retransmissions) == (1, 1)
     assert len(story.gaps(0)) + len(story.gaps(1)) == 1
     assert story.conversation.stream_bytes == [600, 300]
