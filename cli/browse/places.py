@@ -164,7 +164,7 @@ class Conversations(Place):
         self._seen = 0
 
     def title(self) -> str:
-        return f"{self.name} {len(self) if self.view is not None else len(self.reader.rows) + self.reader.more_rows:,}"
+        return f"{self.name} {len(self) if self.view is not None else self.reader.conversations:,}"
 
     def head(self, columns: int) -> str:
         number, ends, protocol = self._sizes

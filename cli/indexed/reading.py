@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -66,8 +67,7 @@ class Reader:
         self.packets = PacketIndex(inspector.link, run.readers if isinstance(run, FileRun) else ())
         self.records = RecordIndex()
         self.findings: list[Finding] = []
-        self.rows: list[ConversationRow] = []
-        self.more_rows = 0
+        self.rows = []
         self.files = run.files()
         """By conversation the capture that it begins in, where there are several."""
         self.warned: list[str] = []
@@ -110,6 +110,16 @@ class Reader:
         readers = self.run.readers if isinstance(self.run, FileRun) else ()
         totals = [one.bytes_total or 0 for one in readers]
         return 1.0 if self.done else sum(one.bytes_read for one in readers) / sum(totals) if all(totals) and totals else None
+
+    @cached_property
+    def rows(self) -> list[ConversationRow]:
+        """The conversations by first packet, `MOST` at most: as of a moment ago while more is read, then made when they are asked for."""
+        return self._rows()
+
+    @property
+    def conversations(self) -> int:
+        """How many there are."""
+        return len(self.run.inspector.table)
 
     @property
     def problem(self) -> str:
@@ -196,7 +206,8 @@ class Reader:
         try:
             self.run.each(self._take)
             if not self._stopping:
-                self._conversations()
+                self.files = self.run.files()
+                del self.rows
         except StreamdumpError as error:
             self.warned.append(str(error))
         except Exception as error:
@@ -267,11 +278,11 @@ class Reader:
     def _conversations(self) -> None:
         """Note the current state of the conversations, which is slow if there are many."""
         started = monotonic()
-        inspector = self.run.inspector
-        self.rows = list(islice((row for some in inspector.each_rows() for row in some), MOST))
-        self.more_rows = len(inspector.table) - len(self.rows)
-        self.files = self.run.files()
+        self.rows, self.files = self._rows(), self.run.files()
         self._again = monotonic() + max(0.5, 20 * (monotonic() - started))
+
+    def _rows(self) -> list[ConversationRow]:
+        return list(islice((row for some in self.run.inspector.each_rows() for row in some), MOST))
 
 
 def is_same(one: Message, wanted: Shown) -> bool:

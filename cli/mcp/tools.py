@@ -252,8 +252,9 @@ def _conversations(asked: Asked) -> Answer:
         mine = {row.record.conversation for _, row in reader.records.each(view)}
         rows = [row for row in rows if row.conversation in mine]
     said = [count(len(rows), "conversation") + (" with a match" if asked.filter else "")]
-    if reader.more_rows:
-        said.append(f"left out: {reader.more_rows:,} conversations after the first {MOST:,}; streamdump conversations shows them")
+    if reader.conversations > MOST:
+        more = reader.conversations - MOST
+        said.append(f"left out: {more:,} conversations after the first {MOST:,}; streamdump conversations shows them")
     # As many lines as an answer may have are lined up together
     heading, *lines = plain(rows[asked.offset :][:ROWS], len(rows) <= EVIDENCE).splitlines()
     after = "follow with the number of a conversation (column #)"
@@ -268,7 +269,7 @@ def _follow(asked: Asked) -> Answer:
     every: Sequence[int] = reader.records.of.get(number, ())
     if not every:
         row = next((row for row in reader.rows if row.conversation == number), None)
-        raise UsageError(nothing_of(row, number, len(reader.rows) + reader.more_rows))
+        raise UsageError(nothing_of(row, number, reader.conversations))
     said = []
     if until:
         handshake, shown = Handshake(), 0
