@@ -439,7 +439,7 @@ def _limit(context: ConversationContext) -> int:
 def _size(message: Message) -> int:
     """Return the size of a frame, as it states where only a part of it was sent."""
     part = message.fault is not None and message.fault.reason.endswith("bytes sent")
-    return int(message.fields["size"]) if part else message.size - 4
+    return int(message.fields.get("size", message.size - 4)) if part else message.size - 4
 
 
 def _excess(context: ConversationContext, message: Message) -> str | None:

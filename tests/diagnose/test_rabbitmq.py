@@ -15,7 +15,7 @@ from streamdump.capture.files import open_capture
 from streamdump.diagnose.engine import Diagnoser
 from streamdump.filter import compile_filter
 from streamdump.inspector import Inspector
-from streamdump.model import Finding, Options
+from streamdump.model import Finding, Message, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.support.frames import ACK, FIN, SYN, A
@@ -1471,6 +1471,14 @@ def test_what_a_consumer_gets_when_it_becomes_active_again_is_no_disorder() -> N
     assert [each.cause for each in diagnosed(capture(one))[0] if each.rule == NAME + "redelivered"] == [
         'the single active consumer "app" of "orders" became active again at 192.0.2.1:40000, and gets offset 2 again'
     ]
+
+
+def test_a_frame_cut_off_before_the_login_states_no_size() -> None:
+    one = Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).server(rabbit.PEER_PROPERTIES_RESPONSE, peer_properties=[])
+    one.ask(struct.pack(">IHHI", 52_078, 0x7777, 1, 2) + bytes(167)).fin(1)
+    _, _, records = diagnosed(capture(one))
+    assert [each.fields for each in records if isinstance(each, Message) and each.fault is not None] == [{}]
+    assert rules(one)[NAME + "frame-cut-off"] == "error"
 
 
 def test_a_frame_that_is_too_large_has_the_size_that_it_states() -> None:
