@@ -1238,14 +1238,17 @@ def _stated(context: ConversationContext, state: RabbitmqState, message: Message
 
 def _declared(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request = context.request_of(message)
-    if message.outcome == "answered" and request is not None and len(state.publishers) < PUBLISHERS:
+    if request is None:
+        # The capture lacks it, or has it later: any id may be that of another publisher now
+        state.publishers.clear()
+    elif message.outcome == "answered" and len(state.publishers) < PUBLISHERS:
         ident, reference = request.fields.get("publisher_id", -1), str(request.fields.get("publisher_reference") or "")
         state.declared += 1
         state.publishers[ident] = RabbitmqPublisher(
             f"{context.conversation} {state.declared}", ident, _stream_name(request.fields), reference
         )
         state.refused.pop(ident, None)
-    elif message.outcome == "refused" and request is not None and len(state.refused) < PUBLISHERS:
+    elif message.outcome == "refused" and len(state.refused) < PUBLISHERS:
         what, about = refusal(context, message, request), (request, message)
         if what.lacks:
             cause = f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes anyway, and nothing is stored"

@@ -75,6 +75,17 @@ def test_what_is_read_late_behind_a_loss_was_not_published_late() -> None:
     assert NAME + "confirmed-and-lost" not in rules(first, then)
 
 
+@pytest.mark.parametrize("swapped", [True, False])
+def test_the_ids_of_a_publisher_whose_declaration_was_captured_late_are_not_those_of_the_one_before(swapped: bool) -> None:
+    one = numbered(0, [1], [2], reference="first")
+    one.client(rabbit.DELETE_PUBLISHER, publisher_id=7).server(rabbit.DELETE_PUBLISHER_RESPONSE)
+    numbered(reference="second", one=one)
+    for at in (-4, -2) if swapped else ():
+        asks, answers = one.packets[at : at + 2 or None]
+        one.packets[at : at + 2 or None] = [answers._replace(time_ns=asks.time_ns), asks._replace(time_ns=answers.time_ns)]
+    assert rules(numbered(0, [1], [2], one=one, declared=True, reference="second").goodbye()) == {}
+
+
 def test_a_client_that_refreshes_what_it_knows_before_it_closes_was_not_sent_away() -> None:
     one = metadata("broker.example", 5552)
     assert NAME + "advertised-not-dialled" in rules(one)
