@@ -122,9 +122,9 @@ class RuleTable:
         """Return the rules to ask about a record, in their order; `has`: what holds of it that they may need."""
         return self._choose(on, has) if on in self._named else ()
 
-    def of_message(self, message: Message) -> tuple[Rule, ...]:
+    def of_message(self, message: Message, context: ConversationContext) -> tuple[Rule, ...]:
         """Return those about a message: by its name, and about any."""
-        return self._choose(message.name if message.name in self._named else ANY, traits(message))
+        return self._choose(message.name if message.name in self._named else ANY, traits(message, context))
 
     def _choose(self, on: str, has: int) -> tuple[Rule, ...]:
         found = self._chosen.get((on, has))
@@ -271,7 +271,7 @@ class Diagnoser:
         if context.pending:
             self._settle(context, message, out)
         context.observe(message)
-        self._apply(context, self._rules[context.family].of_message(message), message, out)
+        self._apply(context, self._rules[context.family].of_message(message, context), message, out)
         if message.outcome == "refused" and message.number not in context.reported:
             self._refused(context, message, out)
         if context.family.follow is not None:

@@ -351,7 +351,7 @@ def _in_amqp(closed: Closed) -> str:
 
 def unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     verdict, sizes = closed.verdict, closed.sizes
-    if any(context.messages) or verdict.name is not None or not any(sizes) or closed.lacking or context.failed:
+    if verdict.name is not None or not any(sizes) or closed.lacking or context.failed:
         return None
     sent = " and ".join(f"{count(size, 'byte')} from {closed.who(side)}" for side, size in enumerate(sizes) if size)
     # The capture may end within the first frame
@@ -370,9 +370,7 @@ def _doubtful(closed: Closed) -> Severity | None:
 
 
 def lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    lost = -closed.earlier
-    for side in (0, 1) if any(closed.lost) else ():
-        lost += closed.lost[side] if closed.packets[side] else 0
+    lost = sum([closed.lost[side] for side in (0, 1) if closed.packets[side]]) - closed.earlier
     if lost <= 0:
         return None
     what = f"{count(lost, 'byte')} reached the receiver but {'is' if lost == 1 else 'are'} not in the capture"
@@ -426,9 +424,8 @@ def mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | N
 
 
 def snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    if not any(closed.cut):
-        return None
-    return FindingDraft(f"the snap length of the capture cut off {count(sum(closed.cut), 'byte')}", ())
+    cut = sum(closed.cut)
+    return FindingDraft(f"the snap length of the capture cut off {count(cut, 'byte')}", ()) if cut else None
 
 
 def one_way(context: ConversationContext, closed: Closed) -> FindingDraft | None:

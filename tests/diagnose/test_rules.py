@@ -61,5 +61,5 @@ def test_a_rule_has_a_case_in_a_test() -> None:
 def test_a_rule_is_asked_where_all_holds_that_it_needs() -> None:
     """Those about the end go by other conditions than those about messages."""
     for _, rule in tables():
-        assert rule.needs < 1 << 11
-        assert rule.needs == 0 or isinstance(rule.on, str) or rule.needs < 1 << 5 or set(rule.on) <= {"closed", "closed before"}
+        assert rule.needs < 1 << 15
+        assert rule.needs == 0 or isinstance(rule.on, str) or rule.needs < 1 << 6 or set(rule.on) <= {"closed", "closed before"}
