@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from streamdump.capture.atomic_files import in_place_of
 from streamdump.capture.blocks import explain
+from streamdump.capture.write import is_input
 from streamdump.errors import InterfaceError, InternalError, UsageError
 from streamdump.golden import report
 from streamdump.golden.check import SUFFIX, Checked, Source, Tasks, capture_source, check, golden_of, record_source
@@ -76,8 +77,9 @@ class Chosen:
 class CheckRun:
     """Compares captures, reports and keeps the results."""
 
-    def __init__(self, chosen: Chosen, json: bool, github: bool, colour: str) -> None:
+    def __init__(self, chosen: Chosen, json: bool, github: bool, colour: str, junit: str | None) -> None:
         self.chosen = chosen
+        self._junit = junit
         self.json = json
         self.github = github
         self.colour = colour
@@ -93,6 +95,8 @@ class CheckRun:
             say(f"{count(work.others, 'file')} skipped: named as captures, but not in a capture format")
 
     def one(self, name: str, golden: Path, source: Source, settings: CheckSettings, update: bool) -> None:
+        if self._junit is not None and is_input(self._junit, (name, str(golden))):
+            raise UsageError(f"--junit {self._junit}: is an input; inputs are never overwritten")
         since = monotonic()
         checked = check(name, golden, source, settings, update, self.chosen.used)
         self.found.append((checked, monotonic() - since))
@@ -163,13 +167,15 @@ class CheckRun:
             *(["--keylog FILE decrypts TLS"] if "TLS" in names else []),
         ]
 
-    def junit(self, path: str, began: datetime) -> None:
-        """Write the report for CI servers."""
+    def junit(self, began: datetime) -> None:
+        """Write the report for CI servers, if one is asked for."""
+        if self._junit is None:
+            return
         try:
-            with in_place_of(Path(path), 0o666, as_is=True) as file:
+            with in_place_of(Path(self._junit), 0o666, as_is=True) as file:
                 file.write(report.junit(self.found, began))
         except OSError as error:
-            raise UsageError(f"--junit {path}: cannot be written: {explain(error)}") from error
+            raise UsageError(f"--junit {self._junit}: cannot be written: {explain(error)}") from error
 
     def end(self, code: ExitCode) -> ExitCode:
         """The closing line, and the exit code."""

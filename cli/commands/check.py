@@ -123,7 +123,7 @@ def check(
     options = replace(options, keylog=key_logs(options.keylog, command is not None))
     chosen = Chosen(compared)
     began = datetime.now(UTC)
-    run = CheckRun(chosen, json, github, colour)
+    run = CheckRun(chosen, json, github, colour, junit)
     code = ExitCode.DONE
     if command is None:
         run.files(tasks(names, golden), options, update)
@@ -131,6 +131,5 @@ def check(
         raise UsageError("--run COMMAND needs -i INTERFACE and one name: that of the capture whose golden file to compare")
     else:
         code = run.recorded(names[0], golden, command, interfaces, capture_filter, write_to, options, update)
-    if junit is not None:
-        run.junit(junit, began)
+    run.junit(began)
     return run.end(code)

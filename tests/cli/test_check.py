@@ -292,6 +292,15 @@ def test_annotations_for_github(folder: Path, capsys: pytest.CaptureFixture[str]
     assert 'golden "100%25, #\\u0023[error]\\n::stop-commands::x" (packet 18)%0A' in commands[1]
 
 
+def test_no_report_in_place_of_a_capture_or_a_golden_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    for one in kept:
+        if one.suffix in (".pcap", ".golden"):
+            _, err = checked(capsys, "captures", "--junit", str(one), code=ExitCode.USAGE)
+            assert err.endswith(f"--junit {one}: is an input; inputs are never overwritten\n")
+    assert {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()} == kept
+
+
 # JUnit: what the schema of the Ant task and that of Jenkins' xUnit plugin (junit-10) both ask for.
 
 WHOLE, TEXT, SECONDS, STAMP = r"[0-9]+", r".*", r"[0-9]+\.[0-9]+", r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}"
