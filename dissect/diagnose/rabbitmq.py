@@ -366,8 +366,9 @@ def _code(message: Message) -> str:
     return label_of(message, "response_code")
 
 
-def _challenged(message: Message) -> bool:
-    return _code(message) == "SASL challenge"
+def _not_authenticated(message: Message) -> bool:
+    """Whether it is a challenge or a refusal; the request of one may have been captured later."""
+    return _code(message) != "OK"
 
 
 def _refused(pattern: str, cause: Callable[[RabbitmqState, Message, str], str]) -> Callable[[ConversationContext, Message], str | None]:
@@ -1206,7 +1207,7 @@ def _authenticating(context: ConversationContext, state: RabbitmqState, message:
 
 
 def _authenticated(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.outcome == "answered" and state.began is None and not _challenged(message):
+    if message.outcome == "answered" and state.began is None and not _not_authenticated(message):
         state.began = state.mechanism, state.user
 
 
@@ -1869,7 +1870,7 @@ FAMILY = Family(
         HandshakeStep("SASL mechanisms asked for", "SaslHandshake", "request"),
         HandshakeStep("SASL mechanisms", "SaslHandshake", "response"),
         HandshakeStep("login", "SaslAuthenticate", "request"),
-        HandshakeStep("authenticated", "SaslAuthenticate", "response", unless=_challenged),
+        HandshakeStep("authenticated", "SaslAuthenticate", "response", unless=_not_authenticated),
         HandshakeStep("Tune", "Tune", "request"),
         HandshakeStep("Tune answered", "Tune", "response"),
         HandshakeStep("Open", "Open", "request"),

@@ -221,7 +221,11 @@ def _overdue(context: ConversationContext, message: Message) -> FindingDraft | N
 def _unanswered(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
     state = context.state
     call = state.calls.pop(exchange.request, None)
-    if exchange.response is not None or call is None:
+    if call is None:
+        return None
+    if exchange.response is not None:
+        # It was captured before its request
+        _note_verb(state, call)
         return None
     overdue = exchange.reason == "timeout" and call.deadline_ns is not None and call.deadline_ns < exchange.time_ns
     if overdue or exchange.reason == "deadline passed":
@@ -331,6 +335,12 @@ def _in_blocks(message: Message) -> bool:
     return several and packed["header"]["algorithm"] == LZ4_METHOD and message.fault is None and not message.notes
 
 
+def _note_verb(state: SeastarState, call: Call) -> None:
+    """Note that a verb was answered."""
+    if len(state.verbs) < VERBS:
+        state.verbs[call.verb] = None
+
+
 def follow(context: ConversationContext, message: Message) -> None:
     """Update the state after the rules have checked a message."""
     state, name = context.state, message.name
@@ -344,8 +354,7 @@ def follow(context: ConversationContext, message: Message) -> None:
             heappush(state.deadlines, (deadline_ns, message.number))
     elif message.request in state.calls:
         call = state.calls.pop(message.request)
-        if len(state.verbs) < VERBS:
-            state.verbs[call.verb] = None
+        _note_verb(state, call)
         took, handler = message.latency_ns, worked(message)
         if took is not None and handler is not None and took >= max(LONG_NS, state.longest[0] if state.longest else 0):
             state.longest = (took, handler, call.verb, call.number, message.number, call.packet, message.packets[1])

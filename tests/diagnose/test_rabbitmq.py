@@ -135,6 +135,15 @@ def refused(layout: Any, code: int, answer: Any, **values: Any) -> Connection:
     return Connection().ready().client(layout, **values).server(answer, response_code=code).goodbye()
 
 
+def test_a_login_whose_refusal_was_captured_before_it_did_not_succeed() -> None:
+    one = Connection().greeted()
+    asks = one.packets.pop()
+    one.server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8)
+    one.packets[-1:] = [one.packets[-1]._replace(time_ns=asks.time_ns), asks._replace(time_ns=one.packets[-1].time_ns)]
+    (row,) = diagnosed(capture(one.fin(1)))[1]
+    assert row.reached == "login"
+
+
 def login(code: int) -> Connection:
     return Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=code).fin(1)
 

@@ -212,6 +212,15 @@ def test_each_rule_finds_what_it_is_for(case: str) -> None:
     assert rules(make()).get(rule) == severity
 
 
+@pytest.mark.parametrize("swapped", [True, False])
+def test_a_verb_is_answered_though_the_reply_was_captured_before_the_call(swapped: bool) -> None:
+    one = agreed().ask(ask(5, 1)).tell(reply(1))
+    asks, answers = one.packets[-2:]
+    if swapped:
+        one.packets[-2:] = [answers._replace(time_ns=asks.time_ns), asks._replace(time_ns=answers.time_ns)]
+    assert rules(one.ask(ask(6, 2)).fin(1)) == {"seastar-rpc.no-reply": "note"}
+
+
 @pytest.mark.parametrize(("size", "method", "known"), [(70_000, LZ4, True), (60_000, LZ4, False), (60_000, RAW, False)])
 def test_a_sound_frame_of_several_blocks_after_which_the_server_closes(size: int, method: int, known: bool) -> None:
     """Releases of ScyllaDB before 2026.2.5 unpack some of them wrongly."""
