@@ -366,9 +366,9 @@ def _code(message: Message) -> str:
     return label_of(message, "response_code")
 
 
-def _not_authenticated(message: Message) -> bool:
+def _not_ok(message: Message) -> bool:
     """Whether it is a challenge or a refusal; the request of one may have been captured later."""
-    return _code(message) != "OK"
+    return message.fields.get("response_code") is not None and _code(message) != "OK"
 
 
 def _refused(pattern: str, cause: Callable[[RabbitmqState, Message, str], str]) -> Callable[[ConversationContext, Message], str | None]:
@@ -1207,7 +1207,7 @@ def _authenticating(context: ConversationContext, state: RabbitmqState, message:
 
 
 def _authenticated(context: ConversationContext, state: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
-    if message.outcome == "answered" and state.began is None and not _not_authenticated(message):
+    if message.outcome == "answered" and state.began is None and not _not_ok(message):
         state.began = state.mechanism, state.user
 
 
@@ -1870,11 +1870,11 @@ FAMILY = Family(
         HandshakeStep("SASL mechanisms asked for", "SaslHandshake", "request"),
         HandshakeStep("SASL mechanisms", "SaslHandshake", "response"),
         HandshakeStep("login", "SaslAuthenticate", "request"),
-        HandshakeStep("authenticated", "SaslAuthenticate", "response", unless=_not_authenticated),
+        HandshakeStep("authenticated", "SaslAuthenticate", "response", unless=_not_ok),
         HandshakeStep("Tune", "Tune", "request"),
         HandshakeStep("Tune answered", "Tune", "response"),
         HandshakeStep("Open", "Open", "request"),
-        HandshakeStep("ready", "Open", "response", ready=True),
+        HandshakeStep("ready", "Open", "response", ready=True, unless=_not_ok),
     ),
     new_state=RabbitmqState,
     follow=follow,

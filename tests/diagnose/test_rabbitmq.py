@@ -135,13 +135,14 @@ def refused(layout: Any, code: int, answer: Any, **values: Any) -> Connection:
     return Connection().ready().client(layout, **values).server(answer, response_code=code).goodbye()
 
 
-def test_a_login_whose_refusal_was_captured_before_it_did_not_succeed() -> None:
-    one = Connection().greeted()
+@pytest.mark.parametrize("reached", ["login", "Open"])
+def test_what_was_refused_did_not_succeed_though_the_refusal_was_captured_before_it(reached: str) -> None:
+    one = Connection().greeted() if reached == "login" else Connection().tuned().client(rabbit.OPEN, virtual_host="prod")
     asks = one.packets.pop()
-    one.server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8)
+    one.server(rabbit.SASL_AUTHENTICATE_RESPONSE if reached == "login" else rabbit.OPEN_RESPONSE, response_code=12)
     one.packets[-1:] = [one.packets[-1]._replace(time_ns=asks.time_ns), asks._replace(time_ns=one.packets[-1].time_ns)]
     (row,) = diagnosed(capture(one.fin(1)))[1]
-    assert row.reached == "login"
+    assert row.reached == reached
 
 
 def login(code: int) -> Connection:
