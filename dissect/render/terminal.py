@@ -66,7 +66,8 @@ def _cells(character: str) -> int:
 
 def width(text: str) -> int:
     """Return the width of `text` in terminal cells."""
-    return len(text) if text.isascii() else sum(map(_cells, text))
+    # Durations have a µ
+    return len(text) if text.isascii() or text.replace("µ", "u").isascii() else sum(map(_cells, text))
 
 
 def widths(lines: Sequence[Sequence[str]]) -> list[int]:
@@ -133,6 +134,8 @@ def wrapped_parts(text: str, cells: int) -> list[str]:
 
 def _broken(text: str, cells: int, blanks: str) -> list[str]:
     """Return `text` in lines of at most `cells`, broken at some of these blanks; longer pieces are broken at words, or anywhere."""
+    if width(text) <= cells:
+        return [text]
     lines: list[str] = []
     line = blank = ""
     start = 0
