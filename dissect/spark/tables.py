@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import groupby
+from functools import cache, cached_property
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +16,7 @@ from ..protocols import PROTOCOLS
 from ..session import Linked
 from .flows import MessageEntries, PointOf, id_of, message_id
 from .latencies import FOUND, TIMES
-from .typed import STRUCTS, Member, Struct
+from .typed import STRUCTS, Member, by_name
 
 _JSON = msgspec.json.Encoder()
 
@@ -56,34 +55,44 @@ class Rows:
 
     def points(self) -> list[str | None]:
         """Where the conversations were captured; of messages these themselves."""
-        get, files = self._points.get, self._files
+        get, files = cache(self._points.get), self._files
         return [get(one.file if type(one) is Message else files.get(one.conversation, -1)) for one in self.records]
 
     @cached_property
-    def packets(self) -> Columns:
-        """The first and the last packet of each message."""
-        return list(zip(*[one.packets for one in self.records], strict=True)) or [(), ()]
+    def times(self) -> Any:
+        """Their times in nanoseconds."""
+        return pa.array([one.time_ns for one in self.records], LONG)
 
     @cached_property
     def ends(self) -> Sequence[Sequence[str | None]]:
         """Client and server, by the record, or where that is an exchange by one of its messages."""
-        return list(zip(*map(ends_of, self.rows), strict=True)) or [(), ()]
+        return list(zip(*ends_of(self.rows), strict=True)) or [(), ()]
 
     @cached_property
     def codes(self) -> Sequence[Sequence[Any]]:
         """The result codes of responses, and their meanings."""
         return list(zip(*[_code(one[2]) for one in self.rows], strict=True)) or [(), ()]
 
+    @cached_property
+    def fields(self) -> Mapping[str, tuple[list[int], list[Any]]]:
+        """The fields of messages, as `by_name` has them."""
+        return by_name([one.fields for one in self.records])
 
-def ends_of(linked: Linked) -> tuple[str | None, str | None]:
-    """Client and server of a record, null if the capture does not show which is which; of a finding the sides that it assumes."""
-    one, request, response, *_ = linked
-    kind = type(one)
-    if kind is Exchange:
-        one = request if response is None or request.sender else response  # type: ignore[assignment, union-attr]
-    if one.sender == "client" or (kind is Finding and one.sender is None):  # type: ignore[union-attr]
-        return one.src, one.dst
-    return (one.dst, one.src) if one.sender == "server" else (None, None)  # type: ignore[union-attr]
+
+def ends_of(rows: Iterable[Linked]) -> list[tuple[str | None, str | None]]:
+    """Client and server of records, null if the capture does not show which is which; of a finding the sides that it assumes."""
+    some: list[Any] = [
+        one if type(one) is not Exchange else request if response is None or request.sender else response  # type: ignore[union-attr]
+        for one, request, response, *_ in rows
+    ]
+    return [
+        (one.src, one.dst)
+        if one.sender == "client" or (one.sender is None and type(one) is Finding)
+        else (one.dst, one.src)
+        if one.sender == "server"
+        else (None, None)
+        for one in some
+    ]
 
 
 CODES = {one.name: [path.split(".") for path in one.loaded.code] for one in PROTOCOLS}
@@ -103,23 +112,18 @@ def _ids(messages: Sequence[Message | None]) -> list[str | None]:
     return [None if one is None else message_id(one) for one in messages]
 
 
-Columns = Sequence[Sequence[int | None]]
-
-
 class Column(msgspec.Struct, frozen=True):
     """One column: its type, what it says, and how it is made: for many rows at once, since a call for each would cost more."""
 
     name: str
     type: Any
     info: str
-    get: Callable[[Rows], Sequence[Any]]
-    """Its value in each row."""
-    make: Callable[[Sequence[Any]], Any] = list
-    """The Arrow array of values, or values that Arrow accepts."""
+    get: Callable[[Rows], Any]
+    """Its values, as an Arrow array or as Arrow accepts them."""
 
-    def array(self, values: Sequence[Any]) -> Any:
-        """The Arrow array of values."""
-        made = self.make(values)
+    def array(self, rows: Rows) -> Any:
+        """The Arrow array of some rows."""
+        made = self.get(rows)
         return made if isinstance(made, pa.Array) else pa.array(made, self.type)
 
 
@@ -140,23 +144,18 @@ FAULT = _struct(
 )
 
 
-def _idents(values: Sequence[int | str | None]) -> Any:
-    return [None if one is None else str(one) for one in values]
-
-
-def _faults(values: Sequence[Any]) -> Any:
+def _faults(rows: Rows) -> Any:
+    values = [one.fault for one in rows.records]
     return [one and msgspec.structs.asdict(one) for one in values] if any(values) else pa.nulls(len(values), FAULT)
 
 
-def _json(values: Sequence[Any]) -> list[bytes]:
-    return list(map(_JSON.encode, values))
-
-
-def _joined(texts: Sequence[bytes]) -> Any:
+def _json(values: Sequence[Any]) -> Any:
     """JSON texts, one behind the other in one buffer: Arrow would look whether they are UTF-8."""
-    ends = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=ends[1:])
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)))
+    texts = list(map(_JSON.encode, values))
+    ends = np.cumsum([0, *map(len, texts)])
+    if ends[-1] > MOST:
+        raise TooMuch
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts)))
 
 
 def _longs(rows: Rows, name: str) -> list[int | None]:
@@ -182,16 +181,7 @@ def _body(entry: Entry) -> bytes | None:
 
 
 def _typed(name: str, member: Member) -> Column:
-    return Column(name, member.type, member.info, lambda rows: [one.fields[name] for one in rows.records], member.array)
-
-
-def _chunks(field: Any, made: Sequence[tuple[int, dict[str, Any]]]) -> Any:
-    """The arrays of a column one after the other, null where it has none; each of `made` has the number of rows and the arrays by name."""
-    chunks: list[Any] = []
-    for there, some in groupby(made, lambda one: field.name in one[1]):
-        found = list(some)
-        chunks += [arrays[field.name] for _, arrays in found] if there else [pa.nulls(sum(count for count, _ in found), field.type)]
-    return pa.chunked_array(chunks, field.type)
+    return Column(name, member.type, member.info, lambda rows: member.spread(rows.fields.get(name), len(rows.records)))
 
 
 class TooMuch(Exception):
@@ -200,8 +190,8 @@ class TooMuch(Exception):
 
 def _common(name: bool = True) -> tuple[Column, ...]:
     columns = [
-        Column("time", TIME, "capture time, cut to microseconds", _times, _cut),
-        Column("time_ns", LONG, "the same in nanoseconds since 1970", _times),
+        Column("time", TIME, "capture time, cut to microseconds", lambda rows: _cut(rows.times)),
+        Column("time_ns", LONG, "the same in nanoseconds since 1970", lambda rows: rows.times),
         Column(
             "conversation", LONG, "the conversation, as in table conversations", lambda rows: [one.conversation for one in rows.records]
         ),
@@ -211,20 +201,20 @@ def _common(name: bool = True) -> tuple[Column, ...]:
     ]
     if name:
         columns.append(Column("name", TEXT, "the protocol's own name of the command", lambda rows: [one.name for one in rows.records]))
-        columns.append(Column("id", TEXT, "correlation id and the like, as text", lambda rows: [one.id for one in rows.records], _idents))
+        columns.append(Column("id", TEXT, "correlation id and the like, as text", _idents))
     return tuple(columns)
 
 
-def _times(rows: Rows) -> list[int]:
-    return [one.time_ns for one in rows.records]
+def _idents(rows: Rows) -> list[str | None]:
+    return [None if one.id is None else str(one.id) for one in rows.records]
 
 
-def _requested(rows: Rows) -> list[int]:
-    return [one[1].time_ns for one in rows.rows]
+def _cut(times: Any) -> Any:
+    return pa.array(times.to_numpy() // 1000).cast(TIME)
 
 
-def _cut(times: Sequence[int]) -> Any:
-    return pa.array(np.array(times, np.int64) // 1000).cast(TIME)
+def _requested(rows: Rows) -> Any:
+    return _cut(pa.array([one[1].time_ns for one in rows.rows], LONG))
 
 
 SENDER = Column("sender", TEXT, "client or server, null when the capture cannot tell", lambda rows: [one.sender for one in rows.records])
@@ -248,17 +238,19 @@ LATENCY = Column(
 )
 
 FIELDS_COLUMN = Column(
-    "fields", TEXT, "every field, as JSON; null with --fields typed", lambda rows: _json([one.fields for one in rows.records]), _joined
+    "fields", TEXT, "every field, as JSON; null with --fields typed", lambda rows: _json([one.fields for one in rows.records])
 )
-NO_FIELDS = msgspec.structs.replace(FIELDS_COLUMN, get=lambda rows: [None] * len(rows.records), make=list)
+NO_FIELDS = msgspec.structs.replace(FIELDS_COLUMN, get=lambda rows: pa.nulls(len(rows.records), TEXT))
 
 MESSAGES: tuple[Column, ...] = (
     *_common(),
     SENDER,
     Column("kind", TEXT, "request, response or one_way", lambda rows: [one.kind for one in rows.records]),
     Column("file", INT, "index of the input, in table files", lambda rows: [one.file for one in rows.records]),
-    Column("first_packet", LONG, "first packet in that file, null if in an earlier one", lambda rows: rows.packets[0]),
-    Column("last_packet", LONG, "packet that completed it", lambda rows: rows.packets[1]),
+    Column(
+        "first_packet", LONG, "first packet in that file, null if in an earlier one", lambda rows: [one.packets[0] for one in rows.records]
+    ),
+    Column("last_packet", LONG, "packet that completed it", lambda rows: [one.packets[1] for one in rows.records]),
     Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
     Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
     FIELDS_COLUMN,
@@ -266,7 +258,7 @@ MESSAGES: tuple[Column, ...] = (
     OUTCOME,
     LATENCY,
     Column("notes", TEXTS, "anomalies in it", lambda rows: [one.notes for one in rows.records]),
-    Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: [one.fault for one in rows.records], _faults),
+    Column("fault", FAULT, "why bytes could not be read as their layout", _faults),
     POINT,
     CLIENT,
     SERVER,
@@ -282,7 +274,7 @@ TYPED_KEYS: tuple[Column, ...] = (
 
 EXCHANGES: tuple[Column, ...] = (
     *_common(),
-    Column("request_time", TIME, "time of the request's last packet, cut to microseconds", _requested, _cut),
+    Column("request_time", TIME, "time of the request's last packet, cut to microseconds", _requested),
     OUTCOME,
     Column("reason", TEXT, "why there is no response", lambda rows: [one.reason for one in rows.records]),
     LATENCY,
@@ -366,7 +358,8 @@ PROCESS = _struct(
 )
 
 
-def _processes(values: Sequence[Any]) -> Any:
+def _processes(rows: Rows) -> Any:
+    values = [one.processes for one in rows.records]
     return [one and list(map(msgspec.structs.asdict, one)) for one in values] if any(values) else pa.nulls(len(values), pa.list_(PROCESS))
 
 
@@ -398,7 +391,7 @@ def _authenticated(one: ConversationRow) -> bool | None:
 
 
 CONVERSATIONS: tuple[Column, ...] = (
-    Column("time", TIME, "time of its first packet, cut to microseconds", _times, _cut),
+    Column("time", TIME, "time of its first packet, cut to microseconds", lambda rows: _cut(rows.times)),
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("duration_ns", LONG, "from its first to its last packet"),
     _plain("conversation", LONG, "its number: a digest of its first packet, so other runs give it the same"),
@@ -425,7 +418,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("ended", TEXT, "how it ended, and who did that first"),
     _plain("limit_hits", LONG, "how often a limit was reached"),
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
-    Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records]), _joined),
+    Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records])),
     POINT,
     *_sides("client"),
     *_sides("server"),
@@ -442,7 +435,6 @@ CONVERSATIONS: tuple[Column, ...] = (
         "processes",
         pa.list_(PROCESS),
         "the processes behind both sides, as far as the capture shows them",
-        lambda rows: [one.processes for one in rows.records],
         _processes,
     ),
     *_process("client"),
@@ -493,7 +485,7 @@ ENTRIES: tuple[Column, ...] = (
     Column("publishing_id", LONG, "publishing id (RabbitMQ)", lambda rows: _longs(rows, "publishing_id")),
     Column("id", TEXT, "id that the application or its client gave it", lambda rows: _texts(rows, "id")),
     Column("key", TEXT, "the messages key of Iggy in hex, or the filter value of RabbitMQ", lambda rows: _texts(rows, "key")),
-    Column("properties", TEXT, "headers and properties, as JSON", lambda rows: _json([one.properties for one in rows.records]), _joined),
+    Column("properties", TEXT, "headers and properties, as JSON", lambda rows: _json([one.properties for one in rows.records])),
     _plain("compression", TEXT, "compression of the sub-batch that holds it"),
     _plain("size", LONG, "bytes as carried, with sections or headers; of mewbase, of the frame"),
     _plain("body_type", TEXT, "bytes, or what the value is that `body` has as JSON: amqp or bson"),
@@ -516,7 +508,7 @@ ENTRIES: tuple[Column, ...] = (
 )
 
 LATENCIES: tuple[Column, ...] = (
-    Column("time", TIME, "beginning of the minute in which the exchanges became certain", _times, _cut),
+    Column("time", TIME, "beginning of the minute in which the exchanges became certain", lambda rows: _cut(rows.times)),
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("protocol", TEXT, "protocol"),
     _plain("name", TEXT, "the protocol's own name of the command"),
@@ -555,12 +547,15 @@ class TableSchema(msgspec.Struct, frozen=True):
     """The record of the engine that its rows are, each with the messages that it names; None: rows that a run makes itself."""
     partitioned: tuple[str, ...] = ()
     """Columns by which its files are divided, where the form can do that; `DATE` is added for it."""
-    struct: Struct | None = None
-    """Its members are columns, too."""
 
 
 DATE = "date"
 BY_DAY = ("protocol", DATE)
+
+
+def _typed_columns(protocol: str) -> tuple[Column, ...]:
+    return (*TYPED_KEYS, *(_typed(name, member) for name, member in STRUCTS[protocol].members.items()))
+
 
 TYPED = {name: f"messages_{name.replace('-', '_')}" for name in STRUCTS}
 """By protocol the table of the typed fields of its messages."""
@@ -569,7 +564,7 @@ TABLES: dict[str, TableSchema] = {
     table.name: table
     for table in (
         TableSchema("messages", MESSAGES, Message, BY_DAY),
-        *(TableSchema(table, TYPED_KEYS, None, (DATE,), STRUCTS[protocol]) for protocol, table in TYPED.items()),
+        *(TableSchema(table, _typed_columns(protocol), None, (DATE,)) for protocol, table in TYPED.items()),
         TableSchema("exchanges", EXCHANGES, Exchange, BY_DAY),
         TableSchema("conversations", CONVERSATIONS, None, BY_DAY),
         TableSchema("gaps", GAPS, Gap, BY_DAY),
@@ -599,130 +594,79 @@ FIELDS = ("json", "typed", "both")
 
 def tables_with(fields: str) -> list[str]:
     """The tables that a run writes; `fields`: one of `FIELDS`."""
-    return [name for name, table in TABLES.items() if table.struct is None or fields != "json"]
+    return [name for name in TABLES if fields != "json" or name not in TYPED.values()]
 
 
 def schema(table: str) -> Any:
     """The Arrow schema of a table."""
-    found = TABLES[table]
-    fields = [pa.field(one.name, one.type, metadata={"comment": one.info}) for one in found.columns]
-    return pa.schema([*fields, *(found.struct.type if found.struct is not None else ())], {SCHEMA_KEY: str(SCHEMA)})
+    fields = [pa.field(one.name, one.type, metadata={"comment": one.info}) for one in TABLES[table].columns]
+    return pa.schema(fields, {SCHEMA_KEY: str(SCHEMA)})
 
 
 class PendingRows:
-    """Rows of one table that wait to be columns: their values, which are taken as long as the records are in the processor's cache."""
+    """Rows of one table that wait to be columns."""
 
     def __init__(self, table: str, fields: str = "json", points: PointOf | None = None) -> None:
         """`fields`: one of `FIELDS`; `points`: where files were captured, by index."""
         self._name = table
         self._columns = [NO_FIELDS if one is FIELDS_COLUMN and fields == "typed" else one for one in TABLES[table].columns]
-        self._struct = TABLES[table].struct
-        self._typed_columns = {} if self._struct is None else {name: _typed(name, member) for name, member in self._struct.members.items()}
         self._schema = schema(table)
         self._points = points
+        self._sized = table == "messages" or table in TYPED.values()
         self._begin()
 
     def _begin(self) -> None:
-        self._values: dict[tuple[str, ...], list[list[Any]]] = {}
-        """By the keys of typed fields: for each column the values of these rows."""
-        self._text = 0
+        self.rows: list[Any] = []
+        self._files: dict[int, int] = {}
         self.size = 0
         """Bytes of the frames of messages among them."""
-        self.count = 0
-        """Their number."""
 
-    def take(self, rows: Sequence[Any], reports: list[Report] | None = None, files: Mapping[int, int] | None = None) -> Iterator[Any]:
-        """Add rows; yield those before as columns, if these do not fit after them. `reports` gets the reports of rows that
-        cannot be added, which are raised without it. `files`: see `Rows`."""
-        try:
-            self._take(rows, files)
-        except Exception as error:
-            half = len(rows) // 2
-            if isinstance(error, TooMuch) and self.count:
-                yield self.batch(reports)
-                yield from self.take(rows, reports, files)
-            elif half and (reports is not None or isinstance(error, TooMuch)):
-                yield from self.take(rows[:half], reports, files)
-                yield from self.take(rows[half:], reports, files)
-            elif reports is None:
-                raise
-            else:
-                reports.append(self._about(rows[0], "too much for one row" if isinstance(error, TooMuch) else describe_exception(error)))
-
-    def _take(self, rows: Sequence[Any], files: Mapping[int, int] | None) -> None:
-        found = {}
-        for keys, mine in self._by_keys(rows).items():
-            some = Rows(mine, self._name in LINKED, self._points, files)
-            found[keys] = [column.get(some) for column in self._columns_of(keys)]
-        text = sum(
-            sum(map(len, texts))
-            for values in found.values()
-            for column, texts in zip(self._columns, values, strict=False)
-            if column.make is _joined
-        )
-        if self._text + text > MOST:
-            raise TooMuch
-        for keys, values in found.items():
-            for those, these in zip(self._values.setdefault(keys, [[] for _ in values]), values, strict=True):
-                those += these
-        self._text += text
-        self.count += len(rows)
-        if self._struct is not None or self._name == "messages":
+    def add(self, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
+        """Add rows. `files`: see `Rows`."""
+        self.rows += rows
+        self._files.update(files or {})
+        if self._sized:
             self.size += sum([one[0].size for one in rows])
 
-    def _by_keys(self, rows: Sequence[Any]) -> Mapping[tuple[str, ...], Sequence[Any]]:
-        """The rows by the keys of their typed fields, without names that a peer may choose."""
-        if self._struct is None:
-            return {(): rows}
-        found: dict[tuple[str, ...], list[Any]] = {}
-        for row in rows:
-            found.setdefault(tuple([name for name in row[0].fields if name in self._typed_columns]), []).append(row)
+    def batch(self, reports: list[Report] | None = None) -> Any:
+        """All that wait as columns; nothing waits any more. `reports` gets the reports of rows that cannot be columns, and of values that
+        do not fit theirs, which are null there; without it the error is raised."""
+        found = pa.concat_tables([self._schema.empty_table(), *self._made(self.rows, reports)])
+        self._begin()
         return found
 
-    def _columns_of(self, keys: Sequence[str]) -> list[Column]:
-        """The columns that rows whose typed fields have these keys have values for."""
-        return [*self._columns, *(self._typed_columns[name] for name in keys)]
-
-    def batch(self, reports: list[Report] | None = None) -> Any:
-        """All that wait as columns; nothing waits any more. `reports` gets a report of each value that does not fit its
-        column, which is null there; without it the error is raised."""
-        made = []
-        for keys, values in self._values.items():
-            columns = self._columns_of(keys)
-            named = {column.name: some for column, some in zip(columns, values, strict=True)}
-            made.append((len(values[0]), {column.name: self._array(column, named, reports) for column in columns}))
-        self._begin()
-        return pa.Table.from_arrays([_chunks(field, made) for field in self._schema], schema=self._schema)
-
-    def _array(self, column: Column, named: Mapping[str, list[Any]], reports: list[Report] | None) -> Any:
-        """The array of a column; `named`: the values of all columns of these rows."""
-        values = named[column.name]
+    def _made(self, rows: Sequence[Any], reports: list[Report] | None) -> Iterator[Any]:
+        half = len(rows) // 2
         try:
-            return column.array(values)
-        except Exception:
-            if reports is None:
+            some = Rows(rows, self._name in LINKED, self._points, self._files)
+            yield pa.Table.from_arrays([self._array(one, some, None if half else reports) for one in self._columns], schema=self._schema)
+        except Exception as error:
+            if half:
+                yield from self._made(rows[:half], reports)
+                yield from self._made(rows[half:], reports)
+            elif reports is None or not rows:
                 raise
-        good = []
-        for row, value in enumerate(values):
-            try:
-                column.array([value])
-                good.append(value)
-            except Exception as error:
-                good.append(None)
-                number, file, conversation, protocol = (
-                    named[name][row] if name in named else None for name in ("last_packet", "file", "conversation", "protocol")
-                )
-                lost = f"{column.name} of a row of {self._name} is missing"
-                reports.append(Report(describe_exception(error), lost, number, file, conversation, protocol or ""))
-        return column.array(good)
+            else:
+                reports.append(self._about(rows[0], f"a row of {self._name} is missing", error))
 
-    def _about(self, row: Any, what: str) -> Report:
-        """What to report of a row that is in no table."""
+    def _array(self, column: Column, rows: Rows, reports: list[Report] | None) -> Any:
+        """The array of a column; `reports` gets the report of the value of the one row, which is null then."""
+        try:
+            return column.array(rows)
+        except Exception as error:
+            if reports is None or isinstance(error, TooMuch):
+                raise
+            reports.append(self._about(rows.rows[0], f"{column.name} of a row of {self._name} is missing", error))
+            return pa.nulls(1, column.type)
+
+    def _about(self, row: Any, cost: str, error: Exception) -> Report:
+        """What to report of a row that is not what it should be."""
         record = row[0] if self._name in LINKED else row
         number = record.packets[1] if type(record) is Message else None
         file, conversation = getattr(record, "file", None), getattr(record, "conversation", None)
         protocol = getattr(record, "protocol", None) or ""
-        return Report(what, f"a row of {self._name} is missing", number, file, conversation, protocol)
+        what = "too much for one row" if isinstance(error, TooMuch) else describe_exception(error)
+        return Report(what, cost, number, file, conversation, protocol)
 
 
 def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:

@@ -84,9 +84,9 @@ class Frames:
 
     def count(self, exchanges: Sequence[Linked]) -> None:
         """Count exchanges, and remember the slowest."""
-        for linked in exchanges:
+        for linked, (_, server) in zip(exchanges, ends_of(exchanges), strict=True):
             one: Any = linked[0]
-            key = one.time_ns // MINUTE_NS * MINUTE_NS, one.protocol, one.name, ends_of(linked)[1]
+            key = one.time_ns // MINUTE_NS * MINUTE_NS, one.protocol, one.name, server
             self._notes[key].append((one.outcome, one.reason, one.latency_ns))
             if one.latency_ns is not None and (len(self._slowest) < SLOWEST or one.latency_ns > self._slowest[-1][0]):
                 self._slowest = slowest([*self._slowest, (one.latency_ns, _row(one))])

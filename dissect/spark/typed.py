@@ -22,17 +22,19 @@ So `fields` has everything, the columns what a query can ask for without parsing
 where its value is null, and where the value is not of the declared type (a boolean byte of 7, a mewbase field of another BSON type).
 Such an item of a list is null too.
 
-Columns are made of messages with the same keys together (`tables.PendingRows`), so only the fields that they have are read.
+Columns are made of the values that there are (`by_name`), and spread over the rows that have them.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..protocols import PROTOCOLS
@@ -61,6 +63,18 @@ class Member:
         self.array = array
         """Makes an Arrow array of values as they are in the fields of messages."""
 
+    def spread(self, found: tuple[list[int], list[Any]] | None, count: int) -> Any:
+        """The array of `count` objects, of which some have values, as in `by_name`."""
+        if found is None:
+            return pa.nulls(count, self.type)
+        places, values = found
+        array = self.array(values)
+        if len(values) == count:
+            return array
+        at = np.full(count, -1)
+        at[places] = np.arange(len(values))
+        return array.take(pa.array(at, mask=at < 0))
+
 
 class Struct(Member):
     """A struct as a column, or as a member of one."""
@@ -71,14 +85,21 @@ class Struct(Member):
         self.members = members
 
     def _array(self, values: Sequence[Any]) -> Any:
-        objects = [one if type(one) is dict else {} for one in values]
         absent = [type(one) is not dict for one in values]
-        present = set[str]().union(*objects)
-        arrays = [
-            member.array([one.get(name) for one in objects]) if name in present else pa.nulls(len(objects), member.type)
-            for name, member in self.members.items()
-        ]
+        found = by_name([{} if none else one for one, none in zip(values, absent, strict=True)])
+        arrays = [member.spread(found.get(name), len(values)) for name, member in self.members.items()]
         return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=pa.array(absent) if any(absent) else None)
+
+
+def by_name(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[int], list[Any]]]:
+    """By name the places of the objects that have a value of that name, and these values."""
+    found: defaultdict[str, tuple[list[int], list[Any]]] = defaultdict(lambda: ([], []))
+    for place, one in enumerate(objects):
+        for name, value in one.items():
+            places, values = found[name]
+            places.append(place)
+            values.append(value)
+    return found
 
 
 def _strict(kind: Any, accepted: frozenset[type], clean: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:

@@ -12,7 +12,7 @@ import pyarrow.dataset
 from . import storage
 from .delta import Delta
 from .storage import Folder
-from .tables import DATE, TABLES, schema
+from .tables import DATE, TABLES, TYPED, schema
 
 
 def views(spark: Any, out: Folder) -> None:
@@ -22,7 +22,7 @@ def views(spark: Any, out: Folder) -> None:
         delta.read()
     for table in TABLES:
         names = delta.files(table) if delta is not None else sorted(storage.walk(out.at(table).name))
-        if not names and TABLES[table].struct is not None:
+        if not names and table in TYPED.values():
             continue
         found = _table(spark, out.at(table).name, names, schema(table), TABLES[table].partitioned)
         for name in ("fields", "facts"):

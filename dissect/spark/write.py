@@ -27,7 +27,7 @@ from . import storage, together
 from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
 from .storage import Folder
-from .tables import DATE, TABLES, PendingRows, by_protocol, entry_rows, schema, sorted_out
+from .tables import DATE, TABLES, TYPED, PendingRows, by_protocol, entry_rows, schema, sorted_out
 from .together import Frames
 
 FRAMES, CARRIED = "frames", "carry"
@@ -41,11 +41,11 @@ FORMATS = ("parquet", "delta")
 JSON = ("fields", "facts")
 """Columns of JSON text."""
 
-GROUP = 4_000
-"""Rows that a task keeps the values of before it makes columns of them."""
+GROUP = 2_000
+"""Rows that a task keeps before it makes columns of them."""
 
-GROUP_BYTES = 32 << 20
-"""Bytes of the frames of these records, at most about; the values made of them need a multiple."""
+GROUP_BYTES = 4 << 20
+"""Bytes of the frames of these records, at most about; their values need a multiple."""
 
 GROUP_UNPACKED = 16 << 20
 """Bytes that the frames of these records were unpacked to, at most about."""
@@ -193,9 +193,8 @@ class PartWriter:
         waiting = self._waiting.get(table)
         if waiting is None:
             waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
-        for some in waiting.take(rows, self.receipt.reports, files):
-            self._write(table, some)
-        if waiting.count >= GROUP or waiting.size >= GROUP_BYTES:
+        waiting.add(rows, files)
+        if len(waiting.rows) >= GROUP or waiting.size >= GROUP_BYTES:
             self._flush(table)
 
     @property
@@ -214,7 +213,7 @@ class PartWriter:
 
     def waits(self, table: str) -> bool:
         """Whether there are rows to write."""
-        return table in self._waiting and self._waiting[table].count > 0
+        return table in self._waiting and bool(self._waiting[table].rows)
 
     def empty(self, table: str) -> None:
         """Write a file without rows, which says what its columns are."""
@@ -305,13 +304,13 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
                 rows = results.conversations
             elif table == "entries":
                 rows = list(entry_rows(results.entries))
-            elif TABLES[table].struct is not None:
+            elif table in TYPED.values():
                 rows = by_protocol(sorted_out(results.records)["messages"]).get(table, ())
             else:
                 rows = sorted_out(results.records)[table]
             reports.extend(results.reports)
-            yield from waiting.take(rows, reports, results.files)
-            if waiting.count >= GROUP:
+            waiting.add(rows, results.files)
+            if len(waiting.rows) >= GROUP:
                 yield waiting.batch(reports)
         yield waiting.batch(reports)
 
