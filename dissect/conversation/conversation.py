@@ -322,8 +322,8 @@ class Conversation:
         assert parser is not None and pairer is not None
         self.note(pairer.left)
         self.limit_hits += parser.limit_hits + pairer.limit_hits
-        # Break the reference cycle: a run does not collect garbage
-        del parser.dissector.parser
+        # Break the reference cycles: a run does not collect garbage
+        del parser.dissector
         self.parser = self.pairer = None
         self.steady = False
         self.run.paired.pop(self.tcp.index, None)
