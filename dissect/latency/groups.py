@@ -91,7 +91,9 @@ class LatencyGroup(msgspec.Struct):
         for reason, number in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + number
         for mine, more in zip(self._sketches(), other._sketches(), strict=True):
-            mine.merge(more)
+            # Most groups of a minute have latencies only
+            if more:
+                mine.merge(more)
         self.ends = self.ends or other.ends
 
     def pack(self) -> bytes:

@@ -318,7 +318,8 @@ class Dissection:
         if self._coming:
             self._take_errors(session, (segment.time_ns, segment.file, segment.number))
         counters = session.run.counters
-        segment.mark = (counters.packets, *segment.mark[1:])
+        _, number, file, time_ns = segment.mark
+        segment.mark = counters.packets, number, file, time_ns
         counters.packets += 1
         self._block.append(segment)
         self._block_bytes += len(segment.data)

@@ -65,11 +65,6 @@ def read(split: Split, parsers: dict[int, LinkParser] | None = None) -> Iterator
         yield batch_of(some)
 
 
-def owner_of(packet: Packet) -> PacketProcess | None:
-    """Return the process that a packet belongs to; None if the capture names none."""
-    return packet.owner if type(packet) is OwnedPacket else None
-
-
 def _written(owner: PacketProcess | None) -> bytes | None:
     """Return the value of the column `owner`."""
     return None if owner is None else msgspec.msgpack.encode(owner._replace(number=0))
@@ -121,10 +116,10 @@ def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = No
                 continue
             file, network, after = names[at]
             # Those before it were read again as these may be copies of them, or have their other fragments
-            if segment.number > after:
-                segment.mark = (*segment.mark[:2], file, segment.mark[3])
+            if packet.number > after:
+                segment.mark = 0, packet.number, file, time_ns
                 segment.ends += network
-                yield segment, owner_of(packet), latest[at]
+                yield segment, packet.owner if type(packet) is OwnedPacket else None, latest[at]
 
 
 class _Input:

@@ -47,7 +47,7 @@ GROUP = 2_000
 GROUP_BYTES = 4 << 20
 """Bytes of the frames of these records, at most about; their values need a multiple."""
 
-GROUP_UNPACKED = 16 << 20
+GROUP_UNPACKED = 4 << 20
 """Bytes that the frames of these records were unpacked to, at most about."""
 
 ROW_GROUP = 100_000
