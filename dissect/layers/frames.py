@@ -14,6 +14,9 @@ OPCODES = frozenset((CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 CONTROL, LARGEST_CONTROL = 8, 125
 """From this opcode on frames are control frames; the bytes that one carries at most."""
 
+FIRST_BYTES = frozenset([TEXT, BINARY, *[FIN | opcode for opcode in (TEXT, BINARY, CLOSE, PING, PONG)]])
+"""How a message begins that is not compressed."""
+
 CODE = 2
 """The bytes of a code at the beginning of a Close frame."""
 
@@ -436,14 +439,17 @@ class FrameSearch(msgspec.Struct, gc=False):
 
     def add(self, items: Items) -> bool:
         """Return whether it is certain that these are frames."""
+        followed = False
         for item in items:
             chain = self.chains[item.side]
             if isinstance(item, StreamGap):
                 chain.count, chain.end = 0, -1
                 continue
             chain.seen = True
-            self._follow(chain, item)
-        for side in (0, 1):
+            if chain.end >= 0 or item.data[0] in FIRST_BYTES:
+                self._follow(chain, item)
+                followed = True
+        for side in (0, 1) if followed else ():
             one = self.chains[side]
             if one.masked and one.count >= CERTAIN:
                 other = self.chains[1 - side]

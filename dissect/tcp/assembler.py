@@ -746,13 +746,15 @@ class TcpStream(ConversationCounts):
 
     def released(self) -> Items:
         """Return the items released since the last call, those of side 0 first."""
+        one, two = self.streams
+        deferred = one.deferred or two.deferred
+        if not self.out and not deferred:
+            return NOTHING
         items = [*self.out]
         self.out.clear()
         if len(items) > 1:
             items.sort(key=_side)
-        one, two = self.streams
-        waits = one.waiting is not None or two.waiting is not None or one.deferred or two.deferred
-        return _causes_first(self, items) if waits else items
+        return _causes_first(self, items) if deferred or one.waiting is not None or two.waiting is not None else items
 
     def follow(self, segment: Segment, side: int) -> SideData | bool:
         """Return the bytes that a segment in order releases, as nearly all are; True if it has none; False if it needs `feed`."""
@@ -828,7 +830,7 @@ class TcpStream(ConversationCounts):
             own.claim = start, start + claimed - wire, self.latest
         own.update_fast_path(self.untimed)
         other.update_fast_path(self.untimed)
-        return self.released() if self.out or self.defers else NOTHING
+        return self.released()
 
     def _count(self, own: ByteStream, segment: Segment) -> Mark:
         own.packets += 1

@@ -102,7 +102,7 @@ class TlsManager:
         closed = tcp.closed is not None
         tls.waits = decryptor.waiting and not final
         if closed and not tls.waits:
-            items += decryptor.close(current, tcp.last)
+            items = items + decryptor.close(current, tcp.last)
         if decryptor.not_tls:
             tls.decryptor = None
             return items
