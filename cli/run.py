@@ -321,6 +321,10 @@ def _meanwhile(run: RunReport, show: Callable[[list[Record]], bool], records: li
         raise Aborted(error) from error
 
 
+_latest: list[Inspector] = []
+"""Keeps the conversations of the last run: a process that ends frees nothing, see `__main__`."""
+
+
 class FileRun(RunReport):
     """Reads captures with one inspector and keeps what went wrong."""
 
@@ -378,6 +382,7 @@ class FileRun(RunReport):
         self.names += [reader.name for reader in self.readers]
         PAGER.allowed = all(Path(name).is_file() for name in names)
         self.inspector = Inspector(self.readers, options, finite=True, keeps_rows=keeps_rows)
+        _latest[:] = [self.inspector]
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for reader in self.readers:
