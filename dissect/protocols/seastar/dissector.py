@@ -28,7 +28,7 @@ from .layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, METHODS, STREAM_PA
 from .negotiation_frames import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
 from .resync import FrameSearch
 from .scrub_rules import SCRUB_RULES
-from .terms import FORCED, GREETING, UNKNOWN, NegotiatedTerms, Offer, SeastarFraming, agree, read_offer
+from .terms import FORCED, GREETING, UNKNOWN, NegotiatedTerms, SeastarFraming, agree, read_offer
 from .verbs import SCYLLA
 
 _u32 = Struct("<I").unpack_from
@@ -54,7 +54,6 @@ class SeastarDissector(Dissector):
         self.sides = (SideTerms(begins), SideTerms(begins))
         self.first: int | None = None
         """The side whose negotiation frame came first."""
-        self.in_packet_order = True
         self.quota = UnpackQuota(context.unpack_pool)
         self.negative: set[int] = set()
         """What requests with a negative msg_id, which the library never sends, asked."""
@@ -69,7 +68,8 @@ class SeastarDissector(Dissector):
         options = self.options
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.forced = FORCED.get(self.context.verdict.layout or "")
-        self.agreed: tuple[Offer | None, Offer | None, NegotiatedTerms] | None = None
+        self.agreed: NegotiatedTerms | None = None
+        """By what is known of both negotiation frames since the client is."""
 
     # Bytes to frames
 
@@ -121,7 +121,7 @@ class SeastarDissector(Dissector):
 
     def on_truncated(self, side: int, data: bytes) -> None:
         if self.sides[side].greeting == EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
-            self.sides[side].offer = read_offer(data)
+            self.sides[side].offer, self.agreed = read_offer(data), None
             if self.client is None and not self._learns_client(side, len(data)):
                 self.client = self.first
             self._learn(side)
@@ -182,11 +182,9 @@ class SeastarDissector(Dissector):
     def _negotiated(self) -> NegotiatedTerms:
         if self.client is None:
             return UNKNOWN
-        client, server = self.sides[self.client].offer, self.sides[1 - self.client].offer
-        agreed = self.agreed
-        if agreed is None or agreed[0] is not client or agreed[1] is not server:
-            agreed = self.agreed = (client, server, agree(client, server))
-        return agreed[2]
+        if self.agreed is None:
+            self.agreed = agree(self.sides[self.client].offer, self.sides[1 - self.client].offer)
+        return self.agreed
 
     def _candidates(self, side: int, terms: NegotiatedTerms) -> tuple[SeastarFraming, ...]:
         """The framings that `side` may have."""
@@ -211,13 +209,11 @@ class SeastarDissector(Dissector):
         if framing.kind in ("request", "response") and self.client is None:
             self.client = side if framing.kind == "request" else 1 - side
         one.inferred = None if self.forced is not None else self._doubt(side)
-        self._decide()
 
-    def _decide(self) -> None:
-        """See whether what either side sends can still change how frames are cut."""
+    @property
+    def in_packet_order(self) -> bool:  # type: ignore[override]
         one, other = self.sides
-        known = one.framing is not None and other.framing is not None
-        self.in_packet_order = not known or EXPECTED in (one.greeting, other.greeting)
+        return one.framing is None or other.framing is None or EXPECTED in (one.greeting, other.greeting)
 
     def _doubt(self, side: int) -> str | None:
         """Why the framing of `side` is a guess, if it is one."""
@@ -256,7 +252,6 @@ class SeastarDissector(Dissector):
         one.greeting = SEEN
         one.greets = True
         self.unblocks_peer = True
-        self._decide()
         features = one.offer.features
         if side == self.client:
             if len(features.get(STREAM_PARENT, b"")) == 8:
@@ -277,7 +272,7 @@ class SeastarDissector(Dissector):
             if state == one.heard and (self.client is not None or not more_behind(self.parser.buffers[side])):
                 return False
         else:
-            one.offer = read_offer(data[at:end])
+            one.offer, self.agreed = read_offer(data[at:end]), None
         one.heard = state
         if self.client is None and not self._learns_client(side, end - at):
             return False
@@ -322,7 +317,6 @@ class SeastarDissector(Dissector):
         """The negotiation frame of `side` is not where it should be, so it will not come."""
         self.sides[side].greeting = MISSED
         self.unblocks_peer = True
-        self._decide()
 
     # Frames to messages
 
