@@ -301,12 +301,14 @@ class Conversation:
         parser, pairer, tcp = self.parser, self.pairer, self.tcp
         if parser is not None and pairer is not None:
             parser.ended_sides, parser.last = tcp.ended_sides, END if tcp.end is None else tcp.end.order
-            emitted = emitted + pairer.process(parser.close(tcp.last, current))
-            reason = "capture ended" if tcp.open else UNANSWERED.get(tcp.ended, "closed")
-            ended = pairer.close(reason, end_of(self))
+            if rest := parser.close(tcp.last, current):
+                emitted = emitted + pairer.process(rest)
+            ended = NOTHING
+            if pairer.open:
+                ended = pairer.close("capture ended" if tcp.open else UNANSWERED.get(tcp.ended, "closed"), end_of(self))
             self._hand_on()
             self._settle()
-            emitted += ended
+            emitted = emitted + ended
         self.limit_hits += self.tls.limit_hits
         self.verdict = self.tls.unread or self.verdict
         return emitted + self.guard(current, self._end)
@@ -459,7 +461,7 @@ class Conversation:
         self.pairer = Pairer(
             PairRules(parser.dissector.reuse, options.open_limit, options.exchanges, self.from_start, loaded.paired, loaded.unanswered),
             PairOutputs(run.links, run.large, parser.tallies, run.pairs, run.answers),
-            HandshakeProgress(loaded.compare_rules, self.from_start),
+            HandshakeProgress(loaded.compare_rules) if self.from_start else None,
         )
         self.pairer.untimed = tcp.untimed
         self.parser, self.facts = parser, parser.dissector.facts

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..model import Exchange, Message, Pair
-from ..protocols.compare_rules import HandshakeProgress
+from ..protocols.compare_rules import NO_HANDSHAKE, HandshakeProgress
 from ..protocols.protocol import Tally
 from ..protocols.records import NONE, ORDER_KEY, Event, rfc3339
 from ..units import duration_text
@@ -91,7 +91,7 @@ class Exchanges:
     def __init__(self, rules: PairRules, outputs: PairOutputs, handshake: HandshakeProgress | None = None) -> None:
         self.reuse, self.limit, self.every, self.from_start, self.paired, self.unanswered = rules
         self.links, self.large, self.tallies, self.pairs, self.answers = outputs
-        self.handshake = HandshakeProgress() if handshake is None else handshake
+        self.handshake = NO_HANDSHAKE if handshake is None else handshake
         self.untimed = False
         """Packets of the conversation have no time, so there are no durations."""
         self.refused = 0

@@ -73,18 +73,18 @@ class CompareRules(NamedTuple):
 
 
 class HandshakeProgress:
-    """The progress of the handshake. `from_start`: the beginning of the conversation was captured."""
+    """The progress of the handshake."""
 
     __slots__ = ("done", "midway", "names", "opening", "step")
 
-    def __init__(self, compare_rules: CompareRules | None = None, from_start: bool = True) -> None:
+    def __init__(self, compare_rules: CompareRules | None = None) -> None:
         self.names = () if compare_rules is None else compare_rules.handshake
         self.opening = self.names if compare_rules is None else compare_rules.ready or self.names
         self.step: str | None = None
         """The last step, as text; None if none was seen."""
         self.midway = False
         """The last answer belongs to the handshake, which is not complete, and none of its requests is open."""
-        self.done = not (self.names and from_start)
+        self.done = not self.names
         """No more messages need to be checked."""
 
     def unanswered(self, name: str) -> None:
@@ -100,3 +100,7 @@ class HandshakeProgress:
             self.step = "ready" if self.done else f"{name}, {outcome}"
             self.midway = outcome == "answered" and not self.done
         return self.done
+
+
+NO_HANDSHAKE = HandshakeProgress()
+"""Of conversations whose beginning was not captured: it never changes."""

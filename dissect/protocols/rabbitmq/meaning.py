@@ -177,14 +177,18 @@ _BEFORE_PROPERTIES = 29
 """Bytes of a Subscribe at most, as its size counts them, without its stream and its properties."""
 
 
+def _is_alone(fields: Fields) -> bool:
+    """Return whether a Subscribe is, or may be, that of a single active consumer: the capture may lack its last properties."""
+    properties = fields.get("properties") or ()
+    texts = [fields.get("stream"), *[text for one in properties for text in one.values()]]
+    known = _BEFORE_PROPERTIES + 4 * len(properties) + len("".join(filter(None, texts)).encode(errors="replace"))
+    return fields["size"] >= known + len("single-active-consumer") or is_single_active(properties)
+
+
 def _counts_credit(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
     if "subscription_id" in fields:
         self.credits = self.credits or Credits(self.complete)
-        properties = fields.get("properties") or ()
-        # Where the capture lacks the last properties, one of them may be that of a single active consumer
-        texts = [fields.get("stream"), *[text for one in properties for text in one.values()]]
-        known = _BEFORE_PROPERTIES + 4 * len(properties) + len("".join(filter(None, texts)).encode(errors="replace"))
-        alone = fields["size"] >= known + len("single-active-consumer") or is_single_active(properties)
+        alone = name == "Subscribe" and _is_alone(fields)
         self.credits.ask(name, fields["correlation_id"], fields["subscription_id"], fields["version"], alone, self.completed)
     return ()
 
