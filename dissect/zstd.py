@@ -11,4 +11,5 @@ ZSTD_CODEC = "compression.zstd" if sys.version_info >= (3, 14) else "backports.z
 
 def codec() -> Any:
     """Return the module."""
-    return importlib.import_module(ZSTD_CODEC)
+    # Importing what was imported takes as long as unpacking a small message
+    return sys.modules.get(ZSTD_CODEC) or importlib.import_module(ZSTD_CODEC)
