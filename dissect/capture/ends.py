@@ -6,7 +6,6 @@ from functools import lru_cache
 from ipaddress import ip_address
 
 
-@lru_cache(1_024)
 def split(ends: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     """The parts: addresses of 4 or 16 bytes, ports of 2, and the 3 or 0 bytes of `network_key`."""
     size = 4 if len(ends) < 36 else 16
@@ -31,12 +30,18 @@ def endpoints(ends: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
 def _endpoint(address: bytes, port: bytes) -> tuple[str, int]:
     """An endpoint as text, and its port; a server's is one text for all of its conversations."""
     number = int.from_bytes(port, "big")
+    return f"{_host(address)}:{number}", number
+
+
+@lru_cache(1_024)
+def _host(address: bytes) -> str:
+    """An address as text."""
     if len(address) == 4:
-        return f"{'.'.join(map(str, address))}:{number}", number
+        return ".".join(map(str, address))
     # slow to import, and most captures do not need it
     from socket import AF_INET6, inet_ntop
 
-    return f"[{inet_ntop(AF_INET6, address)}]:{number}", number
+    return f"[{inet_ntop(AF_INET6, address)}]"
 
 
 def ends_between(endpoints: tuple[str, str], network: int) -> tuple[bytes, bytes]:

@@ -225,7 +225,7 @@ class Parser:
             dissector.unblocks_peer = False
             self._drain()
             self._make()
-        self.quiet = one.is_at_rest() and two.is_at_rest() and not dissector.in_packet_order
+        self.quiet = two.is_at_rest() and one.is_at_rest() and not dissector.in_packet_order
 
     def _make(self) -> None:
         """Pass the new frames to the dissector, in the packet order of both sides."""
@@ -530,7 +530,7 @@ class Parser:
             if work_budget.left <= 0 and not last:
                 buffer.tried = end
                 continue
-            data, base = buffer.join(), buffer.base
+            data, base = buffer.join() if buffer.pieces else buffer.data, buffer.base
             work_budget.begin(end - place, index + 1 - buffer.segment(place))
             found, at = self.dissector.resync(side, data, place - base, end - base, last)
             buffer.tried = end
@@ -563,7 +563,7 @@ class Parser:
                 if buffer.searching:
                     buffer.need = 0
                     return
-            data = buffer.join()
+            data = buffer.join() if buffer.pieces else buffer.data
             at = buffer.position - buffer.base
             ends = dissector.split_frames(side, data, at)
             if ends:
