@@ -519,7 +519,7 @@ class Parser:
         place = max(buffer.position, buffer.scan)
         tried = buffer.tried
         count = len(starts)
-        for index in range(buffer.segment(max(buffer.position, tried)), count):
+        for index in range(buffer.segment(max(buffer.position, tried)) if count > 1 else 0, count):
             end = min(starts[index + 1], stop) if index + 1 < count else stop
             last = final and end == stop
             if end <= tried and not last:
@@ -609,7 +609,7 @@ class Parser:
         """Add the frames data[at:ends[0]], data[ends[0]:ends[1]], ... with the packets that brought them."""
         starts, marks, base, append = buffer.starts, buffer.marks, buffer.base, self.frames.append
         last = len(starts) - 1
-        index = buffer.segment(base + at)
+        index = buffer.segment(base + at) if last else 0
         for end in ends:
             position = base + at
             while index < last and starts[index + 1] <= position:
