@@ -218,10 +218,15 @@ def _lose_answers(context: ConversationContext, gap: Gap) -> None:
     """Requests of one side may be answered in these bytes of the other; messages after them show that those before them are not."""
     server = gap.sender == "server"
     context.lost_answers[not server] = True
-    answer = context.last[server]
     for key, draft in [*context.held.items()]:
-        if draft.rule == DUPLICATE and (answer is None or answer.number < max(draft.messages or ())):
+        if not is_certain(context, draft, server):
             del context.held[key], context.found[key]
+
+
+def is_certain(context: ConversationContext, draft: FindingDraft, answering: int) -> bool:
+    """Whether a finding that waits is certain: for an id used again, a message of the side that answers has come since, without a gap."""
+    answer = context.last[answering]
+    return draft.rule != DUPLICATE or (answer is not None and answer.number > max(draft.messages or ()))
 
 
 def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:

@@ -19,7 +19,7 @@ from ..model import Exchange, Finding, Gap, Message, Processes, Record, Sender, 
 from ..protocols.records import rfc3339
 from ..quota import drop_oldest
 from .across import ACROSS, ACROSS_KEPT, Failed, Overview, Seen
-from .common import COMMON, FIRST, PLAIN
+from .common import COMMON, FIRST, PLAIN, is_certain
 from .copies import Opened
 from .registry import FAMILIES
 from .rules import (
@@ -191,7 +191,7 @@ class Diagnoser:
         """Return findings about silence, for an interface: all packets up to `now_ns` have been read."""
         out: list[Record] = []
         for context in self._contexts.values():
-            self._release(context, out)
+            self._release(context, out, False)
             rules = () if context.end_reported else self._rules[context.family].of(LIVE)
             self._apply(context, rules, Now(now_ns, context.client or "", context.server or ""), out)
         return out
@@ -437,16 +437,18 @@ class Diagnoser:
         else:
             self._report_finding(context, finding, draft, came_ns, out)
 
-    def _release(self, context: ConversationContext, out: list[Record]) -> None:
-        """Report the findings that waited for their count."""
-        for key, draft in context.held.items():
+    def _release(self, context: ConversationContext, out: list[Record], ended: bool = True) -> None:
+        """Report the findings that waited for their count; `ended`: nothing more comes that may withdraw one."""
+        for key, draft in [*context.held.items()]:
+            if not ended and not is_certain(context, draft, 1):
+                continue
+            del context.held[key]
             count, finding, differ = found = context.found[key]
             if count > 1:
                 times = "twice" if count == 2 else f"{count:,} times"
                 finding.cause += f"; {times} on this connection{', with different numbers' if differ else ''}"
                 found[0] = 1
             self._report_finding(context, finding, draft, finding.time_ns, out)
-        context.held.clear()
 
     def _report_finding(self, context: ConversationContext, finding: Finding, draft: FindingDraft, came_ns: int, out: list[Record]) -> None:
         self._add(out, finding)

@@ -636,6 +636,21 @@ def test_an_id_is_not_used_again_where_the_answer_to_the_previous_request_is_los
     assert rules(one.goodbye()) == ({"tcp.lost-by-capture": "warning"} if lost else {})
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_id_used_again_is_reported_live_once_it_is_certain(answered: bool) -> None:
+    one = Connection().ready()
+    for name in ("a", "b"):
+        one.client(rabbit.CREATE, stream=name, arguments=[], correlation_id=9)
+    if answered:
+        one.server(rabbit.CREATE_RESPONSE, correlation_id=9)
+    inspector = Inspector([], Options(findings=True))
+    with open_capture(io.BytesIO(capture(one))) as reader:
+        for batch in reader.batches():
+            inspector.process(batch)
+    aged = [record.rule for record in inspector.age(one.now + SECOND) if isinstance(record, Finding)]
+    assert aged == ["rabbitmq-stream.duplicate-id"] * answered
+
+
 def test_an_id_used_again_before_a_loss_is_reported_with_its_count() -> None:
     one = Connection().ready()
     for name in ("a", "b", "c"):
