@@ -171,18 +171,18 @@ class Diagnoser:
         """Return the records, each followed by the findings that it completes, without the ends of conversations."""
         out: list[Record] = []
         for record in records:
-            if type(record) is not Closed:
+            kind = type(record)
+            if kind is not Closed:
                 out.append(record)
             try:
-                match record:
-                    case Message():
-                        self._message(record, out)
-                    case Closed():
-                        self._closed(record, out)
-                    case Gap():
-                        self._other(record, GAP, out)
-                    case Exchange():
-                        self._other(record, EXCHANGE, out)
+                if kind is Message:
+                    self._message(record, out)
+                elif kind is Closed:
+                    self._closed(record, out)
+                elif kind is Exchange:
+                    self._other(record, EXCHANGE, out)
+                elif kind is Gap:
+                    self._other(record, GAP, out)
             except Exception as error:
                 self._report(describe_exception(error), record.conversation)
         return out
@@ -264,7 +264,7 @@ class Diagnoser:
         return context
 
     def _message(self, message: Message, out: list[Record]) -> None:
-        context = self._context_of(message.conversation, message.protocol)
+        context = self._contexts.get(message.conversation) or self._context_of(message.conversation, message.protocol)
         if context.end_reported:
             context.remember(message)
             return
@@ -279,7 +279,7 @@ class Diagnoser:
         context.remember(message)
 
     def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
-        context = self._context_of(record.conversation, record.protocol)
+        context = self._contexts.get(record.conversation) or self._context_of(record.conversation, record.protocol)
         if context.end_reported:
             return
         if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:
@@ -299,10 +299,11 @@ class Diagnoser:
         for message, reason in closed.ahead or ():
             self._other(_left(message, reason, closed), EXCHANGE, out)
         context.end_reported = True
-        overview, server = self.overview, closed.endpoints[closed.server]
+        overview, side = self.overview, closed.server
+        server = closed.endpoints[side]
         if closed.verdict.protocol is not None and closed.client is not None and len(self._spoken) < ACROSS_KEPT:
             self._spoken.setdefault(server, closed.verdict.protocol)
-            self.ports.add(closed.ports[closed.server])
+            self.ports.add(closed.ports[side])
         elif closed.verdict.protocol is None and closed.expected is None:
             closed.expected = self._spoken.get(server)
         overview.end_ns = max(overview.end_ns, closed.end_ns)
@@ -312,7 +313,7 @@ class Diagnoser:
             context.client, context.server = context.client or closed.endpoints[0], context.server or closed.endpoints[1]
         if len(overview.dialled) < ACROSS_KEPT:
             overview.dialled[context.server] = None
-        if closed.packets[closed.server] and not closed.refused:
+        if closed.packets[side] and not closed.refused:
             overview.accept(context.server, 1)
         self._note_opened(context, closed)
         if context.active and len(overview.active) < ACROSS_KEPT:
@@ -414,20 +415,25 @@ class Diagnoser:
             marks = ()
             if messages:
                 shown = context.remembered()
-                marks = packets(*[message if message is not None and one == message.number else shown.get(one) for one in messages])
+                if message is not None:
+                    shown[message.number] = message
+                marks = packets(*map(shown.get, messages))
             if closed is not None and closed.last[1] not in marks:
                 marks = (*marks, closed.last[1])
-        time_ns = record.time_ns if closed is None else closed.until_ns
-        # The end of the capture is not the time of the error
-        came_ns = draft.at_ns if draft.at_ns is not None else time_ns if closed is None else min(time_ns, closed.last[3])
-        timed = time_ns != 0 if closed is None else not closed.untimed
+        if closed is None:
+            src, dst, sender = record.src, record.dst, getattr(record, "sender", None)
+            time_ns = came_ns = record.time_ns
+            timed = time_ns != 0
+        else:
+            src, dst, sender = context.client or "", context.server or "", None
+            # The end of the capture is not the time of the error
+            time_ns, came_ns, timed = closed.until_ns, min(closed.until_ns, closed.last[3]), not closed.untimed
+        if draft.at_ns is not None:
+            came_ns = draft.at_ns
         cause = draft.cause if timed else untimed(draft.cause)
         if draft.is_fact:
             self.overview.add(context, draft, Seen(name, severity, cause, came_ns, messages, marks))
             return
-        src, dst, sender = context.client or "", context.server or "", None
-        if closed is None:
-            src, dst, sender = record.src, record.dst, getattr(record, "sender", None)
         protocol = None if context.protocol == "tcp" else context.protocol
         head = (1, 0, _time_text(time_ns), time_ns, context.conversation, src, dst, sender, protocol, name, severity)
         finding = Finding(*head, cause, draft.advice or rule.advice, [*messages[:EVIDENCE]], [*marks[:EVIDENCE]])
