@@ -49,9 +49,13 @@ def preferences(arguments: list[str]) -> dict[str, str]:
         raise UsageError(f"{path}: {error}; {LEAVE_OUT} ignores the file") from None
     for name, value in settings.items():
         kind = {"columns": int, **dict.fromkeys(PARAMETERS, str)}.get(name)
-        if kind is None or type(value) is not kind:
+        if kind is None or type(value) is not kind or (isinstance(value, int) and value < 1):
             known = ", ".join((*PARAMETERS, "columns"))
-            what = f"not a setting; the settings are {known}" if kind is None else f"must be {'a number' if kind is int else 'text'}"
+            what = (
+                f"not a setting; the settings are {known}"
+                if kind is None
+                else f"must be {'a number, 1 or greater' if kind is int else 'text'}"
+            )
             raise UsageError(f"{path}: {name}: {what}; {LEAVE_OUT} ignores the file")
         if name in PARAMETERS:
             one_of(f"{path}: {name} =", str(value), PARAMETERS[name][1])

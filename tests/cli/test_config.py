@@ -58,7 +58,8 @@ def test_times_between_lines_are_for_views_with_lines(command: str, tmp_path: Pa
     ("text", "told"),
     [
         ("colour = 1", "colour: not a setting; the settings are color, time, columns"),
-        ("columns = 'many'", "columns: must be a number"),
+        ("columns = 'many'", "columns: must be a number, 1 or greater"),
+        ("columns = -80", "columns: must be a number, 1 or greater"),
         ("time = [", "config.toml: "),
         ("a = " + "[" * 5_000, "config.toml: too many tables or lists in each other"),
         ("a." * 20_000 + "b = 1", "config.toml: a name of too many parts"),
