@@ -303,9 +303,8 @@ class Conversation:
             parser.ended_sides, parser.last = tcp.ended_sides, END if tcp.end is None else tcp.end.order
             if rest := parser.close(tcp.last, current):
                 emitted = emitted + pairer.process(rest)
-            ended = NOTHING
-            if pairer.open:
-                ended = pairer.close("capture ended" if tcp.open else UNANSWERED.get(tcp.ended, "closed"), end_of(self))
+            reason = "capture ended" if tcp.open else UNANSWERED.get(tcp.ended, "closed")
+            ended = pairer.close(reason, end_of(self)) if pairer.open else NOTHING
             self._hand_on()
             self._settle()
             emitted = emitted + ended
