@@ -54,7 +54,8 @@ class Pairer(Exchanges):
         super().__init__(rules, outputs, handshake)
         self.open: dict[Hashable, Any] = {}
         """By key: a request, a `RequestBatch`, or a queue of these."""
-        self.optional: OrderedDict[Hashable, Event] = OrderedDict()
+        self.optional: dict[Hashable, Event] = {}
+        """An `OrderedDict` once there is one: see `drop_oldest`."""
         self.early: dict[Hashable, list[tuple[Event, str | None]]] = {}
         """By key: responses that came before their request, with their outcome; they were released unpaired."""
         self.partial: dict[Hashable, Event] = {}
@@ -482,6 +483,8 @@ def _on_optional(pairer: Pairer, one: Event, append: Callable[[Event], None]) ->
     if found is not None and found[0].first_time >= one.record.time_ns:
         pairer._append_early(one, found[0], found[1] or "answered", append)
         return
+    if type(pairer.optional) is dict:
+        pairer.optional = OrderedDict()
     pairer.optional[one.key] = one
     drop_oldest(pairer.optional, pairer.limit)
 

@@ -182,7 +182,7 @@ class Parser:
         self._make()
         self.dissector.close()
         made = self.made[before:]
-        if not self.reorders:
+        if len(made) > 1 and not self.reorders:
             made.sort(key=ORDER_KEY)
         return made
 
