@@ -160,7 +160,7 @@ PLACE = Struct("<qIIHI")
 
 def message_id(one: Message) -> str:
     """The identity of a message: its conversation, the side that sent it, and its position in that byte stream."""
-    return f"{one.conversation}-{int(one.src > one.dst)}-{one.position}"
+    return f"{one.conversation}{'-1-' if one.src > one.dst else '-0-'}{one.position}"
 
 
 def number_of(order: int, one: Message) -> int:

@@ -612,21 +612,16 @@ class PendingRows:
         self._columns = [NO_FIELDS if one is FIELDS_COLUMN and fields == "typed" else one for one in TABLES[table].columns]
         self._schema = schema(table)
         self._points = points
-        self._sized = table == "messages" or table in TYPED.values()
         self._begin()
 
     def _begin(self) -> None:
         self.rows: list[Any] = []
         self._files: dict[int, int] = {}
-        self.size = 0
-        """Bytes of the frames of messages among them."""
 
     def add(self, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
         """Add rows. `files`: see `Rows`."""
         self.rows += rows
         self._files.update(files or {})
-        if self._sized:
-            self.size += sum([one[0].size for one in rows])
 
     def batch(self, reports: list[Report] | None = None) -> Any:
         """All that wait as columns; nothing waits any more. `reports` gets the reports of rows that cannot be columns, and of values that

@@ -45,10 +45,7 @@ GROUP = 2_000
 """Rows that a task keeps before it makes columns of them."""
 
 GROUP_BYTES = 4 << 20
-"""Bytes of the frames of these records, at most about; their values need a multiple."""
-
-GROUP_UNPACKED = 4 << 20
-"""Bytes that the frames of these records were unpacked to, at most about."""
+"""Bytes of the frames of these records, and what they were unpacked to, at most about; their values need a multiple."""
 
 ROW_GROUP = 100_000
 ROW_GROUP_BYTES = 32 << 20
@@ -124,8 +121,8 @@ class PartWriter:
         self._open: dict[tuple[str, tuple[str | None, ...]], _Parquet] = {}
         """The files by table and values of the columns by which it is divided."""
         self._waiting: dict[str, PendingRows] = {}
-        self._unpacked = 0
-        """Bytes that were unpacked for rows that wait."""
+        self._bytes = 0
+        """Bytes of the frames of rows that wait, and what was unpacked for them."""
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
@@ -152,7 +149,8 @@ class PartWriter:
         """Add records and conversations."""
         if self._filter is not None:
             self._filter.learn([one[0] for one in results.records])
-        for table, rows in sorted_out(results.records).items():
+        found = sorted_out(results.records)
+        for table, rows in found.items():
             asked = self._filter if table in ("messages", "exchanges") else None
             wanted = rows if asked is None else [one for one in rows if asked.matches(one[0])]
             self.put(table, wanted, results.files)
@@ -180,10 +178,11 @@ class PartWriter:
             self._carried.write_batch(results.carry_batch())
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
-        self._unpacked += results.unpacked
-        if self._unpacked >= GROUP_UNPACKED:
-            self._unpacked = 0
-            for table in self._waiting:
+        self._bytes += results.unpacked + sum([one[0].size for one in found["messages"]])  # type: ignore[misc, union-attr]
+        if self._bytes >= GROUP_BYTES:
+            self._bytes = 0
+            # Rows of the others are small, and are left in one place as long as they are few
+            for table in self._waiting.keys() - SMALL:
                 self._flush(table)
 
     def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
@@ -194,7 +193,7 @@ class PartWriter:
         if waiting is None:
             waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
         waiting.add(rows, files)
-        if len(waiting.rows) >= GROUP or waiting.size >= GROUP_BYTES:
+        if len(waiting.rows) >= GROUP:
             self._flush(table)
 
     @property
@@ -297,25 +296,21 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
     kept = pointless(table).names
     reports: list[Report] = []
 
-    def filled() -> Iterator[Any]:
-        for results in some:
-            rows: Any
-            if table == "conversations":
-                rows = results.conversations
-            elif table == "entries":
-                rows = list(entry_rows(results.entries))
-            elif table in TYPED.values():
-                rows = by_protocol(sorted_out(results.records)["messages"]).get(table, ())
-            else:
-                rows = sorted_out(results.records)[table]
-            reports.extend(results.reports)
-            waiting.add(rows, results.files)
-            if len(waiting.rows) >= GROUP:
-                yield waiting.batch(reports)
-        yield waiting.batch(reports)
-
-    for found in filled():
-        yield from found.select(kept).to_batches()
+    for results in some:
+        rows: Any
+        if table == "conversations":
+            rows = results.conversations
+        elif table == "entries":
+            rows = list(entry_rows(results.entries))
+        elif table in TYPED.values():
+            rows = by_protocol(sorted_out(results.records)["messages"]).get(table, ())
+        else:
+            rows = sorted_out(results.records)[table]
+        reports += results.reports
+        waiting.add(rows, results.files)
+        if len(waiting.rows) >= GROUP:
+            yield from waiting.batch(reports).select(kept).to_batches()
+    yield from waiting.batch(reports).select(kept).to_batches()
     # There is no driver of ours to report it; Spark keeps the output of its workers in its log
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 

@@ -313,7 +313,7 @@ def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for limit in (1 << 40, 90_000):
         held.clear()
         monkeypatch.setattr(flows, "HELD_UNPACKED", limit)
-        monkeypatch.setattr(write, "GROUP_UNPACKED", limit)
+        monkeypatch.setattr(write, "GROUP_BYTES", limit)
         with PartWriter(Target(str(tmp_path / str(limit)), "parquet"), 0) as writer:
             straight = Dissection(Options())
             writer.add_all(fed(straight, given))
