@@ -96,7 +96,7 @@ def read(
     if writes and live.write is not None:
         from ..writing import Selection
 
-        selection = Selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
+        selection = Selection(live.write, [*names, *options.keylog], asked is not None or form.left is not None, only_matching, live.embed)
     keeps_rows = selection is not None and not selection.takes_all
     with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes, keeps_rows=keeps_rows) as run:
         if selection is not None:

@@ -177,6 +177,9 @@ class PcapngWriter:
             self._file = -1
 
 
+STANDARD_INPUT = Path("/dev/stdin")
+
+
 def check(path: str) -> None:
     """Raise `UsageError` if a file cannot be written, before the first packet."""
     target = Path(path)
@@ -188,9 +191,10 @@ def check(path: str) -> None:
 
 
 def is_input(path: str, names: Iterable[str]) -> bool:
-    """Return whether a file to write is one of the inputs, under any name."""
+    """Return whether a file to write is one of the inputs, under any name, or what standard input is read from."""
     target = Path(path)
-    return any(target.exists() and Path(name).exists() and Path(name).samefile(target) for name in names)
+    inputs = [*map(Path, names), *([STANDARD_INPUT] if target.is_file() else [])]
+    return any(target.exists() and one.exists() and one.samefile(target) for one in inputs)
 
 
 def _refuse_link(path: Path) -> None:

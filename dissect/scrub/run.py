@@ -89,7 +89,10 @@ def scrub(source: str | Path | BinaryIO, target: Path, wanted: ScrubOptions, opt
     refuse(
         (str(target).endswith(PACKED), f"{target}: captures are written unpacked; leave {target.suffix} off the name"),
         (target.exists() and not target.is_file(), f"{target}: is not a file"),
-        (isinstance(source, str | Path) and is_input(str(target), [str(source)]), f"{target}: is the input, which is never overwritten"),
+        (
+            is_input(str(target), [str(source)] if isinstance(source, str | Path) else []),
+            f"{target}: is the input, which is never overwritten",
+        ),
     )
     try:
         with in_place_of(target) as file:

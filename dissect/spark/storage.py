@@ -235,7 +235,10 @@ class Folder:
     def names(self) -> list[str]:
         """Of all that is in it, none if it is not there."""
         store, at = self._at
-        return sorted(info.base_name for info in store.get_file_info(FileSelector(at, allow_not_found=True)))
+        try:
+            return sorted(info.base_name for info in store.get_file_info(FileSelector(at, allow_not_found=True)))
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{self.name}: the name of a file in it is not UTF-8; choose another folder") from error
 
     def exists(self) -> bool:
         """Whether there is a folder, or a file, of this name."""

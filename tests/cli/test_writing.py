@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -325,6 +326,17 @@ def test_a_full_standard_output_is_called_so() -> None:
     command = f"{sys.executable} -m streamdump -w - {TWO} > /dev/full"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, "-w standard output: cannot be written: no space left on device\n" in done.stderr) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize("call", ["-w {0} -", "-w {0}", "scrub - {0}", "stats --html {0} -", "-w {0} --keylog {0} {1}"])
+def test_what_standard_input_or_keys_are_read_from_is_an_input(call: str, tmp_path: Path) -> None:
+    target = tmp_path / "a.pcap"
+    shutil.copy(TWO, target)
+    argv = [sys.executable, "-m", "streamdump", *call.format(target, TWO).split()]
+    with (target if "keylog" not in call else Path(os.devnull)).open("rb") as given:
+        done = subprocess.run(argv, stdin=given, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, "never overwritten" in done.stderr) == (ExitCode.USAGE, True)
+    assert target.read_bytes() == Path(TWO).read_bytes()
 
 
 def test_who_reads_packets_from_a_pipe_may_have_enough() -> None:

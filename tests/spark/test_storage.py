@@ -115,6 +115,12 @@ def test_a_name_that_is_not_utf8_is_read_and_written_as_its_url(capture: Path, t
     same(tmp_path / "followed", plain([odd / "a.pcap"]))
 
 
+def test_a_folder_with_a_name_that_is_not_utf8_holds_no_tables(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff")).touch()
+    with pytest.raises(UsageError, match="not UTF-8; choose another folder"):
+        folder(str(tmp_path)).names()
+
+
 def test_an_object_is_read_as_a_file_is(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "AHEAD", 1000)
     data = os.urandom(10_000)
