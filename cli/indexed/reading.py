@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import islice
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -67,11 +66,14 @@ class Reader:
         self.packets = PacketIndex(inspector.link, run.readers if isinstance(run, FileRun) else ())
         self.records = RecordIndex()
         self.findings: list[Finding] = []
-        self.rows = []
         self.files = run.files()
         """By conversation the capture that it begins in, where there are several."""
         self.warned: list[str] = []
         self.done = False
+        self._rows: list[ConversationRow] = []
+        self._asked = self.progress is None
+        """Whether rows are made while more is read: where that has no end, nothing may come for long after somebody asked."""
+        self._complete = False
         self.since: Clock | None = None
         """Counts from the message that is marked, where such times are wanted."""
         self.marked: int | None = None
@@ -111,10 +113,13 @@ class Reader:
         totals = [one.bytes_total or 0 for one in readers]
         return 1.0 if self.done else sum(one.bytes_read for one in readers) / sum(totals) if all(totals) and totals else None
 
-    @cached_property
+    @property
     def rows(self) -> list[ConversationRow]:
-        """The conversations by first packet, `MOST` at most: as of a moment ago while more is read, then made when they are asked for."""
-        return self._rows()
+        """The conversations by first packet, `MOST` at most: as of a moment ago while more is read. They are made only if asked for."""
+        self._asked = True
+        if self.done and not self._complete:
+            self._rows, self._complete = self._made(), True
+        return self._rows
 
     @property
     def conversations(self) -> int:
@@ -207,7 +212,6 @@ class Reader:
             self.run.each(self._take)
             if not self._stopping:
                 self.files = self.run.files()
-                del self.rows
         except StreamdumpError as error:
             self.warned.append(str(error))
         except Exception as error:
@@ -278,10 +282,12 @@ class Reader:
     def _conversations(self) -> None:
         """Note the current state of the conversations, which is slow if there are many."""
         started = monotonic()
-        self.rows, self.files = self._rows(), self.run.files()
+        self.files = self.run.files()
+        if self._asked:
+            self._rows = self._made()
         self._again = monotonic() + max(0.5, 20 * (monotonic() - started))
 
-    def _rows(self) -> list[ConversationRow]:
+    def _made(self) -> list[ConversationRow]:
         return list(islice((row for some in self.run.inspector.each_rows() for row in some), MOST))
 
 

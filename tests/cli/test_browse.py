@@ -776,7 +776,7 @@ def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) ->
 
     async def look(on: Browsing) -> None:
         on.reader.findings = [poison(one) for one in on.reader.findings]
-        on.reader.rows = [poison(one) for one in on.reader.rows]
+        on.reader._rows = [poison(one) for one in on.reader.rows]
         on.reader.warned = [ACTIVE]
         on.app.roots[0].state = None
         for keys in (["1"], ["2"], ["3"], ["n", "enter"], ["G", "f"], ["y"], ["l"]):
