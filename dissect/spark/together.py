@@ -43,7 +43,7 @@ FEW = 64
 SLOWEST = 5
 """Exchanges of a part, and of a run, that are remembered as its slowest."""
 
-BUCKET = 16 << 20
+BUCKET = 8 << 20
 """Bytes of frames that come together in one place, about; decoded, they need ten times as much."""
 
 RELATED, LATENCY, SLOW, OVERVIEW, ROWS, STEP = range(6)
