@@ -137,7 +137,10 @@ class WebSocketLayer(msgspec.Struct, gc=False):
             return items, False
         opening = self.opening
         if opening is None:
-            if items and type(first := items[0]) is SideData and not first.data.startswith(FIRST_BYTES):
+            if not items:
+                # TLS may be about to show whether this is the start
+                return items, last
+            if type(first := items[0]) is SideData and not first.data.startswith(FIRST_BYTES):
                 # As nearly all conversations begin
                 return self._without_upgrade(items)
             opening = self.opening = Opening()

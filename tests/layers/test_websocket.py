@@ -109,6 +109,15 @@ def test_inside_of_tls_and_behind_a_proxy_header() -> None:
     assert sealed.name == "TLS" and "websocket" not in sealed.facts
 
 
+def test_inside_of_tls_whose_start_shows_that_of_what_is_inside() -> None:
+    one = talk(upgraded(said(ROOT / "golden" / FAMILIES[0])[:30]))
+    wire = Wire(syn=False).send(one.sent).end()
+    # A record of TLS 1.3 has 22 bytes more than it carries
+    asked = [(side, len(data)) for side, data in one.sent].index((CLIENT, len(request()) + 22))
+    _, (row,) = read(wire.capture((asked + 2,)), keys=log_of(one.keys))
+    assert (row.facts["websocket"], row.facts["handshake"]) == ("upgraded, answer not captured", "ready")
+
+
 @pytest.mark.parametrize("until", [3, 4, 20, 60, 61, 150, 400])
 def test_a_conversation_goes_on_in_another_process(until: int) -> None:
     wire = Wire().send(upgraded(IGGY[:10], piece=11), 3).end()
