@@ -216,16 +216,16 @@ def _used_again(one: Message | Exchange, evidence: tuple[int, ...]) -> FindingDr
 
 def _lose_answers(context: ConversationContext, gap: Gap) -> None:
     """Requests of one side may be answered in these bytes of the other; messages after them show that those before them are not."""
-    server = gap.sender == "server"
-    context.lost_answers[not server] = True
+    context.lost_answers[gap.sender != "server"] = True
     for key, draft in [*context.held.items()]:
-        if not is_certain(context, draft, server):
+        asker = context.found[key][1].src
+        if asker != gap.src and not is_certain(context, draft, asker):
             del context.held[key], context.found[key]
 
 
-def is_certain(context: ConversationContext, draft: FindingDraft, answering: int) -> bool:
-    """Whether a finding that waits is certain: for an id used again, a message of the side that answers has come since, without a gap."""
-    answer = context.last[answering]
+def is_certain(context: ConversationContext, draft: FindingDraft, asker: str) -> bool:
+    """Whether a finding that waits is certain: where `asker` used an id again, the other side has sent a message since, without a gap."""
+    answer = context.last[asker == context.client]
     return draft.rule != DUPLICATE or (answer is not None and answer.number > max(draft.messages or ()))
 
 

@@ -446,10 +446,10 @@ class Diagnoser:
     def _release(self, context: ConversationContext, out: list[Record], ended: bool = True) -> None:
         """Report the findings that waited for their count; `ended`: nothing more comes that may withdraw one."""
         for key, draft in [*context.held.items()]:
-            if not ended and not is_certain(context, draft, 1):
+            count, finding, differ = found = context.found[key]
+            if not ended and not is_certain(context, draft, finding.src):
                 continue
             del context.held[key]
-            count, finding, differ = found = context.found[key]
             if count > 1:
                 times = "twice" if count == 2 else f"{count:,} times"
                 finding.cause += f"; {times} on this connection{', with different numbers' if differ else ''}"

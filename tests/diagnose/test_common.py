@@ -651,6 +651,22 @@ def test_an_id_used_again_is_reported_live_once_it_is_certain(answered: bool) ->
     assert aged == ["rabbitmq-stream.duplicate-id"] * answered
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_an_id_used_again_is_reported_though_bytes_of_the_same_side_are_lost(before: bool) -> None:
+    one = Connection().ready()
+    for name in ("a", "b"):
+        one.client(rabbit.CREATE, stream=name, arguments=[], correlation_id=9)
+    for _ in range(2 * (not before)):
+        one.server(rabbit.CREATE_RESPONSE, correlation_id=9)
+    one.client(rabbit.CREATE, stream="c", arguments=[])
+    del one.packets[-1]
+    one.client(rabbit.CREATE, stream="d", arguments=[])
+    for _ in range(2 * before):
+        one.server(rabbit.CREATE_RESPONSE, correlation_id=9)
+    one.server(rabbit.CREATE_RESPONSE)
+    assert rules(one.goodbye()).get("rabbitmq-stream.duplicate-id") == "warning"
+
+
 def test_an_id_used_again_before_a_loss_is_reported_with_its_count() -> None:
     one = Connection().ready()
     for name in ("a", "b", "c"):
