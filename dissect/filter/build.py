@@ -201,7 +201,7 @@ class _Builder:
             case Not(term=term):
                 return _opposite(self.pieces(term))
             case All(terms=terms):
-                self._hint_request(terms)
+                self._hint_response(terms)
                 return _joined([self.pieces(one) for one in terms], " and ", TRUE, FALSE)
             case Any_(terms=terms):
                 return _joined([self.pieces(one) for one in terms], " or ", FALSE, TRUE)
@@ -287,13 +287,13 @@ class _Builder:
                 more = f"did you mean {near}?" if near else "for the field with that name write fields.name"
                 self.hints.append(f"no message is named {shortened(value.text)}; {more}")
 
-    def _hint_request(self, terms: Sequence[Node]) -> None:
-        """Add a hint where all terms must hold for a request that only its response could match."""
+    def _hint_response(self, terms: Sequence[Node]) -> None:
+        """Add a hint where all terms must hold for a message that only responses could match."""
         named = [one.values[0] for one in terms if isinstance(one, Compare) and one.operator == "==" and one.name.text == "name"]
         asked = [one.name for one in terms if isinstance(one, Exists | Compare) and _of_responses(one)]
         for value in named if asked and self.messages_only else ():
-            if self.names.is_request(value.text):
-                self.hints.append(f"only responses have {asked[0]}, and no {value.text} is one; select its response by name instead")
+            if self.names.answers_nothing(value.text):
+                self.hints.append(f"only responses have {asked[0]}, and no {value.text} is one; select a response by name instead")
 
     def _key(self, key: Key, fitting: _Fitting) -> _Piece:
         found = fitting.key(key)

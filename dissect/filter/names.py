@@ -232,7 +232,7 @@ class NameTable:
         """Return whether a message has this name."""
         return any(name in _messages(protocol) for protocol in PROTOCOLS)
 
-    def is_request(self, name: str) -> bool:
+    def answers_nothing(self, name: str) -> bool:
         """Return whether messages with this name are declared, and no response is among them."""
         tables = [table for protocol in PROTOCOLS for table in protocol.loaded.layouts if table.name == name]
         return bool(tables) and not any(table.kind in ("response", "part") or getattr(table, "answers", False) for table in tables)

@@ -355,12 +355,18 @@ def test_a_name_that_is_a_value_too_comes_with_a_hint(name: str, meant: str) -> 
 
 @pytest.mark.parametrize("term", ["latency > 1ms", "latency", "outcome == refused", "outcome in {answered, refused}"])
 def test_a_request_with_what_only_its_response_has_comes_with_a_hint(term: str) -> None:
-    hint = f"only responses have {term.split()[0]}, and no Publish is one; select its response by name instead"
+    hint = f"only responses have {term.split()[0]}, and no Publish is one; select a response by name instead"
     assert compile_filter(f"stream and name == Publish and {term}").hints == [hint]
     assert compile_filter(f"name == Publish and {term}", Options(exchanges=True)).hints == []
     assert compile_filter("name == Publish and outcome == refused", entries=True).hints == []
     for other in (f"name == Publish or {term}", f"name == Publish and not {term}", f"name == PublishConfirm and {term}"):
         assert compile_filter(other).hints == []
+
+
+@pytest.mark.parametrize("name", ["Deliver", "Heartbeat"])
+def test_no_hint_names_a_response_that_there_is_not(name: str) -> None:
+    (hint,) = compile_filter(f"name == {name} and latency").hints
+    assert hint == f"only responses have latency, and no {name} is one; select a response by name instead"
 
 
 def test_unanswered_requests_and_names_of_both_need_no_hint() -> None:
@@ -375,7 +381,7 @@ def test_no_request_of_a_golden_capture_has_what_only_responses_have() -> None:
         for name, kind in re.findall(r'"name":"([^"]+)","kind":"([^"]+)"', path.read_text())
         if kind == "response"
     }
-    assert found and not any(map(names_of().is_request, found))
+    assert found and not any(map(names_of().answers_nothing, found))
 
 
 def test_a_time_without_a_unit_comes_with_a_hint() -> None:
