@@ -317,7 +317,7 @@ class Closed(msgspec.Struct):
     """Packets of it have no time: its times stand still, and nothing in it seems to last."""
     processes: Processes | None = None
     earlier: int = 0
-    """Of the lost bytes, those before a side's first segment: the capture may have begun after them."""
+    """Of the lost bytes, those before a side's first segment: the capture may have started after them."""
 
     @property
     def server_ports(self) -> tuple[int, int]:

@@ -135,7 +135,7 @@ class SideCounts:
         """The sequence number of its first byte, once it is known."""
         self.lost = 0
         self.earlier = 0
-        """Of these, the bytes before the first segment: the capture may have begun after them."""
+        """Of these, the bytes before the first segment: the capture may have started after them."""
         self.cut = 0
         self.retransmitted = 0
         """Segments without new bytes."""
@@ -307,6 +307,7 @@ class ByteStream(SideCounts):
         "acked",
         "again",
         "base",
+        "begins",
         "behind_gaps",
         "claim",
         "damaged_acked",
@@ -355,13 +356,14 @@ class ByteStream(SideCounts):
         # The first acknowledgement of this side, if seen before its start is known.
         self.first_ack: int | None = None
         # Positions: of the next byte to release, of public position 0, the highest in its own segments, the highest acknowledged,
-        # the highest acknowledged so long ago that bytes missing below it are lost, and of the FIN.
+        # the highest acknowledged so long ago that bytes missing below it are lost, of the FIN, and of the first segment without a SYN.
         self.next = 0
         self.origin = 0
         self.sent = 0
         self.acked = 0
         self.lost_below = 0
         self.fin: int | None = None
+        self.begins = 0
         # Acknowledgements of missing bytes that are still recent: (position, packets, clock, `behind_gaps`)
         self.pending: deque[tuple[int, int, int, int]] | None = None
         # Segments behind gaps; after how many of them a late one came at most; and the last gap released by `_is_passed`.
@@ -419,7 +421,7 @@ class ByteStream(SideCounts):
         self.next = self.origin = self.sent = self.acked = self.lost_below = 0
         self.pending = self.implausible = None
         self.first = base
-        self.earlier = 0
+        self.begins = 0
 
     def shift(self, position: int) -> None:
         """Move the start of the byte stream to `position`, before anything is released."""
@@ -493,6 +495,7 @@ class ByteStream(SideCounts):
         self.out.append(StreamGap(self.side, self.next - self.origin, size, reason, *mark))
         if reason == "lost":
             self.lost += size
+            self.earlier += max(0, min(end, self.begins) - self.next)
         else:
             self.cut += size
         self.stream += size
@@ -941,7 +944,7 @@ class TcpStream(ConversationCounts):
                 # The other side has what it acknowledged, so what follows that was sent, too
                 acked = own.first_ack
                 own.start(seq if acked is None or not 0 < distance(acked, seq) <= NEAR else acked, TENTATIVE)
-                at = own.earlier = own.position(seq)
+                at = own.begins = own.position(seq)
             if other.ended_ns is not None and own.late is None and at + wire > own.sent:
                 own.late = _late_data(other, segment, at + wire)
             certain = own.known == FIXED or (own.sent == own.acked == at and not own.held)

@@ -500,6 +500,13 @@ def test_acknowledgement_before_the_first_segment_tells_the_start() -> None:
     # They come late
     story = one([a(1000, b"question", ack=5000), b(5006, b"world", ack=1008), b(5000, b"hello ", ack=1008)])
     assert (story.bytes(1), story.notes[1]) == (b"hello world", [])
+    assert (counts(story, 1).lost, counts(story, 1).earlier) == (0, 0)
+    # Some of them come late
+    story = one([a(1000, b"question", ack=5000), b(5006, b"world", ack=1008), b(5002, b"llo ", ack=1008), b(5020, b"last", ack=1008)])
+    assert (story.gaps(1), counts(story, 1).lost, counts(story, 1).earlier) == ([(0, 2, "lost"), (11, 9, "lost")], 11, 2)
+    # One byte before the first segment is that of a keep-alive
+    story = one([a(1000, b"question", ack=5000), b(5001, b"next", ack=1008), b(5015, b"last", ack=1008)])
+    assert (counts(story, 1).lost, counts(story, 1).earlier) == (10, 0)
     # Between bytes of the same side the capture lost them
     story = one([a(1000, b"question", ack=5000), b(5010, b"next", ack=1008), b(5020, b"last", ack=1008)])
     assert (counts(story, 1).lost, counts(story, 1).earlier) == (16, 10)
