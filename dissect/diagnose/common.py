@@ -199,15 +199,17 @@ def _id_again(context: ConversationContext, message: Message) -> FindingDraft | 
 
 
 def _duplicate(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
-    """One that was superseded and is too large to be remembered."""
+    """One that was superseded by a request of another name, or is too large to be remembered."""
     asker = exchange.src == context.server
     again = context.last[asker]
-    if exchange.outcome != "superseded" or exchange.request in context.asked or again is None or context.lost_answers[asker]:
+    if exchange.outcome != "superseded" or again is None or context.lost_answers[asker]:
         return None
-    return _used_again(exchange, (exchange.request, again.number))
+    if exchange.request in context.asked and exchange.name == again.name:
+        return None
+    return _used_again(again, (exchange.request, again.number))
 
 
-def _used_again(one: Message | Exchange, evidence: tuple[int, ...]) -> FindingDraft:
+def _used_again(one: Message, evidence: tuple[int, ...]) -> FindingDraft:
     """It waits: bytes that are missing, which may be the previous response, are known later."""
     ident = "" if one.id is None else f" {one.id}"
     cause = f"{one.name} uses the id{ident} again while the previous request with that id has no answer"

@@ -125,6 +125,11 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "mewbase.duplicate-id",
         "warning",
     ),
+    "an rID used again by another request": (
+        lambda: ready().ask(frame("LISTBINDERS", rID=0)).ask(frame("CREATEBINDER", name="a", rID=0)).fin(0),
+        "mewbase.duplicate-id",
+        "warning",
+    ),
     "a field that is missing": (lambda: ready().ask(frame("PUB", event=EVENT, rID=0)).fin(1), "mewbase.closes-over", "error"),
     "the same, and nobody closes over it": (
         lambda: answered(ready(), "PUB", 0, event=EVENT).fin(0),
