@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache
 from typing import Any
 
 ZSTD_CODEC = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 
+@cache
 def codec() -> Any:
     """Return the module."""
     # Importing what was imported takes as long as unpacking a small message
-    return sys.modules.get(ZSTD_CODEC) or importlib.import_module(ZSTD_CODEC)
+    return importlib.import_module(ZSTD_CODEC)
