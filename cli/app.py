@@ -230,18 +230,18 @@ def _run(arguments: list[str]) -> int:
 
 
 def _about_completion(call: Callable[[], Any], option: str, *more: str) -> int:
-    """Run what typer does by itself for an option: it ends the process, and knows no full disk."""
+    """Run an option that typer handles itself: it ends the process, and does not report a full disk."""
     if more:
         raise UsageError(f"{option} takes no {more[0]}: it is for the shell that it is called from")
-    said = StringIO()
+    printed = StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(printed):
             code = call()
     except SystemExit as end:
         code = end.code
     except OSError as error:
         raise UsageError(f"{option}: {error.filename}: {str(error.strerror).lower()}") from error
-    write_page(said.getvalue())
+    write_page(printed.getvalue())
     return ExitCode.USAGE if code else ExitCode.DONE
 
 

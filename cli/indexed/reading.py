@@ -72,7 +72,7 @@ class Reader:
         self.done = False
         self._rows: list[ConversationRow] = []
         self._asked = self.progress is None
-        """Whether rows are made while more is read: where that has no end, nothing may come for long after somebody asked."""
+        """Whether rows are made while more is read: always of pipes and interfaces, where no packet may come for long after the request."""
         self._complete = False
         self.since: Clock | None = None
         """Counts from the message that is marked, where such times are wanted."""

@@ -30,15 +30,15 @@ interface the time (`Now`)."""
 CLOSED_BEFORE = "closed before"
 """The end (`Closed`) of a conversation whose end was reported while one side went on."""
 
-OURS, SPOKEN, UNSAID, LEFT, STARTED, ENDED, SYN, SILENT, OPEN, TLS, SIGNS, LACKING, HOLES, PROXY, WEBSOCKET = (
+OURS, SPOKEN, NO_MESSAGES, LEFT, STARTED, ENDED, SYN, SILENT, OPEN, TLS, SIGNS, LACKING, LOST_OR_CUT, PROXY, WEBSOCKET = (
     1 << bit for bit in range(15)
 )
 """What a rule about the end of a conversation may need: that it is one of our protocols', or on its port; that there are messages, or none;
 that these left something: findings, refusals, a partial frame, responses without a request; a handshake that started and was not completed;
 that one side ended it; its SYN; that it carried no byte; requests without a response; TLS; what reassembly or ICMP saw of the network; that
-bytes are missing, or some within it; a PROXY header; WebSocket."""
+bytes are missing, or were lost or cut off within it; a PROXY header; WebSocket."""
 
-REFUSED, FAULTY, NOTED, SLOW, REQUEST, BEHIND = (1 << bit for bit in range(6))
+REFUSED, FAULTY, NOTED, SLOW, REQUEST, TAIL = (1 << bit for bit in range(6))
 """What a rule about messages may need: a refused response, a fault, notes, a late response, a request, a few bytes before it that are no
 frame."""
 
@@ -249,7 +249,7 @@ def traits(message: Message, context: ConversationContext) -> int:
         | NOTED * bool(message.notes)
         | SLOW * ((message.latency_ns or 0) >= SLOW_NS)
         | REQUEST * (message.kind == "request")
-        | BEHIND * (context.tail is not None)
+        | TAIL * (context.tail is not None)
     )
 
 
@@ -405,11 +405,11 @@ class Closed(msgspec.Struct):
 
     def traits(self, context: ConversationContext) -> int:
         """What holds that rules may need."""
-        spoken, holes = context.messages != [0, 0], self.lost != (0, 0) or self.cut != (0, 0)
+        spoken, lost_or_cut = context.messages != [0, 0], self.lost != (0, 0) or self.cut != (0, 0)
         left = context.found or context.unreported_refusals or context.aborted or context.tail or context.orphans
         return (
             OURS * self.ours
-            | (SPOKEN if spoken else UNSAID)
+            | (SPOKEN if spoken else NO_MESSAGES)
             | LEFT * bool(left)
             | STARTED * (context.opening_seen and context.missing() is not None)
             | ENDED * self.ended
@@ -418,8 +418,8 @@ class Closed(msgspec.Struct):
             | OPEN * bool(context.unanswered)
             | TLS * (self.tls is not None)
             | SIGNS * bool(self.retransmitted or self.icmp or self.stopped != (None, None) or self.signs != NO_SIGNS)
-            | LACKING * (holes or self.lacking)
-            | HOLES * holes
+            | LACKING * (lost_or_cut or self.lacking)
+            | LOST_OR_CUT * lost_or_cut
             | PROXY * (self.proxy is not None)
             | WEBSOCKET * (self.websocket is not None)
         )

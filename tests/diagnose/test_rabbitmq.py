@@ -127,8 +127,8 @@ def test_the_side_that_fell_silent_first_is_named(closes: bool) -> None:
         one.wait(5 * SECOND).client(rabbit.HEARTBEAT).segment(1)
     if closes:
         one.client(rabbit.CLOSE, closing_code=1, closing_reason="OK")
-    told = [each for each in diagnosed(capture(one.wait(20 * SECOND).segment(0)))[0] if each.rule == NAME + "silence"]
-    assert [each.cause.partition(" had sent nothing for ")[0] for each in told] == ["the server"]
+    silent = [each for each in diagnosed(capture(one.wait(20 * SECOND).segment(0)))[0] if each.rule == NAME + "silence"]
+    assert [each.cause.partition(" had sent nothing for ")[0] for each in silent] == ["the server"]
 
 
 def refused(layout: Any, code: int, answer: Any, **values: Any) -> Connection:
