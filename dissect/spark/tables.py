@@ -66,12 +66,12 @@ class Rows:
     @cached_property
     def ends(self) -> Sequence[Sequence[str | None]]:
         """Client and server, by the record, or where that is an exchange by one of its messages."""
-        return list(zip(*ends_of(self.rows), strict=True)) or [(), ()]
+        return list(zip(*ends_of(self.rows), strict=True))
 
     @cached_property
     def codes(self) -> Sequence[Sequence[Any]]:
         """The result codes of responses, and their meanings."""
-        return list(zip(*[_code(one[2]) for one in self.rows], strict=True)) or [(), ()]
+        return list(zip(*[_code(one[2]) for one in self.rows], strict=True))
 
     @cached_property
     def fields(self) -> Mapping[str, tuple[list[int], list[Any]]]:
@@ -626,7 +626,8 @@ class PendingRows:
     def batch(self, reports: list[Report] | None = None) -> Any:
         """All that wait as columns; nothing waits any more. `reports` gets the reports of rows that cannot be columns, and of values that
         do not fit theirs, which are null there; without it the error is raised."""
-        found = pa.concat_tables([self._schema.empty_table(), *self._made(self.rows, reports)])
+        made = list(self._made(self.rows, reports)) if self.rows else []
+        found = pa.concat_tables(made or [self._schema.empty_table()])
         self._begin()
         return found
 
@@ -639,7 +640,7 @@ class PendingRows:
             if half:
                 yield from self._made(rows[:half], reports)
                 yield from self._made(rows[half:], reports)
-            elif reports is None or not rows:
+            elif reports is None:
                 raise
             else:
                 reports.append(self._about(rows[0], f"a row of {self._name} is missing", error))

@@ -250,6 +250,7 @@ def test_secrets_are_hidden_as_in_the_json() -> None:
 def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
     complete = batch("messages", rows)
+    assert complete["fields"].num_chunks == 1
     monkeypatch.setattr(tables, "MOST", max(len(one) for one in complete["fields"].to_pylist()) + 10)
     waiting = PendingRows("messages")
     waiting.add(rows)
