@@ -75,8 +75,8 @@ class Rows:
 
     @cached_property
     def fields(self) -> Mapping[str, tuple[list[int], list[Any]]]:
-        """The fields of messages, as `by_name` has them."""
-        return by_name([one.fields for one in self.records])
+        """The typed fields of messages of one protocol, as `by_name` has them."""
+        return by_name(STRUCTS[self.records[0].protocol].members, [one.fields for one in self.records])
 
 
 def ends_of(rows: Iterable[Linked]) -> list[tuple[str | None, str | None]]:
@@ -181,7 +181,7 @@ def _body(entry: Entry) -> bytes | None:
 
 
 def _typed(name: str, member: Member) -> Column:
-    return Column(name, member.type, member.info, lambda rows: member.spread(rows.fields.get(name), len(rows.records)))
+    return Column(name, member.type, member.info, lambda rows: member.spread(*rows.fields[name], len(rows.records)))
 
 
 class TooMuch(Exception):

@@ -28,8 +28,7 @@ Columns are made of the values that there are (`by_name`), and spread over the r
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -63,11 +62,10 @@ class Member:
         self.array = array
         """Makes an Arrow array of values as they are in the fields of messages."""
 
-    def spread(self, found: tuple[list[int], list[Any]] | None, count: int) -> Any:
+    def spread(self, places: list[int], values: list[Any], count: int) -> Any:
         """The array of `count` objects, of which some have values, as in `by_name`."""
-        if found is None:
+        if not values:
             return pa.nulls(count, self.type)
-        places, values = found
         array = self.array(values)
         if len(values) == count:
             return array
@@ -86,19 +84,21 @@ class Struct(Member):
 
     def _array(self, values: Sequence[Any]) -> Any:
         absent = [type(one) is not dict for one in values]
-        found = by_name([{} if none else one for one, none in zip(values, absent, strict=True)])
-        arrays = [member.spread(found.get(name), len(values)) for name, member in self.members.items()]
+        found = by_name(self.members, [{} if none else one for one, none in zip(values, absent, strict=True)])
+        arrays = [member.spread(*found[name], len(values)) for name, member in self.members.items()]
         return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=pa.array(absent) if any(absent) else None)
 
 
-def by_name(objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[int], list[Any]]]:
-    """By name the places of the objects that have a value of that name, and these values."""
-    found: defaultdict[str, tuple[list[int], list[Any]]] = defaultdict(lambda: ([], []))
+def by_name(names: Iterable[str], objects: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[int], list[Any]]]:
+    """For each of these names the places of the objects that have a value of that name, and these values."""
+    found: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in names}
     for place, one in enumerate(objects):
         for name, value in one.items():
-            places, values = found[name]
-            places.append(place)
-            values.append(value)
+            # A peer may choose others
+            if name in found:
+                places, values = found[name]
+                places.append(place)
+                values.append(value)
     return found
 
 

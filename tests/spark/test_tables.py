@@ -265,6 +265,7 @@ def test_keys_that_peers_choose_and_orders_of_others_cost_nothing() -> None:
     for at in range(1_000):
         fields = {"size": 9, "type": "x", f"k{at}": 1}
         waiting.add([(msgspec.structs.replace(row[0], fields=fields), None, None)])
+    assert tables.Rows(waiting.rows, True).fields.keys() == STRUCTS["mewbase"].members.keys()
     table = waiting.batch()
     assert table.num_rows == 1_000
     assert table["size"].to_pylist() == [9] * 1_000
