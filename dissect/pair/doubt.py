@@ -56,7 +56,7 @@ class Doubt:
         """Return why the response to this request may be missing, None if no gap explains that."""
         answering = 1 - asked.rank
         keys: Any = asked.key if asked.role == REQUESTS else (asked.key,)
-        # The response to an earlier request with this key, which may have had that of this one, is among lost bytes
+        # A response was lost since, so that an earlier request with this key may have got the response to this one
         since = asked.order if self.doubtful.isdisjoint(keys) else 0
         if self.gaps[answering] < since:
             return None

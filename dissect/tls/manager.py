@@ -1,6 +1,6 @@
 """All TLS connections of a run: recognition, waiting for keys, and limits.
 
-Each conversation's items go through `TlsManager.check_start` until both sides have begun, and through `feed` if they are TLS.
+Each conversation's items go through `TlsManager.check_start` until both sides have sent bytes, and through `feed` if they are TLS.
 """
 
 from __future__ import annotations

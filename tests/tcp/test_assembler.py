@@ -493,7 +493,7 @@ def test_start_after_a_keep_alive() -> None:
     assert one([a(999), a(1000, flags=FIN | ACK)]).conversation.stream_bytes == [0, 0]
 
 
-def test_acknowledgement_before_the_first_segment_tells_the_start() -> None:
+def test_acknowledgement_before_the_first_segment_shows_the_start() -> None:
     story = one([a(1000, b"question", ack=5000), b(5010, b"next", ack=1008)])
     assert story.gaps(1) == [(0, 10, "lost")]
     assert (counts(story, 1).lost, counts(story, 1).earlier) == (10, 10)
@@ -512,7 +512,7 @@ def test_acknowledgement_before_the_first_segment_tells_the_start() -> None:
     assert (counts(story, 1).lost, counts(story, 1).earlier) == (16, 10)
 
 
-def test_acknowledgement_far_from_the_first_segment_tells_nothing() -> None:
+def test_acknowledgement_far_from_the_first_segment_shows_nothing() -> None:
     story = one([a(1000, b"question", ack=5000), b(5001 + (16 << 20), b"answer", ack=1008)])
     assert (story.bytes(1), story.gaps(1)) == (b"answer", [])
 

@@ -69,7 +69,7 @@ class SeastarDissector(Dissector):
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.forced = FORCED.get(self.context.verdict.layout or "")
         self.agreed: NegotiatedTerms | None = None
-        """By what is known of both negotiation frames since the client is."""
+        """What both negotiation frames put in force, as far as they are known; None until it is needed."""
 
     # Bytes to frames
 
@@ -96,7 +96,7 @@ class SeastarDissector(Dissector):
         return one.header + length
 
     def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
-        # `frame_length` reads a negotiation frame, and must not be asked twice
+        # `frame_length` reads a negotiation frame, and must not be called twice
         return [] if self.sides[side].greeting == EXPECTED else super().split_frames(side, data, at)
 
     def _greeting_length(self, side: int, data: bytes, at: int) -> int:

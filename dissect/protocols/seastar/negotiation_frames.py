@@ -43,7 +43,7 @@ class SideTerms(msgspec.Struct, eq=False):
     header: int = 0
     length_at: int = 0
     id_at: int | None = None
-    """What the framing says of these."""
+    """Of these three, what `framing` defines."""
     inferred: str | None = None
     """Why the framing is a guess."""
     strict: bool = False
@@ -94,8 +94,8 @@ def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) ->
 def greeting(
     frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: NegotiatedTerms | None, style: Style
 ) -> DecodedTuple:
-    """A negotiation frame of the side that asks, or that does not; the server's gets the terms in force. `offer`, `other`: what it and
-    the other side's say; `terms`: what may be in force by both, if details are requested."""
+    """A negotiation frame of the side that asks, or that does not; the server's gets the terms in force. `offer`, `other`: the contents
+    of it and of the other side's; `terms`: what both may put in force, if details are requested."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
     fields, walked, notes, fault = read_frame(layouts.NEGOTIATION, data, start, end, style, damage and damage.reason, terms is not None)
     seen: set[int] = set()
