@@ -23,6 +23,7 @@ from ..conversation.table import is_related
 from ..errors import Report
 from ..filter import compile_filter
 from ..model import ConversationRow
+from ..session import Linked
 from . import storage, together
 from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
@@ -178,7 +179,7 @@ class PartWriter:
             self._carried.write_batch(results.carry_batch())
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
-        self._bytes += results.unpacked + sum([one[0].size for one in found["messages"]])  # type: ignore[misc, union-attr]
+        self._bytes += _bytes_of(results, found["messages"])
         if self._bytes >= GROUP_BYTES:
             self._bytes = 0
             # Rows of the others are small, and are left in one place as long as they are few
@@ -295,24 +296,33 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
     waiting = PendingRows(table)
     kept = pointless(table).names
     reports: list[Report] = []
+    size = 0
 
     for results in some:
+        found = sorted_out(results.records)
         rows: Any
         if table == "conversations":
             rows = results.conversations
         elif table == "entries":
             rows = list(entry_rows(results.entries))
         elif table in TYPED.values():
-            rows = by_protocol(sorted_out(results.records)["messages"]).get(table, ())
+            rows = by_protocol(found["messages"]).get(table, ())
         else:
-            rows = sorted_out(results.records)[table]
+            rows = found[table]
         reports += results.reports
         waiting.add(rows, results.files)
-        if len(waiting.rows) >= GROUP:
+        size += _bytes_of(results, found["messages"])
+        if len(waiting.rows) >= GROUP or size >= GROUP_BYTES:
+            size = 0
             yield from waiting.batch(reports).select(kept).to_batches()
     yield from waiting.batch(reports).select(kept).to_batches()
     # There is no driver of ours to report it; Spark keeps the output of its workers in its log
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
+
+
+def _bytes_of(results: TaskResults, messages: Sequence[Linked]) -> int:
+    """The bytes of the frames of its messages, and what was unpacked for them."""
+    return results.unpacked + sum([one[0].size for one in messages])  # type: ignore[misc, union-attr]
 
 
 class _Parquet:

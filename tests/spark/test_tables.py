@@ -302,6 +302,14 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     assert file.read().combine_chunks().equals(batch("messages", rows).combine_chunks())
 
 
+def test_a_session_reads_few_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
+    monkeypatch.setattr(write, "GROUP_BYTES", 1000)
+    found = list(write.batches("messages", [TaskResults([one]) for one in rows]))
+    assert len(found) > 3
+    assert pa.Table.from_batches(found).combine_chunks().equals(batch("messages", rows).drop_columns("point").combine_chunks())
+
+
 def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = LinkParser()
     file = bombs(5_000, "LZ4 of Seastar", 30_000, 1_000).file
