@@ -86,7 +86,16 @@ def test_the_variable_of_the_clients(carried: tuple[str, str], monkeypatch: pyte
     assert err[0] == f"streamdump: SSLKEYLOGFILE: key log {log}.none: no such file; TLS is not decrypted"
 
 
-VIEWS = (["-q"], ["stats"], ["latency"], ["conversations"], ["diagnose"], ["entries"], ["follow", "0"], ["metrics"])
+VIEWS = (
+    ["-q"],
+    ["stats"],
+    ["latency"],
+    ["conversations"],
+    ["diagnose"],
+    ["entries"],
+    ["follow", "0"],
+    pytest.param(["metrics"], marks=pytest.mark.witness),
+)
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=" ".join)

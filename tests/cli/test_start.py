@@ -372,7 +372,17 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "view", [["stats"], ["stats", "--json"], ["latency", "--csv"], ["follow", "0"], ["-T", "csv"], ["diagnose"], ["metrics"]], ids=" ".join
+    "view",
+    [
+        ["stats"],
+        ["stats", "--json"],
+        ["latency", "--csv"],
+        ["follow", "0"],
+        ["-T", "csv"],
+        ["diagnose"],
+        pytest.param(["metrics"], marks=pytest.mark.witness),
+    ],
+    ids=" ".join,
 )
 def test_where_nothing_could_be_read_no_results_are_shown(view: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*view, str(tmp_path), str(tmp_path / "none.pcap")]) == ExitCode.UNREADABLE
