@@ -37,6 +37,7 @@ import cramjam
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from streamdump.options import DEFAULTS
+from streamdump.quota import UnpackPool
 from tests.bench.generate import START_NS, frame, pairs, text, write
 from tests.support.rewrite import packets, tcp_offset
 from tests.support.websocket import refusal, request, response
@@ -847,9 +848,14 @@ def lz4_of_seastar(number: int, size: int) -> bytes:
 
 
 @cache
+def entries(size: int) -> bytes:
+    """A million bytes, or more, of entries of `size` bytes."""
+    return (struct.pack(">I", size) + bytes(size)) * max(1, 1_000_000 // (size + 4))
+
+
 def deliver_of_zstd(number: int, size: int) -> bytes:
     """A sub-batch of one entry of `size` bytes, or of many small ones."""
-    inner = (struct.pack(">I", size) + bytes(size)) * max(1, 1_000_000 // (size + 4))
+    inner = entries(size)
     return deliver(sub_batch(bytes(cramjam.zstd.compress(inner)), len(inner) // (size + 4) & 0xFFFF, len(inner), 4), 1, 1)
 
 
@@ -865,13 +871,13 @@ def bombs(size: int, of: str, inner: int, each: int) -> Made:
     """Conversations of `each` bytes or so (0: of one packet) whose messages have `inner` bytes before they are packed."""
     greeting, make, protocol = BOMBS[of]
     found: list[bytes] = []
-    total = number = largest = 0
+    total = number = largest = frames = 0
     while total < size:
         number += 1
         data = b""
         for ident in count(1):
             frame = make(ident, inner)
-            data, largest = data + frame, max(largest, len(frame))
+            data, largest, frames = data + frame, max(largest, len(frame)), frames + 1
             if len(data) + len(data) // 36 >= each:
                 break
         if not each:
@@ -883,7 +889,9 @@ def bombs(size: int, of: str, inner: int, each: int) -> Made:
         packets = [*talk(streams, shape, number)]
         total += sum(map(len, packets))
         found += packets
-    return Made(pcap(found), total, number, largest, ("-d", f"tcp.port==9999,{protocol}") if not each or not greeting else ())
+    # Of sub-batches at least as much is unpacked as all conversations may together
+    unpacked = min(frames * len(entries(inner)), UnpackPool().left) if make is deliver_of_zstd else 0
+    return Made(pcap(found), total + unpacked, number, largest, ("-d", f"tcp.port==9999,{protocol}") if not each or not greeting else ())
 
 
 for _of in BOMBS:
