@@ -362,8 +362,8 @@ class Parser:
 
     def _read(self, side: int, buffer: ReceiveBuffer, item: SideData | StreamGap) -> None:
         """Add the bytes of a segment and split them; or handle a gap."""
-        if type(item) is not SideData:
-            self._gap(side, item)  # type: ignore[arg-type]
+        if isinstance(item, StreamGap):
+            self._gap(side, item)
             return
         buffer.add(item)
         data = item.data

@@ -343,7 +343,7 @@ class ByteStream(SideCounts):
     )
 
     def __init__(self, side: int, out: Items) -> None:
-        SideCounts.__init__(self)
+        super().__init__()
         self.side = side
         # Receives the released items.
         self.out = out
@@ -749,15 +749,14 @@ class TcpStream(ConversationCounts):
 
     def released(self) -> Items:
         """Return the items released since the last call, those of side 0 first."""
-        one, two = self.streams
-        deferred = one.deferred or two.deferred
-        if not self.out and not deferred:
+        if not self.out and not self.defers:
             return NOTHING
         items = [*self.out]
         self.out.clear()
         if len(items) > 1:
             items.sort(key=_side)
-        return _causes_first(self, items) if deferred or one.waiting is not None or two.waiting is not None else items
+        one, two = self.streams
+        return _causes_first(self, items) if one.waiting is not None or two.waiting is not None or self.defers else items
 
     def follow(self, segment: Segment, side: int) -> SideData | bool:
         """Return the bytes that a segment in order releases, as nearly all are; True if it has none; False if it needs `feed`."""
@@ -806,10 +805,10 @@ class TcpStream(ConversationCounts):
 
     def feed(self, segment: Segment, side: int) -> Items | None:
         """Return the items released by a segment; None if it starts another conversation between the same endpoints."""
-        own, other = self.streams[side], self.streams[1 - side]
-        item = own.expected == segment.seq and self.follow(segment, side)
+        item = self.follow(segment, side)
         if item is not False:
             return NOTHING if item is True else [item]
+        own, other = self.streams[side], self.streams[1 - side]
         # What follows does the same for all others
         flags, wire, data = segment.flags, segment.wire, segment.data
         claimed = 0
