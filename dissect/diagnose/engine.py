@@ -264,7 +264,7 @@ class Diagnoser:
         return context
 
     def _message(self, message: Message, out: list[Record]) -> None:
-        context = self._contexts.get(message.conversation) or self._context_of(message.conversation, message.protocol)
+        context = self._context_of(message.conversation, message.protocol)
         if context.end_reported:
             context.remember(message)
             return
@@ -279,7 +279,7 @@ class Diagnoser:
         context.remember(message)
 
     def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
-        context = self._contexts.get(record.conversation) or self._context_of(record.conversation, record.protocol)
+        context = self._context_of(record.conversation, record.protocol)
         if context.end_reported:
             return
         if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:

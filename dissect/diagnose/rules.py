@@ -325,9 +325,14 @@ class Closed(msgspec.Struct):
         return server_ports(self.ports, 0 if self.syn and self.client is None else self.client)
 
     @property
+    def lost_or_cut(self) -> bool:
+        """Whether bytes are missing within what was captured."""
+        return self.lost != (0, 0) or self.cut != (0, 0)
+
+    @property
     def lacking(self) -> bool:
         """Whether bytes of the conversation are missing in the capture."""
-        return self.lost != (0, 0) or self.cut != (0, 0) or (0 in self.packets and self.bytes != (0, 0))
+        return self.lost_or_cut or (0 in self.packets and self.bytes != (0, 0))
 
     @property
     def complete(self) -> bool:
@@ -405,11 +410,10 @@ class Closed(msgspec.Struct):
 
     def traits(self, context: ConversationContext) -> int:
         """What holds that rules may need."""
-        spoken, lost_or_cut = context.messages != [0, 0], self.lost != (0, 0) or self.cut != (0, 0)
         left = context.found or context.unreported_refusals or context.aborted or context.tail or context.orphans
         return (
             OURS * self.ours
-            | (SPOKEN if spoken else NO_MESSAGES)
+            | (NO_MESSAGES if context.messages == [0, 0] else SPOKEN)
             | LEFT * bool(left)
             | STARTED * (context.opening_seen and context.missing() is not None)
             | ENDED * self.ended
@@ -418,8 +422,8 @@ class Closed(msgspec.Struct):
             | OPEN * bool(context.unanswered)
             | TLS * (self.tls is not None)
             | SIGNS * bool(self.retransmitted or self.icmp or self.stopped != (None, None) or self.signs != NO_SIGNS)
-            | LACKING * (lost_or_cut or self.lacking)
-            | LOST_OR_CUT * lost_or_cut
+            | LACKING * self.lacking
+            | LOST_OR_CUT * self.lost_or_cut
             | PROXY * (self.proxy is not None)
             | WEBSOCKET * (self.websocket is not None)
         )

@@ -139,7 +139,7 @@ def set_late_aside(context: ConversationContext, closed: Closed) -> None:
     by, ended_ns = closed.by, closed.ended_ns
     if parted is not None and by is not None and ended_ns is not None and parted.src != closed.endpoints[by] and parted.time_ns > ended_ns:
         context.close_message, context.close_seen = None, False
-    for src, late in zip(closed.endpoints, closed.signs.late, strict=True) if any(closed.signs.late) else ():
+    for src, late in zip(closed.endpoints, closed.signs.late, strict=True):
         if late is not None:
             context.unanswered = [one for one in context.unanswered if one.src != src or asked_ns(one) < late.time_ns]
 
