@@ -495,7 +495,7 @@ def _begin(path: str) -> ByteRange:
         piece.digest = digest(head[:HEAD])
         if piece.format == "pcapng":
             stream.seek(0)
-            _begin_section(piece, storage.exactly(stream, WINDOW))
+            _begin_section(piece, stream.read(WINDOW))
             return piece
     piece.head = head[: pcap.HEADER]
     order = pcap.MAGICS[head[:4]][0]

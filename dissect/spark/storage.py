@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
@@ -134,7 +134,7 @@ def open_input(name: str) -> BinaryIO:
     path = local(name)
     try:
         if path is not None:
-            return cast(BinaryIO, io.FileIO(path, "r"))
+            return path.open("rb")
         store, at = remote(name)
         return io.BufferedReader(store.open_input_file(at), AHEAD)
     except OSError as error:
@@ -154,16 +154,7 @@ def pieces(name: str, start: int, size: int) -> bytes:
     """These bytes of a file, as far as they are there."""
     with open_input(name) as stream:
         stream.seek(start)
-        return exactly(stream, size)
-
-
-def exactly(stream: BinaryIO, size: int) -> bytes:
-    """`size` bytes, fewer only at the end."""
-    parts = []
-    while size and (data := stream.read(size)):
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
+        return stream.read(size)
 
 
 HIDDEN = (".", "_")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
-from io import BufferedReader
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -129,8 +128,7 @@ def _counted(group: LatencyGroup, found: bytes | list[Note]) -> LatencyGroup:
 
 def frames(name: str) -> Iterator[bytes]:
     """The frames of a file."""
-    with storage.open_input(name) as raw:
-        stream = BufferedReader(raw)  # type: ignore[type-var]
+    with storage.open_input(name) as stream:
         while size := stream.read(4):
             yield stream.read(int.from_bytes(size, "little"))
 
