@@ -81,18 +81,19 @@ class Rows:
 
 def ends_of(rows: Iterable[Linked]) -> list[tuple[str | None, str | None]]:
     """Client and server of records, null if the capture does not show which is which; of a finding the sides that it assumes."""
-    some: list[Any] = [
-        one if type(one) is not Exchange else request if response is None or request.sender else response  # type: ignore[union-attr]
-        for one, request, response, *_ in rows
-    ]
-    return [
-        (one.src, one.dst)
-        if one.sender == "client" or (one.sender is None and type(one) is Finding)
-        else (one.dst, one.src)
-        if one.sender == "server"
-        else (None, None)
-        for one in some
-    ]
+    found: list[tuple[str | None, str | None]] = []
+    one: Any
+    request: Any
+    for one, request, response, *_ in rows:
+        if type(one) is Exchange:
+            one = request if response is None or request.sender else response
+        if one.sender == "client" or (one.sender is None and type(one) is Finding):
+            found.append((one.src, one.dst))
+        elif one.sender == "server":
+            found.append((one.dst, one.src))
+        else:
+            found.append((None, None))
+    return found
 
 
 CODES = {one.name: [path.split(".") for path in one.loaded.code] for one in PROTOCOLS}

@@ -23,7 +23,6 @@ from ..conversation.table import is_related
 from ..errors import Report
 from ..filter import compile_filter
 from ..model import ConversationRow
-from ..session import Linked
 from . import storage, together
 from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
@@ -320,9 +319,10 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
 
-def _bytes_of(results: TaskResults, messages: Sequence[Linked]) -> int:
+def _bytes_of(results: TaskResults, messages: Sequence[Any]) -> int:
     """The bytes of the frames of its messages, and what was unpacked for them."""
-    return results.unpacked + sum([one[0].size for one in messages])  # type: ignore[misc, union-attr]
+    size: int = results.unpacked + sum([one[0].size for one in messages])
+    return size
 
 
 class _Parquet:
