@@ -33,8 +33,6 @@ class Dissector:
     DERIVED: ClassVar[tuple[str, ...]] = ()
     """Attributes derived from others: `prepare` makes them, and makes them again in another process."""
 
-    in_packet_order = False
-    """Whether a message of one side may change how the bytes of the other are split, so that segments are read one by one."""
     closing: ClassVar[str | None] = None
     """The message that announces the end of a connection, if the protocol has one."""
     reorders: ClassVar[bool] = False
@@ -53,6 +51,11 @@ class Dissector:
         """Set by `decode` when the other side need not wait any longer."""
         self.completed = 0
         """The order of the packet that completed the current frame."""
+
+    @property
+    def in_packet_order(self) -> bool:
+        """Whether a message of one side may change how the bytes of the other are split, so that segments are read one by one."""
+        return False
 
     def prepare(self) -> None:
         """Set the attributes named in `DERIVED`."""

@@ -211,7 +211,7 @@ class SeastarDissector(Dissector):
         one.inferred = None if self.forced is not None else self._doubt(side)
 
     @property
-    def in_packet_order(self) -> bool:  # type: ignore[override]
+    def in_packet_order(self) -> bool:
         one, other = self.sides
         return one.framing is None or other.framing is None or EXPECTED in (one.greeting, other.greeting)
 
