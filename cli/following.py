@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamdump.spark.follow import Follow
     from streamdump.spark.pipeline import Batch
     from streamdump.spark.session import SparkJvm
-    from streamdump.spark.splits import Trouble
+    from streamdump.spark.splits import FileError
 
 
 def checked(folder: str, out: str) -> None:
@@ -66,11 +66,11 @@ def follow(
             batch = work.step(finish)
             hide()
             if batch is not None:
-                if any(trouble.fatal for trouble in batch.troubles):
+                if any(error.fatal for error in batch.errors):
                     code = ExitCode.UNREADABLE
                 elif batch.bugs and code == ExitCode.DONE:
                     code = ExitCode.INTERNAL
-                for text in (*trouble_texts(batch.troubles), *batch.bugs):
+                for text in (*error_texts(batch.errors), *batch.bugs):
                     say(text)
                 if batch.suspected is not None and not warned:
                     warned = True
@@ -96,18 +96,18 @@ MAX_ERRORS = 10
 """File errors that have a line each."""
 
 
-def trouble_texts(troubles: Sequence[Trouble]) -> list[str]:
+def error_texts(errors: Sequence[FileError]) -> list[str]:
     """Return the errors of files as lines, the worst first where there are many."""
-    first = sorted(troubles, key=lambda one: not one.fatal)[:MAX_ERRORS] if len(troubles) > MAX_ERRORS else troubles
-    more = len(troubles) - len(first)
-    return [*map(trouble_text, first), *([f"{count(more, 'more file error')}; the table errors lists them all"] if more else [])]
+    first = sorted(errors, key=lambda one: not one.fatal)[:MAX_ERRORS] if len(errors) > MAX_ERRORS else errors
+    more = len(errors) - len(first)
+    return [*map(error_text, first), *([f"{count(more, 'more file error')}; the table errors lists them all"] if more else [])]
 
 
-def trouble_text(trouble: Trouble) -> str:
+def error_text(error: FileError) -> str:
     """Return the error of a file as one line."""
-    at = f" (at byte {trouble.offset:,})" if trouble.offset is not None else ""
-    lost = f"; {count(trouble.lost, 'byte')} not decoded" if trouble.lost else ""
-    return f"{trouble.path}: {trouble.reason}{at}{lost}"
+    at = f" (at byte {error.offset:,})" if error.offset is not None else ""
+    lost = f"; {count(error.lost, 'byte')} not decoded" if error.lost else ""
+    return f"{error.path}: {error.reason}{at}{lost}"
 
 
 def _batch_text(batch: Batch, seconds: float) -> str:

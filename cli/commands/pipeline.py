@@ -338,7 +338,7 @@ class _Calls:
             finally:
                 self.bar.close()
             assert run.plan is not None
-            code = _troubles(run.plan, run.bugs)
+            code = _report_errors(run.plan, run.bugs)
             if run.suspected is not None:
                 say(suspicion(run.suspected))
             if not self.quiet:
@@ -515,11 +515,11 @@ def _reason(text: str) -> str:
     return (ours or raised)[-1].partition(": ")[2] if ours or raised else "".join(lines[:1])
 
 
-def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
+def _report_errors(plan: Plan, bugs: list[str]) -> ExitCode:
     """Report errors of files and internal errors; return the exit code."""
-    for text in (*following.trouble_texts(plan.troubles), *bugs):
+    for text in (*following.error_texts(plan.errors), *bugs):
         say(text)
-    if any(trouble.fatal for trouble in plan.troubles):
+    if any(error.fatal for error in plan.errors):
         return ExitCode.UNREADABLE
     return ExitCode.INTERNAL if bugs else ExitCode.DONE
 

@@ -19,7 +19,7 @@ from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Points, Progres
 from .rotation import ReadFile, Ready, Rotation, SeenFile, same_file
 from .session import of_spark
 from .sink import DeltaSink, Sink
-from .splits import NEVER, Plan, Trouble
+from .splits import NEVER, FileError, Plan
 from .tables import Input
 
 FOLDER = ".follow"
@@ -81,7 +81,7 @@ class Follow(Pipeline):
             if not ready and not ended and not (last and self.state.carry):
                 return None
             try:
-                return self._batch(ready, [one.trouble for one in ended if one.trouble is not None], last)
+                return self._batch(ready, [one.error for one in ended if one.error is not None], last)
             except Exception as error:
                 if not isinstance(error, OSError | CaptureError) and not of_spark(error):
                     raise
@@ -92,22 +92,22 @@ class Follow(Pipeline):
                 self._lost(gone)
         raise AssertionError
 
-    def _batch(self, ready: list[Ready], ended: list[Trouble], last: bool) -> Batch:
+    def _batch(self, ready: list[Ready], ended: list[FileError], last: bool) -> Batch:
         state = self.state.next()
         copies = storage.folder(self.cluster.scratch or self.folder.name).at("unpacked")
         found = self.look([one.path for one in ready], sum(one.size for one in ready), copies)
         for one in ended:
-            state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
+            state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], error=None)
         errors = [*ended, *self._take(state, ready, found)]
         paths = {taken.file: path for path, taken in state.taken.items()}
-        gone = [one for one in state.taken.values() if one.trouble is None and not self.rotation.there(one.path)]
+        gone = [one for one in state.taken.values() if one.error is None and not self.rotation.there(one.path)]
         for old in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
             del state.taken[old.path]
         batch = self.unit(Unit(found, paths, self._inputs(state, found, ready), errors, last), state)
         copies.remove()
         return msgspec.structs.replace(batch, files=len(ready))
 
-    def _take(self, state: State, ready: list[Ready], found: Plan) -> list[Trouble]:
+    def _take(self, state: State, ready: list[Ready], found: Plan) -> list[FileError]:
         """Give files their index of this run, leave out what was read before, and note what is read now; return the errors to report."""
         indexes = []
         for one in ready:
@@ -130,13 +130,13 @@ class Follow(Pipeline):
                 split.latest_ns = max(split.latest_ns, before.latest_ns)
         found.splits = [split for split in found.splits if split.number + split.packets > split.after]
         reported, held = [], {}
-        for trouble in found.troubles:
-            one = ready[trouble.file]
-            if trouble.fatal and not one.final and trouble.offset is not None:
-                held[trouble.file] = trouble
+        for error in found.errors:
+            one = ready[error.file]
+            if error.fatal and not one.final and error.offset is not None:
+                held[error.file] = error
             else:
-                reported.append(trouble)
-            trouble.file = indexes[trouble.file]
+                reported.append(error)
+            error.file = indexes[error.file]
         for one in ready:
             if one.taken is not None:
                 state.taken.pop(one.taken.path, None)  # it may have another name now
@@ -180,8 +180,8 @@ class Follow(Pipeline):
             read = before.size if before is not None else 0
             index = before.file if before is not None else state.files
             state.files += before is None
-            trouble = Trouble(index, one.path, read or None, None, "was deleted or written anew before it was read", one.size - read)
-            state.taken[one.path] = ReadFile(one.path, "", 0, one.size, one.first_ns, index, 0, NEVER, trouble)
+            error = FileError(index, one.path, read or None, None, "was deleted or written anew before it was read", one.size - read)
+            state.taken[one.path] = ReadFile(one.path, "", 0, one.size, one.first_ns, index, 0, NEVER, error)
 
 
 def _some(ready: list[Ready]) -> list[Ready]:

@@ -31,10 +31,10 @@ from .splits import (
     HEAD,
     TARGET,
     Copy,
+    FileError,
     LastPacket,
     Plan,
     Split,
-    Trouble,
     cut,
     each,
     ends_of,
@@ -178,7 +178,7 @@ class Unit(NamedTuple):
     paths: dict[int, str]
     """Of the files, by index."""
     inputs: list[Input]
-    troubles: list[Trouble]
+    errors: list[FileError]
     last: bool
     """Nothing comes after it, so conversations that are open end with it."""
 
@@ -190,7 +190,7 @@ class Batch(msgspec.Struct):
     files: int
     packets: int
     rows: dict[str, int]
-    troubles: list[Trouble]
+    errors: list[FileError]
     bugs: list[str]
     """Reports of bugs of ours."""
     suspected: ConversationRow | None
@@ -293,7 +293,7 @@ class Pipeline:
         if not unit.last:
             state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which names its columns
-        self.last_part(target, state.points, done, unit.troubles, unit.inputs, complete=state.batch == 1 and given.form != "delta")
+        self.last_part(target, state.points, done, unit.errors, unit.inputs, complete=state.batch == 1 and given.form != "delta")
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in tables_with(given.fields)}
         state.packets += packets
         state.rows = {table: state.rows.get(table, 0) + many for table, many in rows.items()}
@@ -303,7 +303,7 @@ class Pipeline:
         self.state = state
         self.running = ""
         suspected = earliest(receipt.suspected for receipt in done)
-        return Batch(state.batch, len(unit.inputs), packets, rows, unit.troubles, texts_of(done, unit.paths), suspected, gathered)
+        return Batch(state.batch, len(unit.inputs), packets, rows, unit.errors, texts_of(done, unit.paths), suspected, gathered)
 
     def _networks(self, state: State) -> Iterator[tuple[int, int]]:
         """All files with their networks, where captures are kept separate."""
@@ -399,7 +399,7 @@ class Pipeline:
         return result
 
     def last_part(
-        self, target: Target, points: PointOf, done: list[Receipt], errors: Sequence[Trouble], files: Sequence[Input], *, complete: bool
+        self, target: Target, points: PointOf, done: list[Receipt], errors: Sequence[FileError], files: Sequence[Input], *, complete: bool
     ) -> None:
         """Write what the driver knows, as a part behind those that are `done`.
 
@@ -551,11 +551,11 @@ class PipelineRun(Pipeline):
         for some in units:
             read = [inputs[file] for file in some.files]
             paths = {one.file: one.path for one in read}
-            batch = self.unit(Unit(some, paths, read, some.troubles, some is units[-1]), self.state.next())
+            batch = self.unit(Unit(some, paths, read, some.errors, some is units[-1]), self.state.next())
             self.bugs += batch.bugs
             self.suspected = earliest((self.suspected, batch.suspected))
             self.gathered.count_exchanges(batch.gathered)
-        found.troubles = [one for some in units for one in some.troubles]
+        found.errors = [one for some in units for one in some.errors]
         self.sink.finish(self.out)
         self._written = True
 
@@ -601,14 +601,14 @@ class PipelineRun(Pipeline):
             before = self._known.before(one.head, partial(storage.pieces, begins.get(index, one.path), 0, HEAD))
             if before is not None:
                 reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
-                grown.append(Trouble(index, one.path, before or None, None, reason, max((one.size or 0) - before, 0)))
+                grown.append(FileError(index, one.path, before or None, None, reason, max((one.size or 0) - before, 0)))
         self.left_out += len(again)
         again.update(one.file for one in grown)
         kept = [index for index in found.files if index not in again]
         at = {index: place for place, index in enumerate(kept, self.state.base)}
-        errors = [*(one for one in found.troubles if one.file not in again), *grown]
+        errors = [*(one for one in found.errors if one.file not in again), *grown]
         splits = [split for split in found.splits if split.file in at]
-        parts: list[Trouble | Split] = [*errors, *splits]
+        parts: list[FileError | Split] = [*errors, *splits]
         for part in parts:
             part.file = at.get(part.file, self.state.base + len(kept))
         errors.sort(key=lambda one: one.file)

@@ -28,7 +28,7 @@ import msgspec
 from ..capture.files import PACKED
 from ..errors import CaptureError
 from . import storage
-from .splits import HEAD, NEVER, Trouble, digest
+from .splits import HEAD, NEVER, FileError, digest
 
 HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""
@@ -53,8 +53,8 @@ class ReadFile(KnownFile):
     packets: int = 0
     latest_ns: int = NEVER
     """The latest time of its packets."""
-    trouble: Trouble | None = None
-    """What was wrong at its end, which is not reported yet: more may have come."""
+    error: FileError | None = msgspec.field(default=None, name="trouble")
+    """What was wrong at its end, which is not reported yet: more may have come. Its key is that of states written before."""
     at_ns: int = 0
     """When it was read, by the wall clock."""
     superseded: bool = False
@@ -144,7 +144,7 @@ class Rotation:
             before = self._before(one, taken, moved)
             packed = self._packed_from(one, taken)
             if before is None and packed is not None:
-                if isinstance(packed, SeenFile) or (packed.superseded and packed.trouble is None) or packed.path in self._known:
+                if isinstance(packed, SeenFile) or (packed.superseded and packed.error is None) or packed.path in self._known:
                     continue  # a copy: the packer has not removed the other yet, or that was complete when it was read
                 before = packed
             known = before is not None and before.size == one.size
@@ -178,7 +178,7 @@ class Rotation:
         To be asked after `look`: what came since is read first.
         """
         now = self._clock()
-        waiting = [one for one in taken.values() if one.trouble is not None and one.path not in self._going_on]
+        waiting = [one for one in taken.values() if one.error is not None and one.path not in self._going_on]
         seen = self._seen() if waiting else None
         if seen is None:
             return []

@@ -35,7 +35,7 @@ class _Given:
         if not self.paths:
             raise UsageError("no capture given; load(PATH) takes captures, folders and patterns")
         found = plan(expand(self.paths, []), self.target)
-        bad = [trouble for trouble in found.troubles if trouble.fatal]
+        bad = [error for error in found.errors if error.fatal]
         if bad and self.damaged == "fail":
             one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)
             more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""

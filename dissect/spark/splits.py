@@ -129,7 +129,7 @@ class Copy(msgspec.Struct):
     error: str | None = None
 
 
-class Trouble(msgspec.Struct):
+class FileError(msgspec.Struct):
     """An error of a file: `lost` bytes of it are not read (packed ones where it is packed), None if unknown."""
 
     file: int
@@ -182,7 +182,7 @@ class Plan(msgspec.Struct):
     files: dict[int, PlannedFile]
     """By index."""
     splits: list[Split]
-    troubles: list[Trouble]
+    errors: list[FileError]
     secrets: list[str] = msgspec.field(default_factory=list)
     """Files that hold keys of TLS."""
 
@@ -266,7 +266,7 @@ def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]
         names = _named_by(source, name)
         if others is not None and names != [name]:
             asked = [one for one in names if not named_as_capture(one)]
-            left_out = [one for one, begun in zip(asked, each(_begun, asked), strict=True) if isinstance(begun, NoCapture)]
+            left_out = [one for one, piece in zip(asked, each(_try_begin, asked), strict=True) if isinstance(piece, NoCapture)]
             others += left_out
             names = sorted(set(names) - set(left_out))
             if not names:
@@ -349,16 +349,16 @@ def plan(
     to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
     result = Plan({index: PlannedFile(path) for index, path in enumerate(files)}, [], [])
-    begun: list[ByteRange | CaptureError] = list(each(_begun, files))
+    started: list[ByteRange | CaptureError] = list(each(_try_begin, files))
 
     def copied(wanted: Callable[[ByteRange], bool]) -> dict[int, Copy]:
         """Read copies of these files instead."""
-        indexes = [index for index, one in enumerate(begun) if isinstance(one, ByteRange) and wanted(one)]
+        indexes = [index for index, one in enumerate(started) if isinstance(one, ByteRange) and wanted(one)]
         if not indexes or unpacked is None:
             return {}
         made = dict(zip(indexes, unpacked([files[index] for index in indexes]), strict=True))
         for index, copy in made.items():
-            begun[index] = _begun(copy.path)
+            started[index] = _try_begin(copy.path)
         return made
 
     copies = copied(lambda one: one.format == PACKED)
@@ -366,9 +366,9 @@ def plan(
         copied(lambda one: storage.local(one.path) is None)
     pieces: list[list[ByteRange]] = []
     indexes: list[int] = []
-    for index, piece in enumerate(begun):
+    for index, piece in enumerate(started):
         if isinstance(piece, CaptureError):
-            result.troubles.append(_trouble(index, files[index], copies.get(index), piece))
+            result.errors.append(_file_error(index, files[index], copies.get(index), piece))
             continue
         piece.network, piece.aside = networks[index] if networks else 0, aside
         indexes.append(index)
@@ -385,7 +385,7 @@ def plan(
         if any(one.secrets for one in (*many, *examined)):
             result.secrets.append(files[index])
         result.splits += _chain(result, index, many, examined, copies.get(index))
-    result.troubles.sort(key=lambda trouble: trouble.file)
+    result.errors.sort(key=lambda error: error.file)
     return result
 
 
@@ -429,13 +429,13 @@ def cut(found: Plan, size: int) -> list[Plan]:
     if len(groups) == 1:
         return [found]
     # What has no packets is in the last one
-    groups[-1] |= {*found.files, *(one.file for one in found.troubles)}.difference(*groups)
+    groups[-1] |= {*found.files, *(one.file for one in found.errors)}.difference(*groups)
     made = []
     for some in groups:
         splits = [split for split in found.splits if split.file in some]
-        errors = [one for one in found.troubles if one.file in some]
+        errors = [one for one in found.errors if one.file in some]
         files = {file: one for file, one in found.files.items() if file in some}
-        made.append(msgspec.structs.replace(found, files=files, splits=splits, troubles=errors))
+        made.append(msgspec.structs.replace(found, files=files, splits=splits, errors=errors))
     return made
 
 
@@ -470,7 +470,7 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _begun(path: str) -> ByteRange | CaptureError:
+def _try_begin(path: str) -> ByteRange | CaptureError:
     try:
         return _begin(path)
     except CaptureError as error:
@@ -531,9 +531,9 @@ def unpack(pair: tuple[str, str]) -> Copy:
 
 def head_of(path: str) -> str:
     """The digest of a capture's first bytes, unpacked, as a plan has it; empty where it is none."""
-    begun = _begun(path)
-    if isinstance(begun, CaptureError) or begun.format != PACKED:
-        return "" if isinstance(begun, CaptureError) else begun.digest
+    first = _try_begin(path)
+    if isinstance(first, CaptureError) or first.format != PACKED:
+        return "" if isinstance(first, CaptureError) else first.digest
     data = b""
     with storage.open_input(path) as stream, suppress(Damaged, CaptureError):
         for piece in packing(RawInput(stream, path)) or ():
@@ -582,7 +582,7 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
             one = examine(msgspec.structs.replace(first, start=at, nexts=[]))
             last = True
             if one.error is None:
-                result.troubles.append(Trouble(index, file.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
+                result.errors.append(FileError(index, file.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
         packed = first.format == PACKED
         stop = None if packed else one.stop if last else one.landed
         size = first.size if packed else one.landed - at
@@ -601,7 +601,7 @@ def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examin
             position = offset if offset is None or packed else offset - len(first.head) + at
             before = number + (packet or 0)
             lost = None if packed or copy is not None else first.size - one.landed
-            result.troubles.append(Trouble(index, file.path, position, before or None, _renumbered(reason, number), lost))
+            result.errors.append(FileError(index, file.path, position, before or None, _renumbered(reason, number), lost))
         number += one.packets
         latest = max(latest, one.latest_ns)
         file.latest_ns, file.middle_ns = latest, one.middle_ns if one.packets else file.middle_ns
@@ -629,7 +629,7 @@ def _renumbered(reason: str, before: int) -> str:
     return re.sub(r"(?<=packet )\d+", lambda match: str(int(match[0]) + before), reason, count=1) if before else reason
 
 
-def _trouble(index: int, path: str, copy: Copy | None, error: CaptureError) -> Trouble:
+def _file_error(index: int, path: str, copy: Copy | None, error: CaptureError) -> FileError:
     """The error of a file that is not a capture, perhaps since it could not be unpacked."""
     reason = copy.error if copy is not None else None
     try:
@@ -637,7 +637,7 @@ def _trouble(index: int, path: str, copy: Copy | None, error: CaptureError) -> T
     except (CaptureError, UsageError):
         found = None
     lost = None if copy is not None else found.size if found is not None else 0
-    return Trouble(index, path, error.offset, error.packet, reason or error.reason, lost)
+    return FileError(index, path, error.offset, error.packet, reason or error.reason, lost)
 
 
 class Range(io.RawIOBase):

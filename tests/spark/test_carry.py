@@ -58,7 +58,7 @@ def test_rotated_files(capture: Path, tmp_path: Path) -> None:
 def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -> None:
     dice = random.Random(3)
     found = troubled(records(capture), dice, 60)
-    path = tmp_path / "trouble.pcap"
+    path = tmp_path / "error.pcap"
     path.write_bytes(pcap(found, nano=True, snap=SNAP))
     expected = at_once([path])
     assert expected["gaps"]

@@ -13,7 +13,7 @@ from streamdump.capture.files import open_capture
 from streamdump.model import ConversationRow, Ending, Exchange, Finding, Gap, Message
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.compare_rules import HandshakeProgress
-from streamdump.spark.splits import CODES, Trouble
+from streamdump.spark.splits import CODES, FileError
 from streamdump.spark.tables import KINDS, schema
 from tests.spark.comparing import tables_of
 from tests.spark.here import go
@@ -116,5 +116,5 @@ def test_problems_have_codes(tmp_path: Path) -> None:
     errors = [row for row in tables_of(tmp_path / "out")["errors"] if row["fatal"]]
     assert [row["code"] for row in errors] == [Path(row["path"]).name[2:] for row in errors]
     assert len(errors) == len(contents)
-    assert all(Trouble(0, "", None, None, f"it {words} here", None).code == code for code, words in CODES.items())
-    assert Trouble(0, "", None, None, "permission denied", None).code == "unreadable"
+    assert all(FileError(0, "", None, None, f"it {words} here", None).code == code for code, words in CODES.items())
+    assert FileError(0, "", None, None, "permission denied", None).code == "unreadable"

@@ -96,9 +96,9 @@ def test_a_capture_that_has_grown_is_told_and_not_read_twice(packets: list[Packe
     files[0].write_bytes(pcap(packets[:500], nano=True, snap=SNAP))
     run = add(files[:2], out)
     assert run.plan is not None
-    (trouble,) = run.plan.troubles
-    assert (trouble.path, trouble.fatal) == (str(files[0]), True)
-    assert trouble.reason.startswith("has another size than when it was read (")
+    (error,) = run.plan.errors
+    assert (error.path, error.fatal) == (str(files[0]), True)
+    assert error.reason.startswith("has another size than when it was read (")
     assert [row["path"] for row in tables_of(out, "delta")["errors"]] == [str(files[0])]
     assert sorted(row["file"] for row in tables_of(out, "delta")["files"]) == [0, 1]
 
@@ -335,8 +335,8 @@ def test_short_captures_are_known_again_too(packets: list[Packet], tmp_path: Pat
     run = add([tmp_path / "begun", tmp_path / "short", tmp_path / "longer.gz"], out)
     assert run.plan is not None
     assert paths(run) == [str(tmp_path / "begun")], "of which there was nothing yet but its header"
-    assert [Path(one.path).name for one in run.plan.troubles] == ["short", "longer.gz"]
-    assert all("has another size than when it was read (" in one.reason for one in run.plan.troubles)
+    assert [Path(one.path).name for one in run.plan.errors] == ["short", "longer.gz"]
+    assert all("has another size than when it was read (" in one.reason for one in run.plan.errors)
 
 
 def test_a_name_that_a_ring_uses_again_is_another_capture(packets: list[Packet], tmp_path: Path) -> None:

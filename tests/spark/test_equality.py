@@ -64,7 +64,7 @@ def test_conversations_across_files(capture: Path, tmp_path: Path) -> None:
 def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -> None:
     dice = random.Random(3)
     packets = troubled(records(capture), dice, 100)
-    path = tmp_path / "trouble.pcap"
+    path = tmp_path / "error.pcap"
     path.write_bytes(pcap(packets, nano=True, snap=SNAP))
     _, found = without_spark([path], 20_000, batch=333)
     assert found == plain([path])

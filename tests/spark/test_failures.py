@@ -31,7 +31,7 @@ from streamdump.spark import flows, pipeline, tables
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings, texts_of
 from streamdump.spark.rotation import Rotation
-from streamdump.spark.splits import Trouble
+from streamdump.spark.splits import FileError
 from streamdump.spark.write import Receipt
 from streamdump.tcp.assembler import TcpStream
 from tests.spark.comparing import columns as batch
@@ -209,11 +209,11 @@ def test_what_is_no_setting_is_refused(one: str, tmp_path: Path, capsys: pytest.
 
 
 def test_many_troubles_are_ten_lines_and_a_count() -> None:
-    troubles = [Trouble(at, f"{at}.pcap", None, None, "is not a capture", 0, at == 30) for at in range(33)]
-    lines = following.trouble_texts(troubles)
+    errors = [FileError(at, f"{at}.pcap", None, None, "is not a capture", 0, at == 30) for at in range(33)]
+    lines = following.error_texts(errors)
     assert lines == ["30.pcap: is not a capture", *(f"{at}.pcap: is not a capture" for at in range(9)), lines[-1]]
     assert lines[-1] == "23 more file errors; the table errors lists them all"
-    assert len(following.trouble_texts(troubles[:10])) == 10
+    assert len(following.error_texts(errors[:10])) == 10
 
 
 def test_a_folder_that_is_followed(tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_a_folder_that_is_followed(tmp_path: Path, session: Any, monkeypatch: py
 def test_an_interrupted_follow_ends_with_what_it_told(
     came: str, code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    troubles = [Trouble(0, "a.pcap", None, None, "is empty", 0)] if came == "both" else []
+    errors = [FileError(0, "a.pcap", None, None, "is empty", 0)] if came == "both" else []
     bugs = ["internal error: x"] if came != "nothing" else []
 
     class Work:
@@ -251,7 +251,7 @@ def test_an_interrupted_follow_ends_with_what_it_told(
         out = tmp_path
         state = pipeline.State(1, {}, batch=1, packets=3)
         batches = iter(
-            [pipeline.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), troubles, bugs, None, pipeline.Gathered([], [], {}, [], []))]
+            [pipeline.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), errors, bugs, None, pipeline.Gathered([], [], {}, [], []))]
         )
 
         def step(self, end: bool) -> Any:
@@ -268,7 +268,7 @@ def test_an_interrupted_follow_ends_with_what_it_told(
     session, work = Session(), Work()
     assert following.follow(session, work, lambda: None, every_s=0.0, finish=False, quiet=True) == code  # type: ignore[arg-type]
     err = capsys.readouterr().err.splitlines()
-    lines = ["streamdump: a.pcap: is empty"] * len(troubles) + [f"streamdump: {one}" for one in bugs]
+    lines = ["streamdump: a.pcap: is empty"] * len(errors) + [f"streamdump: {one}" for one in bugs]
     assert err[: len(lines)] == lines
 
 

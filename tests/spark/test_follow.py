@@ -203,7 +203,7 @@ def test_a_file_that_grows_is_read_on_and_its_cut_end_is_no_damage(begin: Begin,
         path.write_bytes(whole[:end])
         batch = work.step()
         assert batch is not None
-        assert batch.troubles == []
+        assert batch.errors == []
         assert work.step() is None
     all_of_it(work)
     for name, lines in plain([path]).items():
@@ -244,12 +244,12 @@ def test_a_cut_end_is_an_error_once_nothing_can_follow(begin: Begin, packets: li
     first.write_bytes(data[:-7])
     batch = work.step()
     assert batch is not None
-    assert batch.troubles == []
+    assert batch.errors == []
     second = write(folder, "c-2.pcap", packets[300:600])
     batch = work.step()
     assert batch is not None
-    (trouble,) = batch.troubles
-    assert (trouble.path, trouble.reason) == (str(first), "cut off in packet 300: 7 bytes are missing")
+    (error,) = batch.errors
+    assert (error.path, error.reason) == (str(first), "cut off in packet 300: 7 bytes are missing")
     all_of_it(work)
     same(out, [first, second])
     assert [row["path"] for row in table(out, "errors")] == [str(first)]
@@ -266,13 +266,13 @@ def test_what_is_no_capture_is_an_error_and_costs_only_itself(begin: Begin, pack
     files[1].write_text("this is no capture")
     batch = work.step()
     assert batch is not None
-    assert [trouble.reason.partition(":")[0] for trouble in batch.troubles] == ["is not a capture"]
+    assert [error.reason.partition(":")[0] for error in batch.errors] == ["is not a capture"]
     assert work.state.carry == carried, "open conversations are kept"
     # What has no packet comes last.
     files += [write(folder, "c-2.pcap", packets[200:400]), folder / "empty.pcap"]
     files[3].write_bytes(b"")
     (batch,) = all_of_it(work)
-    assert [trouble.reason for trouble in batch.troubles] == ["is empty"]
+    assert [error.reason for error in batch.errors] == ["is empty"]
     same(out, files)
 
 
@@ -332,7 +332,7 @@ def test_a_ring_that_is_always_faster_is_told_and_followed_on(
         if files:
             Path(files[0]).unlink()
         found = looked(self, files, *more)
-        if found.troubles:
+        if found.errors:
             raise OSError("gone")
         return found
 
@@ -340,7 +340,7 @@ def test_a_ring_that_is_always_faster_is_told_and_followed_on(
         patched.setattr(Follow, "look", deleted)
         batch = work.step()
     assert batch is not None
-    assert (batch.files, len(batch.troubles)) == (0, 3)
+    assert (batch.files, len(batch.errors)) == (0, 3)
     all_of_it(work)
     assert {row["path"] for row in table(out, "errors")} == {str(path) for path in made[:3]}
     assert len(table(out, "files")) == 5

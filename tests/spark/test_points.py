@@ -70,7 +70,7 @@ def test_captures_of_different_networks_do_not_touch_each_other(
     files = [write(tmp_path / f"host-{at}" / "a.pcap", how(one), link) for at, one in enumerate(contents)]
     run = go(files, tmp_path / "out", separate=True, split=split)
     same(tmp_path / "out", apart(files))
-    assert run.plan is not None and run.plan.troubles == []
+    assert run.plan is not None and run.plan.errors == []
     found = tables_of(tmp_path / "out")
     points = [str(path.parent) for path in files]
     assert [row["point"] for row in found["files"]] == points

@@ -187,11 +187,11 @@ def test_a_file_that_only_seems_old_is_read_on(packets: list[Packet], tmp_path: 
     batch = work.step()
     assert batch is not None
     assert batch.packets in (298, 299)
-    assert batch.troubles == []
+    assert batch.errors == []
     world.now += SECOND
     world.put("c-2.pcap", data[-100:], more=True)
     assert work.step() is not None
     while batch := work.step(end=True):
-        assert batch.troubles == []
+        assert batch.errors == []
     assert work.state.packets == len(packets)
     work.close()

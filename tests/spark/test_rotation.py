@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from streamdump.spark.rotation import HEAD, HOLD_NS, ReadFile, Ready, Rotation, digest, natural, series
-from streamdump.spark.splits import Trouble
+from streamdump.spark.splits import FileError
 from tests.support.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
 
 SECOND = 1_000_000_000
@@ -46,11 +46,11 @@ class Folder:
     def names(self, end: bool = False) -> list[str]:
         return [Path(one.path).name for one in self.look(end)]
 
-    def take(self, ready: Sequence[Ready], trouble: Trouble | None = None) -> list[str]:
+    def take(self, ready: Sequence[Ready], error: FileError | None = None) -> list[str]:
         """Read these files."""
         for one in ready:
             self.taken[one.path] = ReadFile(
-                one.path, one.head, one.head_size, one.size, one.first_ns, 0, 1, one.first_ns or 0, trouble, self.now, one.superseded
+                one.path, one.head, one.head_size, one.size, one.first_ns, 0, 1, one.first_ns or 0, error, self.now, one.superseded
             )
         return [Path(one.path).name for one in ready]
 
@@ -299,8 +299,8 @@ def test_an_empty_file_waits_until_another_is_begun(folder: Folder) -> None:
     assert folder.names() == ["c1.pcap"]
 
 
-def cut(path: str) -> Trouble:
-    return Trouble(0, path, 10, 1, "cut off", 3)
+def cut(path: str) -> FileError:
+    return FileError(0, path, 10, 1, "cut off", 3)
 
 
 def test_a_cut_end_is_told_once_nothing_came_for_long(folder: Folder) -> None:

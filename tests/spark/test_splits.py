@@ -56,7 +56,7 @@ def test_the_packets_are_the_same_however_a_capture_is_cut(capture: Path, tmp_pa
     whole, cut = plan([str(path)], 1 << 30), plan([str(path)], split)
     assert len(whole.splits) == 1
     assert len(cut.splits) > path.stat().st_size // split // 2
-    assert not cut.troubles
+    assert not cut.errors
     assert [one.stop for one in cut.splits[:-1]] == [one.start for one in cut.splits[1:]]
     assert rows(cut) == rows(whole)
 
@@ -83,10 +83,10 @@ def test_ranges_that_do_not_land_are_read_in_one_piece_and_reported(tmp_path: Pa
     plain = [Packet(ethernet(ip4(tcp(b"x", seq=at))), START_NS) for at in range(2000)]
     path.write_bytes(pcap([*plain[:10], Packet(bait, START_NS), *plain], snap=SNAP))
     found = plan([str(path)], 50_000)
-    assert [trouble.reason for trouble in found.troubles] == [
+    assert [error.reason for error in found.errors] == [
         f"the packets do not land on the next range; read in one piece from byte {found.splits[-1].start}"
     ]
-    assert not found.troubles[0].fatal
+    assert not found.errors[0].fatal
     assert found.packets == 2011
     assert rows(found) == rows(plan([str(path)], 1 << 30))
 
@@ -98,7 +98,7 @@ def test_noise_between_ranges_ends_the_file_where_a_plain_run_ends(capture: Path
     path.write_bytes(data)
     cut, whole = plan([str(path)], 30_000), plan([str(path)], 1 << 30)
     assert rows(cut) == rows(whole)
-    (one,), (other,) = cut.troubles, whole.troubles
+    (one,), (other,) = cut.errors, whole.errors
     assert (one.offset, one.packet, one.reason, one.lost) == (other.offset, other.packet, other.reason, other.lost)
     assert one.fatal and one.lost and one.offset is not None
     assert one.offset + one.lost == len(data)
@@ -108,9 +108,9 @@ def test_a_cut_file_loses_its_last_packet_only(capture: Path, tmp_path: Path) ->
     path = tmp_path / "cut.pcap"
     path.write_bytes(capture.read_bytes()[:-3])
     found = plan([str(path)], 30_000)
-    (trouble,) = found.troubles
-    assert found.packets == len(records(capture)) - 1 == trouble.packet
-    assert trouble.reason == f"cut off in packet {found.packets + 1}: 3 bytes are missing"
+    (error,) = found.errors
+    assert found.packets == len(records(capture)) - 1 == error.packet
+    assert error.reason == f"cut off in packet {found.packets + 1}: 3 bytes are missing"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_pcapng_whose_blocks_depend_on_others_is_not_cut(capture: Path, tmp_path
     path = tmp_path / "c.pcapng"
     path.write_bytes(b"".join([section(), interface(snap=SNAP, resolution=9), *packets[:2000], *between, *packets[2000:]]))
     found = plan([str(path)], 50_000)
-    assert [trouble.reason.partition(";")[0] for trouble in found.troubles] == [reason]
+    assert [error.reason.partition(";")[0] for error in found.errors] == [reason]
     assert rows(found) == rows(plan([str(path)], 1 << 30))
 
 
@@ -184,7 +184,7 @@ def test_what_is_no_capture_is_told_and_the_others_are_read(capture: Path, tmp_p
     (tmp_path / "empty.pcap").write_bytes(b"")
     (tmp_path / "text.pcap").write_text("hello there, this is no capture")
     found = plan([str(tmp_path / "empty.pcap"), str(capture), str(tmp_path / "text.pcap"), str(tmp_path / "gone.pcap")])
-    assert [(one.file, one.reason.partition(":")[0]) for one in found.troubles] == [
+    assert [(one.file, one.reason.partition(":")[0]) for one in found.errors] == [
         (0, "is empty"),
         (2, "is not a capture"),
         (3, "no such file"),

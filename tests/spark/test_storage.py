@@ -162,7 +162,7 @@ def test_ranges_of_an_object_are_those_of_the_file(bucket: str, capture: Path, t
     files = rotated(tmp_path / "rotated", records(capture))
     here = plan([str(path) for path in files], 20_000)
     there = plan([put(bucket, path) for path in files], 20_000)
-    assert not there.troubles
+    assert not there.errors
     assert len(there.splits) > len(files)
     for mine, theirs in zip(here.splits, there.splits, strict=True):
         assert (mine.start, mine.stop, mine.packets, mine.flows) == (theirs.start, theirs.stop, theirs.packets, theirs.flows)
@@ -175,7 +175,7 @@ def test_from_a_store_to_a_store(bucket: str, capture: Path, tmp_path: Path, for
         put(bucket, path, f"captures/{path.name}")
     out = f"{bucket}/out-{form}".replace("s3://", "s3a://")
     run = go([f"{bucket}/captures"], out, form=form, split=40_000, parts=3)
-    assert run.plan is not None and not run.plan.troubles
+    assert run.plan is not None and not run.plan.errors
     same(out, plain(files), form)
     assert [row["path"] for row in tables_of(out, form)["files"]] == [f"{bucket}/captures/{path.name}" for path in files]
     assert not partial_folder(folder(out)).names()
@@ -195,7 +195,7 @@ def test_a_capture_of_a_store_is_downloaded_once(bucket: str, capture: Path, tmp
 
     monkeypatch.setattr(storage, "open_input", counted)
     run = go(names, tmp_path / "out", Here(tmp_path / "scratch"), split=20_000, parts=2)
-    assert run.plan is not None and not run.plan.troubles
+    assert run.plan is not None and not run.plan.errors
     same(tmp_path / "out", plain(files))
     assert {name: opened.count(name) for name in names} == dict.fromkeys(names, 2), "its head, and all of it"
 
@@ -263,4 +263,4 @@ def test_an_object_that_is_gone_is_named(bucket: str) -> None:
     with pytest.raises(CaptureError, match=f"{bucket}/none: no such file"):
         storage.open_input(f"{bucket}/none")
     found = plan([f"{bucket}/none"])
-    assert [one.reason for one in found.troubles] == ["no such file"]
+    assert [one.reason for one in found.errors] == ["no such file"]

@@ -217,16 +217,16 @@ def test_packed_captures_that_are_cut_off_say_what_a_plain_run_says(packets: lis
 
     path = tmp_path / "c.pcap.gz"
     path.write_bytes(gzip.compress(pcap(packets, nano=True, snap=SNAP))[:cut])
-    with pytest.raises(CaptureError) as error:
+    with pytest.raises(CaptureError) as raised:
         for _ in open_capture(path):
             pass
     run = go([path], tmp_path / "out", split=50_000, parts=2)
     same(tmp_path / "out", plain([path]) if cut != 30 else {"messages": []})
     assert run.plan is not None
-    (trouble,) = run.plan.troubles
-    found = error.value
-    assert (trouble.path, trouble.reason, trouble.offset, trouble.packet) == (str(path), found.reason, found.offset, found.packet)
-    assert trouble.lost == (None if cut != 30 else cut)
+    (error,) = run.plan.errors
+    found = raised.value
+    assert (error.path, error.reason, error.offset, error.packet) == (str(path), found.reason, found.offset, found.packet)
+    assert error.lost == (None if cut != 30 else cut)
 
 
 def test_all_golden_captures_at_once(tmp_path: Path) -> None:
