@@ -7,19 +7,20 @@ open conversations as rows in Parquet files (`streamdump.spark.flows`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 
-import msgspec
+from msgspec import structs
 
-from ..capture.files import PACKED
 from ..errors import CaptureError, UsageError
 from . import storage
 from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Points, Progress, State, Unit, likeness
-from .rotation import ReadFile, Ready, Rotation, SeenFile, same_file
+from .rotation import Look, ReadFile, Rotation, SeenFile, same_file
 from .session import of_spark
 from .sink import DeltaSink, Sink
-from .splits import NEVER, FileError, Plan
+from .splits import FileError, Plan
 from .tables import Input
 
 FOLDER = ".follow"
@@ -74,121 +75,92 @@ class Follow(Pipeline):
         conversations that are open end with the last file."""
         for attempt in range(ATTEMPTS + 1):
             found = self.rotation.look(self.state.taken, end)
-            self._lost(self.rotation.missed(self.state.taken))
-            ready = _some(found) if attempt < ATTEMPTS else []
-            last = end and len(ready) == len(found)
-            ended = self.rotation.ended(self.state.taken, end)
+            ended = [*found.ended, *map(self._lost, found.missed)]
+            ready = _some(found.ready) if attempt < ATTEMPTS else []
+            last = end and len(ready) == len(found.ready)
             if not ready and not ended and not (last and self.state.carry):
                 return None
             try:
-                return self._batch(ready, [one.error for one in ended if one.error is not None], last)
+                return self._batch(found._replace(ready=ready, ended=ended), last)
             except Exception as error:
-                if not isinstance(error, OSError | CaptureError) and not of_spark(error):
+                # A ring deletes files: what is still there is read, what is not is missed by the next look
+                expected = isinstance(error, OSError | CaptureError) or of_spark(error)
+                if not expected or all(same_file(one.path, one) for one in ready):
                     raise
-                # A ring deletes files. What is still there is read, what is not is in `errors` next time.
-                gone = [one for one in ready if not same_file(one.path, one)]
-                if not gone:
-                    raise
-                self._lost(gone)
         raise AssertionError
 
-    def _batch(self, ready: list[Ready], ended: list[FileError], last: bool) -> Batch:
-        state = self.state.next()
+    def _batch(self, found: Look, last: bool) -> Batch:
+        state, ready = self.state.next(), found.ready
         copies = storage.folder(self.cluster.scratch or self.folder.name).at("unpacked")
-        found = self.look([one.path for one in ready], sum(one.size for one in ready), copies)
-        for one in ended:
-            state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], error=None)
-        errors = [*ended, *self._take(state, ready, found)]
+        plan = self.look([one.path for one in ready], sum(one.size for one in ready), copies)
+        errors = [one.error for one in found.ended if one.error is not None]
+        for old in found.ended:
+            state.taken[old.path] = structs.replace(old, error=None)
+        again = [(one, one.read) for one in (*found.renamed, *ready) if one.read is not None]
+        for _, old in again:
+            state.taken.pop(old.path, None)
+        for one, old in again:
+            state.taken[one.path] = structs.replace(old, path=one.path, head=one.head, head_size=one.head_size, size=one.size)
+        inputs = self._take(state, ready, plan, errors)
         paths = {taken.file: path for path, taken in state.taken.items()}
         gone = [one for one in state.taken.values() if one.error is None and not self.rotation.there(one.path)]
         for old in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
             del state.taken[old.path]
-        batch = self.unit(Unit(found, paths, self._inputs(state, found, ready), errors, last), state)
+        batch = self.unit(Unit(plan, paths, inputs, errors, last), state)
         copies.remove()
-        return msgspec.structs.replace(batch, files=len(ready))
+        return structs.replace(batch, files=len(ready))
 
-    def _take(self, state: State, ready: list[Ready], found: Plan) -> list[FileError]:
-        """Give files their index of this run, leave out what was read before, and note what is read now; return the errors to report."""
-        indexes = []
-        for one in ready:
-            indexes.append(state.files if one.taken is None else one.taken.file)
-            state.files += one.taken is None
-        for one, index in zip(ready, indexes, strict=True):
-            if one.taken is None:
-                state.points.add(index, self.points.of(one.path))
-        size = [one.size for one in ready]
-        packets = [0] * len(ready)
-        for split in found.splits:
-            at = split.file
-            before = ready[at].taken
-            split.file = indexes[at]
-            packets[at] = split.number + split.packets
-            if split.stop is not None and split.path == ready[at].path:
-                size[at] = split.stop
-            if before is not None:
-                split.after = before.packets
-                split.latest_ns = max(split.latest_ns, before.latest_ns)
-        found.splits = [split for split in found.splits if split.number + split.packets > split.after]
-        reported, held = [], {}
-        for error in found.errors:
-            one = ready[error.file]
+    def _take(self, state: State, ready: list[SeenFile], plan: Plan, errors: list[FileError]) -> list[Input]:
+        """Note what is read now, and leave out of the plan what was read before; return the rows of `files`, and add to `errors`.
+
+        The plan counts the files that are ready, and gets the indexes of this run.
+        """
+        files = []
+        for at, one in enumerate(ready):
+            old = one.read
+            if old is None:
+                old = ReadFile(one.path, "", 0, 0, None, state.files)
+                state.points.add(old.file, self.points.of(one.path))
+                state.files += 1
+            taken = ReadFile(one.path, one.head, one.head_size, one.size, one.first_ns, old.file)
+            taken.latest_ns, taken.at_ns, taken.superseded = plan.files[at].latest_ns, time.time_ns(), one.superseded
+            state.taken[one.path] = taken
+            files.append((one, old, taken))
+        for split in plan.splits:
+            one, old, taken = files[split.file]
+            taken.packets = split.number + split.packets
+            if split.stop is not None and split.path == one.path:
+                taken.size = split.stop
+            split.file, split.after, split.latest_ns = taken.file, old.packets, max(split.latest_ns, old.latest_ns)
+        plan.splits = [split for split in plan.splits if split.number + split.packets > split.after]
+        for error in plan.errors:
+            one, _, taken = files[error.file]
+            error.file = taken.file
             if error.fatal and not one.final and error.offset is not None:
-                held[error.file] = error
+                taken.error = error
             else:
-                reported.append(error)
-            error.file = indexes[error.file]
-        for one in ready:
-            if one.taken is not None:
-                state.taken.pop(one.taken.path, None)  # it may have another name now
-        for at, one in enumerate(ready):
-            state.taken[one.path] = ReadFile(
-                one.path,
-                one.head,
-                one.head_size,
-                size[at],
-                one.first_ns,
-                indexes[at],
-                packets[at],
-                found.files[at].latest_ns,
-                held.get(at),
-                time.time_ns(),
-                one.superseded,
-            )
-        return reported
-
-    def _inputs(self, state: State, found: Plan, ready: list[Ready]) -> list[Input]:
-        """The rows of table files: what is new of these files."""
+                errors.append(error)
         inputs = []
-        for at, one in enumerate(ready):
-            taken, before = state.taken[one.path], one.taken
-            # Packed since, it may be smaller
-            size, packets = (0, 0) if before is None else (before.size if before.size <= taken.size else 0, before.packets)
-            if before is None or taken.packets > packets:
-                more = found.files[at].head, found.files[at].size
-                inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets, self.points.of(one.path), *more))
+        for (one, old, taken), planned in zip(files, plan.files.values(), strict=True):
+            if one.read is None or taken.packets > old.packets:
+                # Packed since, it may be smaller
+                size = taken.size - (old.size if old.size <= taken.size else 0)
+                point = self.points.of(one.path)
+                inputs.append(Input(taken.file, one.path, size, taken.packets - old.packets, point, planned.head, planned.size))
         return inputs
 
-    def _lost(self, gone: Sequence[Ready | SeenFile]) -> None:
-        """Remember files that were deleted or replaced before they were read: errors of files that are never read again."""
-        state = self.state
-        for one in gone:
-            before = one.taken if isinstance(one, Ready) else state.taken.get(one.path)
-            if isinstance(one, SeenFile) and before is not None and before.first_ns != one.first_ns:
-                before = None
-            if any(storage.status(one.path + suffix) is not None for suffix in PACKED):
-                continue  # it is read in that form
-            read = before.size if before is not None else 0
-            index = before.file if before is not None else state.files
-            state.files += before is None
-            error = FileError(index, one.path, read or None, None, "was deleted or written anew before it was read", one.size - read)
-            state.taken[one.path] = ReadFile(one.path, "", 0, one.size, one.first_ns, index, 0, NEVER, error)
+    def _lost(self, one: SeenFile) -> ReadFile:
+        """Remember a file that was deleted or replaced before it was read: the error of a file that is never read again."""
+        state, old = self.state, self.state.taken.get(one.path)
+        if old is None or old.first_ns != one.first_ns:
+            old = ReadFile(one.path, "", 0, 0, None, state.files)
+            state.files += 1
+        error = FileError(old.file, one.path, old.size or None, None, "was deleted or written anew before it was read", one.size - old.size)
+        lost = state.taken[one.path] = ReadFile(one.path, "", 0, one.size, one.first_ns, old.file, error=error)
+        return lost
 
 
-def _some(ready: list[Ready]) -> list[Ready]:
+def _some(ready: list[SeenFile]) -> list[SeenFile]:
     """The first of these files, as many as are read together."""
-    size = 0
-    for at, one in enumerate(ready):
-        size += one.size
-        if size > BATCH_BYTES and at:
-            return ready[:at]
-    return ready
+    sizes = list(accumulate(one.size for one in ready))
+    return ready[: max(bisect_right(sizes, BATCH_BYTES), 1)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamdump.spark.rotation import HEAD, HOLD_NS, ReadFile, Ready, Rotation, digest, natural, series
+from streamdump.spark.rotation import HEAD, HOLD_NS, ReadFile, Rotation, SeenFile, digest, natural, series
 from streamdump.spark.splits import FileError
 from tests.support.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
 
@@ -28,6 +28,8 @@ class Folder:
         self.now = START_NS
         self.rotation = Rotation(path, SETTLE_NS, lambda: self.now)
         self.taken: dict[str, ReadFile] = {}
+        self.renamed: list[SeenFile] = []
+        self._missed: list[SeenFile] = []
 
     def write(self, name: str, first: int | None, packets: int = 3) -> Path:
         """A capture whose packets begin so many seconds after the start, changed now."""
@@ -40,13 +42,24 @@ class Folder:
         os.utime(path, ns=(self.now, self.now))
         return path
 
-    def look(self, end: bool = False) -> list[Ready]:
-        return self.rotation.look(self.taken, end)
+    def look(self, end: bool = False) -> list[SeenFile]:
+        found = self.rotation.look(self.taken, end)
+        self.renamed = found.renamed
+        self._missed += found.missed
+        return found.ready
+
+    def missed(self) -> list[SeenFile]:
+        """Those of all looks since the last call."""
+        missed, self._missed = self._missed, []
+        return missed
+
+    def ended(self, end: bool = False) -> list[ReadFile]:
+        return self.rotation.look(self.taken, end).ended
 
     def names(self, end: bool = False) -> list[str]:
         return [Path(one.path).name for one in self.look(end)]
 
-    def take(self, ready: Sequence[Ready], error: FileError | None = None) -> list[str]:
+    def take(self, ready: Sequence[SeenFile], error: FileError | None = None) -> list[str]:
         """Read these files."""
         for one in ready:
             self.taken[one.path] = ReadFile(
@@ -97,15 +110,15 @@ def test_the_newest_is_read_when_it_was_quiet_and_read_on_when_it_grew(folder: F
     assert folder.look() == []
     folder.now += 1
     (ready,) = folder.look()
-    assert (ready.superseded, ready.taken) == (False, None)
+    assert (ready.superseded, ready.read) == (False, None)
     folder.take([ready])
     assert folder.look() == []
     folder.write("c.pcap", 0, 5)
     assert folder.look() == []
     folder.now += SETTLE_NS
     (ready,) = folder.look()
-    assert ready.taken is folder.taken[str(path)]
-    assert ready.size > ready.taken.size
+    assert ready.read is folder.taken[str(path)]
+    assert ready.size > ready.read.size
 
 
 def test_a_file_with_an_old_time_is_read_at_once(folder: Folder) -> None:
@@ -118,7 +131,7 @@ def test_a_ring_that_uses_a_name_again_brings_a_new_file(folder: Folder) -> None
     for at, name in enumerate(("r0.pcap", "r1.pcap", "r0.pcap", "r1.pcap")):
         folder.write(name, at)
         found = folder.look()
-        assert [one.taken for one in found] == [None] * len(found)
+        assert [one.read for one in found] == [None] * len(found)
         assert folder.take(found) == ([] if not at else [("r1.pcap", "r0.pcap")[at % 2]])
         folder.now += SECOND
 
@@ -129,10 +142,10 @@ def test_long_heads_tell_files_apart(folder: Folder) -> None:
     folder.take(folder.look(end=True))
     folder.write("c.pcap", 0, 200)
     (ready,) = folder.look(end=True)
-    assert ready.taken is not None
+    assert ready.read is not None
     folder.write("c.pcap", 1, 200)
     (ready,) = folder.look(end=True)
-    assert ready.taken is None
+    assert ready.read is None
 
 
 def test_a_packed_copy_of_a_file_that_was_read_is_not_read(folder: Folder) -> None:
@@ -143,6 +156,20 @@ def test_a_packed_copy_of_a_file_that_was_read_is_not_read(folder: Folder) -> No
     path.unlink()
     folder.now += HOLD_NS
     assert folder.names(end=True) == ["c2.pcap"]
+
+
+def test_a_packed_copy_is_known_when_a_ring_uses_the_name_again(folder: Folder) -> None:
+    path = folder.write("c0.pcap", 0)
+    folder.write("c1.pcap", 1)
+    assert folder.take(folder.look()) == ["c0.pcap"]
+    folder.put("c0.pcap.gz", gzip.compress(path.read_bytes()))
+    path.unlink()
+    folder.look()
+    folder.take(folder.renamed)
+    folder.write("c0.pcap", 2)
+    folder.now += SETTLE_NS
+    assert folder.take(folder.look()) == ["c1.pcap", "c0.pcap"]
+    assert folder.look() == folder.renamed == []
 
 
 def test_a_packed_copy_is_not_read_beside_what_it_is_made_of(folder: Folder) -> None:
@@ -167,7 +194,7 @@ def test_what_was_added_before_a_file_was_packed_is_read(folder: Folder) -> None
     path.unlink()
     (ready,) = folder.look()
     assert Path(ready.path).name == "c1.pcap.gz"
-    assert ready.taken is folder.taken[str(path)]
+    assert ready.read is folder.taken[str(path)]
 
 
 def test_a_file_that_is_renamed_is_not_read_again(folder: Folder) -> None:
@@ -177,11 +204,12 @@ def test_a_file_that_is_renamed_is_not_read_again(folder: Folder) -> None:
     path.rename(folder.path / "done.pcap")
     folder.write("now.pcap", 9)
     folder.now += SETTLE_NS
-    done, now = folder.look()
-    assert (done.taken, now.taken) == (folder.taken[str(path)], None)
-    assert folder.rotation.missed(folder.taken) == []
+    (now,) = folder.look()
+    (done,) = folder.renamed
+    assert (done.read, now.read) == (folder.taken[str(path)], None)
+    assert folder.missed() == []
     folder.take([done, now])
-    assert folder.look() == []
+    assert folder.look() == folder.renamed == []
 
 
 def test_a_second_name_in_the_folder_is_no_second_file(folder: Folder) -> None:
@@ -207,7 +235,7 @@ def test_a_file_that_may_be_read_later_is_read_then(folder: Folder) -> None:
     taken = folder.taken[str(path)]
     folder.taken[str(path)] = msgspec.structs.replace(taken, head=digest(b""), head_size=0)
     (ready,) = folder.look(end=True)
-    assert ready.taken is None
+    assert ready.read is None
 
 
 def test_files_that_are_gone_before_they_were_read_are_told_once(folder: Folder) -> None:
@@ -216,15 +244,15 @@ def test_files_that_are_gone_before_they_were_read_are_told_once(folder: Folder)
     folder.take(folder.look())
     folder.write("r0.pcap", 2)
     assert folder.look()
-    assert folder.rotation.missed(folder.taken) == [], "r0 was read, r1 is there"
+    assert folder.missed() == [], "r0 was read, r1 is there"
     path.unlink()
     folder.write("r0.pcap", 4)
     folder.look()
-    assert [(Path(one.path).name, one.first_ns) for one in folder.rotation.missed(folder.taken)] == [
+    assert [(Path(one.path).name, one.first_ns) for one in folder.missed()] == [
         ("r0.pcap", START_NS + 2 * SECOND),
         ("r1.pcap", START_NS + SECOND),
     ]
-    assert folder.rotation.missed(folder.taken) == []
+    assert folder.missed() == []
 
 
 def test_a_folder_that_vanishes_and_comes_back_is_as_it_was(folder: Folder) -> None:
@@ -233,7 +261,7 @@ def test_a_folder_that_vanishes_and_comes_back_is_as_it_was(folder: Folder) -> N
     folder.take(folder.look())
     away = folder.path.rename(folder.path.with_name("away"))
     assert folder.look() == []
-    assert folder.rotation.missed(folder.taken) == []
+    assert folder.missed() == []
     away.rename(folder.path)
     assert folder.names(end=True) == ["c2.pcap"]
 
@@ -307,9 +335,9 @@ def test_a_cut_end_is_told_once_nothing_came_for_long(folder: Folder) -> None:
     path = str(folder.write("c1.pcap", 0))
     folder.now += SETTLE_NS
     folder.take(folder.look(), cut(path))
-    assert folder.rotation.ended(folder.taken) == []
+    assert folder.ended() == []
     folder.now += HOLD_NS
-    assert folder.rotation.ended(folder.taken) == [folder.taken[path]]
+    assert folder.ended() == [folder.taken[path]]
 
 
 @pytest.mark.parametrize("how", ["another begun", "written anew", "deleted", "the end"])
@@ -324,9 +352,9 @@ def test_a_cut_end_is_told_when_nothing_can_come(folder: Folder, how: str) -> No
     elif how == "deleted":
         Path(path).unlink()
     if how == "another begun":
-        assert folder.rotation.ended(folder.taken) == [], "a clock that was set back makes the newest seem old"
+        assert folder.ended() == [], "a clock that was set back makes the newest seem old"
         folder.now += SETTLE_NS
-    assert folder.rotation.ended(folder.taken, how == "the end") == [folder.taken[path]]
+    assert folder.ended(how == "the end") == [folder.taken[path]]
 
 
 @pytest.mark.parametrize("how", ["renamed", "packed"])
@@ -339,10 +367,10 @@ def test_a_cut_end_to_which_more_came_under_another_name_is_read_first(folder: F
     path.unlink()
     folder.write("c1.pcap" if how == "renamed" else "c2.pcap", 50)
     folder.look()
-    assert folder.rotation.ended(folder.taken) == []
+    assert folder.ended() == []
     folder.now += SETTLE_NS
     ready = folder.look()
-    assert [one.taken for one in ready if one.first_ns == START_NS] == [folder.taken[str(path)]]
+    assert [one.read for one in ready if one.first_ns == START_NS] == [folder.taken[str(path)]]
 
 
 def test_a_cut_end_to_which_more_came_is_read_first(folder: Folder) -> None:
@@ -351,5 +379,5 @@ def test_a_cut_end_to_which_more_came_is_read_first(folder: Folder) -> None:
     folder.take(folder.look(), cut(path))
     folder.write("c1.pcap", 0, 9)
     folder.write("c2.pcap", 9)
-    assert folder.rotation.ended(folder.taken) == []
+    assert folder.ended() == []
     assert folder.names() == ["c1.pcap"]
