@@ -19,7 +19,7 @@ from . import storage
 from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Points, Progress, State, Unit, likeness
 from .rotation import Look, ReadFile, Rotation, SeenFile, same_file
 from .session import of_spark
-from .sink import DeltaSink, Sink
+from .sink import sink_of
 from .splits import FileError, Plan
 from .tables import Input
 
@@ -43,7 +43,7 @@ class Follow(Pipeline):
         self.rotation = rotation
         if settings.form != "delta" and self.out.path is None:
             raise UsageError(f"{out}: to an object store --follow writes --format delta, since renaming is no commit there")
-        self.sink = (DeltaSink if settings.form == "delta" else Sink)(self.folder, self.out, settings.fields)
+        self.sink = sink_of(settings.form, self.folder, self.out, settings.fields)
         # The carried state has bytes as they were captured, secrets too, next to tables that are to be shared
         self.sink.lock("another streamdump follows into it", 0o700)
         try:

@@ -26,7 +26,7 @@ from .flows import PointOf, earliest, errors_of
 from .keys import NETWORKS
 from .rotation import ReadFile
 from .session import SparkTasks, Watch
-from .sink import DeltaSink, Sink
+from .sink import Sink, sink_of
 from .splits import (
     HEAD,
     TARGET,
@@ -491,9 +491,8 @@ class PipelineRun(Pipeline):
         self._written = False
         self._known = Captures()
         self.state = State(FORMAT, {})
-        delta = settings.form == "delta"
-        result = self.folder.at("result") if self.out.path is not None else self.out
-        self.sink = (DeltaSink if delta else Sink)(self.folder, self.out if delta else result, settings.fields)
+        apart = settings.form != "delta" and self.out.path is not None
+        self.sink = sink_of(settings.form, self.folder, self.folder.at("result") if apart else self.out, settings.fields)
 
     def prepare(self, resume: bool = False) -> bool:
         """All that can go wrong before a task runs; False where there is nothing to do."""
@@ -513,7 +512,7 @@ class PipelineRun(Pipeline):
         """Find out what is in the tables, after completing the commit of another run."""
         settings = self.settings
         fresh = State(FORMAT, likeness({"settings": settings, "sizes": self.stamps}))
-        before = self.sink.load(State) if settings.append or self.sink.there else None
+        before = self.sink.load(State)
         if resume and before is not None and before.v == FORMAT and before.like == fresh.like:
             self.state, self.resumed = before, before.batch
             self.points = Points(settings, before.networks)

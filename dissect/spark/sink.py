@@ -1,8 +1,8 @@
 """Where a run commits: the state and the files of a unit in one step, which is complete or not done at all.
 
 Tasks write files that nobody knows of. What counts is the state, which names them: on a disk the rename of `state.json`, in a store the
-object of that name; of Delta tables the commit of table `files`, whose transaction is the number of a state that was written before. What
-follows, that the files of the state are seen, is done again by the next start where this one was killed.
+object of that name; of Delta tables (`delta.py`) the commit of table `files`, whose transaction is the number of a state that was written
+before. What follows, that the files of the state are seen, is done again by the next start where this one was killed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from ..errors import UsageError
 from . import storage
 from .splits import each
 from .storage import Folder
-from .tables import TABLES, Input, tables_with
+from .tables import TABLES, Input
 
 if TYPE_CHECKING:
     from .pipeline import State
-
-APP = "streamdump.state"
-BATCH_BITS = 24
-"""The transaction of a unit of Delta tables is the claim of its writer, and the unit's number in the last bits."""
-
-COMPACTED = 16
-"""Units after which small files of Delta tables are put together."""
 
 SUCCESS = "_SUCCESS"
 
@@ -35,11 +28,11 @@ SUCCESS = "_SUCCESS"
 class Sink:
     """Parquet files: `place` has the state and unfinished files, `tables` the visible ones."""
 
-    def __init__(self, place: Folder, tables: Folder, fields: str) -> None:
-        """`fields`: one of `tables.FIELDS`."""
+    def __init__(self, place: Folder, tables: Folder) -> None:
         self.place = place
-        self._wanted = tables_with(fields)
         self.tables = tables
+        self.committed = place.at("state.json")
+        """The state that counts."""
         self._lock: int | None = None
 
     def lock(self, why: str, mode: int = 0o777) -> None:
@@ -52,12 +45,10 @@ class Sink:
             path.mkdir(mode=mode, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.close()
-            raise UsageError(f"{above}: {why}") from error
         except OSError as error:
             self.close()
-            raise UsageError(f"{above}: cannot be written: {storage.why(error)}") from error
+            reason = why if isinstance(error, BlockingIOError) else f"cannot be written: {storage.why(error)}"
+            raise UsageError(f"{above}: {reason}") from error
 
     def close(self) -> None:
         """Let others write."""
@@ -67,13 +58,6 @@ class Sink:
 
     def begin(self) -> None:
         """Make what tables need before there are files."""
-        for table in self._wanted:
-            self.tables.at(table).make()
-
-    @property
-    def there(self) -> bool:
-        """Whether a state can have been committed."""
-        return True
 
     @property
     def rows(self) -> bool:
@@ -83,15 +67,6 @@ class Sink:
     def captures(self) -> list[Input]:
         """The captures that are in tables which are added to."""
         return []
-
-    def name_of(self, batch: int) -> str:
-        """The name of the state after `batch` units."""
-        return "state.json"
-
-    @property
-    def committed(self) -> Folder:
-        """The state that counts."""
-        return self.place.at("state.json")
 
     def load(self, kind: type[State]) -> State | None:
         """The state that was committed, whose files are seen from here on; None where nothing was committed."""
@@ -106,27 +81,28 @@ class Sink:
 
     def commit(self, state: State) -> None:
         """Make a unit count."""
-        self.place.at(self.name_of(state.batch)).write(msgspec.json.encode(state), durable=True)
+        self.committed.write(msgspec.json.encode(state), durable=True)
         self.publish(state)
 
     def publish(self, state: State) -> None:
-        """Let what the last unit wrote be seen, and remove what no one needs any more."""
-        moves = [(table, one.name) for table, files in state.written.items() for one in files]
-        each(lambda one: self._move(state, *one), moves, lambda _: self.tables.name)
-        self.sweep(state)
-
-    def _move(self, state: State, table: str, name: str) -> None:
-        *folders, last = name.split("/")
-        made = self.place.at(state.place, "files", table, *folders, last)
-        if made.exists():
-            move(made, self.tables.at(table, *folders, f"batch-{state.batch:07d}-{last}"))
-
-    def sweep(self, state: State) -> None:
-        """Remove what tasks wrote that belongs to no unit."""
-        kept = {state.place, *(one.partition("/")[0] for one in state.carry), self.committed.name.rpartition("/")[2]}
+        """Let what the last unit wrote be seen, and remove what tasks wrote that belongs to no unit."""
+        self._show(state)
+        kept = {state.place, *(one.partition("/")[0] for one in state.carry), storage.base(self.committed.name)}
         for name in self.place.names():
             if name.startswith(("batch-", "state-")) and name not in kept:
                 self.place.at(name).remove()
+
+    def _show(self, state: State) -> None:
+        """Let the files that a state names be seen, as far as they are not yet."""
+
+        def move(written: tuple[str, str]) -> None:
+            table, name = written
+            folders, slash, last = name.rpartition("/")
+            made = self.place.at(state.place, "files", table, name)
+            if made.exists():
+                made.move(self.tables.at(table, f"{folders}{slash}batch-{state.batch:07d}-{last}"))
+
+        each(move, [(table, one.name) for table, files in state.written.items() for one in files], lambda _: self.tables.name)
 
     def forget(self, batch: str) -> None:
         """Remove what tasks of a unit wrote that did not end well."""
@@ -139,69 +115,14 @@ class Sink:
         else:
             if not out.names():
                 out.remove()
-            move(self.tables, out)
+            self.tables.move(out)
         self.place.remove()
 
 
-class DeltaSink(Sink):
-    """Delta tables: tasks write where they are, and a commit of each decides what counts."""
+def sink_of(form: str, place: Folder, tables: Folder, fields: str) -> Sink:
+    """Return where a run commits whose tables have this form, of `write.FORMATS`; `fields`: one of `tables.FIELDS`."""
+    if form != "delta":
+        return Sink(place, tables)
+    from .delta import DeltaSink
 
-    def __init__(self, place: Folder, tables: Folder, fields: str) -> None:
-        from .delta import Delta, check
-
-        check()
-        super().__init__(place, tables, fields)
-        self.delta = Delta(tables, fields)
-
-    def begin(self) -> None:
-        if not self.delta.claim:
-            self.delta.begin()
-
-    @property
-    def there(self) -> bool:
-        return self.delta.there(self.tables)
-
-    def captures(self) -> list[Input]:
-        return self.delta.captures()
-
-    @property
-    def rows(self) -> bool:
-        return bool(self.delta.committed(APP) or self.delta.files("files"))
-
-    def name_of(self, batch: int) -> str:
-        return f"state-{self.delta.claim << BATCH_BITS | batch}.json"
-
-    @property
-    def committed(self) -> Folder:
-        return self.place.at(f"state-{self.delta.committed(APP)}.json")
-
-    def load(self, kind: type[State]) -> State | None:
-        self.begin()
-        return super().load(kind)
-
-    def commit(self, state: State) -> None:
-        # A writer with a later claim writes another state of this unit; the commit decides which one counts
-        state.version = self.delta.claim << BATCH_BITS | state.batch
-        super().commit(state)
-        if state.batch % COMPACTED == 0:
-            self.delta.compact()
-
-    def publish(self, state: State) -> None:
-        self.delta.commit(APP, state.version, state.written)
-        self.sweep(state)
-
-    def forget(self, batch: str) -> None:
-        super().forget(batch)
-        for table in TABLES:
-            for name in storage.walk(self.tables.at(table).name):
-                if batch.rpartition("-")[2] in storage.base(name):
-                    Folder(name).remove()
-
-    def finish(self, out: Folder) -> None:
-        self.place.remove()
-        self.delta.compact()
-
-
-def move(made: Folder, to: Folder) -> None:
-    """Let files be seen."""
-    made.move(to)
+    return DeltaSink(place, tables, fields)

@@ -10,18 +10,14 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from . import storage
-from .delta import Delta
 from .storage import Folder
 from .tables import DATE, TABLES, TYPED, schema
 
 
 def views(spark: Any, out: Folder) -> None:
     """Make the tables in a folder views of their names; `variant` holds the fields of messages to be asked by path."""
-    delta = Delta(out) if Delta.there(out) else None
-    if delta is not None:
-        delta.read()
     for table in TABLES:
-        names = delta.files(table) if delta is not None else sorted(storage.walk(out.at(table).name))
+        names = _files(out.at(table))
         if not names and table in TYPED.values():
             continue
         found = _table(spark, out.at(table).name, names, schema(table), TABLES[table].partitioned)
@@ -29,6 +25,15 @@ def views(spark: Any, out: Folder) -> None:
             if name in found.columns:
                 found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")
         found.createOrReplaceTempView(table)
+
+
+def _files(table: Folder) -> list[str]:
+    """The Parquet files of a table."""
+    if not table.at("_delta_log").exists():
+        return sorted(storage.walk(table.name))
+    from .delta import files_of
+
+    return files_of(table)
 
 
 def _table(spark: Any, place: str, names: list[str], columns: Any, by: Sequence[str]) -> Any:

@@ -17,6 +17,7 @@ from streamdump.spark import follow, sink
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import Batch, PipelineSettings
 from streamdump.spark.rotation import Rotation
+from streamdump.spark.storage import Folder
 from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
@@ -180,8 +181,8 @@ def test_every_row_is_there_once_wherever_the_driver_is_killed(
     files.append(write(folder, "c-2.pcap", packets[2 * third :]))
     with monkeypatch.context() as patched:
         if where == "half published":
-            real = sink.move
-            patched.setattr(sink, "move", killed)
+            real = Folder.move
+            patched.setattr(Folder, "move", killed)
         else:
             patched.setattr(*((sink.Sink, where) if where == "commit" else (Follow, where)), killed)
         with pytest.raises(Killed):

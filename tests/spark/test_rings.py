@@ -64,7 +64,7 @@ class World:
         self.cluster = Local()
         self.work: Follow | None = None
         monkeypatch.setattr(follow, "time", SimpleNamespace(time_ns=lambda: self.now))
-        moved, added, commit = sink.move, delta.Delta._add, sink.Sink.commit
+        moved, added, commit = Folder.move, delta.DeltaSink._add, sink.Sink.commit
 
         def move(made: Folder, to: Folder) -> None:
             self.cluster.step()
@@ -78,9 +78,9 @@ class World:
             self.cluster.step()
             added(*arguments)
 
-        monkeypatch.setattr(sink, "move", move)
+        monkeypatch.setattr(Folder, "move", move)
         monkeypatch.setattr(sink.Sink, "commit", committed)
-        monkeypatch.setattr(delta.Delta, "_add", add)
+        monkeypatch.setattr(delta.DeltaSink, "_add", add)
 
     def begin(self) -> Follow:
         settings = PipelineSettings([str(self.folder)], self.form, split=40_000)
