@@ -51,14 +51,8 @@ COMPACTED = 16
 SMALL = 32 << 20
 """Files of fewer bytes are put together."""
 
-TARGET_BYTES = 128 << 20
-"""Bytes of a file that is put together, about."""
-
 TOGETHER = 16
 """The number of small files of one partition from which on they are put together."""
-
-RETENTION_HOURS = 168
-"""What was put together stays for those that still read it."""
 
 
 class DeltaSink(Sink):
@@ -88,7 +82,7 @@ class DeltaSink(Sink):
 
     @property
     def rows(self) -> bool:
-        return is_delta(self.tables.at(DECIDES)) and bool(self._last(APP) or self.captures())
+        return is_delta(self.tables.at(DECIDES)) and self._last(APP) > 0
 
     def captures(self) -> list[Input]:
         self.begin()
@@ -148,8 +142,9 @@ class DeltaSink(Sink):
             if max(small.values(), default=0) >= TOGETHER:
                 properties = WriterProperties(compression="ZSTD")
                 with suppress(DeltaError, OSError):
-                    table.optimize.compact(target_size=TARGET_BYTES, max_concurrent_tasks=1, writer_properties=properties)
-                    table.vacuum(retention_hours=RETENTION_HOURS, dry_run=False)
+                    table.optimize.compact(max_concurrent_tasks=1, writer_properties=properties)
+                    # What was put together stays a week, the library's default, for those that still read it
+                    table.vacuum(dry_run=False)
 
     def _last(self, app: str, name: str = DECIDES) -> int:
         """The last transaction of an application in a table."""

@@ -56,9 +56,15 @@ class Follow(Pipeline):
     def _load(self) -> State:
         settings = self.settings
         # Keys may come from elsewhere later
-        options = replace(settings.options, keylog=())
-        like = likeness({"folder": storage.normal(settings.sources[0]), "--format": settings.form, "way to decode": options})
-        like |= {"--separate-points": settings.separate, "--point": settings.point}
+        like = likeness(
+            {
+                "folder": storage.normal(settings.sources[0]),
+                "--format": settings.form,
+                "way to decode": replace(settings.options, keylog=()),
+                "--separate-points": settings.separate,
+                "--point": settings.point,
+            }
+        )
         state = self.sink.load(State)
         if state is None:
             if self.sink.rows:
@@ -75,7 +81,8 @@ class Follow(Pipeline):
         conversations that are open end with the last file."""
         for attempt in range(ATTEMPTS + 1):
             found = self.rotation.look(self.state.taken, end)
-            ended = [*found.ended, *map(self._lost, found.missed)]
+            # One that was missed has no other error
+            ended = list({one.path: one for one in (*found.ended, *map(self._lost, found.missed))}.values())
             ready = _some(found.ready) if attempt < ATTEMPTS else []
             last = end and len(ready) == len(found.ready)
             if not ready and not ended and not (last and self.state.carry):
@@ -96,9 +103,7 @@ class Follow(Pipeline):
         errors = [one.error for one in found.ended if one.error is not None]
         for old in found.ended:
             state.taken[old.path] = structs.replace(old, error=None)
-        again = [(one, one.read) for one in (*found.renamed, *ready) if one.read is not None]
-        for _, old in again:
-            state.taken.pop(old.path, None)
+        again = [(one, state.taken.pop(one.read.path, one.read)) for one in (*found.renamed, *ready) if one.read is not None]
         for one, old in again:
             state.taken[one.path] = structs.replace(old, path=one.path, head=one.head, head_size=one.head_size, size=one.size)
         inputs = self._take(state, ready, plan, errors)

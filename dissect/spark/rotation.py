@@ -86,10 +86,20 @@ class SeenFile(KnownFile):
     """A newer file of its series is there."""
     end_ns: int | None = None
     """When the next file of its series begins."""
+    complete: bool = False
+    """It can be read, though more may be added."""
     final: bool = False
     """Certainly nothing will be added."""
     waits_ns: int | None = None
     """Since when it waits for files of other series."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing was added since it was read; what was complete before it was packed is not unpacked to find out."""
+        if self.read is None:
+            return False
+        packed = self.read.path == unpacked(self.path) != self.path
+        return self.read.size == self.size or (packed and self.read.superseded and self.read.error is None)
 
 
 class Look(NamedTuple):
@@ -154,22 +164,17 @@ class Rotation:
             one.superseded, one.end_ns = (False, None) if after is None else (True, after.first_ns or after.end_ns)
             newer[one.series] = one
         moved = self._moved(taken)
-        complete: list[SeenFile] = []
-        writing: list[SeenFile] = []
-        renamed = []
         for one in seen:
-            old = one.read = _before(one, taken, moved)
-            if old is not None and (old.size == one.size or (old is plain_of(one, taken) and old.superseded and old.error is None)):
-                if old.path != one.path:
-                    renamed.append(one)
-                continue
-            quiet = one.size > 0 and now - one.since_ns >= self.settle_ns
-            one.final = end or (one.superseded and quiet)
-            (complete if end or one.superseded or quiet else writing).append(one)
+            one.read = _before(one, taken, moved)
+            quiet = end or (one.size > 0 and now - one.since_ns >= self.settle_ns)
+            one.complete, one.final = one.superseded or quiet, end or (one.superseded and quiet)
+        renamed = [one for one in seen if one.read is not None and one.is_read and one.read.path != one.path]
+        unread = [one for one in seen if not one.is_read]
+        writing = [one for one in unread if not one.complete]
         ready, held = [], set()
-        for one in complete:
+        for one in unread:
             # Files of one series are never read out of order
-            if not end and (one.series in held or _waits(one, writing, now)):
+            if one.series in held or not one.complete or _waits(one, writing, now):
                 held.add(one.series)
             else:
                 ready.append(one)

@@ -256,6 +256,42 @@ def test_a_cut_end_is_an_error_once_nothing_can_follow(begin: Begin, packets: li
     assert [row["path"] for row in table(out, "errors")] == [str(first)]
 
 
+def test_a_cut_end_is_one_error_under_another_name_too(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin(settle_s=0)
+    first = folder / "now.pcap"
+    first.write_bytes(pcap(packets[:300], nano=True, snap=SNAP)[:-7])
+    assert work.step() is not None
+    first.rename(folder / "done.pcap")
+    second = write(folder, "now.pcap", packets[300:600])
+    batches = all_of_it(work)
+    assert [len(batch.errors) for batch in batches] == [1]
+    assert [row["reason"] for row in table(out, "errors")] == ["cut off in packet 300: 7 bytes are missing"]
+    for name, lines in plain([folder / "done.pcap", second]).items():
+        assert told(name, table(out, name)) == lines
+
+
+def test_a_file_whose_rest_is_deleted_is_one_error(
+    begin: Begin, packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = begin(settle_s=0)
+    path = tmp_path / "captures" / "c.pcap"
+    data = pcap(packets[:300], nano=True, snap=SNAP)
+    path.write_bytes(data[:-1000])
+    assert work.step() is not None
+    path.write_bytes(data)
+
+    def deleted(*_: Any) -> None:
+        path.unlink()
+        raise OSError("gone")
+
+    look = Follow.look
+    monkeypatch.setattr(Follow, "look", lambda self, files, *more: deleted() if path.exists() else look(self, files, *more))
+    all_of_it(work)
+    (error,) = table(tmp_path / "out", "errors")
+    assert (error["reason"], error["lost"]) == ("was deleted or written anew before it was read", 1000)
+
+
 def test_what_is_no_capture_is_an_error_and_costs_only_itself(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
     folder, out = tmp_path / "captures", tmp_path / "out"
     work = begin(settle_s=0)
