@@ -50,6 +50,8 @@ class CaptureReader:
         self.format = ""
         self.secrets: pcapng.Secrets = []
         """TLS key logs found so far, each with the number of packets before it; the consumer removes them."""
+        self.context = blocks.context
+        """Blocks that others depend on: see `Blocks`."""
         self.processes: ProcessReader | None = None
         """Processes of packets read so far, which only pcapng files state; the consumer removes them from `waiting`."""
         self._packets = self._begin()

@@ -106,6 +106,8 @@ class LinkParser:
         the suffix of `ends`."""
         self.network = b""
         """Suffix of the `ends` of its segments."""
+        self.cooked = False
+        """Whether a packet was of a Linux cooked capture, in which each may repeat another."""
         self._odd: OddPackets | None = None
         self._duplicates = Duplicates()
 
@@ -163,6 +165,7 @@ class LinkParser:
         available = packet.offset + packet.captured - ip
         if available <= 0 or kind not in (IPV4, IPV6):
             return False
+        self.cooked = True
         return self._duplicates.again(digest(packet.buffer, ip, available), packet.time_ns, place)
 
     def _foreign(self, kind: int, link: int) -> None:

@@ -141,14 +141,17 @@ class ProcessReader:
         if process is not None:
             self.waiting.append(PacketProcess(number, outbound, process))
 
-    def block(self, kind: int, body: bytes, before: int) -> None:
-        """Read the body of a block, which follows this number of packets, if it is of names or processes."""
+    def block(self, kind: int, body: bytes, before: int) -> bool:
+        """Read the body of a block, which follows this number of packets, if it is of names or processes; return whether packets after it
+        may refer to it."""
+        known = len(self._indexed)
         if kind in CUSTOM_BLOCKS:
             self.custom_block(body)
         elif kind == DARWIN_BLOCK:
             self.darwin_block(body)
         elif kind == NAMES_BLOCK and self.names is not None:
             self.names.read(body, self._order, before)
+        return len(self._indexed) > known
 
     def custom_block(self, body: bytes) -> None:
         """Read the body of a custom block."""

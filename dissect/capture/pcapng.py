@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import CaptureError
 from ..model import Packet
 from .blocks import Blocks
-from .pcap import ALWAYS, size_limit
+from .pcap import ALWAYS, LARGEST, size_limit
 
 if TYPE_CHECKING:
     from .packet_processes import ProcessReader
@@ -124,12 +124,13 @@ class WalkedBlocks(NamedTuple):
 
 def read_packets(blocks: Blocks, secrets: Secrets | None = None, processes: ProcessReader | None = None) -> Iterator[list[Packet]]:
     """The packets of all sections; key logs of TLS go into `secrets`, and `processes` reads which processes packets belong to."""
-    sections = Sections(secrets, processes)
+    sections = Sections(secrets, processes, blocks.context)
     base, buffer = 0, blocks.read(12)
     while buffer:
-        walked = sections.walk(buffer, blocks.packets + 1)
+        walked = sections.walk(buffer, blocks.packets + 1, base)
         if walked.packets:
             blocks.packets += len(walked.packets)
+            blocks.snap = sections.snap
             blocks.place(buffer, base)
             yield walked.packets
         base += walked.at
@@ -168,9 +169,13 @@ def _skip(blocks: Blocks, size: int, end: int) -> bytes:
 class Sections:
     """State of reading: the section's byte order and interfaces, and the time of the last packet."""
 
-    def __init__(self, secrets: Secrets | None, processes: ProcessReader | None = None) -> None:
+    def __init__(self, secrets: Secrets | None, processes: ProcessReader | None, context: dict[int, int]) -> None:
+        """`context`: see `Blocks`."""
+        self.snap = 0
+        """The largest snap length of an interface."""
         self._secrets = secrets
         self._processes = processes
+        self._context = context
         self._secrets_left = 0
         self._interfaces = Interfaces()
         self._limit = ALWAYS
@@ -183,8 +188,8 @@ class Sections:
         self._head = struct.Struct(order + "II").unpack_from
         self._packet = struct.Struct(order + "5I").unpack_from
 
-    def walk(self, buffer: bytes, number: int) -> WalkedBlocks:
-        """Return the packets of all complete blocks; the first has number `number`."""
+    def walk(self, buffer: bytes, number: int, base: int) -> WalkedBlocks:
+        """Return the packets of all complete blocks; the first has number `number`, and `base` is the position of the buffer."""
         packets: list[Packet] = []
         self._secrets_left = MAX_SECRETS - sum(len(text) + SECRETS_EACH for _, text in self._secrets or ())
         at, end = 0, len(buffer)
@@ -214,6 +219,7 @@ class Sections:
                     offset, room = at + 12, size - 16
                     (wire,) = struct.unpack_from(self._order + "I", buffer, at + 8)
                     interface, captured = 0, min(wire, room, self._interfaces.snap or wire)
+                    self._context[kind] = base + at + size
                 else:
                     interface, high, low, captured, wire = self._packet(buffer, at + 8)
                     if kind == OBSOLETE:
@@ -240,6 +246,7 @@ class Sections:
                     wrong = f"pcapng version {major} is not known"
                 self._interfaces = Interfaces()
                 self._limit = ALWAYS
+                self._context[kind] = base + at + size
                 if self._processes is not None:
                     self._processes.begin(self._order)
             elif kind == INTERFACE:
@@ -247,10 +254,13 @@ class Sections:
                     wrong = f"a section describes more than {MOST_INTERFACES} interfaces"
                 else:
                     self._describe(buffer, at, size)
+                    self._context[kind] = base + at + size
             elif kind == SECRETS and size >= LEAST_SECRETS:
                 self._unlock(buffer, at, size, number + len(packets) - 1)
             elif self._processes is not None and size <= OPTIONS_ROOM:
-                self._processes.block(kind, buffer[at + 8 : at + size - 4], number + len(packets) - 1)
+                described = self._processes.block(kind, buffer[at + 8 : at + size - 4], number + len(packets) - 1)
+                if described:
+                    self._context[kind] = base + at + size
             if wrong is not None:
                 return WalkedBlocks(packets, at, 0, wrong)
             at += size
@@ -279,5 +289,6 @@ class Sections:
             elif code == 0:
                 break
             option += 4 + (length + 3 & ~3)
+        self.snap = max(self.snap, snap or LARGEST)
         self._interfaces.add(link, snap, resolution, offset)
         self._limit = max(self._limit, size_limit(snap))
