@@ -2,7 +2,7 @@
 
 A record of a pcap or pcapng file has no mark, so where one begins in mid-file is found by convergence: of every position at which a
 record could begin the chain of lengths is followed, and once all chains that begin near a border have become one, that one is the
-file's. This proposes borders only. What makes them certain is the landing: the first range begins behind the file's header, and the
+file's. This proposes borders only. What makes them certain is the landing: the first range begins with the first packet, and the
 walk through each range has to end exactly where the next one begins. Where it does not, the rest of the file is read in one piece.
 
 A range has to know what came before it: packets (their numbers go on), the latest time (it decides the order among several files),
@@ -16,31 +16,29 @@ import glob
 import hashlib
 import io
 import itertools
-import os
 import re
-import struct
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from heapq import heappop, heapreplace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..capture import pcap, pcapng
-from ..capture.blocks import Blocks, Damaged, RawInput
+from ..capture.blocks import BLOCK, PIECE, Blocks, RawInput
 from ..capture.ends import network_key
-from ..capture.files import named_as_capture, open_capture
+from ..capture.files import CaptureReader, named_as_capture
 from ..capture.link import SLL, SLL2, LinkParser
-from ..capture.packet_processes import CUSTOM_BLOCKS, DARWIN_BLOCK, WIRESHARK, PacketProcess, ProcessReader, Waiting
+from ..capture.packet_processes import PacketProcess, Waiting
 from ..capture.unpack import packing
 from ..conversation.run_state import EVERY
 from ..diagnose.network import NetworkEvidence
-from ..errors import CaptureError, MissingCodec, NoCapture, UsageError
+from ..errors import CaptureError, NoCapture, UsageError
 from ..model import Packet
 from . import storage
 from .keys import key_of
@@ -48,11 +46,11 @@ from .keys import key_of
 TARGET = 64 << 20
 """Bytes of a range, unless asked for otherwise."""
 
-BEGIN = 1 << 16
-"""First bytes that are read of a file to identify its format."""
-
 HEAD = 4096
 """First bytes by which a file is recognised."""
+
+FIRST = 16 << 20
+"""First bytes in which the first packet has to be, for a file to be cut: every range is read after what comes before that."""
 
 WINDOW = 1 << 20
 LARGEST = 262_144
@@ -61,14 +59,15 @@ LARGEST = 262_144
 BLOCK_ROOM = 1024
 """What a record may be longer than its packet: headers and options."""
 
-PACKED = "packed"
+ENHANCED_HEADER, SIMPLE_HEADER = 28, 12
+"""Bytes of a block of pcapng before its packet."""
 
-PACKETS = (pcapng.ENHANCED, pcapng.SIMPLE, pcapng.OBSOLETE)
 APART = {
     pcapng.SECTION: "the file has several sections",
     pcapng.INTERFACE: "interfaces are described in mid-file",
     pcapng.SIMPLE: "packets have no time",
 }
+"""Why a range with a block of this type cannot be read apart; the others describe processes."""
 
 BEFORE_S, AFTER_S = 86_400, 7 * 86_400
 """How far from the first packet's time those of a file may lie for borders to be found in it."""
@@ -81,52 +80,6 @@ has fewer packets."""
 
 AT_ONCE = 16
 """Requests to a store at the same time."""
-
-
-class Counts(msgspec.Struct, kw_only=True):
-    """The contents of a byte range, in numbers."""
-
-    packets: int = 0
-    payload: int = 0
-    """Bytes of TCP payload."""
-    flows: bytes | None = b""
-    """The `flow_id` of its segments, each once, sorted; None where there are too many."""
-
-
-class Split(Counts):
-    """A byte range of a capture, or a complete one that cannot be cut (`stop` None).
-
-    `head` is what a reader has to see first: the file's header, or the section's and its interfaces'. `number` packets lie before it,
-    `latest_ns` is the time of the latest of them. `damage` is what ends the file in this range.
-    """
-
-    file: int
-    path: str
-    start: int = 0
-    stop: int | None = None
-    head: bytes = b""
-    number: int = 0
-    latest_ns: int = NEVER
-    size: int = 0
-    damaged: bool = False
-    """Reading it ends with an error."""
-    after: int = 0
-    """Packets up to this number were read before."""
-    aside: NetworkEvidence | None = None
-    """Evidence of ICMP and DNS in it, where that was asked for."""
-    network: int = 0
-    """Number of the network that its conversations are kept apart in."""
-    first_ns: int = NEVER
-    """The time of its first packet."""
-    end_ns: tuple[int, int] = (NEVER, NEVER)
-    """The time of the latest packet of the file up to the end of this range, and the time of the last one."""
-
-
-class Copy(msgspec.Struct):
-    """A packed capture that was unpacked to a file, up to the `error`."""
-
-    path: str
-    error: str | None = None
 
 
 class FileError(msgspec.Struct):
@@ -162,6 +115,55 @@ CODES = {
 """Words in the sentences of problems, by code."""
 
 
+class Split(msgspec.Struct, kw_only=True):
+    """A byte range of a capture, or a packed one (`stop` None), and what is in it.
+
+    A reader sees the first `head` bytes of the file before it: the file's header, or what describes the section and its interfaces.
+    """
+
+    file: int
+    path: str
+    start: int = 0
+    stop: int | None = None
+    head: int = 0
+    network: int = 0
+    """Number of the network that its conversations are kept apart in."""
+    size: int = 0
+    """Bytes up to the damage in it."""
+    packets: int = 0
+    payload: int = 0
+    """Bytes of TCP payload."""
+    flows: bytes | None = b""
+    """The `flow_id` of its segments, each once, sorted; None where there are too many."""
+    first_ns: int = NEVER
+    """The time of its first packet."""
+    end_ns: tuple[int, int] = (NEVER, NEVER)
+    """The time of the latest packet of the file up to the end of this range, and the time of the last one."""
+    middle_ns: int = NEVER
+    """The time in the middle of its last packets."""
+    aside: NetworkEvidence | None = None
+    """Evidence of ICMP and DNS in it, where that was asked for."""
+    error: FileError | None = None
+    """What ends the file in this range."""
+    apart: str | None = None
+    """Why what comes after it cannot be read without it."""
+    dependent: bool = False
+    """Packets depend on others across conversations: of a Linux cooked capture, any may repeat one; a fragment needs the others."""
+    secrets: bool = False
+    """The file holds keys of TLS."""
+    number: int = 0
+    """Packets of the file before it."""
+    latest_ns: int = NEVER
+    """The time of the latest of them."""
+    after: int = 0
+    """Packets up to this number were read before."""
+
+    @property
+    def damaged(self) -> bool:
+        """Whether reading it ends with an error."""
+        return self.error is not None
+
+
 class PlannedFile(msgspec.Struct):
     """A file that is read."""
 
@@ -174,6 +176,28 @@ class PlannedFile(msgspec.Struct):
     """The latest time of its packets."""
     middle_ns: int = NEVER
     """The time in the middle of its last packets, which a few with a wrong one do not change."""
+    place: str = ""
+    """Where its bytes are: itself, or a copy."""
+    packed: bool = False
+    lacks: str | None = None
+    """Why the copy is not complete."""
+    magic: bytes = b""
+    """The bytes that show format and byte order."""
+    first: int = 0
+    """Where its first packet begins; 0 where it is not to be cut."""
+    snap: int = LARGEST
+    """How large its packets may be."""
+    second: int = 0
+    """When its first packet was captured."""
+    error: CaptureError | None = None
+    """Why it is not a capture."""
+
+
+Near = tuple[PlannedFile, int, int]
+"""A file, a position that a border is looked for next to, and the index of the file."""
+
+Copy = tuple[str, str | None]
+"""A file that a capture was unpacked to, and the reason if that is not all of it."""
 
 
 class Plan(msgspec.Struct):
@@ -204,53 +228,8 @@ class Plan(msgspec.Struct):
         return sum(split.size for split in self.splits)
 
 
-class Examined(Counts):
-    """What a walk through a range found. `landed` is where it ended, `stop` where it should have."""
-
-    start: int | None
-    stop: int
-    landed: int
-    latest_ns: int = NEVER
-    first_ns: int = NEVER
-    last_ns: int = NEVER
-    middle_ns: int = NEVER
-    """The time in the middle of its last packets."""
-    error: tuple[str, int | None, int | None] | None = None
-    """Reason, position and packet, both counted from the range's own beginning."""
-    apart: str | None = None
-    """Why it cannot be read without what comes before it."""
-    dependent: bool = False
-    """Packets depend on others across conversations: of a Linux cooked capture, any may repeat one; a fragment needs the others."""
-    secrets: bool = False
-    """It holds keys of TLS."""
-    aside: NetworkEvidence | None = None
-    """Evidence of ICMP and DNS in it."""
-
-
-class ByteRange(msgspec.Struct):
-    """A range to examine. `start` None: at the border next to `near`; it goes to the first border that there is next to `nexts`."""
-
-    path: str
-    format: str
-    head: bytes
-    start: int | None
-    near: int
-    nexts: list[int]
-    size: int
-    limit: int
-    """How large its packets may be."""
-    second: int = 0
-    """When the first packet was captured."""
-    network: int = 0
-    digest: str = ""
-    """Of its first bytes."""
-    secrets: bool = False
-    """The head of its file holds keys of TLS."""
-    aside: bool = False
-    """ICMP and DNS are looked at."""
-
-
-Spread = Callable[[Callable[[ByteRange], Examined], Sequence[ByteRange]], Iterable[Examined]]
+Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+"""Returns the results of a function for some arguments, perhaps computed elsewhere."""
 
 
 def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]:
@@ -266,7 +245,7 @@ def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]
         names = _named_by(source, name)
         if others is not None and names != [name]:
             asked = [one for one in names if not named_as_capture(one)]
-            left_out = [one for one, piece in zip(asked, each(_try_begin, asked), strict=True) if isinstance(piece, NoCapture)]
+            left_out = [one for one, piece in zip(asked, each(begin, asked), strict=True) if isinstance(piece.error, NoCapture)]
             others += left_out
             names = sorted(set(names) - set(left_out))
             if not names:
@@ -279,46 +258,38 @@ def _named_by(source: str, name: str) -> list[str]:
     path = storage.local(name)
     if storage.status(name) is not None or (path is not None and path.exists() and not path.is_dir()):
         return [name]
-    lacks = "the folder has no files"
-    if path.is_dir() if path is not None else storage.folder(name).exists():
-        found = sorted(storage.walk(name))
-    elif glob.has_magic(name):
-        lacks = "no file has such a name"
-        found = sorted(_fitting(name) if path is None else _fitting_here(os.fspath(path)))
-    else:
-        raise CaptureError("no such file", source)
-    if not found:
-        raise UsageError(f"{source}: {lacks}")
-    return found
-
-
-def _fitting_here(pattern: str) -> Iterator[str]:
-    """The files of a disk that a pattern names; hidden ones only where it names such."""
-    signs = re.compile(r"[*?\[]")
-    parts = pattern.split("/")
-    fixed = sum(1 for _ in itertools.takewhile(lambda part: not signs.search(part), parts))
-    wanted = {part[:1] for part in parts[fixed:]}
-    for name in glob.iglob(pattern, recursive=True):  # noqa: PTH207 - a pattern may be absolute
-        hidden = any(part[:1] in storage.HIDDEN and part[:1] not in wanted for part in name.split("/")[fixed:])
-        if not hidden and Path(name).is_file():
-            yield storage.normal(name)
+    found = sorted(storage.walk(name)) or sorted(_fitting(name) if glob.has_magic(name) else ())
+    if found:
+        return found
+    if glob.has_magic(name):
+        raise UsageError(f"{source}: no file has such a name")
+    if path is not None and path.is_dir():
+        raise UsageError(f"{source}: the folder has no files")
+    raise CaptureError("no such file", source)
 
 
 def _fitting(pattern: str) -> Iterator[str]:
-    """The objects of a store that a pattern names."""
+    """The files that a pattern names; hidden ones only where it names such."""
+    path = storage.local(pattern)
     folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    return filter(re.compile(_regular(pattern)).fullmatch, storage.walk(folder))
+    fits = re.compile(_regular(pattern)).fullmatch
+    for name in storage.walk(folder) if path is None else glob.iglob(pattern, recursive=True):  # noqa: PTH207 - it may be absolute
+        if fits(name) and (path is None or Path(name).is_file()):
+            yield storage.normal(name)
 
 
 def _regular(pattern: str) -> str:
     """A pattern of names as a regular expression; `**` stands for any folders."""
     made = ""
     for piece in re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|[^*?]", pattern, re.DOTALL):
-        made += _SIGNS.get(piece) or (re.sub(r"^\[!", "[^", piece) if len(piece) > 1 else re.escape(piece))
+        made += _SIGNS.get(piece) or (_SEEN + re.sub(r"^\[!", "[^", piece) if len(piece) > 1 else re.escape(piece))
     return made
 
 
-_SIGNS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_SEEN = r"(?:(?<!/)|(?![._]))"
+"""Here no hidden name begins (`storage.HIDDEN`)."""
+_FOLDERS = "(?:(?![._])[^/]+/)*"
+_SIGNS = {"**/": _FOLDERS, "**": f"{_FOLDERS}{_SEEN}[^/]*", "*": f"{_SEEN}[^/]*", "?": f"{_SEEN}[^/]"}
 
 
 def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -348,43 +319,39 @@ def plan(
     `unpacked` unpacks captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are read twice:
     to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
-    result = Plan({index: PlannedFile(path) for index, path in enumerate(files)}, [], [])
-    started: list[ByteRange | CaptureError] = list(each(_try_begin, files))
+    begun: list[PlannedFile] = list(each(begin, files))
+    wanted = [index for index, one in enumerate(begun) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]
+    if wanted and unpacked is not None:
+        for index, (place, lacks) in zip(wanted, unpacked([files[index] for index in wanted]), strict=True):
+            begun[index] = msgspec.structs.replace(begin(place), path=files[index], packed=begun[index].packed, lacks=lacks)
 
-    def copied(wanted: Callable[[ByteRange], bool]) -> dict[int, Copy]:
-        """Read copies of these files instead."""
-        indexes = [index for index, one in enumerate(started) if isinstance(one, ByteRange) and wanted(one)]
-        if not indexes or unpacked is None:
-            return {}
-        made = dict(zip(indexes, unpacked([files[index] for index in indexes]), strict=True))
-        for index, copy in made.items():
-            started[index] = _try_begin(copy.path)
-        return made
+    def spread(function: Callable[[Any], Any], some: Sequence[Any], place: Callable[[Any], str]) -> Iterable[Any]:
+        return each(function, some, place) if run is None or not some else run(function, some)
 
-    copies = copied(lambda one: one.format == PACKED)
-    if fetch:
-        copied(lambda one: storage.local(one.path) is None)
-    pieces: list[list[ByteRange]] = []
-    indexes: list[int] = []
-    for index, piece in enumerate(started):
-        if isinstance(piece, CaptureError):
-            result.errors.append(_file_error(index, files[index], copies.get(index), piece))
+    result = Plan(dict(enumerate(begun)), [], [])
+    nears = []
+    starts: dict[int, list[int]] = {}
+    for index, one in enumerate(begun):
+        if one.error is not None:
+            lost = None if one.packed and one.place != one.path else one.size
+            result.errors.append(FileError(index, one.path, one.error.offset, one.error.packet, one.lacks or one.error.reason, lost))
+            result.files[index] = PlannedFile(one.path)
             continue
-        piece.network, piece.aside = networks[index] if networks else 0, aside
-        indexes.append(index)
-        pieces.append([piece])
-        if piece.format != PACKED:
-            result.files[index] = PlannedFile(files[index], piece.digest, piece.size)
-            piece.nexts = [near for near in range(target, piece.size - target // 2, target) if near > (piece.start or 0)]
-            for place, near in enumerate(piece.nexts, 1):
-                pieces[-1].append(msgspec.structs.replace(piece, start=None, near=near, nexts=piece.nexts[place:]))
-    every = [piece for many in pieces for piece in many]
-    found = iter(run(examine, every) if run is not None else each(examine, every, lambda piece: piece.path))
-    for index, many in zip(indexes, pieces, strict=True):
-        examined = [next(found) for _ in many]
-        if any(one.secrets for one in (*many, *examined)):
-            result.secrets.append(files[index])
-        result.splits += _chain(result, index, many, examined, copies.get(index))
+        starts[index] = [one.first]
+        most = (one.size or 0) - target // 2 if 0 < one.first <= target else 0
+        nears += [(one, near, index) for near in range(target, most, target) if near > one.first]
+    for (_, _, index), at in zip(nears, spread(border, nears, lambda near: near[0].place), strict=True):
+        if at is not None and at > starts[index][-1]:
+            starts[index].append(at)
+    ranges = []
+    for index, begins in starts.items():
+        one = begun[index]
+        network, evidence = networks[index] if networks else 0, NetworkEvidence() if aside else None
+        complete = Split(file=index, path=one.place, head=one.first, network=network, size=one.size or 0, aside=evidence)
+        stops = [*begins[1:], None if one.packed and one.place == one.path else one.size]
+        ranges += [msgspec.structs.replace(complete, start=start, stop=stop) for start, stop in zip(begins, stops, strict=True)]
+    for _, some in itertools.groupby(spread(examine, ranges, attrgetter("path")), attrgetter("file")):
+        _chain(result, list(some))
     result.errors.sort(key=lambda error: error.file)
     return result
 
@@ -411,30 +378,24 @@ def flows_of(splits: Iterable[Split]) -> NDArray[np.int64] | None:
 
 def cut(found: Plan, size: int) -> list[Plan]:
     """A plan as several of at least `size` bytes each, none of whose packets come before those of the one before."""
-    if found.bytes <= size:
-        return [found]
     spans = {split.file: (split.first_ns, found.files[split.file].latest_ns) for split in reversed(found.splits)}
     sizes: Counter[int] = Counter()
     for split in found.splits:
         sizes[split.file] += split.size
-    groups: list[set[int]] = [set()]
-    end, left = NEVER, size
+    units: dict[int, int] = {}
+    last, end, left = 0, NEVER, size
     for file, (first_ns, last_ns) in sorted(spans.items(), key=lambda one: one[1]):
         if left <= 0 and first_ns > end:
-            groups.append(set())
-            left = size
-        groups[-1].add(file)
+            last, left = last + 1, size
+        units[file] = last
         end = max(end, last_ns)
         left -= sizes[file]
-    if len(groups) == 1:
-        return [found]
-    # What has no packets is in the last one
-    groups[-1] |= {*found.files, *(one.file for one in found.errors)}.difference(*groups)
     made = []
-    for some in groups:
-        splits = [split for split in found.splits if split.file in some]
-        errors = [one for one in found.errors if one.file in some]
-        files = {file: one for file, one in found.files.items() if file in some}
+    for unit in range(last + 1):
+        # What has no packets is in the last one
+        files = {file: one for file, one in found.files.items() if units.get(file, last) == unit}
+        splits = [split for split in found.splits if split.file in files]
+        errors = [one for one in found.errors if units.get(one.file, last) == unit]
         made.append(msgspec.structs.replace(found, files=files, splits=splits, errors=errors))
     return made
 
@@ -470,198 +431,110 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _try_begin(path: str) -> ByteRange | CaptureError:
+def begin(path: str) -> PlannedFile:
+    """A file, and what its first bytes say of it."""
+    file = PlannedFile(path, place=path, size=0)
     try:
-        return _begin(path)
+        with storage.open_input(path) as stream:
+            file.size = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            raw = RawInput(stream, path)
+            unpacked = packing(raw)
+            file.packed = unpacked is not None
+            blocks = Blocks(raw, unpacked or _pieces(stream, path, (0, PIECE), (min(PIECE, file.size), FIRST)))
+            blocks.places = deque()
+            data = blocks.read(HEAD)
+            blocks.unread(data)
+            reader = CaptureReader(blocks)
+            file.head, file.magic = digest(data[:HEAD]), data[:12]
+            if not file.packed:
+                with suppress(CaptureError, StopIteration):
+                    packet = next(reader.batches())[0]
+                    file.snap, file.second = min(blocks.snap or LARGEST, LARGEST), packet.time_ns // 1_000_000_000
+                    header = pcap.RECORD if reader.format == "pcap" else SIMPLE_HEADER if packet.untimed else ENHANCED_HEADER
+                    file.first = 0 if packet.link in (SLL, SLL2) else blocks.places[0][1] + packet.offset - header
     except CaptureError as error:
-        return error
-
-
-def _begin(path: str) -> ByteRange:
-    """A complete file to examine, its header read; raises `CaptureError` if it is not a capture."""
-    at = storage.local(path)
-    if at is not None and at.exists() and not at.is_file():
-        raise CaptureError("is not a file", path)
-    with storage.open_input(path) as stream:
-        size = stream.seek(0, io.SEEK_END)
-        stream.seek(0)
-        head = stream.read(BEGIN)
-        piece = ByteRange(path, PACKED, b"", 0, 0, [], size, LARGEST)
-        if packing(RawInput(io.BytesIO(head), path)) is not None:
-            stream.seek(0)
-            open_capture(stream, name=path)
-            return piece
-        piece.format = open_capture(io.BytesIO(head), name=path).format
-        piece.digest = digest(head[:HEAD])
-        if piece.format == "pcapng":
-            stream.seek(0)
-            _begin_section(piece, stream.read(WINDOW))
-            return piece
-    piece.head = head[: pcap.HEADER]
-    order = pcap.MAGICS[head[:4]][0]
-    if len(head) >= pcap.HEADER:
-        (snap,) = struct.unpack_from(order + "I", head, 16)
-        piece.limit = min(snap or LARGEST, LARGEST)
-    if len(head) >= pcap.HEADER + 4:
-        (piece.second,) = struct.unpack_from(order + "I", head, pcap.HEADER)
-    piece.start = len(piece.head)
-    return piece
+        file.error = error
+    return file
 
 
 def unpack(pair: tuple[str, str]) -> Copy:
     """Unpacks a capture into a file; one that is not packed is copied."""
     path, to = pair
-    copy = Copy(to)
-    with storage.open_input(path) as stream:
-        pieces = packing(RawInput(stream, path))
-        if pieces is None:
-            stream.seek(0)
-            pieces = iter(lambda: stream.read(storage.AHEAD), b"")
-        out = storage.folder(to).open()
+    lacks = None
+    with storage.open_input(path) as stream, storage.folder(to).open() as out:
+        raw = RawInput(stream, path)
+        blocks = Blocks(raw, packing(raw))
         try:
-            for piece in pieces:
-                out.write(piece)
-        except MissingCodec:
-            raise
-        except (Damaged, CaptureError) as error:
-            copy.error = error.reason if isinstance(error, CaptureError) else str(error)
-        out.close()
-    return copy
+            while data := blocks.read():
+                out.write(data)
+        except CaptureError as error:
+            lacks = error.reason
+    return to, lacks
 
 
 def head_of(path: str) -> str:
     """The digest of a capture's first bytes, unpacked, as a plan has it; empty where it is none."""
-    first = _try_begin(path)
-    if isinstance(first, CaptureError) or first.format != PACKED:
-        return "" if isinstance(first, CaptureError) else first.digest
-    data = b""
-    with storage.open_input(path) as stream, suppress(Damaged, CaptureError):
-        for piece in packing(RawInput(stream, path)) or ():
-            data += piece
-            if len(data) >= HEAD:
-                break
-    return digest(data[:HEAD])
+    return begin(path).head
 
 
-def _begin_section(piece: ByteRange, data: bytes) -> None:
-    """Reads the blocks before the first packet of a pcapng file: the section header, its interfaces and processes are the head."""
-    order = pcapng.BYTE_ORDERS.get(data[8:12])
-    at, snap = 0, 0
-    head: list[bytes] = []
-    while order is not None and at + 20 <= len(data):
-        kind, size, vendor, own = struct.unpack_from(order + "IIII", data, at)
-        size = pcapng.filled(size)
-        if size < pcapng.LEAST.get(kind, 12) or at + size > len(data) or kind in PACKETS or (at and kind == pcapng.SECTION):
-            break
-        piece.secrets = piece.secrets or kind == pcapng.SECRETS
-        if kind in (pcapng.SECTION, pcapng.INTERFACE) or _names_process(kind, vendor):
-            head.append(data[at : at + size])
-        if kind == pcapng.INTERFACE:
-            snap = max(snap, own or LARGEST)
-        at += size
-    piece.head = b"".join(head)
-    piece.start = at
-    piece.limit = min(snap or LARGEST, LARGEST)
-
-
-def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examined], copy: Copy | None) -> list[Split]:
-    """The ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
-    first, file = pieces[0], result.files[index]
-    splits: list[Split] = []
-    number, latest = 0, NEVER
-    at = first.start
-    assert at is not None
+def _chain(result: Plan, found: list[Split]) -> None:
+    """Add the ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
+    file = result.files[found[0].file]
+    if len(found) > 1 and any(one.dependent for one in found):
+        found = [examine(msgspec.structs.replace(found[0], stop=file.size))]
+    if any(one.secrets for one in found):
+        result.secrets.append(file.path)
+    number = 0
     for one in found:
-        if one.start is None or one.start < at:
-            continue  # no border here: the range before it goes on to the next one
-        last = one.stop == first.size
-        why = one.apart
-        if one.start != at or (not last and (one.landed != one.stop or one.error is not None)):
-            why = "the packets do not land on the next range"
-        if why is not None and len(found) > 1:
-            one = examine(msgspec.structs.replace(first, start=at, nexts=[]))
-            last = True
+        last = one is found[-1]
+        why = one.apart or ("the packets do not land on the next range" if one.error is not None else None)
+        if why is not None and not last:
+            one, last = examine(msgspec.structs.replace(one, stop=file.size)), True
             if one.error is None:
-                result.errors.append(FileError(index, file.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
-        packed = first.format == PACKED
-        stop = None if packed else one.stop if last else one.landed
-        size = first.size if packed else one.landed - at
-        damaged = one.error is not None
-        counts: dict[str, Any] = {name: getattr(one, name) for name in Counts.__struct_fields__}
-        counts |= {"aside": one.aside, "first_ns": one.first_ns, "end_ns": (max(latest, one.latest_ns), one.last_ns)}
-        ranges = Split(index, first.path, at, stop, first.head, number, latest, size, damaged, network=first.network, **counts)
-        splits.append(ranges)
-        if last and copy is not None and copy.error is not None:
-            # What the copy lacks at its end is what could not be unpacked.
-            one.error = (
-                (copy.error, *one.error[1:]) if one.error is not None else (copy.error, len(first.head) + one.landed - at, one.packets)
-            )
+                reason = f"{why}; read in one piece from byte {one.start}"
+                result.errors.append(FileError(one.file, file.path, one.start, number or None, reason, 0, False))
+        one.number, one.latest_ns = number, file.latest_ns
+        if last and file.lacks is not None:
+            one.error = one.error or FileError(one.file, file.path, one.stop, one.packets, "", None)
+            one.error.reason = file.lacks
         if one.error is not None:
-            reason, offset, packet = one.error
-            position = offset if offset is None or packed else offset - len(first.head) + at
-            before = number + (packet or 0)
-            lost = None if packed or copy is not None else first.size - one.landed
-            result.errors.append(FileError(index, file.path, position, before or None, _renumbered(reason, number), lost))
+            error = one.error
+            error.path, error.packet = file.path, number + (error.packet or 0) or None
+            error.reason = _renumbered(error.reason, number)
+            error.lost = None if file.packed else error.lost
+            result.errors.append(error)
         number += one.packets
-        latest = max(latest, one.latest_ns)
-        file.latest_ns, file.middle_ns = latest, one.middle_ns if one.packets else file.middle_ns
-        at = one.landed
+        file.latest_ns, file.middle_ns = max(file.latest_ns, one.end_ns[0]), one.middle_ns if one.packets else file.middle_ns
+        one.end_ns = file.latest_ns, one.end_ns[1]
+        result.splits.append(one)
         if last:
-            return _as_one(splits) if any(one.dependent for one in found) else splits
-    raise AssertionError(f"{file.path}: byte {at} of {first.size} is in no range")
-
-
-def _as_one(splits: list[Split]) -> list[Split]:
-    """The range of these ranges of a file together."""
-    first, last = splits[0], splits[-1]
-    flows = flows_of(splits)
-    first.flows = None if flows is None else flows.tobytes()
-    for one in splits[1:]:
-        first.size, first.packets, first.payload = first.size + one.size, first.packets + one.packets, first.payload + one.payload
-        if first.aside is not None and one.aside is not None:
-            first.aside.merge(one.aside, one.file, one.number)
-    first.stop, first.damaged, first.end_ns = last.stop, last.damaged, last.end_ns
-    return [first]
+            return
 
 
 def _renumbered(reason: str, before: int) -> str:
     """A reason that names a packet, counted in the file instead of the range."""
-    return re.sub(r"(?<=packet )\d+", lambda match: str(int(match[0]) + before), reason, count=1) if before else reason
+    return re.sub(r"(?<=packet )\d+", lambda match: str(int(match[0]) + before), reason, count=1)
 
 
-def _file_error(index: int, path: str, copy: Copy | None, error: CaptureError) -> FileError:
-    """The error of a file that is not a capture, perhaps since it could not be unpacked."""
-    reason = copy.error if copy is not None else None
-    try:
-        found = storage.status(path)
-    except (CaptureError, UsageError):
-        found = None
-    lost = None if copy is not None else found.size if found is not None else 0
-    return FileError(index, path, error.offset, error.packet, reason or error.reason, lost)
+def _pieces(stream: BinaryIO, path: str, *parts: tuple[int, int]) -> Iterator[bytes]:
+    """The bytes of these parts of a file."""
+    raw = RawInput(stream, path)
+    for at, stop in parts:
+        stream.seek(at)
+        while at < stop and (data := raw.read(min(stop - at, BLOCK))):
+            yield data
+            at += len(data)
 
 
-class Range(io.RawIOBase):
-    """A file object of some bytes in memory and then a byte range of a file."""
-
-    def __init__(self, path: str, head: bytes, start: int, stop: int) -> None:
-        super().__init__()
-        self._head = head
-        self._file = storage.open_input(path)
-        self._file.seek(start)
-        self._left = stop - start
-
-    def read(self, size: int = -1) -> bytes:
-        if self._head:
-            data, self._head = self._head[:size], self._head[size:]
-            return data
-        data = self._file.read(min(size, self._left)) or b""
-        self._left -= len(data)
-        return data
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
+def opened(split: Split) -> CaptureReader:
+    """A reader of a range, which counts packets as in the file."""
+    if split.stop is None:
+        return storage.open_packets(split.path)
+    stream = storage.open_input(split.path)
+    blocks = Blocks(RawInput(stream, split.path), _pieces(stream, split.path, (0, split.head), (split.start, split.stop)))
+    blocks.packets = split.number
+    return CaptureReader(blocks, split.path)
 
 
 class OwnedPacket(Packet):
@@ -679,179 +552,115 @@ def _owned(packets: list[Packet], waiting: Waiting) -> list[Packet]:
 
 def batches(split: Split) -> Iterator[list[Packet]]:
     """The packets of a range, numbered as in the file."""
-    before, last = split.number if split.stop is not None else 0, split.number + split.packets
-    processes = ProcessReader()
-    processes.wanted = True
-    for packets, _ in _batches(split, None, processes):
-        packets = _owned(packets, processes.waiting) if processes.waiting else packets
-        for one in packets if before else ():
-            one.number += before
-        # A packed file may have grown since it was examined.
-        if packets[-1].number > last:
-            packets = [one for one in packets if one.number <= last]
+    reader, last = opened(split), split.number + split.packets
+    if reader.processes is not None:
+        reader.processes.wanted = True
+    for packets in reader:
+        if reader.processes is not None and reader.processes.waiting:
+            packets = _owned(packets, reader.processes.waiting)
+        # A packed file may have grown since it was examined
+        packets = packets[: max(last + 1 - packets[0].number, 0)]
         if packets:
             yield packets
 
 
-def _batches(
-    split: Split, secrets: pcapng.Secrets | None = None, processes: ProcessReader | None = None
-) -> Iterator[tuple[list[Packet], int | None]]:
-    """The packets of a range, and where in the file their buffer begins (None where it is packed)."""
-    if split.stop is None:
-        reader = storage.open_packets(split.path)
-        if processes is not None and reader.processes is not None:
-            reader.processes.wanted, reader.processes.waiting = True, processes.waiting
-        for packets in reader:
-            yield packets, None
-        if secrets is not None:
-            secrets += reader.secrets
-        return
-    head = split.head
-    stream = Range(split.path, head, split.start, split.stop)
-    raw = RawInput(cast(BinaryIO, stream), split.path)
-    blocks = Blocks(raw, None)
-    try:
-        for packets in pcap.read_packets(blocks) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, secrets, processes):
-            # A reader reads nothing beyond the buffer that it returns
-            yield packets, raw.count - len(packets[0].buffer) - len(head) + split.start
-    finally:
-        raw.close()
-
-
-def examine(piece: ByteRange) -> Examined:
-    """Finds the borders of a range and walks through it."""
-    start = piece.start if piece.start is not None else border(piece, piece.near)
-    stop = piece.size
-    if start is None:
-        return Examined(None, stop, stop)
-    for near in piece.nexts:
-        found = border(piece, near)
-        if found is not None and found > start:
-            stop = found
-            break
-    one = Examined(start, stop, stop)
-    packed = piece.format == PACKED
-    if piece.format == "pcapng" and stop > start:
-        one.apart = _structure(piece, start, stop)
-    parser = LinkParser()
-    if piece.aside:
-        one.aside = NetworkEvidence()
-        parser.network = network_key(piece.network)
-        parser.aside = one.aside.read
-    secrets: pcapng.Secrets = []
-    end = start
+def examine(split: Split) -> Split:
+    """Walk through a range, and return it with what it holds."""
+    parser, network = LinkParser(), network_key(split.network)
+    aside = None if split.aside is None else NetworkEvidence()
+    if aside is not None:
+        parser.network, parser.aside = network, aside.read
+    reader = error = None
+    count = payload = 0
+    first_ns = latest_ns = NEVER
+    times = [NEVER]
     flows: set[int] | None = set()
-    network = network_key(piece.network)
     try:
-        for packets, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head), secrets):
-            one.first_ns = one.first_ns if one.packets else packets[0].time_ns
-            one.packets += len(packets)
-            times = sorted([packet.time_ns for packet in packets])
-            one.last_ns = packets[-1].time_ns
-            one.latest_ns, one.middle_ns = max(one.latest_ns, times[-1]), times[len(times) // 2]
-            one.dependent = one.dependent or any(packet.link in (SLL, SLL2) for packet in packets)
+        reader = opened(split)
+        for packets in reader:
+            times = [packet.time_ns for packet in packets]
+            first_ns = first_ns if count else times[0]
+            latest_ns = max(latest_ns, max(times))
+            count += len(packets)
             ends: set[bytes] = set()
             for packet in packets:
                 segment = parser.segment(packet, 0)
                 if segment is not None:
-                    one.payload += len(segment.data)
+                    payload += len(segment.data)
                     ends.add(segment.ends)
             if flows is not None:
                 flows.update(key_of(some + network)[0] for some in ends)
                 flows = flows if len(flows) < MANY else None
-            if base is not None:
-                end = base + packets[-1].offset + packets[-1].captured
-    except CaptureError as error:
-        one.error = (error.reason, error.offset, error.packet)
-        if not packed:
-            one.landed = start + (error.offset - len(piece.head) if error.offset is not None else end - start)
-    one.dependent = one.dependent or parser.counters.fragments > 0
-    one.secrets = bool(secrets)
-    one.flows = None if flows is None else np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes()
-    return one
+    except CaptureError as problem:
+        error = FileError(split.file, split.path, problem.offset, problem.packet, problem.reason, None)
+    size = split.size
+    if split.stop is not None:
+        landed = split.stop
+        if error is not None:
+            error.offset = None if error.offset is None else error.offset - split.head + split.start
+            landed = split.start if error.offset is None else error.offset
+            error.lost = split.stop - landed
+        size = landed - split.start
+    context = reader.context if reader is not None else {}
+    return msgspec.structs.replace(
+        split,
+        size=size,
+        packets=count,
+        payload=payload,
+        flows=None if flows is None else np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes(),
+        first_ns=first_ns,
+        end_ns=(latest_ns, times[-1]),
+        middle_ns=sorted(times)[len(times) // 2],
+        aside=aside,
+        error=error,
+        apart=next((APART.get(kind, "processes are described in mid-file") for kind, end in context.items() if end > split.head), None),
+        dependent=parser.cooked or parser.counters.fragments > 0,
+        secrets=reader is not None and bool(reader.secrets),
+    )
 
 
-def _structure(piece: ByteRange, start: int, stop: int) -> str | None:
-    """Why the blocks of this pcapng range depend on those before it, if they do."""
-    order = pcapng.BYTE_ORDERS.get(piece.head[8:12], "<")
-    unpack = struct.Struct(order + "III").unpack_from
-    at = start
-    while at + 12 <= stop:
-        # At least the smallest block.
-        base, data = at, storage.pieces(piece.path, at, min(WINDOW, stop - at))
-        while at + 12 <= stop and at + 12 <= base + len(data):
-            kind, size, vendor = unpack(data, at - base)
-            if kind != pcapng.ENHANCED:
-                if kind in APART or _names_process(kind, vendor):
-                    return APART.get(kind, "processes are described in mid-file")
-                if size < 12:
-                    return None
-            elif size < 32:
-                return None
-            at += pcapng.filled(size)
-        if len(data) < 12:
-            return None
+def border(near: Near) -> int | None:
+    """The first position from `near` on at which a record certainly begins, as far as the file is well formed; None if none is found."""
+    file, at, _ = near
+    data = storage.pieces(file.place, at, WINDOW + 32)
+    if len(data) < 32:
+        return None
+    follow = (_pcap_chain if file.magic[:4] in pcap.MAGICS else _pcapng_chain)(data, at, file)
+    waiting = {here for here in follow if here < file.snap + BLOCK_ROOM}
+    for here in sorted(follow):
+        if here in waiting:
+            if len(waiting) == 1:
+                return at + here
+            waiting.remove(here)
+            waiting.add(follow[here])
     return None
 
 
-def _names_process(kind: int, vendor: int) -> bool:
-    """Whether packets after a block of this kind may refer to it for their process."""
-    return kind == DARWIN_BLOCK or (kind in CUSTOM_BLOCKS and vendor == WIRESHARK)
-
-
-def border(piece: ByteRange, near: int) -> int | None:
-    """The first position from `near` on at which a record certainly begins, as far as the file is well formed; None if none is found."""
-    data = storage.pieces(piece.path, near, WINDOW + 32)
-    follow = _pcap_chain(data, near, piece) if piece.format == "pcap" else _pcapng_chain(data, near, piece)
-    reach = piece.limit + BLOCK_ROOM
-    # A sorted list is a heap
-    heads = sorted(at for at in follow if at < reach)
-    known = set(heads)
-    while len(heads) > 1:
-        after = follow[heads[0]]
-        if after not in follow:
-            return None
-        if after in known:
-            heappop(heads)
-        else:
-            known.add(after)
-            heapreplace(heads, after)
-    return near + heads[0] if heads else None
-
-
-def _pcap_chain(data: bytes, near: int, piece: ByteRange) -> dict[int, int]:
+def _pcap_chain(data: bytes, near: int, file: PlannedFile) -> dict[int, int]:
     """Where the next record begins, for every position at which one may begin that leads to others up to the end of the window."""
-    order, unit = pcap.MAGICS[piece.head[:4]]
-    second = piece.second
+    order, unit = pcap.MAGICS[file.magic[:4]]
     room = len(data) - 15
-    if room <= 0:
-        return {}
-    layout = np.dtype([("seconds", order + "u4"), ("fraction", order + "u4"), ("captured", order + "u4"), ("wire", order + "u4")])
-    view: Any = np.ndarray((room,), "V16", data, 0, (1,))
-    seconds: Any = np.ndarray((room,), order + "u4", data, 0, (1,))
-    at = np.flatnonzero((seconds >= max(second - BEFORE_S, 0)) & (seconds <= second + AFTER_S))
-    columns = view[at].view(layout)
-    good = (columns["fraction"] < 1_000_000_000 // unit) & (columns["captured"] <= piece.limit) & (columns["captured"] > 0)
-    at = at[good]
-    after = at + columns["captured"][good].astype(np.int64) + 16
-    return _alive(at, after, room, piece.size - near)
+    seconds, fraction, captured = (_at_each_byte(data[at : at + room + 3], order) for at in (0, 4, 8))
+    at = np.flatnonzero((seconds >= max(file.second - BEFORE_S, 0)) & (seconds <= file.second + AFTER_S))
+    at = at[(fraction[at] < 1_000_000_000 // unit) & (captured[at] <= file.snap) & (captured[at] > 0)]
+    return _alive(at, at + captured[at] + 16, room, (file.size or 0) - near)
 
 
-def _pcapng_chain(data: bytes, near: int, piece: ByteRange) -> dict[int, int]:
-    order = pcapng.BYTE_ORDERS[piece.head[8:12]]
+def _pcapng_chain(data: bytes, near: int, file: PlannedFile) -> dict[int, int]:
+    lengths = _at_each_byte(data, pcapng.BYTE_ORDERS[file.magic[8:12]])
     room = len(data) - 7
-    if room <= 0:
-        return {}
-    lengths: Any = np.ndarray((room,), order + "u4", data, 4, (1,)) if len(data) >= 8 else np.empty(0)
-    at = np.arange(-near % 4, len(lengths), 4)
-    length = lengths[at].astype(np.int64)
+    at = np.arange(-near % 4, room, 4)
+    length = lengths[at + 4].astype(np.int64)
     good = (length >= 12) & (length % 4 == 0) & (length <= WINDOW)
-    at, length = at[good], length[good]
-    inside = at + length <= len(data)
-    repeated: Any = np.ndarray((len(data) - 3,), order + "u4", data, 0, (1,))
-    same = np.ones(len(at), np.bool_)
-    same[inside] = repeated[(at + length - 4)[inside]] == length[inside]
-    return _alive(at[same], (at + length)[same], room, piece.size - near)
+    at, end = at[good], (at + length)[good]
+    # A length is repeated at the end of its block, as far as that is in the window
+    good = (end > len(data)) | (lengths[np.minimum(end, len(data)) - 4] == lengths[at + 4])
+    return _alive(at[good], end[good], room, (file.size or 0) - near)
+
+
+def _at_each_byte(data: bytes, order: str) -> NDArray[np.uint32]:
+    """The numbers of four bytes that begin at each byte."""
+    return np.ndarray((len(data) - 3,), order + "u4", data, 0, (1,))
 
 
 def _alive(at: Any, after: Any, room: int, left: int) -> dict[int, int]:

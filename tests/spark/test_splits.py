@@ -171,10 +171,10 @@ def test_borders_cost_the_same_however_many_there_may_be(tmp_path: Path, monkeyp
     def cost(count: int) -> int:
         # Chains side by side, so that what follows a record is far from it among all that may be one
         chain = {Compared(at): Compared(at + 6 * count) for at in range(0, 24 * count, 12)}
-        monkeypatch.setattr(splits, "_pcapng_chain", lambda data, near, piece: chain)
-        piece = splits.ByteRange(str(path), "pcapng", b"", None, 0, [], 0, 12 * count - splits.BLOCK_ROOM)
+        monkeypatch.setattr(splits, "_pcapng_chain", lambda data, near, file: chain)
+        file = splits.PlannedFile(str(path), place=str(path), snap=12 * count - splits.BLOCK_ROOM)
         Compared.count = 0
-        assert splits.border(piece, 0) is None
+        assert splits.border((file, 0, 0)) is None
         return Compared.count
 
     assert cost(2000) < 2.5 * cost(1000)
