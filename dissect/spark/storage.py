@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import quote, unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
@@ -28,7 +28,8 @@ from ..errors import CaptureError, UsageError
 STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss"}
 """Schemes of object stores, and what pyarrow calls them."""
 
-URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):/")
+URL = re.compile(r"(?:([a-z][a-z0-9+.-]*):(?=//)|(file):(?=/))(?://([^/]*))?(.*)", re.IGNORECASE | re.DOTALL)
+"""Scheme, host and path of a URL; `:` alone may be part of a name."""
 
 _DISK = LocalFileSystem()
 
@@ -47,26 +48,24 @@ def normal(source: str) -> str:
     """The name of a file, folder or pattern as the user wrote it; raises `UsageError` for a URL that is not known."""
     found = URL.match(source)
     if found is None:
-        # Its reader may work in another folder
-        return _name_of(os.fspath(Path(source).absolute()))
-    scheme = (found[1] or found[2]).lower()
+        return _name_of(source)
+    scheme, host, path = (found[1] or found[2]).lower(), found[3] or "", found[4]
     if scheme == "file":
-        host, path = re.match(r"file:(?://([^/]*))?(.*)", source, re.IGNORECASE | re.DOTALL).groups()  # type: ignore[union-attr]
-        if host not in (None, "", "localhost"):
+        if host not in ("", "localhost"):
             raise UsageError(f"{source}: is on another host")
-        return _name_of(os.fspath(Path(os.fsdecode(unquote_to_bytes(path))).absolute()))
+        return _name_of(os.fsdecode(unquote_to_bytes(path)))
     if scheme not in STORES:
-        known = ", ".join(f"{one}://" for one in STORES)
-        raise UsageError(f"{source}: {scheme}:// is not known; known are {known} and file://")
-    rest = source[found.end() :]
-    if ":" in rest.partition("@")[0] and "@" in rest.partition("/")[0]:
+        raise UsageError(f"{source}: {scheme}:// is not known; known are {'://, '.join(STORES)}:// and file://")
+    if ":" in host.partition("@")[0] and "@" in host:
         raise UsageError(f"{scheme}://: credentials do not belong in a URL, which is written to tables; the environment has them")
-    if not rest.partition("/")[0]:
+    if not host:
         raise UsageError(f"{source}: names no bucket")
-    return f"{STORES[scheme]}://{rest}"
+    return f"{STORES[scheme]}://{host}{path}"
 
 
 def _name_of(path: str) -> str:
+    """The name of a path, absolute since its reader may work in another folder."""
+    path = os.fspath(Path(path).absolute())
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -95,11 +94,10 @@ def _store(root: str) -> Any:
 
 def remote(name: str) -> tuple[Any, str]:
     """The file system of an object store, and the path in it."""
-    parts = urlsplit(name, allow_fragments=False)
-    root = f"{parts.scheme}://{parts.netloc}"
-    bucket = parts.netloc.partition("@")[0]
+    scheme, _, host, path = URL.match(name).groups()  # type: ignore[union-attr]
+    root = f"{scheme}://{host}"
     try:
-        return _store(root), f"{bucket}/{name[len(root) :].strip('/')}".rstrip("/")
+        return _store(root), f"{host.partition('@')[0]}/{path.strip('/')}".rstrip("/")
     except (OSError, ValueError) as error:
         raise UsageError(f"{root}: {why(error)}") from error
 
@@ -132,16 +130,15 @@ def status(name: str) -> Status | None:
 def open_input(name: str) -> BinaryIO:
     """A file to read from any position; raises `CaptureError` where it cannot be opened."""
     path = local(name)
+    if path is not None and path.exists() and not path.is_file():
+        raise CaptureError("is not a file", name)
     try:
         if path is not None:
             return path.open("rb")
         store, at = remote(name)
         return io.BufferedReader(store.open_input_file(at), AHEAD)
     except OSError as error:
-        folder = path is not None and path.is_dir()
-        raise CaptureError(
-            "no such file" if isinstance(error, FileNotFoundError) else "is a directory" if folder else why(error), name
-        ) from error
+        raise CaptureError("no such file" if isinstance(error, FileNotFoundError) else why(error), name) from error
 
 
 def open_packets(name: str) -> CaptureReader:
@@ -277,11 +274,8 @@ class Folder:
         """Remove it with all that is in it, if it is there; what tasks that were lost write meanwhile stays."""
         store, at = self._at
         with suppress(OSError):
-            kind = self._info.type
-            if kind == FileType.Directory:
-                store.delete_dir(at)
-            elif kind != FileType.NotFound:
-                store.delete_file(at)
+            remove = store.delete_dir if self._info.type == FileType.Directory else store.delete_file
+            remove(at)
 
 
 def folder(name: str | Path) -> Folder:
