@@ -11,18 +11,13 @@ from .tables import Input
 class Captures:
     """All of them."""
 
-    def __init__(self, found: Iterable[Input] = ()) -> None:
-        self._names: dict[tuple[str, int], str] = {}
-        self._sizes: dict[str, int] = {}
+    def __init__(self, inputs: Iterable[Input] = ()) -> None:
+        found = list(inputs)
+        self._names = {(one.path, one.size): one.head for one in found}
+        self._sizes = {one.head: one.unpacked for one in found if one.head and one.unpacked is not None}
         """By first bytes. A file that is not a capture has none and equals no other."""
-        self._short: dict[int, set[str]] = {}
-        """By size, the same of captures that are shorter than that and have packets, which distinguish them."""
-        for one in found:
-            self._names[one.path, one.size] = one.head
-            if one.head and one.unpacked is not None:
-                self._sizes[one.head] = one.unpacked
-                if one.packets and one.unpacked < HEAD:
-                    self._short.setdefault(one.unpacked, set()).add(one.head)
+        self._short = {one.unpacked for one in found if one.packets and one.unpacked is not None and one.unpacked < HEAD}
+        """Sizes of captures that are shorter than their first bytes may be and have packets, which distinguish them."""
 
     def same(self, name: str, size: int) -> bool:
         """Whether it is in under this name, as its size and its first bytes say: rings use names again."""
@@ -35,8 +30,7 @@ class Captures:
 
     def before(self, head: str, begin: Callable[[], bytes]) -> int | None:
         """The bytes that are in of a capture that has another size now, None where it is a new one; `begin` gives its first bytes."""
-        found = self._sizes.get(head)
-        if found is not None or not self._short or not head:
-            return found
+        if head in self._sizes or not self._short or not head:
+            return self._sizes.get(head)
         data = begin()[:HEAD]
-        return next((size for size, heads in self._short.items() if size < len(data) and digest(data[:size]) in heads), None)
+        return next((size for size in self._short if size < len(data) and self._sizes.get(digest(data[:size])) == size), None)
