@@ -319,34 +319,29 @@ def plan(
     `unpacked` unpacks captures, which otherwise are read as one, and with `fetch` copies others of a store, which otherwise are read twice:
     to be examined, and to be dissected. `networks`: the numbers of the files' networks, where these are kept separate.
     """
-    begun: list[PlannedFile] = list(each(begin, files))
-    wanted = [index for index, one in enumerate(begun) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]
-    if wanted and unpacked is not None:
-        for index, (place, lacks) in zip(wanted, unpacked([files[index] for index in wanted]), strict=True):
-            begun[index] = msgspec.structs.replace(begin(place), path=files[index], packed=begun[index].packed, lacks=lacks)
+    result = Plan({}, [], [])
+    starts: dict[int, list[int]] = {}
+    nears: list[Near] = []
+    for index, one in enumerate(_begun(files, unpacked, fetch)):
+        result.files[index] = one
+        if one.error is None:
+            starts[index] = [one.first]
+            most = (one.size or 0) - target // 2 if 0 < one.first <= target else 0
+            nears += [(one, near, index) for near in range(target, most, target) if near > one.first]
+        else:
+            lost = None if one.packed and one.place != one.path else one.size
+            result.errors.append(FileError(index, one.path, one.error.offset, one.error.packet, one.lacks or one.error.reason, lost))
+            result.files[index] = PlannedFile(one.path)
 
     def spread(function: Callable[[Any], Any], some: Sequence[Any], place: Callable[[Any], str]) -> Iterable[Any]:
         return each(function, some, place) if run is None or not some else run(function, some)
 
-    result = Plan(dict(enumerate(begun)), [], [])
-    nears = []
-    starts: dict[int, list[int]] = {}
-    for index, one in enumerate(begun):
-        if one.error is not None:
-            lost = None if one.packed and one.place != one.path else one.size
-            result.errors.append(FileError(index, one.path, one.error.offset, one.error.packet, one.lacks or one.error.reason, lost))
-            result.files[index] = PlannedFile(one.path)
-            continue
-        starts[index] = [one.first]
-        most = (one.size or 0) - target // 2 if 0 < one.first <= target else 0
-        nears += [(one, near, index) for near in range(target, most, target) if near > one.first]
     for (_, _, index), at in zip(nears, spread(border, nears, lambda near: near[0].place), strict=True):
         if at is not None and at > starts[index][-1]:
             starts[index].append(at)
     ranges = []
     for index, begins in starts.items():
-        one = begun[index]
-        network, evidence = networks[index] if networks else 0, NetworkEvidence() if aside else None
+        one, network, evidence = result.files[index], networks[index] if networks else 0, NetworkEvidence() if aside else None
         complete = Split(file=index, path=one.place, head=one.first, network=network, size=one.size or 0, aside=evidence)
         stops = [*begins[1:], None if one.packed and one.place == one.path else one.size]
         ranges += [msgspec.structs.replace(complete, start=start, stop=stop) for start, stop in zip(begins, stops, strict=True)]
@@ -354,6 +349,16 @@ def plan(
         _chain(result, list(some))
     result.errors.sort(key=lambda error: error.file)
     return result
+
+
+def _begun(files: Sequence[str], unpacked: Callable[[Sequence[str]], Sequence[Copy]] | None, fetch: bool) -> list[PlannedFile]:
+    """What the first bytes of these files say, of copies where there are any; see `plan`."""
+    found: list[PlannedFile] = list(each(begin, files))
+    wanted = [at for at, one in enumerate(found) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]
+    if wanted and unpacked is not None:
+        for at, (place, lacks) in zip(wanted, unpacked([files[at] for at in wanted]), strict=True):
+            found[at] = msgspec.structs.replace(begin(place), path=files[at], packed=found[at].packed, lacks=lacks)
+    return found
 
 
 def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
