@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from tests.support.frames import (
     simple,
     tcp,
 )
+from tests.tls.peers import secrets_block
 
 KEPT = ["number", "time_ns", "merge_ns", "seq", "length", "payload"]
 
@@ -148,6 +151,27 @@ def test_interfaces_of_a_cut_pcapng_keep_their_links_and_resolutions(capture: Pa
     assert rows(cut) == rows(plan([str(path)], 1 << 30))
 
 
+def test_keys_before_the_first_packet_stay_in_the_file_which_is_cut(capture: Path, tmp_path: Path) -> None:
+    keys = b"CLIENT_RANDOM " + random.Random(1).randbytes(60_000).hex().encode()
+    packets = [enhanced(one, ticks=one.time_ns) for one in records(capture)]
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(b"".join([section(), secrets_block(keys), interface(snap=SNAP, resolution=9), *packets]))
+    found = plan([str(path)], 150_000)
+    assert len(found.splits) > 2
+    assert not found.errors
+    assert found.secrets == [str(path)]
+    assert keys[-20:] not in pickle.dumps(found)
+    assert rows(found) == rows(plan([str(path)], 1 << 30))
+
+
+def test_what_comes_before_the_first_packet_is_not_read_again_where_it_is_longer_than_a_range(capture: Path, tmp_path: Path) -> None:
+    packets = [enhanced(one, ticks=one.time_ns) for one in records(capture)]
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(b"".join([section(), interface(snap=SNAP, resolution=9), block(77, bytes(50_000)), *packets]))
+    assert len(plan([str(path)], 40_000).splits) == 1
+    assert len(plan([str(path)], 60_000).splits) > 3
+
+
 class Compared(int):
     """A number that counts how often one was compared."""
 
@@ -223,3 +247,12 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
     for wrong in (str(tmp_path / "none"), str(tmp_path / "*.x")):
         with pytest.raises(UsageError):
             expand([wrong])
+
+
+def test_names_that_are_not_utf8_do_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in (b"a.pcap", b"\xff.pcap", b"_\xff.pcap"):
+        (tmp_path / "folder" / os.fsdecode(name)).write_bytes(b"")
+    names = [f"{tmp_path}/folder/a.pcap", f"file://{tmp_path}/folder/%FF.pcap"]
+    for source in ("folder", "folder/*.pcap", "*/*", "**", "f*/[!x].pcap"):
+        assert expand([str(tmp_path / source)]) == names
