@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import errno
 import gc
-import logging
 import os
 import re
 import shutil
-import signal
 import sys
-import threading
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
 
     from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
     from streamdump.spark.session import SparkJvm
-    from streamdump.spark.splits import Plan
     from streamdump.spark.storage import Folder
 
 SPARK, WRITTEN, FOLLOWING = "Spark", "Tables", "Following a folder"
@@ -216,9 +211,8 @@ def pipeline(
     settings = PipelineSettings(
         sources or [], form, split_size, part_count, options, separate, point, append, asked, findings, entries, fields, by
     )
-    bar = _Bar(colour)
     jvm = {"master": master, "memory": f"{heap}m", "ui": ui, "settings": _conf(conf or []), "patience_s": patience_ns / 1e9}
-    calls = _Calls(out, jvm, quiet, sql, bar)
+    calls = _Calls(out, storage.folder(out), jvm, quiet, sql, _Bar(colour))
     if follow is not None:
         settings.sources = [follow]
         return calls.follow(settings, every_ns / 1e9, settle_ns, finish)
@@ -274,21 +268,22 @@ def _conf(given: list[str]) -> dict[str, str]:
     return found
 
 
+def _interrupted() -> ExitCode:
+    say("interrupted")
+    return ExitCode.INTERRUPTED
+
+
+@dataclass
 class _Calls:
     """What the command does, once it is known what that is."""
 
-    def __init__(self, out: str, jvm: dict[str, Any], quiet: bool, sql: str | None, bar: _Bar) -> None:
-        """`jvm`: the arguments of `SparkJvm`."""
-        from streamdump.spark import storage
-
-        self.out = out
-        self.place = storage.folder(out)
-        self.quiet = quiet
-        self.sql = sql
-        self.bar = bar
-        self._jvm = jvm
-        self._session: SparkJvm | None = None
-        self._kept: Callable[[], str] = str
+    out: str
+    place: Folder
+    jvm: dict[str, Any]
+    """The arguments of `SparkJvm`."""
+    quiet: bool
+    sql: str | None
+    bar: _Bar
 
     def follow(self, settings: PipelineSettings, every_s: float, settle_ns: int, finish: bool) -> int:
         """`--follow`"""
@@ -296,13 +291,12 @@ class _Calls:
         from streamdump.spark.rotation import Rotation
 
         work = Follow(settings, self.out, Rotation(settings.sources[0], settle_ns), self.bar.show)
-        self._kept = lambda: "; run the same command to resume"
 
         def done(session: SparkJvm) -> ExitCode:
             return following.follow(session, work, self.bar.close, every_s=every_s, finish=finish, quiet=self.quiet)
 
         try:
-            return self._with_spark(done, lambda: self._interrupted(None), brief=False)
+            return self._with_spark(done, kept=lambda: "; run the same command to resume")
         finally:
             work.close()
 
@@ -328,102 +322,84 @@ class _Calls:
             run.close()
             say(f"{self.out}: already includes {count(run.left_out, 'capture')}; nothing to do")
             return ExitCode.DONE
-        code = ExitCode.DONE
-        self._kept = lambda: _kept(run)
 
         def done(session: SparkJvm) -> ExitCode:
-            nonlocal code
             try:
                 run.go(session)
             finally:
                 self.bar.close()
-            assert run.plan is not None
-            code = _report_errors(run.plan, run.bugs)
-            if run.suspected is not None:
-                say(suspicion(run.suspected))
+            for text in (*following.error_texts(run.plan.errors), *run.bugs, *([suspicion(run.suspected)] if run.suspected else [])):
+                say(text)
             if not self.quiet:
                 _summary(run)
             if self.sql is not None:
-                self._query(session)
-            return code
+                self.query(session)
+            return _code(run)
 
         try:
-            return self._with_spark(done, lambda: self._interrupted(run, code), brief=run.size < BRIEF)
+            return self._with_spark(done, brief=run.size < BRIEF, kept=lambda: _kept(run), interrupted=lambda: self.stopped(run))
         finally:
             run.close()
 
     def ask(self) -> int:
         """A query on tables that are there."""
         refuse((not self.place.at("messages").exists(), f"{self.out}: has no tables; give captures to create them"))
+        return self._with_spark(self.query, brief=True)
 
-        def done(session: SparkJvm) -> ExitCode:
-            self._query(session)
-            return ExitCode.DONE
-
-        return self._with_spark(done, lambda: self._interrupted(None), brief=True)
-
-    def _query(self, session: SparkJvm) -> None:
+    def query(self, session: SparkJvm) -> ExitCode:
+        """`--sql`"""
         from streamdump.spark.views import views
 
         assert self.sql is not None
         views(session.spark, self.place)
         _query(session.spark, self.sql)
+        return ExitCode.DONE
 
-    def _with_spark(self, action: Callable[[SparkJvm], ExitCode], interrupted: Callable[[], ExitCode], *, brief: bool) -> int:
-        """Run `action` with Spark; report failures in one sentence."""
-        from streamdump.spark.session import JvmGone, SparkJvm, of_spark
-
-        session: SparkJvm | None = None
-        interruption = _Interruption()
-        try:
-            session = self._session = interruption.session = SparkJvm(brief=brief, **self._jvm)
-            code = action(session)
-            session.close()
-            return code
-        except KeyboardInterrupt:
-            return interrupted()
-        except Exception as error:
-            if interruption.came:
-                return interrupted()
-            if session is None:
-                raise
-            if isinstance(error, UsageError):
-                session.close()
-                raise
-            message = _message_of(error)
-            full = _full(error, message, self.place, session)
-            if full or isinstance(error, OSError):
-                # There is no room for the tables, or they were removed.
-                session.kill()
-                session.log.unlink(missing_ok=True)
-                message = (
-                    full or f"{getattr(error, 'filename', None) or self.out}: {(getattr(error, 'strerror', None) or str(error)).lower()}"
-                )
-                raise UsageError(message + self._kept()) from error
-            session.kill()
-            if not of_spark(error) and not isinstance(error, JvmGone):
-                raise
-            say(f"Spark failed: {_reason(message) or type(error).__name__}; its log is {session.log}{self._kept()}")
-            return ExitCode.USAGE
-        finally:
-            interruption.over()
-
-    def _interrupted(self, run: PipelineRun | None, code: ExitCode = ExitCode.INTERRUPTED) -> ExitCode:
-        """End at once; the exit code is `code` where all tables are there."""
-        if self._session is not None:
-            self._session.kill()
-            self._session.log.unlink(missing_ok=True)
-        # Collecting garbage among PySpark's modules is most of the time until the process is gone.
-        gc.freeze()
-        if run is None:
-            say("interrupted")
-            return ExitCode.INTERRUPTED
+    def stopped(self, run: PipelineRun) -> ExitCode:
+        """Report what an interrupted run leaves; its exit code is that of the run where all tables are there."""
         if run.committed:
             say("interrupted; the tables were written")
-            return code if self.sql is None else ExitCode.INTERRUPTED
+            return _code(run) if self.sql is None else ExitCode.INTERRUPTED
         done = run.tidy()
         say(f"interrupted after unit {done:,}; --resume continues from there" if done else "interrupted; no table was written")
         return ExitCode.INTERRUPTED
+
+    def _with_spark(
+        self,
+        action: Callable[[SparkJvm], ExitCode],
+        *,
+        brief: bool = False,
+        kept: Callable[[], str] = str,
+        interrupted: Callable[[], ExitCode] = _interrupted,
+    ) -> int:
+        """Run `action` with Spark; report failures in one sentence, which ends with what is `kept`."""
+        from streamdump.spark.session import SparkJvm
+
+        try:
+            session = SparkJvm(brief=brief, **self.jvm)
+            try:
+                with session:
+                    return action(session)
+            except Exception as error:
+                self._refuse(error, session, kept)
+                raise
+        except KeyboardInterrupt:
+            # Collecting garbage among PySpark's modules is most of the time until the process is gone.
+            gc.freeze()
+            return interrupted()
+
+    def _refuse(self, error: Exception, session: SparkJvm, kept: Callable[[], str]) -> None:
+        """Raise `UsageError` for an error that is no bug of ours."""
+        from streamdump.spark.session import SparkFailed
+
+        full = _full(error, self.place, session.scratch)
+        if full or isinstance(error, OSError):
+            # There is no room for the tables, or they were removed.
+            session.log.unlink(missing_ok=True)
+            why = full or f"{getattr(error, 'filename', None) or self.out}: {(getattr(error, 'strerror', None) or str(error)).lower()}"
+            raise UsageError(f"{why}{kept()}") from error
+        if isinstance(error, SparkFailed):
+            raise UsageError(f"Spark failed: {_reason(str(error))}; its log is {session.log}{kept()}") from error
 
 
 def _taken(place: Folder) -> bool:
@@ -440,57 +416,18 @@ def _kept(run: PipelineRun) -> str:
     return f"; {count(done, 'finished unit')} kept in {run.folder}: --resume continues from there" if done else ""
 
 
-def _message_of(error: BaseException) -> str:
-    """What an error says: of one in Java that is asked of Java, which has to be there still."""
-    try:
-        return str(error)
-    except Exception:
-        return "its Java process does not answer"
-
-
-def _full(error: BaseException, message: str, out: Folder, session: SparkJvm) -> str:
+def _full(error: BaseException, out: Folder, scratch: str | None) -> str:
     """Which disk is full, if that is what went wrong."""
-    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in message:
+    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
         return ""
-    folders = [out.path and out.path.parent, Path(session.scratch) if session.scratch else None]
     found = []
-    for one in folders:
+    for one in (out.path and out.path.parent, scratch):
         try:
             if one is not None and shutil.disk_usage(one).free < ROOM:
                 found.append(str(one))
         except OSError:
             continue
     return f"no space left on the disk of {' and '.join(found) or out}"
-
-
-class _Interruption:
-    """What Ctrl-C does from here on, without what PySpark has to say of a call that does not return."""
-
-    GRACE_S = 0.2
-
-    def __init__(self) -> None:
-        self.session: SparkJvm | None = None
-        self.came = False
-        self._before = signal.signal(signal.SIGINT, self), sys.unraisablehook
-
-    def __call__(self, *_: object) -> None:
-        if self.came:
-            return
-        self.came = True
-        logging.disable(logging.CRITICAL)
-        sys.unraisablehook = lambda _: None
-        if self.session is not None:
-            # PySpark tidies up whenever an object of the JVM is dropped, and Python ignores whatever is raised there. The next call of a
-            # JVM that is gone fails.
-            timer = threading.Timer(self.GRACE_S, self.session.abort)
-            timer.daemon = True
-            timer.start()
-        raise KeyboardInterrupt
-
-    def over(self) -> None:
-        """Let Ctrl-C do what it did before."""
-        handler, sys.unraisablehook = self._before
-        signal.signal(signal.SIGINT, handler)
 
 
 def _reason(text: str) -> str:
@@ -515,13 +452,11 @@ def _reason(text: str) -> str:
     return (ours or raised)[-1].partition(": ")[2] if ours or raised else "".join(lines[:1])
 
 
-def _report_errors(plan: Plan, bugs: list[str]) -> ExitCode:
-    """Report errors of files and internal errors; return the exit code."""
-    for text in (*following.error_texts(plan.errors), *bugs):
-        say(text)
-    if any(error.fatal for error in plan.errors):
+def _code(run: PipelineRun) -> ExitCode:
+    """Return the exit code of what was read."""
+    if any(error.fatal for error in run.plan.errors):
         return ExitCode.UNREADABLE
-    return ExitCode.INTERNAL if bugs else ExitCode.DONE
+    return ExitCode.INTERNAL if run.bugs else ExitCode.DONE
 
 
 COMMANDS, UNANSWERED = 40, 20
@@ -532,7 +467,6 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 def _summary(run: PipelineRun) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
-    assert run.plan is not None
     left_out = f"; {run.left_out:,} already included" if run.left_out else ""
     resumed = f"; {count(run.resumed, 'unit')} resumed" if run.resumed else ""
     say(f"{count(len(run.plan.files), 'file')}, {count(run.plan.packets, 'packet')}: {counts(run.rows)}{left_out}{resumed}")
@@ -586,13 +520,11 @@ class _Bar:
     """Completed and total tasks and bytes, on a terminal only."""
 
     def __init__(self, colour: str) -> None:
-        self.wanted = sys.stderr.isatty()
         self.colour = colour
         self.bar: Any = None
-        self.task: Any = None
 
     def show(self, progress: Progress) -> None:
-        if not self.wanted:
+        if not sys.stderr.isatty():
             return
         if self.bar is None:
             from rich.console import Console
@@ -602,10 +534,11 @@ class _Bar:
             console = Console(stderr=True, no_color=not coloured(self.colour, sys.stderr))
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]} tasks"), DownloadColumn())
             self.bar = Bar(*columns, console=console, transient=True)
-            self.task = self.bar.add_task(progress.what, total=None, tasks="")
+            self.bar.add_task(progress.what, tasks="")
             self.bar.start()
         tasks = f"{progress.tasks}/{progress.total}"
-        self.bar.update(self.task, description=progress.what, total=progress.bytes, completed=progress.read, tasks=tasks)
+        (task,) = self.bar.task_ids
+        self.bar.update(task, description=progress.what, total=progress.bytes, completed=progress.read, tasks=tasks)
 
     def close(self) -> None:
         if self.bar is not None:

@@ -478,7 +478,7 @@ class PipelineRun(Pipeline):
         self.others: list[str] = []
         """Files in folders that are skipped, as they are not captures."""
         self.stamps: dict[str, tuple[int, int]] = {}
-        self.plan: Plan | None = None
+        self.plan = Plan({}, [], [])
         self.bugs: list[str] = []
         """Reports of bugs of streamdump."""
         self.resumed = 0

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +22,7 @@ import pytest
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError, how_to_install
-from streamdump.spark.session import find_java, retried
+from streamdump.spark.session import BRIEF, JAVA_OPTIONS, SparkFailed, SparkJvm, find_java, retried
 from streamdump.spark.storage import Folder
 from streamdump.spark.tables import tables_with
 from streamdump.spark.write import FORMATS
@@ -79,6 +78,12 @@ def session_of(leader: int) -> set[int]:
     return found
 
 
+def jvm_of(pid: int) -> int:
+    """The process that Spark runs in, a session of its own; 0 where there is none yet, as long as Java is asked for its version."""
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return next((child for child in children if child in session_of(child)), 0)
+
+
 def work_s(jvm: int) -> float:
     """Seconds of CPU time that the tasks of a JVM took."""
     spent = 0.0
@@ -99,9 +104,8 @@ def interrupted(when: str, folder: Path, source: Path, java_home: str) -> float:
     call = command(str(source), "--out", str(out), "--master", "local[2]", "--memory", "1G", "-q", "--sql", ENDLESS)
     environ = {**os.environ, "JAVA_HOME": java_home, "TMPDIR": str(temporary)}
     process = subprocess.Popen(call, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    until(children.read_text, process)
-    jvm = int(children.read_text())
+    until(lambda: jvm_of(process.pid), process)
+    jvm = jvm_of(process.pid)
     if when == "Spark starts":
         # The context has made its folder, and is not there yet
         until(lambda: any(temporary.glob("*/blockmgr-*")), process)
@@ -143,44 +147,62 @@ def test_interruption_ends_it_within_a_second_and_leaves_nothing(tmp_path: Path,
 def test_what_is_whole_counts_when_it_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from streamdump.cli.commands.pipeline import _Bar, _Calls
     from streamdump.spark.pipeline import PipelineRun, PipelineSettings
+    from streamdump.spark.splits import FileError
 
-    calls = _Calls(str(tmp_path), {}, True, None, _Bar("never"))
+    calls = _Calls(str(tmp_path), Folder(str(tmp_path)), {}, True, None, _Bar("never"))
     run = PipelineRun(PipelineSettings([]), str(tmp_path))
-    assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.INTERRUPTED
+    run.plan.errors = [FileError(0, "a.pcap", None, None, "is empty", 0)]
+    assert calls.stopped(run) == ExitCode.INTERRUPTED
     (tmp_path / "messages").mkdir()
-    assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.UNREADABLE
+    assert calls.stopped(run) == ExitCode.UNREADABLE
     assert capsys.readouterr().err.splitlines() == [
         "streamdump: interrupted; no table was written",
         "streamdump: interrupted; the tables were written",
     ]
 
 
-def test_an_interruption_that_was_ignored_ends_it_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamdump.cli.commands.pipeline import _Interruption
+@pytest.fixture
+def no_jvm(monkeypatch: pytest.MonkeyPatch) -> SparkJvm:
+    """A session as it is without any process."""
+    monkeypatch.setattr(SparkJvm, "__init__", lambda self: None)
+    return SparkJvm()
 
-    monkeypatch.setattr(_Interruption, "GRACE_S", 0.01)
+
+def test_an_interruption_that_was_ignored_ends_it_all_the_same(no_jvm: SparkJvm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    aborted = threading.Event()
-
-    class SparkJvm:
-        def abort(self) -> None:
-            aborted.set()
+    aborted: list[str] = []
+    monkeypatch.setattr(SparkJvm, "_abort", lambda self: aborted.append("aborted"))
+    monkeypatch.setattr(SparkJvm, "kill", lambda self: aborted.append("killed"))
 
     class Dropped:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
 
-    handler = signal.getsignal(signal.SIGINT)
-    interruption = _Interruption()
+    handler = signal.signal(signal.SIGINT, no_jvm._interrupt)
     try:
-        interruption.session = SparkJvm()  # type: ignore[assignment]
-        Dropped()
-        assert aborted.wait(PATIENCE)
-        assert interruption.came
+        with pytest.raises(KeyboardInterrupt), no_jvm:
+            Dropped()
+            assert aborted == ["aborted"]
+            raise ConnectionRefusedError
+        assert aborted == ["aborted", "killed"]
     finally:
-        interruption.over()
+        signal.signal(signal.SIGINT, handler)
         logging.disable(logging.NOTSET)
-    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_what_nobody_can_ask_java_for_is_told_too(no_jvm: SparkJvm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: SparkJvm, seconds: float) -> None:
+        raise SparkFailed("its Java process has ended: x")
+
+    monkeypatch.setattr(SparkJvm, "wait", gone)
+    monkeypatch.setattr(SparkJvm, "kill", lambda self: None)
+
+    class Unknown(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    with pytest.raises(SparkFailed, match=r"^its Java process has ended: x$"), no_jvm:
+        raise Unknown
 
 
 def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,8 +213,8 @@ def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
         find_java()
     old = tmp_path / "old"
     (old / "bin").mkdir(parents=True)
-    (old / "bin" / "java").write_text("#!/bin/sh\n")
-    (old / "release").write_text('JAVA_VERSION="1.8.0_392"\n')
+    (old / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    (old / "bin" / "java").chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(old))
     with pytest.raises(UsageError, match="is version 8"):
         find_java()
@@ -264,18 +286,14 @@ def test_a_capture_that_is_missing_is_told_before_anything_is_written(
 class Fake(Here):
     """A session that needs no Java."""
 
-    closed = False
-
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
         self.log = Path("spark.log")
 
-    def close(self) -> None:
-        self.closed = True
+    def __enter__(self) -> Fake:
+        return self
 
-    kill = close
-
-    def abort(self) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 
@@ -454,10 +472,6 @@ def test_following_ends_when_java_does(tmp_path: Path, java_home: str) -> None:
     assert said.endswith("; run the same command to resume\n")
 
 
-BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For six processes of Java that live for seconds: what their better compiler does first is most of what they cost."""
-
-
 class Cluster:
     """A master and two workers of Spark's own, each a process."""
 
@@ -502,11 +516,8 @@ class Cluster:
             process.wait()
 
     def _start(self, name: str, *arguments: str) -> Path:
-        from streamdump.spark.session import NETTY, OPENED
-
         log = self._folder / f"{len(self._started)}.log"
-        opened = [f"--add-opens={one}=ALL-UNNAMED" for one in OPENED]
-        call = [str(self._java), "-Xmx256m", "-cp", f"{self._jars}/*", "-XX:+IgnoreUnrecognizedVMOptions", *BRIEF, *opened, *NETTY]
+        call = [str(self._java), "-Xmx256m", "-cp", f"{self._jars}/*", *BRIEF, *JAVA_OPTIONS]
         call += [f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
         with log.open("wb") as out:
             made = subprocess.Popen(call, env=self._environ, cwd=self._folder, stdout=out, stderr=out, start_new_session=True)
@@ -562,7 +573,6 @@ def test_a_cluster_that_loses_a_worker_says_the_same(
 ) -> None:
     from streamdump.spark import session as sessions
     from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
-    from streamdump.spark.session import SparkJvm
 
     # Progress is reported that often, and otherwise once at the end where the tasks take less than a second
     monkeypatch.setattr(sessions, "POLL_S", 0.05)

@@ -192,16 +192,6 @@ def test_a_worker_that_is_killed_is_told_and_leaves_nothing(tmp_path: Path, java
     assert not (tmp_path / ".out.partial").exists()
 
 
-def test_what_nobody_can_ask_java_for_is_told_too() -> None:
-    from streamdump.cli.commands.pipeline import _message_of
-
-    class Gone(Exception):
-        def __str__(self) -> str:
-            raise ConnectionRefusedError
-
-    assert _message_of(Gone()) == "its Java process does not answer"
-
-
 @pytest.mark.parametrize("one", ["executor.memory=4g", "spark.executor.memory", "spark.master=yarn", "spark.driver.memory=1g"])
 def test_what_is_no_setting_is_refused(one: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", str(SOME), "--out", str(tmp_path / "out"), "--conf", one]) == ExitCode.USAGE
