@@ -16,7 +16,7 @@ from msgspec import structs
 
 from ..errors import CaptureError, UsageError
 from . import storage
-from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Points, Progress, State, Unit, likeness
+from .pipeline import FORMAT, Batch, Pipeline, PipelineSettings, Progress, State, likeness
 from .rotation import Look, ReadFile, Rotation, SeenFile, same_file
 from .session import of_spark
 from .sink import sink_of
@@ -48,7 +48,6 @@ class Follow(Pipeline):
         self.sink.lock("another streamdump follows into it", 0o700)
         try:
             self.state = self._load()
-            self.points = Points(settings, self.state.networks)
         except BaseException:
             self.close()
             raise
@@ -111,7 +110,8 @@ class Follow(Pipeline):
         gone = [one for one in state.taken.values() if one.error is None and not self.rotation.there(one.path)]
         for old in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
             del state.taken[old.path]
-        batch = self.unit(Unit(plan, paths, inputs, errors, last), state)
+        plan.errors = errors
+        batch = self.unit(state, plan, inputs, paths, last=last)
         copies.remove()
         return structs.replace(batch, files=len(ready))
 
@@ -125,7 +125,7 @@ class Follow(Pipeline):
             old = one.read
             if old is None:
                 old = ReadFile(one.path, "", 0, 0, None, state.files)
-                state.points.add(old.file, self.points.of(one.path))
+                state.points.add(old.file, self.settings.point_of(one.path))
                 state.files += 1
             taken = ReadFile(one.path, one.head, one.head_size, one.size, one.first_ns, old.file)
             taken.latest_ns, taken.at_ns, taken.superseded = plan.files[at].latest_ns, time.time_ns(), one.superseded
@@ -150,7 +150,7 @@ class Follow(Pipeline):
             if one.read is None or taken.packets > old.packets:
                 # Packed since, it may be smaller
                 size = taken.size - (old.size if old.size <= taken.size else 0)
-                point = self.points.of(one.path)
+                point = self.settings.point_of(one.path)
                 inputs.append(Input(taken.file, one.path, size, taken.packets - old.packets, point, planned.head, planned.size))
         return inputs
 

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -63,9 +63,6 @@ RELATED_KEPT = 10_000
 LOCALLY = 64 << 20
 """Maximum bytes of captures that the driver examines instead of Spark."""
 
-SPREAD = 16
-"""Maximum tasks a core that examine captures: a task costs 30 ms in any case, which small captures do not."""
-
 UNPACKED = 8
 """The size of an unpacked capture, in times of its packed size, about."""
 
@@ -100,6 +97,19 @@ class PipelineSettings(msgspec.Struct):
     """How the fields of messages are written, of `tables.FIELDS`."""
     by: tuple[str, ...] = ()
     """Columns by whose values files of Parquet are divided, of `tables.BY_DAY`."""
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.point or "")
+        except re.error as error:
+            raise UsageError(f"--point: {self.point} is no regular expression: {error}") from error
+
+    def point_of(self, file: str) -> str:
+        """Where a file was captured."""
+        found = None if self.point is None else re.search(self.point, file)
+        if found is None:
+            return file.rpartition("/")[0]
+        return next((one for one in found.groups() if one is not None), found[0])
 
 
 class PointsOf(msgspec.Struct):
@@ -171,18 +181,6 @@ def likeness(what: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-class Unit(NamedTuple):
-    """Files that are read together."""
-
-    plan: Plan
-    paths: dict[int, str]
-    """Of the files, by index."""
-    inputs: list[Input]
-    errors: list[FileError]
-    last: bool
-    """Nothing comes after it, so conversations that are open end with it."""
-
-
 class Batch(msgspec.Struct):
     """What a unit did."""
 
@@ -208,36 +206,14 @@ class Progress(msgspec.Struct):
     bytes: int = 0
 
 
-class Points:
-    """Where files were captured, and the numbers of networks where these are kept separate."""
-
-    def __init__(self, settings: PipelineSettings, known: Sequence[str] = ()) -> None:
-        self._pattern = None
-        if settings.point is not None:
-            try:
-                self._pattern = re.compile(settings.point)
-            except re.error as error:
-                raise UsageError(f"--point: {settings.point} is no regular expression: {error}") from error
-        self.known = list(known)
-        """All points so far; the number of a network is its place here, from 1."""
-        self._numbers = {point: number for number, point in enumerate(self.known, 1)}
-
-    def of(self, name: str) -> str:
-        """Where a file was captured."""
-        found = None if self._pattern is None else self._pattern.search(name)
-        if found is None:
-            return name.rpartition("/")[0]
-        return next((one for one in found.groups() if one is not None), found[0])
-
-    def network(self, point: str) -> int:
-        """The number of the network of a point."""
-        number = self._numbers.get(point)
-        if number is None:
-            if len(self.known) + 1 >= NETWORKS:
-                raise UsageError(f"there are more than {NETWORKS:,} points of capture to be kept separate")
-            self.known.append(point)
-            number = self._numbers[point] = len(self.known)
-        return number
+def networks_of(points: Iterable[str], known: list[str]) -> list[int]:
+    """The numbers of the networks of points that are kept separate, from 1, in the order of those `known`, which new ones are added to."""
+    numbers = {point: number for number, point in enumerate(known, 1)}
+    found = [numbers.setdefault(point, len(numbers) + 1) for point in points]
+    if len(numbers) >= NETWORKS:
+        raise UsageError(f"there are more than {NETWORKS:,} points of capture to be kept separate")
+    known[:] = numbers
+    return found
 
 
 class Pipeline:
@@ -254,15 +230,18 @@ class Pipeline:
         """`place`: returns the folder of unfinished files."""
         self.settings = settings
         self.show = show
-        self.points = Points(settings)
         self.network = NetworkEvidence()
         """Evidence of ICMP and DNS in the captures of a unit."""
         self.out = storage.folder(out)
         self.folder = place(self.out)
 
-    def unit(self, unit: Unit, state: State) -> Batch:
-        """Dissect files and commit their tables; `state` becomes the state after them."""
-        found, folder = unit.plan, self.folder.at(state.place)
+    def unit(self, state: State, found: Plan, inputs: list[Input], paths: Mapping[int, str], *, last: bool) -> Batch:
+        """Dissect files and commit their tables; `state` becomes the state after them.
+
+        `inputs`: their rows of table `files`; `paths`: of files, by index; `last`: nothing comes after them, so conversations that are
+        open end with them.
+        """
+        folder = self.folder.at(state.place)
         self.network = found.network
         self.running = state.place
         secrets = dict.fromkeys((*state.secrets, *found.secrets))
@@ -277,40 +256,42 @@ class Pipeline:
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
         done: list[Receipt] = []
         parts = 0
-        if packets or (unit.last and state.carry):
+        if packets or (last and state.carry):
             carry = flows_carried([self.folder.at(*one.split("/")).name for one in state.carry])
-            made, count = self.tasks(found, carry if carry or not unit.last else None)
+            made, count = self.tasks(found, carry if carry or not last else None)
             # A packet dated in the future must not end all that is open
-            until = None if unit.last else max(one.middle_ns for one in found.files.values())
-            ends_ns = ends_of(state.last, self._networks(state)) if unit.last else {}
-            errors = errors_of(self.network)
-            work = Work(target, self.options(found), state.points, until, count, ends_ns, errors)
-            done += self.dissect(work, made, found.bytes)
+            until = None if last else max(one.middle_ns for one in found.files.values())
+            ends_ns = ends_of(state.last, self._networks(state)) if last else {}
+            # Keys of TLS are read where they are needed, from the captures too: none goes through Spark
+            keylog = (*given.options.keylog, *found.secrets)
+            options = replace(given.options, keylog=keylog, findings=given.findings, entries=given.entries)
+            work = Work(target, options, state.points, until, count, ends_ns, errors_of(self.network))
+            home, away = partial(tasks.at_home, work), partial(_together, work, len(made))
+            done += self.cluster.sent(home, made, count, away, self._watch("dissecting", found.bytes))
+            done.sort(key=lambda one: one.part)
             parts = len(made) + count
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
-        most = 1 if state.related or not unit.last else 1 << 30
+        most = 1 if state.related or not last else 1 << 30
         gathered = self.gather(target, parts, state.points, done, state.related, most)
-        if not unit.last:
+        if not last:
             state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which names its columns
-        self.last_part(target, state.points, done, unit.errors, unit.inputs, complete=state.batch == 1 and given.form != "delta")
+        self.last_part(target, state.points, done, found.errors, inputs, complete=state.batch == 1 and given.form != "delta")
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in tables_with(given.fields)}
         state.packets += packets
         state.rows = {table: state.rows.get(table, 0) + many for table, many in rows.items()}
-        state.networks = self.points.known
         state.written = {table: [one for receipt in done for one in receipt.files.get(table, ())] for table in TABLES}
         self.sink.commit(state)
         self.state = state
         self.running = ""
         suspected = earliest(receipt.suspected for receipt in done)
-        return Batch(state.batch, len(unit.inputs), packets, rows, unit.errors, texts_of(done, unit.paths), suspected, gathered)
+        return Batch(state.batch, len(inputs), packets, rows, found.errors, texts_of(done, paths), suspected, gathered)
 
-    def _networks(self, state: State) -> Iterator[tuple[int, int]]:
+    def _networks(self, state: State) -> Iterable[tuple[int, int]]:
         """All files with their networks, where captures are kept separate."""
-        for file in range(state.files if self.settings.separate else 0):
-            point = state.points.get(file)
-            if point is not None:
-                yield file, self.points.network(point)
+        points = {file: state.points.get(file) for file in range(state.files if self.settings.separate else 0)}
+        known = {file: point for file, point in points.items() if point is not None}
+        return zip(known, networks_of(known.values(), state.networks), strict=True)
 
     def close(self) -> None:
         """Let others write to this output."""
@@ -318,16 +299,18 @@ class Pipeline:
 
     def look(self, files: list[str], size: int, copies: Folder) -> Plan:
         """Find the ranges of files of `size` bytes together; packed ones are unpacked to a folder."""
-        here = size <= LOCALLY
-        networks = [self.points.network(self.points.of(file)) for file in files] if self.settings.separate else []
+        separate = self.settings.separate
+        networks = networks_of(map(self.settings.point_of, files), self.state.networks) if separate else []
+
+        def spread(what: str, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+            return self.cluster.each(function, items, self._watch(what, size))
 
         def unpacked(packed: Sequence[str]) -> list[Copy]:
             made = [(file, copies.at(f"{uuid.uuid4().hex}.capture").name) for file in packed]
             large = sum(size for size, _ in stamps(packed).values()) * UNPACKED > LOCALLY
-            spread = partial(self._spread, "unpacking", size) if large else map
-            return list(spread(unpack, made))
+            return spread("unpacking", unpack, made) if large else list(map(unpack, made))
 
-        run = None if here else partial(self._spread, "looking", size)
+        run = partial(spread, "looking") if size > LOCALLY else None
         scratch = self.cluster.scratch
         fetch = scratch is not None and size < shutil.disk_usage(scratch).free // 2
         return plan(files, self._range(size), run, unpacked, networks, self.settings.findings, fetch)
@@ -336,42 +319,19 @@ class Pipeline:
         """Bytes that one task reads, about."""
         return min(self.settings.split, max(size // max(self.cluster.cores, 1) + 1, LEAST_RANGE))
 
-    def _spread(self, what: str, size: int, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """The result of a function for each of these, of which tasks have several where there are very many."""
-        count = min(len(items), SPREAD * self.cluster.cores)
-        some = self.cluster.each(partial(_each, function), [items[at::count] for at in range(count)], self._watch(what, size))
-        return [some[at % count][at // count] for at in range(len(items))]
-
     def _watch(self, what: str, size: int) -> Watch:
         return lambda ended, total, share: self.show(Progress(what, ended, total, int(size * share), size))
 
-    def parts(self, payload: int) -> int:
-        """How many parts conversations of so much payload are divided into."""
-        few = min(PARTS * self.cluster.cores, payload // LEAST_PART_BYTES + 1)
-        return self.settings.parts or max(few, payload // PART_BYTES + 1)
-
     def tasks(self, found: Plan, carry: Mapping[str, Any] | None) -> tuple[list[TaskInput], int]:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
-        settings = self.settings
+        settings, cores = self.settings, self.cluster.cores
         here = settings.parts is None and all(storage.local(one.path) is not None for one in found.splits)
-        readers = self.cluster.cores if here and carry is None else 0
-        made, share = tasks.sources(found, self._range(found.bytes), carry, readers)
+        made, share = tasks.sources(found, self._range(found.bytes), carry, cores if here and carry is None else 0)
+        if not share:
+            return made, 0
         payload = int(sum(split.payload for split in found.splits) * share)
-        return made, self.parts(payload) if share else 0
-
-    def options(self, found: Plan) -> Options:
-        """What tasks dissect by. Keys of TLS are read where they are needed, from the captures too: none goes through Spark."""
-        given = self.settings.options
-        return replace(given, keylog=(*given.keylog, *found.secrets), findings=self.settings.findings, entries=self.settings.entries)
-
-    def dissect(self, work: Work, made: Sequence[TaskInput], size: int) -> list[Receipt]:
-        """Return the receipts of the parts: first of the tasks, then of the parts that these send to."""
-        watch = self._watch("dissecting", size)
-        if not work.count:
-            return self.cluster.each(partial(_at_home, work), made, watch)
-        second = partial(_together, work, len(made))
-        done: list[Receipt] = self.cluster.sent(partial(tasks.at_home, work), made, work.count, second, watch)
-        return sorted(done, key=lambda one: one.part)
+        few = min(PARTS * cores, payload // LEAST_PART_BYTES + 1)
+        return made, settings.parts or max(few, payload // PART_BYTES + 1)
 
     def gather(
         self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int
@@ -455,16 +415,6 @@ def gathered(
     return Gathered([writer.receipt], found.related if before is not None else [], found.commands, found.slowest, found.overviews)
 
 
-def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    return [function(one) for one in items]
-
-
-def _at_home(work: Work, source: TaskInput) -> Receipt:
-    ((_, receipt),) = tasks.at_home(work, source)
-    assert isinstance(receipt, Receipt)
-    return receipt
-
-
 def _together(work: Work, first: int, part: int, blocks: Any) -> Receipt:
     return tasks.together(work, first + part, blocks)
 
@@ -500,7 +450,12 @@ class PipelineRun(Pipeline):
         settings.sources = [storage.normal(source) for source in settings.sources]
         self.files = expand(settings.sources, self.others)
         self.stamps = stamps(self.files)
-        _writable(self.out, self.folder)
+        probe = self.folder.at("probe")
+        try:
+            probe.write(b"")
+        except OSError as error:
+            raise UsageError(f"{self.out}: cannot be written: {storage.why(error)}") from error
+        probe.remove()
         self.sink.lock(f"another streamdump writes to {storage.base(self.out.name)}")
         try:
             return self._begin(resume)
@@ -511,23 +466,22 @@ class PipelineRun(Pipeline):
     def _begin(self, resume: bool) -> bool:
         """Find out what is in the tables, after completing the commit of another run."""
         settings = self.settings
-        fresh = State(FORMAT, likeness({"settings": settings, "sizes": self.stamps}))
+        like = likeness({"settings": settings, "sizes": self.stamps})
         before = self.sink.load(State)
-        if resume and before is not None and before.v == FORMAT and before.like == fresh.like:
+        if resume and before is not None and before.v == FORMAT and before.like == like:
             self.state, self.resumed = before, before.batch
-            self.points = Points(settings, before.networks)
         else:
             if not settings.append and self.out.names():
                 raise UsageError(f"{self.out}: already exists; choose another --out, or remove it")
             for name in self.folder.names():
                 if name != "lock":
                     self.folder.at(name).remove()
-            self.state = fresh
+            self.state = State(FORMAT, like)
         if settings.append:
-            there_before = self.sink.captures()
+            there = self.sink.captures()
             if not self.resumed:
-                fresh.base = max([one.file + 1 for one in there_before], default=0)
-            self._known = known = Captures(one for one in there_before if one.file < self.state.base)
+                self.state.base = max([one.file + 1 for one in there], default=0)
+            self._known = known = Captures(one for one in there if one.file < self.state.base)
             in_already = each(lambda file: known.same(file, self.stamps[file][0]), self.files)
             wanted = [file for file, left_out in zip(self.files, in_already, strict=True) if not left_out]
             self.left_out = len(self.files) - len(wanted)
@@ -540,17 +494,15 @@ class PipelineRun(Pipeline):
         scratch = storage.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")
         found = self.plan = self._new(self.look(self.files, self.size, scratch))
         self.sink.begin()
-        inputs = {one.file: one for one in self._inputs(found)}
         if not self.resumed:
-            self.state.files = self.state.base + len(inputs)
-            for one in inputs.values():
-                self.state.points.add(one.file, one.point or "")
+            self.state.files = self.state.base + len(found.files)
+            for index, one in found.files.items():
+                self.state.points.add(index, self.settings.point_of(one.path))
+        paths = {index: one.path for index, one in found.files.items()}
         # What rules remember is not carried from one unit to the next
         units = ([found] if self.settings.findings else cut(found, UNIT_BYTES))[self.resumed :]
         for some in units:
-            read = [inputs[file] for file in some.files]
-            paths = {one.file: one.path for one in read}
-            batch = self.unit(Unit(some, paths, read, some.errors, some is units[-1]), self.state.next())
+            batch = self.unit(self.state.next(), some, self._inputs(some), paths, last=some is units[-1])
             self.bugs += batch.bugs
             self.suspected = earliest((self.suspected, batch.suspected))
             self.gathered.count_exchanges(batch.gathered)
@@ -590,27 +542,27 @@ class PipelineRun(Pipeline):
 
     def _new(self, found: Plan) -> Plan:
         """A plan without the captures that are in already, its files counted from the first index of this run."""
+        known = self._known
+        begins = {split.file: split.path for split in found.splits}
         again = set()
         grown = []
-        begins = {split.file: split.path for split in found.splits}
         for index, one in found.files.items():
-            if self._known.has(one.head, one.size):
+            if known.has(one.head, one.size):
+                self.left_out += 1
                 again.add(index)
                 continue
-            before = self._known.before(one.head, partial(storage.pieces, begins.get(index, one.path), 0, HEAD))
+            before = known.before(one.head, partial(storage.pieces, begins.get(index, one.path), 0, HEAD))
             if before is not None:
+                again.add(index)
                 reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
                 grown.append(FileError(index, one.path, before or None, None, reason, max((one.size or 0) - before, 0)))
-        self.left_out += len(again)
-        again.update(one.file for one in grown)
+        errors = sorted([*(one for one in found.errors if one.file not in again), *grown], key=lambda one: one.file)
+        splits = [split for split in found.splits if split.file not in again]
+        parts: list[FileError | Split] = [*errors, *splits]
         kept = [index for index in found.files if index not in again]
         at = {index: place for place, index in enumerate(kept, self.state.base)}
-        errors = [*(one for one in found.errors if one.file not in again), *grown]
-        splits = [split for split in found.splits if split.file in at]
-        parts: list[FileError | Split] = [*errors, *splits]
         for part in parts:
             part.file = at.get(part.file, self.state.base + len(kept))
-        errors.sort(key=lambda one: one.file)
         # Captures that are in already may hold keys of conversations of the others
         return Plan({at[index]: found.files[index] for index in kept}, splits, errors, found.secrets)
 
@@ -619,7 +571,7 @@ class PipelineRun(Pipeline):
         for split in found.splits:
             packets[split.file] += split.packets
         return [
-            Input(file, one.path, self.stamps.get(one.path, (0, 0))[0], packets[file], self.points.of(one.path), one.head, one.size)
+            Input(file, one.path, self.stamps[one.path][0], packets[file], self.settings.point_of(one.path), one.head, one.size)
             for file, one in found.files.items()
         ]
 
@@ -634,14 +586,3 @@ def texts_of(done: Iterable[Receipt], paths: Mapping[int, str]) -> list[str]:
 def partial_folder(out: Folder) -> Folder:
     """Where a run keeps its files until it has ended: beside `out`, on the same file system."""
     return out.above().at(f".{storage.base(out.name)}.partial")
-
-
-def _writable(out: Folder, folder: Folder) -> None:
-    """Raises `UsageError` where tables cannot be written."""
-    try:
-        folder.make()
-        probe = folder.at(f"probe-{uuid.uuid4().hex}")
-        probe.write(b"")
-        probe.remove()
-    except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {storage.why(error)}") from error

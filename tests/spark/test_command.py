@@ -328,10 +328,10 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     monkeypatch.setattr("streamdump.spark.pipeline.UNIT_BYTES", 1)
     finish = pipeline.Pipeline.unit
 
-    def second_full(self: Any, unit: Any, state: Any) -> Any:
+    def second_full(self: Any, state: Any, *unit: Any, last: bool) -> Any:
         nonlocal left
         left = 1000 if state.batch == 1 else 1
-        return finish(self, unit, state)
+        return finish(self, state, *unit, last=last)
 
     monkeypatch.setattr(pipeline.Pipeline, "unit", second_full)
     assert main(call) == ExitCode.USAGE

@@ -320,13 +320,13 @@ def test_a_file_that_a_ring_deletes_too_early_is_an_error(
     work = begin()
     first = write(folder, "c-1.pcap", packets[:300])
     write(folder, "c-2.pcap", packets[300:600])
-    dissect = Follow.dissect
+    tasks = Follow.tasks
 
     def deleted(self: Follow, *arguments: Any, **more: Any) -> Any:
         first.unlink(missing_ok=True)
-        return dissect(self, *arguments, **more)
+        return tasks(self, *arguments, **more)
 
-    monkeypatch.setattr(Follow, "dissect", deleted)
+    monkeypatch.setattr(Follow, "tasks", deleted)
     batches = all_of_it(work)
     errors = table(out, "errors")
     assert [(row["path"], row["reason"]) for row in errors] == [(str(first), "was deleted or written anew before it was read")]
@@ -341,15 +341,15 @@ def test_a_file_that_is_written_anew_while_it_is_read_is_none_of_the_two(
     work = begin()
     first = write(folder, "c-1.pcap", packets[:200])
     write(folder, "c-2.pcap", packets[200:250])
-    dissect = Follow.dissect
+    tasks = Follow.tasks
     size = first.stat().st_size
 
     def overwritten(self: Follow, *arguments: Any, **more: Any) -> Any:
         if first.stat().st_size == size:
             write(folder, "c-1.pcap", packets[250:600])
-        return dissect(self, *arguments, **more)
+        return tasks(self, *arguments, **more)
 
-    monkeypatch.setattr(Follow, "dissect", overwritten)
+    monkeypatch.setattr(Follow, "tasks", overwritten)
     batches = all_of_it(work)
     (error,) = table(out, "errors")
     assert (error["path"], error["reason"]) == (str(first), "was deleted or written anew before it was read")

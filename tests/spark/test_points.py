@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamdump.spark.follow import Follow
-from streamdump.spark.pipeline import PipelineSettings, Points
+from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
 from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import same, tables_of, told
@@ -70,7 +70,7 @@ def test_captures_of_different_networks_do_not_touch_each_other(
     files = [write(tmp_path / f"host-{at}" / "a.pcap", how(one), link) for at, one in enumerate(contents)]
     run = go(files, tmp_path / "out", separate=True, split=split)
     same(tmp_path / "out", apart(files))
-    assert run.plan is not None and run.plan.errors == []
+    assert run.plan.errors == []
     found = tables_of(tmp_path / "out")
     points = [str(path.parent) for path in files]
     assert [row["point"] for row in found["files"]] == points
@@ -110,7 +110,7 @@ def test_files_of_one_point_belong_together(packets: list[Packet], tmp_path: Pat
     ],
 )
 def test_points_by_folder_or_pattern(pattern: str | None, point: str) -> None:
-    assert Points(PipelineSettings([], point=pattern)).of("/captures/host-7/a.pcap") == point
+    assert PipelineSettings([], point=pattern).point_of("/captures/host-7/a.pcap") == point
 
 
 def test_followed_hosts_are_kept_apart(packets: list[Packet], tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_from_a_store_to_a_store(bucket: str, capture: Path, tmp_path: Path, for
         put(bucket, path, f"captures/{path.name}")
     out = f"{bucket}/out-{form}".replace("s3://", "s3a://")
     run = go([f"{bucket}/captures"], out, form=form, split=40_000, parts=3)
-    assert run.plan is not None and not run.plan.errors
+    assert not run.plan.errors
     same(out, plain(files), form)
     assert [row["path"] for row in tables_of(out, form)["files"]] == [f"{bucket}/captures/{path.name}" for path in files]
     assert not partial_folder(folder(out)).names()
@@ -195,7 +195,7 @@ def test_a_capture_of_a_store_is_downloaded_once(bucket: str, capture: Path, tmp
 
     monkeypatch.setattr(storage, "open_input", counted)
     run = go(names, tmp_path / "out", Here(tmp_path / "scratch"), split=20_000, parts=2)
-    assert run.plan is not None and not run.plan.errors
+    assert not run.plan.errors
     same(tmp_path / "out", plain(files))
     assert {name: opened.count(name) for name in names} == dict.fromkeys(names, 2), "its head, and all of it"
 

@@ -180,7 +180,6 @@ def test_packed_captures_are_unpacked_once_and_cut(
         monkeypatch.setattr(pipeline, "LOCALLY", 0)
     cluster = Here(tmp_path / "scratch")
     run = go([path], tmp_path / "out", cluster, split=50_000, parts=2)
-    assert run.plan is not None
     assert len(run.plan.splits) > 3
     assert unpacked.count(str(path)) == 2, "once for its first bytes"
     same(tmp_path / "out", plain([path]))
@@ -189,9 +188,8 @@ def test_packed_captures_are_unpacked_once_and_cut(
     assert row["unpacked"] == len(gzip.decompress(path.read_bytes()))
 
 
-def test_many_captures_are_looked_at_by_few_tasks(packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_captures_are_looked_at_by_tasks(packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "LOCALLY", 0)
-    monkeypatch.setattr(pipeline, "SPREAD", 3)
     paths = [tmp_path / f"{at:02}.pcap" for at in range(20)]
     each = -(-len(packets) // len(paths))
     for at, path in enumerate(paths):
@@ -204,10 +202,24 @@ def test_many_captures_are_looked_at_by_few_tasks(packets: list[Packet], tmp_pat
             return super().each(function, items, watch)
 
     run = go(paths, tmp_path / "out", Counting(), parts=2)
-    assert run.plan is not None
     assert [one.path for one in run.plan.splits] == [str(path) for path in paths]
-    assert looked[0] == 6
+    assert looked == [20]
     same(tmp_path / "out", plain(paths))
+
+
+def test_few_tasks_do_much(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamdump.spark.session.SPREAD", 3)
+    counts: list[int] = []
+    made = session.context.parallelize
+
+    def parallelize(items: Sequence[Any], count: int) -> Any:
+        counts.append(count)
+        return made(items, count)
+
+    monkeypatch.setattr(session.context, "parallelize", parallelize)
+    assert session.each(str, list(range(20)), lambda *_: None) == [str(one) for one in range(20)]
+    assert session.each(str, list(range(4)), lambda *_: None) == [str(one) for one in range(4)]
+    assert counts == [6, 4]
 
 
 @pytest.mark.parametrize("cut", [3000, -4000, -1, 30])
@@ -222,7 +234,6 @@ def test_packed_captures_that_are_cut_off_say_what_a_plain_run_says(packets: lis
             pass
     run = go([path], tmp_path / "out", split=50_000, parts=2)
     same(tmp_path / "out", plain([path]) if cut != 30 else {"messages": []})
-    assert run.plan is not None
     (error,) = run.plan.errors
     found = raised.value
     assert (error.path, error.reason, error.offset, error.packet) == (str(path), found.reason, found.offset, found.packet)

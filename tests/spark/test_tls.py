@@ -175,7 +175,7 @@ def test_keys_in_a_capture_of_a_store(packed: bool, bucket: str, tmp_path: Path,
     flows._key_log.cache_clear()
     run = go([place.name, other], tmp_path / "out", Here(tmp_path / "scratch"), parts=3, split=20_000)
     assert run.rows["messages"] == wanted
-    assert run.plan is not None and run.plan.secrets == [place.name]
+    assert run.plan.secrets == [place.name]
     assert asked.count(place.name) == 1
 
 
