@@ -83,7 +83,6 @@ def follow(
                 session.wait(every_s)
     except KeyboardInterrupt:
         hide()
-        session.kill()
         say(f"interrupted after micro-batch {work.state.batch:,}; run the same command to resume")
         return code if work.state.packets else ExitCode.INTERRUPTED
     if not quiet:

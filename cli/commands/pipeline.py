@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -290,15 +291,12 @@ class _Calls:
         from streamdump.spark.follow import Follow
         from streamdump.spark.rotation import Rotation
 
-        work = Follow(settings, self.out, Rotation(settings.sources[0], settle_ns), self.bar.show)
+        with closing(Follow(settings, self.out, Rotation(settings.sources[0], settle_ns), self.bar.show)) as work:
 
-        def done(session: SparkJvm) -> ExitCode:
-            return following.follow(session, work, self.bar.close, every_s=every_s, finish=finish, quiet=self.quiet)
+            def done(session: SparkJvm) -> ExitCode:
+                return following.follow(session, work, self.bar.close, every_s=every_s, finish=finish, quiet=self.quiet)
 
-        try:
             return self._with_spark(done, kept=lambda: "; run the same command to resume")
-        finally:
-            work.close()
 
     def run(self, settings: PipelineSettings, resume: bool) -> int:
         """Captures to tables."""
@@ -314,14 +312,6 @@ class _Calls:
                 f"{self.out}: is written by --follow; put captures into the followed folder",
             ),
         )
-        run = PipelineRun(settings, self.out, self.bar.show)
-        more = run.prepare(resume)
-        if run.others:
-            say(f"{count(len(run.others), 'file')} skipped: not in a capture format")
-        if not more:
-            run.close()
-            say(f"{self.out}: already includes {count(run.left_out, 'capture')}; nothing to do")
-            return ExitCode.DONE
 
         def done(session: SparkJvm) -> ExitCode:
             try:
@@ -336,10 +326,14 @@ class _Calls:
                 self.query(session)
             return _code(run)
 
-        try:
-            return self._with_spark(done, brief=run.size < BRIEF, kept=lambda: _kept(run), interrupted=lambda: self.stopped(run))
-        finally:
-            run.close()
+        with closing(PipelineRun(settings, self.out, self.bar.show)) as run:
+            more = run.prepare(resume)
+            if run.others:
+                say(f"{count(len(run.others), 'file')} skipped: not in a capture format")
+            if more:
+                return self._with_spark(done, brief=run.size < BRIEF, kept=lambda: _kept(run), interrupted=lambda: self.stopped(run))
+            say(f"{self.out}: already includes {count(run.left_out, 'capture')}; nothing to do")
+            return ExitCode.DONE
 
     def ask(self) -> int:
         """A query on tables that are there."""

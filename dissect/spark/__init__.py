@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 __all__ = ["register", "write_tables"]
@@ -40,10 +41,7 @@ def write_tables(spark: Any, sources: Sequence[str], out: str, **settings: Any) 
     from .pipeline import PipelineRun, PipelineSettings
     from .session import SparkTasks
 
-    run = PipelineRun(PipelineSettings(list(sources), **settings), out)
-    try:
+    with closing(PipelineRun(PipelineSettings(list(sources), **settings), out)) as run:
         if run.prepare():
             run.go(SparkTasks(spark.sparkContext))
-    finally:
-        run.close()
     return run.rows

@@ -445,7 +445,8 @@ class PipelineRun(Pipeline):
         self.sink = sink_of(settings.form, self.folder, self.folder.at("result") if apart else self.out, settings.fields)
 
     def prepare(self, resume: bool = False) -> bool:
-        """All that can go wrong before a task runs; False where there is nothing to do."""
+        """All that can go wrong before a task runs, up to what is in the tables already; False where there is nothing to do. To be closed
+        in any case."""
         settings = self.settings
         settings.sources = [storage.normal(source) for source in settings.sources]
         self.files = expand(settings.sources, self.others)
@@ -457,15 +458,7 @@ class PipelineRun(Pipeline):
             raise UsageError(f"{self.out}: cannot be written: {storage.why(error)}") from error
         probe.remove()
         self.sink.lock(f"another streamdump writes to {storage.base(self.out.name)}")
-        try:
-            return self._begin(resume)
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self, resume: bool) -> bool:
-        """Find out what is in the tables, after completing the commit of another run."""
-        settings = self.settings
+        # Completes the commit of another run
         like = likeness({"settings": settings, "sizes": self.stamps})
         before = self.sink.load(State)
         if resume and before is not None and before.v == FORMAT and before.like == like:

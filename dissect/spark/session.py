@@ -22,11 +22,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import UsageError, how_to_install
 
@@ -82,7 +82,8 @@ JAVA_OPTIONS = (
 )
 """All that Spark's own launcher adds, but for a module that is for numeric kernels only."""
 
-T = TypeVar("T")
+GATEWAY = "PYSPARK_GATEWAY_PORT"
+"""The variable by which PySpark uses a JVM that is there."""
 
 Watch = Callable[[int, int, float], None]
 """Told how many tasks have ended, of how many, and which share of those of the first stage."""
@@ -122,22 +123,14 @@ def find_java() -> str:
         found.append(str(JAVA))
     old = []
     for java in filter(None, found):
-        version = _version(java)
-        if version >= OLDEST:
-            return java
-        old.append(f"{java} is version {version}")
+        with suppress(OSError):
+            said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+            version = re.search(r'version "(?:1\.)?(\d+)', said)
+            if version is not None and int(version[1]) >= OLDEST:
+                return java
+            old.append(f"{java} is version {version[1] if version is not None else 'unknown'}")
     why = f"none was found ({', '.join(old)})" if old else "none was found"
     raise UsageError(f"Spark needs Java {OLDEST} or newer, and {why}: {how_to_install('java')}")
-
-
-def _version(java: str) -> int:
-    """The major version; 0 if unknown."""
-    try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else 0
 
 
 def needed() -> None:
@@ -210,7 +203,6 @@ class SparkJvm(SparkTasks):
     ) -> None:
         """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off. `patience_s`: the seconds
         after which Java, or the master, is given up."""
-        needed()
         java = find_java()
         super().__init__(None)
         self._waiting = ThreadPoolExecutor(1)
@@ -219,6 +211,8 @@ class SparkJvm(SparkTasks):
         self.log = Path(log)
         """What Spark says; kept when something goes wrong."""
         self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-", ignore_cleanup_errors=True)
+        self._connection = Path(self._folder.name) / "connection"
+        """The file in which the JVM says where it listens."""
         self.scratch = self._folder.name if master.startswith("local") else None
         own = {"spark.local.dir": self._folder.name, "spark.ui.enabled": str(ui).lower(), "spark.pyspark.python": sys.executable}
         loopback = LOOPBACK if master.startswith(("local", "spark://127.", "spark://localhost")) else {}
@@ -236,11 +230,10 @@ class SparkJvm(SparkTasks):
             self._wait_until_it_listens(patience_s)
             limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
             self.context = self._waiting.submit(self._begin, master).result(limit_s)
-        except TimeoutError:
-            self.kill()
-            raise UsageError(f"{master} does not answer: gave up after {limit_s:g} s; Spark's log is {self.log}") from None
-        except BaseException:
-            self.kill()
+        except BaseException as error:
+            self.close(at_once=True, keep_log=not self.interrupted)
+            if isinstance(error, TimeoutError):
+                raise UsageError(f"{master} does not answer: gave up after {limit_s:g} s; Spark's log is {self.log}") from None
             raise
 
     @cached_property
@@ -253,11 +246,6 @@ class SparkJvm(SparkTasks):
         for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
             PySparkLogger.getLogger(name).disabled = True
         return self._waiting.submit(SparkSession.builder.getOrCreate).result()
-
-    @property
-    def _connection(self) -> Path:
-        """The file in which the JVM says where it listens."""
-        return Path(self._folder.name) / "connection"
 
     def _launch(self, java: Sequence[str], settings: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
         from pyspark.find_spark_home import _find_spark_home
@@ -303,17 +291,12 @@ class SparkJvm(SparkTasks):
         from pyspark import SparkContext
 
         data = self._connection.read_bytes()
-        port, secret = int.from_bytes(data[:4], "big"), data[8:].decode()
-        handshake = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-        os.environ.update(handshake)
+        os.environ |= {GATEWAY: str(int.from_bytes(data[:4], "big")), "PYSPARK_GATEWAY_SECRET": data[8:].decode()}
         try:
             context: Any = SparkContext(retried(master), "streamdump")
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
             raise UsageError(f"Spark did not start on {master}: {reason}; its log is {self.log}") from error
-        finally:
-            for name in handshake:
-                del os.environ[name]
         context.pythonExec = self._python
         # It would say on the terminal that a JVM which was killed does not speak to it any more.
         context._accumulatorServer.handle_error = lambda *_: None
@@ -344,7 +327,7 @@ class SparkJvm(SparkTasks):
             self.close()
             return
         failed = self._failure(error)
-        self.kill()
+        self.close(at_once=True, keep_log=isinstance(failed, Exception))
         if failed is not error:
             raise failed from error
 
@@ -379,27 +362,23 @@ class SparkJvm(SparkTasks):
         self._abort()
         raise KeyboardInterrupt
 
-    def close(self) -> None:
-        """Ends Spark in good order, and removes its log."""
-        if self._jvm.poll() is None:
-            self.context.stop()
-        self.kill()
-        self.log.unlink(missing_ok=True)
-
-    def kill(self) -> None:
-        """Ends the JVM and its workers at once; what ran in them is lost."""
+    def close(self, *, at_once: bool = False, keep_log: bool = False) -> None:
+        """Ends the JVM and its workers. `at_once`: what runs in them is lost."""
         from pyspark import SparkContext
 
+        if not at_once and self._jvm.poll() is None:
+            self.context.stop()
         self._abort()
         gateway: Any = SparkContext._gateway
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        os.environ.pop(GATEWAY, None)
         if gateway is not None:
             gateway.shutdown()
         self._jvm.communicate()
         self._folder.cleanup()
-        if self.interrupted:
+        if not keep_log:
             self.log.unlink(missing_ok=True)
-        else:
+        if not self.interrupted:
             signal.signal(signal.SIGINT, self._before)
 
     def _abort(self) -> None:
@@ -421,14 +400,14 @@ class SparkFailed(Exception):
     """What Spark, or a task in it, failed with; or that there is no JVM any more."""
 
 
-def lean(function: Callable[..., T]) -> Callable[..., T]:
+def lean(function: Callable[..., Any]) -> Callable[..., Any]:
     """A task that does without pandas."""
+    return partial(_lean, function)
 
-    def made(*arguments: Any) -> T:
-        without_pandas()
-        return function(*arguments)
 
-    return made
+def _lean(function: Callable[..., Any], *arguments: Any) -> Any:
+    without_pandas()
+    return function(*arguments)
 
 
 @cache

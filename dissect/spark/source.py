@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ..errors import CaptureError, UsageError
+from ..errors import CaptureError, UsageError, refuse
 from ..model import Options
-from .splits import TARGET, Plan, ends_of, expand, last_packets, plan
+from .splits import TARGET, ends_of, expand, last_packets, plan
 from .tables import RECORDS
 from .tasks import TaskInput, alone, dissected
 from .write import batches, pointless
@@ -18,29 +18,31 @@ from .write import batches, pointless
 NAME = "streamdump"
 
 
-class _Given:
-    """Options that were checked."""
+def planned(options: Any, table: str) -> list[bytes]:
+    """What each partition reads."""
+    split, damaged = options.get("split", str(TARGET)), options.get("damaged", "fail")
+    # Spark gives several as a list in JSON.
+    paths = msgspec.json.decode(options.get("paths", "[]"), type=list[str]) or [options.get("path")]
+    refuse(
+        (not split.isdigit() or not int(split), f"option split: {split} is no number of at least 1"),
+        (damaged not in ("fail", "skip"), f"option damaged: {damaged} must be fail or skip"),
+        (not all(paths), "no capture given; load(PATH) takes captures, folders and patterns"),
+    )
+    found = plan(expand(paths, []), int(split))
+    bad = [error for error in found.errors if error.fatal]
+    if bad and damaged == "fail":
+        one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)
+        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        raise UsageError(f"{one}{more}; .option('damaged', 'skip') reads what can be read")
+    ends_ns = ends_of(last_packets(found.splits), ())
+    return [msgspec.msgpack.encode((table, one, found.secrets, ends_ns)) for one in alone(found, int(split))]
 
-    def __init__(self, options: Any) -> None:
-        self.target = _number(options, "split", TARGET, 1)
-        self.damaged = options.get("damaged", "fail")
-        # Spark gives several as a list in JSON.
-        paths = options.get("paths")
-        self.paths = msgspec.json.decode(paths, type=list[str]) if paths is not None else [one for one in (options.get("path"),) if one]
-        if self.damaged not in ("fail", "skip"):
-            raise UsageError(f"option damaged: {self.damaged} must be fail or skip")
 
-    def plan(self) -> Plan:
-        """How all captures are read."""
-        if not self.paths:
-            raise UsageError("no capture given; load(PATH) takes captures, folders and patterns")
-        found = plan(expand(self.paths, []), self.target)
-        bad = [error for error in found.errors if error.fatal]
-        if bad and self.damaged == "fail":
-            one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)
-            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-            raise UsageError(f"{one}{more}; .option('damaged', 'skip') reads what can be read")
-        return found
+def read(data: bytes) -> Iterator[Any]:
+    """The rows of a partition, as Arrow batches."""
+    table, task, secrets, ends_ns = msgspec.msgpack.decode(data, type=tuple[str, TaskInput, list[str], dict[int, int]])
+    options = Options(keylog=tuple(secrets), findings=table == "findings", entries=table == "entries")
+    yield from batches(table, dissected(task, options, ends_ns))
 
 
 @cache
@@ -51,16 +53,13 @@ def source() -> Any:
 
     class Reader(DataSourceReader):  # type: ignore[misc]
         def __init__(self, options: Any, table: str) -> None:
-            self.given, self.table = _Given(options), table
+            self.options, self.table = options, table
 
         def partitions(self) -> Sequence[InputPartition]:
-            found = self.given.plan()
-            ends_ns = ends_of(last_packets(found.splits), ())
-            made = [msgspec.msgpack.encode((one, found.secrets, ends_ns)) for one in alone(found, self.given.target)]
-            return [InputPartition((self.table, one)) for one in made]
+            return [InputPartition(one) for one in planned(self.options, self.table)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
-            return _read(*partition.value) if partition is not None and partition.value is not None else iter(())
+            return read(partition.value) if partition is not None and partition.value is not None else iter(())
 
     class Records(DataSource):  # type: ignore[misc]
         """A `table` of captures, by default `messages`. Other options: `split` bytes of a range, `damaged` skip to read what can be read of
@@ -84,17 +83,3 @@ def source() -> Any:
             return table
 
     return Records
-
-
-def _number(options: Any, name: str, default: int, least: int) -> int:
-    text = str(options.get(name, default))
-    if not text.isdigit() or int(text) < least:
-        raise UsageError(f"option {name}: {text} is no number of at least {least}")
-    return int(text)
-
-
-def _read(table: str, data: bytes) -> Iterator[Any]:
-    source, secrets, ends_ns = msgspec.msgpack.decode(data, type=tuple[TaskInput, list[str], dict[int, int]])
-    yield from batches(
-        table, dissected(source, Options(keylog=tuple(secrets), findings=table == "findings", entries=table == "entries"), ends_ns)
-    )

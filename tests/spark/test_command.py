@@ -172,7 +172,7 @@ def test_an_interruption_that_was_ignored_ends_it_all_the_same(no_jvm: SparkJvm,
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     aborted: list[str] = []
     monkeypatch.setattr(SparkJvm, "_abort", lambda self: aborted.append("aborted"))
-    monkeypatch.setattr(SparkJvm, "kill", lambda self: aborted.append("killed"))
+    monkeypatch.setattr(SparkJvm, "close", lambda self, **_: aborted.append("closed"))
 
     class Dropped:
         def __del__(self) -> None:
@@ -184,7 +184,7 @@ def test_an_interruption_that_was_ignored_ends_it_all_the_same(no_jvm: SparkJvm,
             Dropped()
             assert aborted == ["aborted"]
             raise ConnectionRefusedError
-        assert aborted == ["aborted", "killed"]
+        assert aborted == ["aborted", "closed"]
     finally:
         signal.signal(signal.SIGINT, handler)
         logging.disable(logging.NOTSET)
@@ -195,7 +195,7 @@ def test_what_nobody_can_ask_java_for_is_told_too(no_jvm: SparkJvm, monkeypatch:
         raise SparkFailed("its Java process has ended: x")
 
     monkeypatch.setattr(SparkJvm, "wait", gone)
-    monkeypatch.setattr(SparkJvm, "kill", lambda self: None)
+    monkeypatch.setattr(SparkJvm, "close", lambda self, **_: None)
 
     class Unknown(Exception):
         def __str__(self) -> str:

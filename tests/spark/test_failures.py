@@ -250,13 +250,9 @@ def test_an_interrupted_follow_ends_with_what_it_told(
                 raise KeyboardInterrupt
             return batch
 
-    class Session:
-        def kill(self) -> None:
-            pass
-
     monkeypatch.setattr(following.signal, "signal", lambda *_: None)
-    session, work = Session(), Work()
-    assert following.follow(session, work, lambda: None, every_s=0.0, finish=False, quiet=True) == code  # type: ignore[arg-type]
+    work = Work()
+    assert following.follow(None, work, lambda: None, every_s=0.0, finish=False, quiet=True) == code  # type: ignore[arg-type]
     err = capsys.readouterr().err.splitlines()
     lines = ["streamdump: a.pcap: is empty"] * len(errors) + [f"streamdump: {one}" for one in bugs]
     assert err[: len(lines)] == lines
