@@ -185,11 +185,11 @@ class Rotation:
         return path in self._known or not self._known
 
     def _moved(self, taken: Mapping[str, ReadFile]) -> dict[int | None, list[ReadFile]]:
-        """What was read of files that are not there under their names any more, by the time of their first packets."""
+        """What was read of files that are not there under their names any more, by the time of their first packets, which may be cut."""
         found: dict[int | None, list[ReadFile]] = {}
         for path, one in taken.items():
             there = self._known.get(path)
-            if one.first_ns is not None and (there is None or there.first_ns != one.first_ns):
+            if (one.first_ns is not None or one.error is not None) and (there is None or there.first_ns != one.first_ns):
                 found.setdefault(one.first_ns, []).append(one)
         return found
 
@@ -228,8 +228,9 @@ def plain_of(packed: SeenFile, files: Mapping[str, F]) -> F | None:
 def _before(one: SeenFile, taken: Mapping[str, ReadFile], moved: Mapping[int | None, list[ReadFile]]) -> ReadFile | None:
     """What was read of this file before: of one with these first bytes and this name, or one that was renamed or packed."""
     named = [taken[one.path]] if one.path in taken else []
-    for old in [*named, *moved.get(one.first_ns, [])]:
-        if old is one.read or (one.size >= old.size and (old.head_size or not old.size) and same_file(one.path, old)):
+    for old in [*named, *moved.get(one.first_ns, []), *moved.get(None, [])]:
+        packed = old.path == unpacked(one.path) != one.path
+        if packed or old is one.read or (one.size >= old.size and (old.head_size or not old.size) and same_file(one.path, old)):
             return old
     return plain_of(one, taken)
 

@@ -373,6 +373,23 @@ def test_a_cut_end_to_which_more_came_under_another_name_is_read_first(folder: F
     assert [one.read for one in ready if one.first_ns == START_NS] == [folder.taken[str(path)]]
 
 
+@pytest.mark.parametrize("name", ["done.pcap", "now.pcap.gz"])
+def test_a_file_whose_first_packet_was_cut_is_known_under_another_name(folder: Folder, name: str) -> None:
+    path = folder.write("now.pcap", 0)
+    data = path.read_bytes()
+    folder.put("now.pcap", data[:60])
+    folder.now += SETTLE_NS
+    (ready,) = folder.look()
+    assert ready.first_ns is None
+    folder.take([ready], cut(str(path)))
+    path.unlink()
+    folder.put(name, gzip.compress(data) if name.endswith(".gz") else data)
+    folder.now += SETTLE_NS
+    (ready,) = folder.look()
+    assert ready.read is folder.taken[str(path)]
+    assert folder.ended() == []
+
+
 def test_a_cut_end_to_which_more_came_is_read_first(folder: Folder) -> None:
     path = str(folder.write("c1.pcap", 0))
     folder.now += SETTLE_NS
