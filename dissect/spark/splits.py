@@ -281,8 +281,12 @@ def _fitting(pattern: str) -> Iterator[str]:
 def _regular(pattern: str) -> str:
     """A pattern of names as a regular expression; `**` stands for any folders."""
     made = ""
-    for piece in re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|[^*?]", pattern, re.DOTALL):
-        made += _SIGNS.get(piece) or (_SEEN + re.sub(r"^\[!", "[^", piece) if len(piece) > 1 else re.escape(piece))
+    for piece in re.findall(r"(?<![^/])\*\*/|(?<![^/])\*\*(?![^/])|\[!?\]?[^\]]*\]|.", pattern, re.DOTALL):
+        if len(piece) > 1 and piece not in _SIGNS:
+            characters = re.sub(r"[\\\[^&~|]", r"\\\g<0>", piece[1:-1])
+            made += f"{_SEEN}[{re.sub('^!', '^', characters)}]"
+        else:
+            made += _SIGNS.get(piece) or re.escape(piece)
     return made
 
 

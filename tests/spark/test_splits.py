@@ -254,5 +254,5 @@ def test_names_that_are_not_utf8_do_not_stop_the_others(tmp_path: Path) -> None:
     for name in (b"a.pcap", b"\xff.pcap", b"_\xff.pcap"):
         (tmp_path / "folder" / os.fsdecode(name)).write_bytes(b"")
     names = [f"{tmp_path}/folder/a.pcap", f"file://{tmp_path}/folder/%FF.pcap"]
-    for source in ("folder", "folder/*.pcap", "*/*", "**", "f*/[!x].pcap"):
+    for source in ("folder", "folder/*.pcap", "*/*", "**", "f**/**", "f*/[!x].pcap", "f*/[!]x]*"):
         assert expand([str(tmp_path / source)]) == names
