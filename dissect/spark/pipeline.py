@@ -71,7 +71,7 @@ LEAST_RANGE = 16 << 20
 
 PART_BYTES = 128 << 20
 LEAST_PART_BYTES = 8 << 20
-"""Payload of a part, about: one for all where there is little, more of them where there is much."""
+"""Bytes of the captures that a part reads, about: one for all where there is little, more of them where there is much."""
 
 
 class PipelineSettings(msgspec.Struct):
@@ -329,9 +329,9 @@ class Pipeline:
         made, share = tasks.sources(found, self._range(found.bytes), carry, cores if here and carry is None else 0)
         if not share:
             return made, 0
-        payload = int(sum(split.payload for split in found.splits) * share)
-        few = min(PARTS * cores, payload // LEAST_PART_BYTES + 1)
-        return made, settings.parts or max(few, payload // PART_BYTES + 1)
+        size = int(found.bytes * share)
+        few = min(PARTS * cores, size // LEAST_PART_BYTES + 1)
+        return made, settings.parts or max(few, size // PART_BYTES + 1)
 
     def gather(
         self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int

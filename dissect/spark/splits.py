@@ -131,8 +131,6 @@ class Split(msgspec.Struct, kw_only=True):
     size: int = 0
     """Bytes up to the damage in it."""
     packets: int = 0
-    payload: int = 0
-    """Bytes of TCP payload."""
     flows: bytes | None = b""
     """The `flow_id` of its segments, each once, sorted; None where there are too many."""
     first_ns: int = NEVER
@@ -580,7 +578,7 @@ def examine(split: Split) -> Split:
     if aside is not None:
         parser.network, parser.aside = network, aside.read
     reader = error = None
-    count = payload = 0
+    count = 0
     first_ns = latest_ns = NEVER
     times = [NEVER]
     flows: set[int] | None = set()
@@ -591,12 +589,7 @@ def examine(split: Split) -> Split:
             first_ns = first_ns if count else times[0]
             latest_ns = max(latest_ns, max(times))
             count += len(packets)
-            ends: set[bytes] = set()
-            for packet in packets:
-                segment = parser.segment(packet, 0)
-                if segment is not None:
-                    payload += len(segment.data)
-                    ends.add(segment.ends)
+            ends = {segment.ends for packet in packets if (segment := parser.segment(packet, 0)) is not None}
             if flows is not None:
                 flows.update(key_of(some + network)[0] for some in ends)
                 flows = flows if len(flows) < MANY else None
@@ -615,7 +608,6 @@ def examine(split: Split) -> Split:
         split,
         size=size,
         packets=count,
-        payload=payload,
         flows=None if flows is None else np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes(),
         first_ns=first_ns,
         end_ns=(latest_ns, times[-1]),
