@@ -456,31 +456,29 @@ def _code(run: PipelineRun) -> ExitCode:
 COMMANDS, UNANSWERED = 40, 20
 """Lines printed of each kind."""
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+TIMES = {"p50": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns", "p99.9": "p99_9_ns", "slowest": "max_ns"}
+"""Columns of latencies that are printed, by their heads."""
 
 
 def _summary(run: PipelineRun) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
+    from streamdump.spark import latencies
+
     left_out = f"; {run.left_out:,} already included" if run.left_out else ""
     resumed = f"; {count(run.resumed, 'unit')} resumed" if run.resumed else ""
     say(f"{count(len(run.plan.files), 'file')}, {count(run.plan.packets, 'packet')}: {counts(run.rows)}{left_out}{resumed}")
-    lines: list[tuple[str, ...]] = [("command", "exchanges", *QUANTILES, "slowest")]
+    lines: list[tuple[str, ...]] = [("command", "exchanges", *TIMES)]
     missing: list[tuple[int, str, str]] = []
-    for (protocol, name), group in sorted(run.gathered.commands.items(), key=lambda one: (-one[1].count, one[0])):
-        shares = (*QUANTILES.values(), 1.0) if len(group.latency) else ()
-        times = [_time(group.latency.quantile(share)) for share in shares] or [""] * (len(QUANTILES) + 1)
-        lines.append((f"{protocol} {name}", f"{group.count:,}", *times))
-        missing += [(-many, name, why) for why, many in group.reasons.items()]
+    for row in sorted(latencies.by_command(run.counts), key=lambda row: (-row["exchanges"], row["protocol"], row["name"])):
+        times = ["" if row[name] is None else duration_text(row[name]) for name in TIMES.values()]
+        lines.append((f"{row['protocol']} {row['name']}", f"{row['exchanges']:,}", *times))
+        missing += [(-many, row["name"], why) for why, many in row["reasons"]]
     _table(lines[: COMMANDS + 1])
     lines = [("slowest", "id", "between", "latency")]
-    for latency, row in run.gathered.slowest:
-        lines.append((row["name"], "" if row["id"] is None else str(row["id"]), f"{row['src']} > {row['dst']}", _time(latency)))
+    for row in run.slowest:
+        lines.append((row["name"], row["id"] or "", f"{row['src']} > {row['dst']}", duration_text(row["latency_ns"])))
     _table(lines)
     _table([("without a response", "why", "requests"), *((name, why, f"{-many:,}") for many, name, why in sorted(missing)[:UNANSWERED])])
-
-
-def _time(value: float) -> str:
-    return duration_text(round(value))
 
 
 def _table(lines: list[tuple[str, ...]]) -> None:

@@ -26,13 +26,13 @@ BOUNDS = tuple(sorted(sign * digit * 10**power for sign in (-1, 1) for digit in 
 _MAPPING = LogarithmicMapping(ACCURACY)
 
 
-def _place(value: int) -> int:
+def bin_of(value: int) -> int:
     """The bin of a value."""
     return value and (1 + _MAPPING.key(value) if value > 0 else -1 - _MAPPING.key(-value))
 
 
 @cache
-def _value(place: int) -> int:
+def value_of(place: int) -> int:
     """The value of a bin."""
     size = place and max(1, round(_MAPPING.value(abs(place) - 1)))
     return -size if place < 0 else size
@@ -52,7 +52,7 @@ class Sketch:
 
     def add(self, value: int) -> None:
         """One more value."""
-        self._note(_place(value), 1, value, value, value)
+        self._note(bin_of(value), 1, value, value, value)
 
     def merge(self, other: Sketch) -> None:
         """All values of another sketch, which stays as it is."""
@@ -76,7 +76,7 @@ class Sketch:
 
     def bins(self) -> Iterator[tuple[int, int]]:
         """A value, which lies in its bin itself, and how many there are about it, from the least on."""
-        return ((_value(place), count) for place, count in sorted(self._bins.items()))
+        return ((value_of(place), count) for place, count in sorted(self._bins.items()))
 
     def histogram(self, bounds: Sequence[int] = BOUNDS) -> list[Bucket]:
         """The values by buckets that meet at `bounds`, from the first to the last that has some."""
@@ -104,7 +104,7 @@ class Sketch:
         pairs = [tuple(one.values()) if isinstance(one, Mapping) else one for one in buckets]
         made = cls()
         for value, count in pairs:
-            made._note(_place(value), count, value * count, value, value)
+            made._note(bin_of(value), count, value * count, value, value)
         if pairs:
             made.least = made.least if least is None else least
             made.greatest = made.greatest if greatest is None else greatest

@@ -6,7 +6,6 @@ import re
 import shutil
 import uuid
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,9 +17,8 @@ import msgspec
 
 from ..diagnose.network import NetworkEvidence
 from ..errors import UsageError
-from ..latency.groups import LatencyGroup
 from ..model import ConversationRow, Options
-from . import PARTS, storage, tasks
+from . import PARTS, latencies, storage, tasks
 from .already_read import Captures
 from .flows import PointOf, earliest, errors_of
 from .keys import NETWORKS
@@ -48,7 +46,7 @@ from .splits import (
 from .storage import Folder
 from .tables import BY_DAY, TABLES, Input, tables_with
 from .tasks import TaskInput, Work, flows_carried
-from .together import BUCKET, Together, by_server, findings_of, frames, slowest
+from .together import BUCKET, Together, by_server, findings_of, whole
 from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written
 
 FORMAT = 8
@@ -193,7 +191,9 @@ class Batch(msgspec.Struct):
     """Reports of bugs of ours."""
     suspected: ConversationRow | None
     """The first conversation that turned out to hold a login of another protocol than the one that it was asked to be read as."""
-    gathered: Gathered
+    counts: list[Any]
+    """Counts of exchanges by `latencies.COMMANDS`."""
+    slowest: list[dict[str, Any]]
 
 
 class Progress(msgspec.Struct):
@@ -273,6 +273,7 @@ class Pipeline:
             state.carry = [f"{state.place}/files/{CARRIED}/{one.name}" for receipt in done for one in receipt.files.get(CARRIED, ())]
         most = 1 if state.related or not last else 1 << 30
         gathered = self.gather(target, parts, state.points, done, state.related, most)
+        done += gathered.receipts
         if not last:
             state.related = [*state.related, *gathered.related][-RELATED_KEPT:]
         # A table that nobody has written anything to gets a file without rows, which names its columns
@@ -285,7 +286,9 @@ class Pipeline:
         self.state = state
         self.running = ""
         suspected = earliest(receipt.suspected for receipt in done)
-        return Batch(state.batch, len(inputs), packets, rows, found.errors, texts_of(done, paths), suspected, gathered)
+        slowest = latencies.slowest(one for receipt in done for one in receipt.slowest)
+        bugs = texts_of(done, paths)
+        return Batch(state.batch, len(inputs), packets, rows, found.errors, bugs, suspected, gathered.counts, slowest)
 
     def _networks(self, state: State) -> Iterable[tuple[int, int]]:
         """All files with their networks, where captures are kept separate."""
@@ -336,27 +339,22 @@ class Pipeline:
     def gather(
         self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow], most: int
     ) -> Gathered:
-        """Write the results of several parts, as parts from `first` on whose receipts are added to `done`; conversations are also
+        """Write the results of several parts, as parts from `first` on; what they result in, without the overviews. Conversations are also
         related to those `before`. `most`: the maximum of tasks."""
         left = [(target.kept.at("files", FRAMES, one.name).name, one.size) for receipt in done for one in receipt.files.get(FRAMES, ())]
         count = min(sum(size for _, size in left) // BUCKET + 1, most)
         names = [name for name, _ in left]
         ports = {port for receipt in done for port in receipt.ports}
         if count == 1:
-            made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(frames, names)), before)]
+            made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(whole, names)), before)]
         else:
             second = partial(gathered, target, points, first, ports)
             made = self.cluster.sent(partial(by_server, count), names, count, second, self._watch("gathering", 0))
-        result = Gathered([], [], defaultdict(LatencyGroup), [], [])
         with PartWriter(target, first + count, points) as writer:
             overviews = (one for some in made for one in some.overviews)
             writer.put("findings", findings_of(self.network, overviews, writer.receipt.reports))
-        done.append(writer.receipt)
-        for some in made:
-            done += some.receipts
-            result.related.extend(some.related)
-            result.count_exchanges(some)
-        return result
+        receipts = [writer.receipt, *(receipt for some in made for receipt in some.receipts)]
+        return Gathered(receipts, [row for some in made for row in some.related], [one for some in made for one in some.counts], [])
 
     def last_part(
         self, target: Target, points: PointOf, done: list[Receipt], errors: Sequence[FileError], files: Sequence[Input], *, complete: bool
@@ -369,7 +367,7 @@ class Pipeline:
             last.put("errors", errors)
             last.put("files", files)
             for table in tables_with(target.fields) if complete else ():
-                if not any(table in receipt.files for receipt in done) and not last.waits(table):
+                if not any(table in receipt.files for receipt in done):
                     last.empty(table)
         done.append(last.receipt)
 
@@ -380,17 +378,10 @@ class Gathered(NamedTuple):
     receipts: list[Receipt]
     related: list[ConversationRow]
     """The conversations that were related, where they were in the driver."""
-    commands: defaultdict[tuple[str, str], LatencyGroup]
-    """Exchanges by protocol and command."""
-    slowest: list[tuple[int, dict[str, Any]]]
+    counts: list[Any]
+    """Counts of exchanges by `latencies.COMMANDS`."""
     overviews: list[Any]
     """What rules go by that look at several conversations, of each task."""
-
-    def count_exchanges(self, other: Gathered) -> None:
-        """Add the exchanges of another one."""
-        for key, group in other.commands.items():
-            self.commands[key].merge(group)
-        self.slowest[:] = slowest([*self.slowest, *other.slowest])
 
 
 def gathered(
@@ -405,14 +396,17 @@ def gathered(
     """Write the rows that frames result in. `ports`: of servers of our protocols; `before`: conversations that they are related to as well,
     None: in a task, which returns no conversations."""
     found = Together(blocks)
+    counts: list[Any] = []
     with PartWriter(target, first + bucket, points) as writer:
         writer.receipt.reports += found.relate(before or ())
-        for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings(ports))):
-            writer.put(table, rows, found.files)
+        writer.put("conversations", found.related, found.files)
+        writer.put("findings", found.findings(ports), found.files)
         writer.receipt.reports += found.reports
-        for table, left in found.rows:
-            writer.take(table, left)
-    return Gathered([writer.receipt], found.related if before is not None else [], found.commands, found.slowest, found.overviews)
+        if found.counts:
+            every = latencies.added(found.counts)
+            writer.write("latency", latencies.rows(every))
+            counts = [latencies.added([every], latencies.COMMANDS)]
+    return Gathered([writer.receipt], found.related if before is not None else [], counts, found.overviews)
 
 
 def _together(work: Work, first: int, part: int, blocks: Any) -> Receipt:
@@ -433,7 +427,9 @@ class PipelineRun(Pipeline):
         """Reports of bugs of streamdump."""
         self.resumed = 0
         """Units that were done before."""
-        self.gathered = Gathered([], [], defaultdict(LatencyGroup), [], [])
+        self.counts: list[Any] = []
+        """Counts of exchanges by `latencies.COMMANDS`."""
+        self.slowest: list[dict[str, Any]] = []
         self.suspected: ConversationRow | None = None
         """The first conversation that was read as it was asked for, but holds a login of another protocol."""
         self.left_out = 0
@@ -498,7 +494,8 @@ class PipelineRun(Pipeline):
             batch = self.unit(self.state.next(), some, self._inputs(some), paths, last=some is units[-1])
             self.bugs += batch.bugs
             self.suspected = earliest((self.suspected, batch.suspected))
-            self.gathered.count_exchanges(batch.gathered)
+            self.counts += batch.counts
+            self.slowest = latencies.slowest([*self.slowest, *batch.slowest])
         found.errors = [one for some in units for one in some.errors]
         self.sink.finish(self.out)
         self._written = True

@@ -15,7 +15,7 @@ from ..model import ConversationRow, Ending, Entry, Exchange, Finding, Gap, Mess
 from ..protocols import PROTOCOLS
 from ..session import Linked
 from .flows import MessageEntries, PointOf, id_of, message_id
-from .latencies import FOUND, TIMES
+from .latencies import BUCKETS, REASONS, TIMES
 from .typed import STRUCTS, Member, by_name
 
 _JSON = msgspec.json.Encoder()
@@ -462,20 +462,6 @@ FINDINGS: tuple[Column, ...] = (
 )
 
 
-def _counted(at: int, name: str, kind: Any) -> Column:
-    return Column(name, kind, SAID[name], lambda rows: [one.values[at] for one in rows.records])
-
-
-SAID = {
-    "exchanges": "requests",
-    "answered": "requests that were answered",
-    "refused": "requests that were refused",
-    "unanswered": "requests without a response",
-    "reasons": "why these have none, and how often",
-    **{name: f"{name.removesuffix('_ns')} of the latency" for name in TIMES},
-    "sketch": "what quantiles come from: latencies in ns, and how many are within 0.9 % of each; merged by adding up counts by bucket",
-}
-
 ENTRIES: tuple[Column, ...] = (
     *_common(False),
     _plain("name", TEXT, "the protocol's own name of the command"),
@@ -508,13 +494,32 @@ ENTRIES: tuple[Column, ...] = (
     LATENCY,
 )
 
+
+def _counted(name: str, kind: Any, info: str) -> Column:
+    return Column(name, kind, info, _made_as_columns)
+
+
+def _made_as_columns(rows: Rows) -> Any:
+    raise AssertionError("rows of this table are made as columns (`latencies.rows`)")
+
+
 LATENCIES: tuple[Column, ...] = (
-    Column("time", TIME, "beginning of the minute in which the exchanges became certain", lambda rows: _cut(rows.times)),
-    _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
-    _plain("protocol", TEXT, "protocol"),
-    _plain("name", TEXT, "the protocol's own name of the command"),
-    _plain("server", TEXT, "the endpoint that is the server, null where the capture cannot tell"),
-    *(_counted(at, name, kind) for at, (name, kind) in enumerate(FOUND)),
+    _counted("time", TIME, "beginning of the minute in which the exchanges became certain"),
+    _counted("time_ns", LONG, "the same in nanoseconds since 1970"),
+    _counted("protocol", TEXT, "protocol"),
+    _counted("name", TEXT, "the protocol's own name of the command"),
+    _counted("server", TEXT, "the endpoint that is the server, null where the capture cannot tell"),
+    _counted("exchanges", LONG, "requests"),
+    _counted("answered", LONG, "requests that were answered"),
+    _counted("refused", LONG, "requests that were refused"),
+    _counted("unanswered", LONG, "requests without a response"),
+    _counted("reasons", REASONS, "why these have none, and how often"),
+    *(_counted(name, LONG, f"{name.removesuffix('_ns')} of the latency") for name in TIMES),
+    _counted(
+        "sketch",
+        BUCKETS,
+        "what quantiles come from: latencies in ns, and how many are within 0.9 % of each; merged by adding up counts by bucket",
+    ),
 )
 
 ERRORS: tuple[Column, ...] = (

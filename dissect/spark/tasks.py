@@ -181,7 +181,7 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
         return
     # Measured on 60 MB of the mix (`tests/bench/mix.py`), where 1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7
     away: list[Row] | None = [] if work.count else None
-    with PartWriter(work.target, source.part, work.points, leaves=True) as writer:
+    with PartWriter(work.target, source.part, work.points) as writer:
         for results in dissected(source, work.options, work.ends_ns, work.points, work.errors, away):
             writer.add(results)
             if away:
@@ -216,7 +216,7 @@ def _written(work: Work, part: int, runs: Runs) -> Receipt:
     """Dissect the conversations whose packets are in `runs`, and write the results of the part."""
     # Of what was read and sorted before
     pa.default_memory_pool().release_unused()
-    with PartWriter(work.target, part, work.points, leaves=True) as writer:
+    with PartWriter(work.target, part, work.points) as writer:
         writer.add_all(dissect(runs.merged(), work.options, work.until, work.ends_ns, work.points, work.errors))
     return writer.receipt
 

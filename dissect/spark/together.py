@@ -6,13 +6,14 @@ in a shuffle by server where there are many, else in the driver.
 
 from __future__ import annotations
 
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import nlargest
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO
 from zlib import crc32
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from ..conversation.table import relate
@@ -20,52 +21,22 @@ from ..diagnose.engine import CLOSES, UNUSED, Diagnoser, Step
 from ..diagnose.network import NetworkEvidence
 from ..diagnose.rules import Closed
 from ..errors import Report
-from ..latency.groups import LatencyGroup
-from ..model import ConversationRow, Exchange
+from ..model import ConversationRow
 from ..session import Linked
 from ..tls.facts import TlsFacts
 from . import storage
 from .blocks import Runs
-from .latencies import values_of
-from .tables import ends_of
 
 _CLOSED = msgspec.msgpack.Decoder(Closed)
-
-MINUTE_NS = 60_000_000_000
-
-NOTED = 1 << 15
-"""Exchanges that are noted at a time."""
-
-FEW = 64
-"""A group of fewer exchanges is left as they are, since a sketch of them would be slower and larger; it may leave several frames."""
-
-SLOWEST = 5
-"""Exchanges of a part, and of a run, that are remembered as its slowest."""
 
 BUCKET = 8 << 20
 """Bytes of frames that come together in one place, about; decoded, they need ten times as much."""
 
-RELATED, LATENCY, SLOW, OVERVIEW, ROWS, STEP = range(6)
-"""What a frame holds."""
+BLOCK = 1 << 20
+"""Bytes of frames that are sent together."""
 
-EXCHANGES = ("src", "dst", "protocol", "name", "id", "latency_ns")
-
-
-GroupKey = tuple[int, str, str, str | None]
-"""Minute, protocol, command and server."""
-
-Note = tuple[str, str | None, int | None]
-"""Of an exchange: outcome, reason and latency."""
-
-
-class Minute(NamedTuple):
-    """Exchanges of one command with one server in one minute: a row of table `latency`."""
-
-    time_ns: int
-    protocol: str
-    name: str
-    server: str | None
-    values: tuple[Any, ...]
+RELATED, COUNTS, OVERVIEW, STEP = range(4)
+"""What a frame holds; counts are of exchanges (`latencies`), as an Arrow stream."""
 
 
 class Frames:
@@ -73,70 +44,56 @@ class Frames:
 
     def __init__(self, out: Any) -> None:
         self.out = out
-        self._noted = 0
-        self._notes: defaultdict[GroupKey, list[Note]] = defaultdict(list)
-        self._slowest: list[tuple[int, dict[str, Any]]] = []
 
     def leave(self, server: str | None, kind: int, value: Any) -> None:
-        """Leave a frame for those of this server."""
-        data = msgspec.msgpack.encode((server or "", kind, value))
-        self.out.write(len(data).to_bytes(4, "little") + data)
-
-    def count(self, exchanges: Sequence[Linked]) -> None:
-        """Count exchanges, and remember the slowest."""
-        for linked, (_, server) in zip(exchanges, ends_of(exchanges), strict=True):
-            one: Any = linked[0]
-            key = one.time_ns // MINUTE_NS * MINUTE_NS, one.protocol, one.name, server
-            self._notes[key].append((one.outcome, one.reason, one.latency_ns))
-            if one.latency_ns is not None and (len(self._slowest) < SLOWEST or one.latency_ns > self._slowest[-1][0]):
-                self._slowest = slowest([*self._slowest, (one.latency_ns, _row(one))])
-        self._noted += len(exchanges)
-        if self._noted >= NOTED:
-            self._let_go()
-
-    def close(self) -> None:
-        """All that is left."""
-        self._let_go()
-        for one in self._slowest:
-            self.leave(None, SLOW, one)
-
-    def _let_go(self) -> None:
-        for key, notes in self._notes.items():
-            self.leave(key[-1], LATENCY, (*key, notes if len(notes) < FEW else _counted(LatencyGroup(), notes).pack()))
-        self._notes.clear()
-        self._noted = 0
+        """Leave a frame for those of this server; counts of exchanges are of all servers."""
+        self.out.write(_framed(server or "", kind, _stream(value) if kind == COUNTS else value))
 
 
-def _row(one: Exchange) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in EXCHANGES}
+def _framed(server: str, kind: int, value: Any) -> bytes:
+    data = msgspec.msgpack.encode((server, kind, value))
+    return len(data).to_bytes(4, "little") + data
 
 
-def slowest(some: Iterable[Any]) -> list[Any]:
-    """The slowest of some exchanges, the slowest first."""
-    return nlargest(SLOWEST, some, key=lambda one: one[0])
+def _stream(counts: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, counts.schema) as out:
+        out.write_table(counts)
+    return bytes(sink.getvalue())
 
 
-def _counted(group: LatencyGroup, found: bytes | list[Note]) -> LatencyGroup:
-    """A group that counts what a frame has, too."""
-    if isinstance(found, bytes):
-        group.merge(LatencyGroup.unpack(found))
-    else:
-        for outcome, reason, latency_ns in found:
-            group.note(outcome, reason, latency_ns, None)
-    return group
+def _frames(stream: BinaryIO) -> Iterator[tuple[str, int, Any]]:
+    while size := stream.read(4):
+        yield msgspec.msgpack.decode(stream.read(int.from_bytes(size, "little")))
 
 
-def frames(name: str) -> Iterator[bytes]:
-    """The frames of a file."""
+def whole(name: str) -> Iterator[bytes]:
+    """The frames of a file as one block."""
     with storage.open_input(name) as stream:
-        while size := stream.read(4):
-            yield stream.read(int.from_bytes(size, "little"))
+        yield stream.read()
 
 
 def by_server(count: int, name: str) -> Iterator[tuple[int, bytes]]:
-    """The frames of a file for `count` buckets."""
-    for data in frames(name):
-        yield crc32(msgspec.msgpack.decode(data)[0].encode()) % count, data
+    """The frames of a file as blocks for `count` buckets."""
+    blocks: defaultdict[int, bytearray] = defaultdict(bytearray)
+    with storage.open_input(name) as stream:
+        for server, kind, value in _frames(stream):
+            for bucket, data in _placed(count, server, kind, value):
+                blocks[bucket] += data
+                if len(blocks[bucket]) >= BLOCK:
+                    yield bucket, bytes(blocks.pop(bucket))
+    yield from ((bucket, bytes(data)) for bucket, data in blocks.items())
+
+
+def _placed(count: int, server: str, kind: int, value: Any) -> Iterator[tuple[int, bytes]]:
+    """A frame for the bucket of its server; counts of exchanges, for those of each server."""
+    if kind != COUNTS:
+        yield crc32(server.encode()) % count, _framed(server, kind, value)
+        return
+    counts = pa.ipc.open_stream(value).read_all()
+    buckets = np.array([crc32(one.encode()) % count for one in counts.column("server").to_pylist()])
+    for bucket in np.unique(buckets).tolist():
+        yield bucket, _framed("", COUNTS, _stream(counts.filter(pa.array(buckets == bucket))))
 
 
 class Together:
@@ -146,44 +103,30 @@ class Together:
         self.related: list[ConversationRow] = []
         self.files: dict[int, int] = {}
         """The file of the first packet of each of these."""
-        self.rows: list[tuple[str, bytes]] = []
-        """Rows of tables that are small in each part."""
-        self.slowest: list[tuple[int, dict[str, Any]]] = []
-        self.commands: defaultdict[tuple[str, str], LatencyGroup] = defaultdict(LatencyGroup)
-        self._groups: defaultdict[GroupKey, LatencyGroup] = defaultdict(LatencyGroup)
+        self.counts: list[Any] = []
+        """Counts of exchanges of each task."""
         self.overviews: list[Any] = []
         """What rules go by that look at several conversations, of each task."""
         self.reports: list[Report] = []
         """Reports of bugs of ours."""
         self._steps = Steps()
-        for data in blocks:
-            _, kind, value = msgspec.msgpack.decode(data)
-            if kind == RELATED:
-                row, file = value
-                self.related.append(msgspec.convert(row, ConversationRow))
-                self.files[self.related[-1].conversation] = file
-            elif kind == LATENCY:
-                minute, protocol, name, server, found = value
-                _counted(self._groups[minute, protocol, name, server], found)
-            elif kind == ROWS:
-                self.rows.append(tuple(value))
-            elif kind == SLOW:
-                self.slowest = slowest([*self.slowest, tuple(value)])
-            elif kind == STEP:
-                self._steps.add(*value)
-            else:
-                self.overviews.append(value)
-        for (_, protocol, name, _), group in self._groups.items():
-            self.commands[protocol, name].merge(group)
+        for block in blocks:
+            for _, kind, value in _frames(io.BytesIO(block)):
+                if kind == RELATED:
+                    row, file = value
+                    self.related.append(msgspec.convert(row, ConversationRow))
+                    self.files[self.related[-1].conversation] = file
+                elif kind == COUNTS:
+                    self.counts.append(pa.ipc.open_stream(value).read_all())
+                elif kind == STEP:
+                    self._steps.add(*value)
+                else:
+                    self.overviews.append(value)
         self.related.sort(key=lambda row: (row.time_ns, row.conversation))
 
     def relate(self, before: Sequence[ConversationRow]) -> list[Report]:
         """Add to conversations what others show, also those `before`; return reports of bugs."""
         return [Report(what, "conversations lack what others tell of them") for what in relate([*before, *self.related])]
-
-    def minutes(self) -> list[Minute]:
-        """The rows of table `latency`."""
-        return [Minute(*key, values_of(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
 
     def findings(self, ports: set[int]) -> list[Linked]:
         """The findings in the state that servers keep across connections, which adds to the overviews."""

@@ -23,7 +23,7 @@ from ..conversation.table import is_related
 from ..errors import Report
 from ..filter import compile_filter
 from ..model import ConversationRow
-from . import storage, together
+from . import latencies, storage, together
 from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA
 from .storage import Folder
@@ -33,8 +33,11 @@ from .together import Frames
 FRAMES, CARRIED = "frames", "carry"
 """The files with what is put together of several parts, and with what has to be given with later packets."""
 
-SMALL = frozenset(("conversations", "gaps", "endings", "findings"))
-"""Tables of which a part has few rows, as a rule."""
+EVERY = "every exchange"
+"""Where some are not wanted, those that are counted."""
+
+COUNTED = 32
+"""Groups of exchanges that are counted together."""
 
 FORMATS = ("parquet", "delta")
 
@@ -106,18 +109,18 @@ class Receipt(msgspec.Struct):
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
     ports: list[int] = []
     """Of servers that speak a protocol of ours."""
+    slowest: list[dict[str, Any]] = []
+    """The slowest exchanges, the slowest first."""
 
 
 class PartWriter:
     """The files of one part."""
 
-    def __init__(self, target: Target, part: int, points: PointOf | None = None, leaves: bool = False) -> None:
-        """`leaves`: few rows of tables that are small in each part are left for those who put parts together, in larger files."""
+    def __init__(self, target: Target, part: int, points: PointOf | None = None) -> None:
         self.target = target
         self.part = part
         self.receipt = Receipt(part, {}, {}, [])
         self._points = points
-        self._leaves = leaves
         self._open: dict[tuple[str, tuple[str | None, ...]], _Parquet] = {}
         """The files by table and values of the columns by which it is divided."""
         self._waiting: dict[str, PendingRows] = {}
@@ -126,6 +129,8 @@ class PartWriter:
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
+        self._exchanges: list[Any] = []
+        """Exchanges that wait to be counted."""
         self._side: dict[str, tuple[Written, Any]] = {}
         self._frames: Frames | None = None
         self._carried: Any = None
@@ -157,8 +162,8 @@ class PartWriter:
             if table == "messages" and self.target.fields != "json":
                 for name, some in by_protocol(wanted).items():
                     self.put(name, some, results.files)
-            if rows and table == "exchanges":
-                self.frames.count(rows)
+        if self._filter is not None:
+            self.put(EVERY, found["exchanges"], results.files)
         entries = entry_rows(some for some in results.entries if self._filter is None or self._filter.matches(some[0]))
         # A message may have a million
         while group := list(islice(entries, GROUP)):
@@ -181,8 +186,7 @@ class PartWriter:
         self._bytes += _bytes_of(results, found["messages"])
         if self._bytes >= GROUP_BYTES:
             self._bytes = 0
-            # Rows of the others are small, and are left in one place as long as they are few
-            for table in self._waiting.keys() - SMALL:
+            for table in self._waiting:
                 self._flush(table)
 
     def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
@@ -191,7 +195,7 @@ class PartWriter:
             return
         waiting = self._waiting.get(table)
         if waiting is None:
-            waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
+            waiting = self._waiting[table] = PendingRows("exchanges" if table == EVERY else table, self.target.fields, self._points)
         waiting.add(rows, files)
         if len(waiting.rows) >= GROUP:
             self._flush(table)
@@ -210,27 +214,20 @@ class PartWriter:
         self._side[kind] = written, stream
         return stream
 
-    def waits(self, table: str) -> bool:
-        """Whether there are rows to write."""
-        return table in self._waiting and bool(self._waiting[table].rows)
-
     def empty(self, table: str) -> None:
         """Write a file without rows, which says what its columns are."""
         self._out(table, dict.fromkeys(self._by(table)))
 
     def close(self) -> None:
         """Write the other rows; the receipt names the files."""
-        opened = {table for table, _ in self._open}
         for table in self._waiting:
-            if self._leaves and table in SMALL and table not in opened and self.waits(table):
-                self._leave(table)
-            else:
-                self._flush(table)
+            self._flush(table)
+        if self._exchanges:
+            self._count()
         for (table, _), out in self._open.items():
             self.receipt.files.setdefault(table, []).append(out.close())
-        for left in (self._frames, self._carried):
-            if left is not None:
-                left.close()
+        if self._carried is not None:
+            self._carried.close()
         for kind, (written, stream) in self._side.items():
             written.size = stream.tell()
             stream.close()
@@ -244,21 +241,24 @@ class PartWriter:
         _let_go(*carried, *(stream for _, stream in self._side.values()))
 
     def _flush(self, table: str) -> None:
-        if self.waits(table):
-            self._write(table, self._waiting[table].batch(self.receipt.reports))
+        if not self._waiting[table].rows:
+            return
+        rows = self._waiting[table].batch(self.receipt.reports)
+        if table == ("exchanges" if self._filter is None else EVERY):
+            self._exchanges.append(rows.select(latencies.NEEDED))
+            if len(self._exchanges) >= COUNTED:
+                self._count()
+        if table != EVERY:
+            self.write(table, rows)
 
-    def _leave(self, table: str) -> None:
-        sink = pa.BufferOutputStream()
-        batch = self._waiting[table].batch(self.receipt.reports)
-        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
-            out.write_table(batch)
-        self.frames.leave(str(self.part), together.ROWS, (table, sink.getvalue().to_pybytes()))
+    def _count(self) -> None:
+        exchanges = pa.concat_tables(self._exchanges)
+        self._exchanges.clear()
+        self.frames.leave(None, together.COUNTS, latencies.counted(exchanges))
+        self.receipt.slowest = latencies.slowest([*self.receipt.slowest, *latencies.slowest_of(exchanges)])
 
-    def take(self, table: str, left: bytes) -> None:
-        """Write rows that a part has left."""
-        self._write(table, pa.ipc.open_stream(left).read_all())
-
-    def _write(self, table: str, rows: Any) -> None:
+    def write(self, table: str, rows: Any) -> None:
+        """Write the columns of some rows."""
         self.receipt.rows[table] = self.receipt.rows.get(table, 0) + rows.num_rows
         by = self._by(table)
         for partition, some in _divided(rows, by) if by else [({}, rows)]:

@@ -279,8 +279,7 @@ def written(folder: Path, rows: list[Linked]) -> Path:
         one[0].conversation = at
         writer.add(TaskResults([one], files={at: 0}))
     for table in TABLES:
-        if not writer.waits(table):
-            writer.empty(table)
+        writer.empty(table)
     writer.close()
     return folder / "files"
 

@@ -6,13 +6,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
+from streamdump.latency.rows import times_of
 from streamdump.latency.sketch import Sketch
 from streamdump.model import Finding, Options
-from streamdump.spark import pipeline
+from streamdump.spark import latencies, pipeline
 from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import Here, go
 
@@ -84,11 +89,44 @@ def test_latencies_by_minute_are_those_of_the_exchanges(buckets: int, tmp_path: 
         assert row["exchanges"] == counts[key] == row["answered"] + row["refused"] + row["unanswered"]
         assert [tuple(one.values()) for one in row["sketch"]] == wanted[key].pack()
         assert row["p99_ns"] == (wanted[key].quantile(0.99) if len(wanted[key]) else None)
-    assert run.gathered is not None
     by_command = Counter((row["protocol"], row["name"]) for row in rows["exchanges"])
-    assert {command: group.count for command, group in run.gathered.commands.items()} == by_command
+    assert {(row["protocol"], row["name"]): row["exchanges"] for row in latencies.by_command(run.counts)} == by_command
     times = sorted((row["latency_ns"] for row in rows["exchanges"] if row["latency_ns"] is not None), reverse=True)
-    assert [latency for latency, _ in run.gathered.slowest] == times[:5]
+    assert [row["latency_ns"] for row in run.slowest] == times[:5]
+
+
+def test_sums_of_latencies_beyond_64_bits() -> None:
+    long_ns = (1 << 63) - 1
+    rows = [("iggy", "ping", "192.0.2.1:8090", "answered", None, one) for one in (long_ns, long_ns, long_ns - 2, 0, -5)]
+    names = ("protocol", "name", "server", "outcome", "reason", "latency_ns")
+    columns: dict[str, Any] = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    columns["reason"] = pa.nulls(len(rows), pa.string())
+    exchanges = pa.table({**columns, "time_ns": [MINUTE_NS] * len(rows)})
+    (row,) = latencies.rows(latencies.counted(exchanges)).to_pylist()
+    sketch = Sketch(columns["latency_ns"])
+    assert (row["mean_ns"], row["min_ns"], row["max_ns"]) == (round(sketch.total / 5), -5, long_ns)
+    assert [tuple(one.values()) for one in row["sketch"]] == sketch.pack()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(-(10**12), 10**15)), min_size=1, max_size=300))
+def test_quantiles_of_columns_are_those_of_sketches(values: list[tuple[str, int]]) -> None:
+    exchanges = pa.table(
+        {
+            "time_ns": [0] * len(values),
+            "protocol": ["iggy"] * len(values),
+            "name": [name for name, _ in values],
+            "server": pa.nulls(len(values), pa.string()),
+            "outcome": ["answered"] * len(values),
+            "reason": pa.nulls(len(values), pa.string()),
+            "latency_ns": [value for _, value in values],
+        }
+    )
+    halves = [latencies.counted(exchanges[: len(values) // 2 + 1]), latencies.counted(exchanges[len(values) // 2 + 1 :])]
+    for row in latencies.rows(latencies.added(halves)).to_pylist():
+        sketch = Sketch(value for name, value in values if name == row["name"])
+        assert [row[name] for name in latencies.TIMES] == list(msgspec.structs.astuple(times_of(sketch)))[1:]
+        assert [tuple(one.values()) for one in row["sketch"]] == sketch.pack()
+        assert row["exchanges"] == row["answered"] == len(sketch)
 
 
 def test_conversations_are_related_in_a_shuffle_by_server_as_in_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
