@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from hashlib import blake2b
+from itertools import groupby, islice
+from operator import itemgetter
 from struct import Struct
 from typing import Any, Protocol, cast
 
@@ -36,7 +38,6 @@ import pyarrow as pa
 from ..capture.blocks import UNREADABLE
 from ..capture.ends import split
 from ..capture.icmp_dns import IcmpError
-from ..capture.packet_processes import PacketProcess
 from ..diagnose.across import ACROSS_KEPT
 from ..diagnose.engine import CLOSES, SPEAKS, UNUSED, Diagnoser, Step
 from ..diagnose.network import NetworkEvidence
@@ -52,7 +53,7 @@ from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
 from . import storage
 from .keys import ends_of, key_of, network_of
-from .rows import CARRY, EARLIEST, LATEST, batch_of_rows, owner_in
+from .rows import CARRY, EARLIEST, LATEST, Owners, batch_of_rows, owner_in
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number")
 """How rows have to be sorted for `dissect`."""
@@ -196,22 +197,29 @@ def dissect(
     opened = Dissection(options, until, ends_ns, points, errors)
     for batch in batches:
         values = zip(*[batch.column(name).to_pylist() for name in COLUMNS], strict=True)
-        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, ttl, damaged, data, owner in values:
+        for (flow_id, kind), rows in groupby(values, itemgetter(0, 1)):
             if kind == CARRY:
-                opened.carried(_carry(flow_id, flow, time_ns, data))
-            else:
-                segment = Segment(
-                    ends_of(flow, reverse), (0, number, file, time_ns), seq, ack, flags, window, data, wire, ttl, b"", 0, bool(damaged)
-                )
-                opened.packet(flow_id, segment, None if owner is None else owner_in(owner))
-            if opened.full:
-                yield from opened.made()
+                for _, _, flow, time_ns, *_, data, _ in rows:
+                    yield from opened.carried(_carry(flow_id, flow, time_ns, data))
+                continue
+            while some := list(islice(rows, BLOCK)):
+                owned = [
+                    (
+                        Segment(
+                            ends_of(flow, reverse), (0, number, file, time_ns), seq, ack, flags, window, data, wire, ttl, b"", 0, damaged
+                        ),
+                        owner,
+                    )
+                    for _, _, flow, time_ns, file, number, reverse, seq, ack, flags, window, wire, ttl, damaged, data, owner in some
+                ]
+                owners = {id(segment): owner_in(owner) for segment, owner in owned if owner is not None}
+                yield from opened.feed(flow_id, [segment for segment, _ in owned], owners)
         yield from opened.made()
     yield from opened.end()
 
 
 COLUMNS = (
-    *("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "window"),
+    *("flow_id", "kind", "flow", "time_ns", "file", "number", "reverse", "seq", "ack", "flags", "window"),
     *("wire", "ttl", "damaged", "payload", "owner"),
 )
 
@@ -223,7 +231,7 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _begin(options: Options) -> None:
+def _prepare(options: Options) -> None:
     # Conversations refer to each other: those of the task before would wait here for a collection that hardly ever comes
     _freeze()
     gc.collect()
@@ -246,7 +254,7 @@ class Dissection:
         errors: ErrorsOf | None = None,
     ) -> None:
         """See `dissect`."""
-        _begin(options)
+        _prepare(options)
         self.results = TaskResults()
         self._held = 0
         """Bytes in rows to be carried."""
@@ -275,9 +283,6 @@ class Dissection:
         self._flow_id: int | None = None
         self._flow = b""
         self._session: Session | None = None
-        self._block: list[Segment] = []
-        """Segments of these conversations that are fed together."""
-        self._block_bytes = 0
         self._single = BLOCK
         """Segments that are still fed one by one, since those after one with compressed data may unpack to as much."""
         self._emitted: list[Event] = []
@@ -290,54 +295,57 @@ class Dissection:
         records = len(self._emitted) + len(self.results.records)
         return records >= HELD_RECORDS or self._held >= HELD_BYTES or self.results.unpacked >= HELD_UNPACKED
 
-    def carried(self, row: dict[str, Any]) -> None:
-        """Process a row that was carried."""
+    def carried(self, row: dict[str, Any]) -> Iterator[TaskResults]:
+        """Process a row that was carried; yield results that are to be handed on."""
         if row["flow_id"] == self._flow_id and (self._row is not None or self._session is not None):
             raise ForeignState(f"there are two of the conversations {row['flow_id']}")
         self.close()
         self._flow_id, self._flow, self._row = row["flow_id"], row["flow"], row
         if self._until is None or row["time_ns"] <= self._until:
             self._restore()
+        if self.full:
+            yield from self.made()
 
-    def packet(self, flow_id: int, segment: Segment, owner: PacketProcess | None = None) -> bool:
-        """Process a packet; return whether results are to be handed on. Packets that share a `flow_id` share a session. `owner`: the
-        process that it belongs to."""
+    def feed(self, flow_id: int, segments: Sequence[Segment], owners: Owners) -> Iterator[TaskResults]:
+        """Process packets; yield results that are to be handed on. Packets that share a `flow_id` share a session."""
         if flow_id != self._flow_id:
             self.close()
-        session = self._session
-        if session is None:
-            if self._row is not None:
-                session = self._restore()
-            else:
-                session = self._session = Session(self._options, key_log(self._options.keylog), index=self._number)
-                session.run.unpack_pool = self._unpack_pool
-                self._flow_id, self._flow = flow_id, key_of(segment.ends)[1]
-                if self._diagnoser is not None:
-                    session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
-                    self._coming = list(self._errors.get(flow_id, ()))
-        if self._coming:
-            self._take_errors(session, (segment.time_ns, segment.file, segment.number))
+        session = self._session or (self._begin(flow_id, segments) if self._row is None else self._restore())
         counters = session.run.counters
-        _, number, file, time_ns = segment.mark
-        segment.mark = counters.packets, number, file, time_ns
-        counters.packets += 1
-        self._block.append(segment)
-        self._block_bytes += len(segment.data)
-        # The rules need the place of each segment
-        together = owner is None and self._diagnoser is None and not self._single
-        if together and len(self._block) < BLOCK and self._block_bytes < BLOCK_BYTES:
-            return False
-        self._feed()
-        if owner is not None:
-            session.run.processes.note(owner, segment, session.table.get(segment.ends))
-        return self.full
+        block: list[Segment] = []
+        size = 0
+        for segment in segments:
+            place = segment.time_ns, segment.file, segment.number
+            if self._coming and self._coming[-1][:3] < place:
+                self._take_errors(session, place)
+            segment.mark = counters.packets, segment.number, segment.file, segment.time_ns
+            counters.packets += 1
+            block.append(segment)
+            size += len(segment.data)
+            owner = owners.get(id(segment)) if owners else None
+            # The rules need the place of each segment
+            if owner is not None or self._diagnoser is not None or self._single or size >= BLOCK_BYTES:
+                self._feed(session, block)
+                block, size = [], 0
+                if owner is not None:
+                    session.run.processes.note(owner, segment, session.table.get(segment.ends))
+                if self.full:
+                    yield from self.made()
+        if block:
+            self._feed(session, block)
+        if self.full:
+            yield from self.made()
 
-    def _feed(self) -> None:
-        """Feed the segments that wait."""
-        session, block = self._session, self._block
-        if session is None or not block:
-            return
-        self._block, self._block_bytes = [], 0
+    def _begin(self, flow_id: int, segments: Sequence[Segment]) -> Session:
+        session = self._session = Session(self._options, key_log(self._options.keylog), index=self._number)
+        session.run.unpack_pool = self._unpack_pool
+        self._flow_id, self._flow = flow_id, key_of(segments[0].ends)[1]
+        if self._diagnoser is not None:
+            session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
+            self._coming = list(self._errors.get(flow_id, ()))
+        return session
+
+    def _feed(self, session: Session, block: list[Segment]) -> None:
         if session.run.windows is not None:
             session.run.windows.feed(block[-1])
         found = session.table.feed(block)
@@ -392,7 +400,6 @@ class Dissection:
 
     def close(self) -> None:
         """No more rows of these conversations will come."""
-        self._feed()
         session, row = self._session, self._row
         if row is not None:
             self._carry(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from ..capture.link import LinkParser
 from ..capture.merge import merge
 from ..capture.packet_processes import PacketProcess
 from ..errors import CaptureError
+from ..inspector import BLOCK
 from ..model import Packet, Segment
 from ..tcp.assembler import SYN
 from ..tcp.checksum import is_right
@@ -60,9 +61,9 @@ ROWS = 1_000
 
 def read(split: Split, parsers: dict[int, LinkParser] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range in the order of its packets. `parsers`: see `segments`."""
-    found = (row_of(*one) for one in segments([split], parsers))
-    while some := list(islice(found, ROWS)):
-        yield batch_of(some)
+    found = (row_of(one, owners.get(id(one))) for some, owners in segments([split], parsers) for one in some)
+    while rows := list(islice(found, ROWS)):
+        yield batch_of(rows)
 
 
 def _written(owner: PacketProcess | None) -> bytes | None:
@@ -79,9 +80,9 @@ def owner_in(data: bytes) -> PacketProcess:
 _OWNER = msgspec.msgpack.Decoder(PacketProcess)
 
 
-def row_of(segment: Segment, owner: PacketProcess | None, latest_ns: int) -> Row:
-    """The row of a segment."""
-    place = segment.file, segment.number, segment.time_ns, latest_ns
+def row_of(segment: Segment, owner: PacketProcess | None) -> Row:
+    """The row of a segment from `segments`."""
+    latest_ns, number, file, time_ns = segment.mark
     header = (
         segment.seq,
         segment.ack,
@@ -92,11 +93,16 @@ def row_of(segment: Segment, owner: PacketProcess | None, latest_ns: int) -> Row
         segment.ttl,
         bool(segment.data or segment.flags & SYN) and not is_right(segment),
     )
-    return (SEGMENT, *place, *key_of(segment.ends), *header, segment.data, _written(owner))
+    return (SEGMENT, file, number, time_ns, latest_ns, *key_of(segment.ends), *header, segment.data, _written(owner))
 
 
-def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = None) -> Iterator[tuple[Segment, PacketProcess | None, int]]:
-    """Yield the segments of these ranges in the order of a plain run, each with its owner and the latest time so far in its file.
+Owners = Mapping[int, PacketProcess]
+"""By `id` of a segment the process that it belongs to, where the capture names it."""
+
+
+def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = None) -> Iterator[tuple[list[Segment], Owners]]:
+    """Yield the segments of these ranges in the order of a plain run, some at a time. Until they are fed, the `order` of each is the latest
+    time so far in its file.
 
     `parsers`: by network what reads its packets, which remembers those of ranges before these; missing ones are added.
     """
@@ -107,19 +113,26 @@ def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = No
     parsers = {} if parsers is None else parsers
     parse = [parsers.setdefault(some[0].network, LinkParser()).segment for some in files.values()]
     for packets in inputs[0].batches() if len(inputs) == 1 else merge(inputs):
-        for packet in packets:
-            at, time_ns = packet.file, packet.time_ns
-            if time_ns > latest[at]:
-                latest[at] = time_ns
-            segment = parse[at](packet, 0)
-            if segment is None:
-                continue
-            file, network, after = names[at]
-            # Those before it were read again as these may be copies of them, or have their other fragments
-            if packet.number > after:
-                segment.mark = 0, packet.number, file, time_ns
-                segment.ends += network
-                yield segment, packet.owner if type(packet) is OwnedPacket else None, latest[at]
+        for begin in range(0, len(packets), BLOCK):
+            found: list[Segment] = []
+            owners: dict[int, PacketProcess] = {}
+            for packet in packets[begin : begin + BLOCK]:
+                at, time_ns = packet.file, packet.time_ns
+                if time_ns > latest[at]:
+                    latest[at] = time_ns
+                segment = parse[at](packet, 0)
+                if segment is None:
+                    continue
+                file, network, after = names[at]
+                # Those before it were read again as these may be copies of them, or have their other fragments
+                if packet.number > after:
+                    segment.mark = latest[at], packet.number, file, time_ns
+                    segment.ends += network
+                    found.append(segment)
+                    if type(packet) is OwnedPacket and packet.owner is not None:
+                        owners[id(segment)] = packet.owner
+            if found:
+                yield found, owners
 
 
 class _Input:

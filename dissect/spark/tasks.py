@@ -125,14 +125,16 @@ def dissected(
 ) -> Iterator[TaskResults]:
     """Yield what the conversations result in that are at home in a task; rows of the others are added to `away`."""
     straight, home = Dissection(options, None, ends_ns, points, errors), source.at_home
-    for segment, owner, latest_ns in segments(source.splits):
-        if home is None or key_of(segment.ends)[0] in home:
-            if straight.packet(0, segment, owner):
-                yield from straight.made()
-        elif away is not None:
-            away.append(row_of(segment, owner, latest_ns))
-            if len(away) >= ROWS:
-                yield TaskResults()
+    for found, owners in segments(source.splits):
+        here = found
+        if home is not None:
+            here = [one for one in found if key_of(one.ends)[0] in home]
+            if away is not None and len(here) < len(found):
+                away += [row_of(one, owners.get(id(one))) for one in found if key_of(one.ends)[0] not in home]
+                if len(away) >= ROWS:
+                    yield TaskResults()
+        if here:
+            yield from straight.feed(0, here, owners)
     yield from straight.end()
 
 

@@ -68,7 +68,7 @@ def messages(path: Path, **options: Any) -> list[Linked]:
 
 def fed(straight: Dissection, segments: Iterable[Segment]) -> Iterator[TaskResults]:
     """Yield what segments in the order of a plain run result in."""
-    return (results for one in segments if straight.packet(0, one) for results in straight.made())
+    return straight.feed(0, list(segments), {})
 
 
 def digits(member: Member) -> bool:
