@@ -23,7 +23,6 @@ from streamdump.spark.rows import SCHEMA, batch_of_rows
 from streamdump.spark.splits import plan
 from streamdump.spark.storage import folder
 from streamdump.spark.tasks import sources
-from streamdump.spark.write import SMALL
 from tests.spark.captures import SNAP, fragments, generated, records, rotated
 from tests.spark.comparing import ordered, plain, same, tables_of
 from tests.spark.here import Here, go
@@ -108,15 +107,6 @@ def test_of_very_many_conversations_one_is_open_at_a_time(
     go(files, tmp_path / "out", cluster, split=1 << (18 if parts is None else 16), parts=parts)
     assert (cluster.sent_blocks > 0) == (parts is not None)
     same(tmp_path / "out", plain(files))
-
-
-def test_tables_of_which_each_part_has_few_rows_are_in_one_file(packets: list[Packet], tmp_path: Path) -> None:
-    files = written(tmp_path / "files", by_client(packets))
-    go(files, tmp_path / "out", split=whole(files))
-    same(tmp_path / "out", plain(files))
-    many = {table: len(list((tmp_path / "out" / table).iterdir())) for table in ("messages", *SMALL)}
-    assert many.pop("messages") >= len(files) // 2
-    assert set(many.values()) == {1}
 
 
 def in_fragments(packets: list[Packet]) -> list[Packet]:
