@@ -65,8 +65,16 @@ class Rows:
 
     @cached_property
     def ends(self) -> Sequence[Sequence[str | None]]:
-        """Client and server, by the record, or where that is an exchange by one of its messages."""
-        return list(zip(*ends_of(self.rows), strict=True))
+        """Clients and servers, null if the capture does not show which is which; of a finding the sides that it assumes."""
+        assumed = "client" if type(self.records[0]) is Finding else None
+        speakers: Sequence[Any] = self.records
+        if type(self.records[0]) is Exchange:
+            speakers = [request if response is None or request.sender else response for _, request, response, *_ in self.rows]
+        sides = [
+            (one.src, one.dst) if (one.sender or assumed) == "client" else (one.dst, one.src) if one.sender else (None, None)
+            for one in speakers
+        ]
+        return list(zip(*sides, strict=True))
 
     @cached_property
     def codes(self) -> Sequence[Sequence[Any]]:
@@ -77,23 +85,6 @@ class Rows:
     def fields(self) -> Mapping[str, tuple[list[int], list[Any]]]:
         """The typed fields of messages of one protocol, as `by_name` has them."""
         return by_name(STRUCTS[self.records[0].protocol].members, [one.fields for one in self.records])
-
-
-def ends_of(rows: Iterable[Linked]) -> list[tuple[str | None, str | None]]:
-    """Client and server of records, null if the capture does not show which is which; of a finding the sides that it assumes."""
-    found: list[tuple[str | None, str | None]] = []
-    one: Any
-    request: Any
-    for one, request, response, *_ in rows:
-        if type(one) is Exchange:
-            one = request if response is None or request.sender else response
-        if one.sender == "client" or (one.sender is None and type(one) is Finding):
-            found.append((one.src, one.dst))
-        elif one.sender == "server":
-            found.append((one.dst, one.src))
-        else:
-            found.append((None, None))
-    return found
 
 
 CODES = {one.name: [path.split(".") for path in one.loaded.code] for one in PROTOCOLS}
