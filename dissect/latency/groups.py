@@ -96,19 +96,6 @@ class LatencyGroup(msgspec.Struct):
                 mine.merge(more)
         self.ends = self.ends or other.ends
 
-    def pack(self) -> bytes:
-        """Return the counts as bytes, for `unpack`."""
-        sketches = [(one.pack(), one.least, one.greatest, one.total) for one in self._sketches()]
-        # Sums may have more than 64 bits
-        return msgspec.json.encode((self.answered, self.refused, self.reasons, sketches))
-
-    @classmethod
-    def unpack(cls, data: bytes) -> LatencyGroup:
-        """Return the group that `pack` serialised."""
-        answered, refused, reasons, sketches = msgspec.json.decode(data)
-        latency, handler, network, bound = [Sketch.unpack(*one) for one in sketches]
-        return cls(answered, refused, reasons, latency, handler, network, bound)
-
     def note(
         self, outcome: str, reason: str | None, latency_ns: int | None, handler_ns: int | None, acknowledged_ns: int | None = None
     ) -> None:
