@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from hashlib import blake2b
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from struct import Struct
 from typing import Any, Protocol, cast
@@ -52,8 +52,8 @@ from ..quota import UnpackPool
 from ..session import Linked, Session
 from ..tls.keys import KeyLog, logged
 from . import storage
-from .keys import ends_of, key_of, network_of
-from .rows import CARRY, EARLIEST, LATEST, Owners, batch_of_rows, owner_in
+from .keys import key_of
+from .rows import EARLIEST, LATEST, Owners, Row, segment_in
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number")
 """How rows have to be sorted for `dissect`."""
@@ -92,8 +92,8 @@ class TaskResults(msgspec.Struct):
     records: list[Linked] = msgspec.field(default_factory=list)
     entries: list[MessageEntries] = msgspec.field(default_factory=list)
     conversations: list[ConversationRow] = msgspec.field(default_factory=list)
-    carry: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot, and in `carry_batch` as a batch."""
+    carry: list[Row] = msgspec.field(default_factory=list)
+    """Rows of open conversations (see `rows.SCHEMA`) to be given together with those of the packets of the next lot."""
     reports: list[Report] = msgspec.field(default_factory=list)
     """Reports of bugs of streamdump."""
     unpacked: int = 0
@@ -109,9 +109,6 @@ class TaskResults(msgspec.Struct):
     steps: list[tuple[tuple[int, int, int, int], int, Step]] = msgspec.field(default_factory=list)
     """Of what servers keep across connections, each with its `Place` and a number that rises in a task, which sort it, and the file of its
     conversation."""
-
-    def carry_batch(self) -> pa.RecordBatch:
-        return batch_of_rows(self.carry)
 
 
 def key_log(names: tuple[str, ...]) -> KeyLog:
@@ -196,32 +193,19 @@ def dissect(
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     opened = Dissection(options, until, ends_ns, points, errors)
     for batch in batches:
-        values = zip(*[batch.column(name).to_pylist() for name in COLUMNS], strict=True)
-        for (flow_id, kind), rows in groupby(values, itemgetter(0, 1)):
-            if kind == CARRY:
-                for _, _, flow, time_ns, *_, data, _ in rows:
-                    yield from opened.carried(_carry(flow_id, flow, time_ns, data))
-                continue
-            while some := list(islice(rows, BLOCK)):
-                owned = [
-                    (
-                        Segment(
-                            ends_of(flow, reverse), (0, number, file, time_ns), seq, ack, flags, window, data, wire, ttl, b"", 0, damaged
-                        ),
-                        owner,
-                    )
-                    for _, _, flow, time_ns, file, number, reverse, seq, ack, flags, window, wire, ttl, damaged, data, owner in some
-                ]
-                owners = {id(segment): owner_in(owner) for segment, owner in owned if owner is not None}
-                yield from opened.feed(flow_id, [segment for segment, _ in owned], owners)
+        columns = [batch.column(name).to_pylist() for name in ("flow_id", "merge_ns", "data")]
+        for flow_id, rows in groupby(zip(*columns, strict=True), itemgetter(0)):
+            found = []
+            for _, merge_ns, data in rows:
+                if merge_ns == EARLIEST:
+                    yield from opened.carried(flow_id, data)
+                else:
+                    found.append(segment_in(data))
+            if found:
+                owners = {id(segment): owner for segment, owner in found if owner is not None}
+                yield from opened.feed(flow_id, [segment for segment, _ in found], owners)
         yield from opened.made()
     yield from opened.end()
-
-
-COLUMNS = (
-    *("flow_id", "kind", "flow", "time_ns", "file", "number", "reverse", "seq", "ack", "flags", "window"),
-    *("wire", "ttl", "damaged", "payload", "owner"),
-)
 
 
 @cache
@@ -281,12 +265,11 @@ class Dissection:
         """And the network."""
         self._until = until
         self._flow_id: int | None = None
-        self._flow = b""
         self._session: Session | None = None
         self._single = BLOCK
         """Segments that are still fed one by one, since those after one with compressed data may unpack to as much."""
         self._emitted: list[Event] = []
-        self._row: dict[str, Any] | None = None
+        self._carried = b""
         """What was carried of these conversations, while no packet needs it."""
 
     @property
@@ -295,13 +278,14 @@ class Dissection:
         records = len(self._emitted) + len(self.results.records)
         return records >= HELD_RECORDS or self._held >= HELD_BYTES or self.results.unpacked >= HELD_UNPACKED
 
-    def carried(self, row: dict[str, Any]) -> Iterator[TaskResults]:
-        """Process a row that was carried; yield results that are to be handed on."""
-        if row["flow_id"] == self._flow_id and (self._row is not None or self._session is not None):
-            raise ForeignState(f"there are two of the conversations {row['flow_id']}")
+    def carried(self, flow_id: int, data: bytes) -> Iterator[TaskResults]:
+        """Process a row that was carried; yield results that are to be handed on. `data`: when the conversations have to be processed again
+        even if no packet comes, and their state."""
+        if flow_id == self._flow_id and (self._carried or self._session is not None):
+            raise ForeignState(f"there are two of the conversations {flow_id}")
         self.close()
-        self._flow_id, self._flow, self._row = row["flow_id"], row["flow"], row
-        if self._until is None or row["time_ns"] <= self._until:
+        self._flow_id, self._carried = flow_id, data
+        if self._until is None or DUE.unpack_from(data)[0] <= self._until:
             self._restore()
         if self.full:
             yield from self.made()
@@ -310,7 +294,7 @@ class Dissection:
         """Process packets; yield results that are to be handed on. Packets that share a `flow_id` share a session."""
         if flow_id != self._flow_id:
             self.close()
-        session = self._session or (self._begin(flow_id, segments) if self._row is None else self._restore())
+        session = self._session or (self._restore() if self._carried else self._begin(flow_id))
         counters = session.run.counters
         block: list[Segment] = []
         size = 0
@@ -324,7 +308,8 @@ class Dissection:
             size += len(segment.data)
             owner = owners.get(id(segment)) if owners else None
             # The rules need the place of each segment
-            if owner is not None or self._diagnoser is not None or self._single or size >= BLOCK_BYTES:
+            alone = owner is not None or self._diagnoser is not None or self._single
+            if alone or size >= BLOCK_BYTES or len(block) >= BLOCK:
                 self._feed(session, block)
                 block, size = [], 0
                 if owner is not None:
@@ -336,10 +321,10 @@ class Dissection:
         if self.full:
             yield from self.made()
 
-    def _begin(self, flow_id: int, segments: Sequence[Segment]) -> Session:
+    def _begin(self, flow_id: int) -> Session:
         session = self._session = Session(self._options, key_log(self._options.keylog), index=self._number)
         session.run.unpack_pool = self._unpack_pool
-        self._flow_id, self._flow = flow_id, key_of(segments[0].ends)[1]
+        self._flow_id = flow_id
         if self._diagnoser is not None:
             session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
             self._coming = list(self._errors.get(flow_id, ()))
@@ -371,9 +356,8 @@ class Dissection:
             counters.packets += 1
 
     def _restore(self) -> Session:
-        assert self._row is not None
-        session = self._session = Session.restore(self._row["payload"], self._options, key_log(self._options.keylog))
-        self._row = None
+        session = self._session = Session.restore(self._carried[DUE.size :], self._options, key_log(self._options.keylog))
+        self._carried = b""
         session.table.index = self._number
         self._files = {one.index: one.tcp.first[2] for one in session.table.conversations}
         return session
@@ -385,7 +369,7 @@ class Dissection:
         while number in self._files:
             number += 1
         self._files[number] = first.file
-        self._networks[number] = network_of(key_of(first.ends)[1])
+        self._networks[number] = int.from_bytes(split(first.ends)[4], "big")
         return number
 
     def made(self) -> Iterator[TaskResults]:
@@ -400,9 +384,9 @@ class Dissection:
 
     def close(self) -> None:
         """No more rows of these conversations will come."""
-        session, row = self._session, self._row
-        if row is not None:
-            self._carry(row)
+        session = self._session
+        if self._carried:
+            self._carry(self._carried)
         elif session is not None:
             if self._until is None:
                 session.run.ends_ns = self._ends_ns
@@ -423,10 +407,9 @@ class Dissection:
                 self._carry_entries(session, gone)
                 due = session.table.due()
                 if due is not None:
-                    assert self._flow_id is not None
                     session.table.index = None
-                    self._carry(_carry(self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
-        self._session = self._row = None
+                    self._carry(DUE.pack(min(due, LATEST)) + session.snapshot())
+        self._session, self._carried = None, b""
         self._files, self._networks = {}, {}
         self._latest_ns = EARLIEST
 
@@ -543,10 +526,13 @@ class Dissection:
             self._spoke[server] = place
         return False
 
-    def _carry(self, row: dict[str, Any]) -> None:
-        self.results.carry.append(row)
-        self._held += len(row["payload"])
+    def _carry(self, data: bytes) -> None:
+        assert self._flow_id is not None
+        self.results.carry.append((self._flow_id, EARLIEST, 0, 0, data))
+        self._held += len(data)
 
+
+DUE = Struct("<q")
 
 END_OF_CAPTURE: Place = (LATEST, 0, 0)
 AT_LAST: Place = (LATEST, LATEST, 0)
@@ -574,7 +560,7 @@ def errors_of(network: NetworkEvidence) -> ErrorsOf:
     found: defaultdict[int, list[QuotedError]] = defaultdict(list)
     for ends, errors in network.errors.items():
         for (_, number, file, time_ns), error in errors:
-            for flow_id in (0, key_of(ends)[0]):
+            for flow_id in (0, key_of(ends)):
                 found[flow_id].append((time_ns, file, number, error))
     return {flow_id: sorted(errors, reverse=True) for flow_id, errors in found.items()}
 
@@ -582,18 +568,3 @@ def errors_of(network: NetworkEvidence) -> ErrorsOf:
 def earliest(rows: Iterable[ConversationRow | None]) -> ConversationRow | None:
     """Of some conversations the one that began first."""
     return min((row for row in rows if row is not None), key=lambda row: (row.time_ns, row.conversation), default=None)
-
-
-def _carry(flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:
-    return {
-        "kind": CARRY,
-        "file": 0,
-        "number": 0,
-        "time_ns": time_ns,
-        "merge_ns": EARLIEST,
-        "flow_id": flow_id,
-        "flow": flow,
-        "length": len(payload),
-        "wire": len(payload),
-        "payload": payload,
-    }

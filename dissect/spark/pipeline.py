@@ -49,7 +49,7 @@ from .tasks import TaskInput, Work, flows_carried
 from .together import BUCKET, Together, by_server, findings_of, whole
 from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written
 
-FORMAT = 8
+FORMAT = 9
 """Changes when an older state could not be taken up."""
 
 UNIT_BYTES = 16 << 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -22,33 +21,16 @@ from ..tcp.checksum import is_right
 from .keys import key_of
 from .splits import OwnedPacket, Split, batches
 
-SEGMENT, CARRY = 0, 1
-"""Kinds of rows: a TCP segment; and the state of the open conversations of a `flow_id`, in `payload`, which has to be processed again at
-`time_ns` even if no packet comes."""
-
 EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
 """The ends of times; the first is `merge_ns` of carried rows, which sorts them before all packets."""
 
 SCHEMA = pa.schema(
     [
-        ("kind", pa.int8()),
+        ("flow_id", pa.int64()),  # `keys.key_of`: two flows may share it
+        ("merge_ns", pa.int64()),  # Latest capture time in its file so far: the order among several files
         ("file", pa.int32()),  # Index of the input
         ("number", pa.int64()),  # Of the packet in its file, from 1
-        ("time_ns", pa.int64()),
-        ("merge_ns", pa.int64()),  # Latest capture time in its file so far: the order among several files
-        ("flow_id", pa.int64()),  # `keys.key_of`: two flows may share it
-        ("flow", pa.binary()),
-        ("reverse", pa.bool_()),
-        ("seq", pa.int64()),
-        ("ack", pa.int64()),
-        ("flags", pa.int16()),
-        ("window", pa.int32()),
-        ("length", pa.int32()),  # Bytes of the payload
-        ("wire", pa.int32()),
-        ("ttl", pa.int16()),
-        ("damaged", pa.bool_()),  # The checksum of a segment with payload or SYN is wrong
-        ("payload", pa.binary()),
-        ("owner", pa.binary()),  # `owner_in`
+        ("data", pa.binary()),  # A segment (`segment_in`); or open conversations (`Dissection.carried`)
     ]
 )
 
@@ -66,34 +48,20 @@ def read(split: Split, parsers: dict[int, LinkParser] | None = None) -> Iterator
         yield batch_of(rows)
 
 
-def _written(owner: PacketProcess | None) -> bytes | None:
-    """Return the value of the column `owner`."""
-    return None if owner is None else msgspec.msgpack.encode(owner._replace(number=0))
-
-
-@lru_cache(1_024)
-def owner_in(data: bytes) -> PacketProcess:
-    """Return the process in a value of the column `owner`, without the number of the packet; most values are the same."""
-    return _OWNER.decode(data)
-
-
-_OWNER = msgspec.msgpack.Decoder(PacketProcess)
-
-
 def row_of(segment: Segment, owner: PacketProcess | None) -> Row:
     """The row of a segment from `segments`."""
-    latest_ns, number, file, time_ns = segment.mark
-    header = (
-        segment.seq,
-        segment.ack,
-        segment.flags,
-        segment.window,
-        len(segment.data),
-        segment.wire,
-        segment.ttl,
-        bool(segment.data or segment.flags & SYN) and not is_right(segment),
-    )
-    return (SEGMENT, file, number, time_ns, latest_ns, *key_of(segment.ends), *header, segment.data, _written(owner))
+    latest_ns, number, file, _ = segment.mark
+    one = segment
+    damaged = bool(one.data or one.flags & SYN) and not is_right(one)
+    values = one.ends, one.mark, one.seq, one.ack, one.flags, one.window, one.data, one.wire, one.ttl, damaged, owner
+    return key_of(one.ends), latest_ns, file, number, msgspec.msgpack.encode(values)
+
+
+def segment_in(data: bytes) -> tuple[Segment, PacketProcess | None]:
+    """The segment in a row, and the process that it belongs to."""
+    ends, mark, seq, ack, flags, window, payload, wire, ttl, damaged, owner = msgspec.msgpack.decode(data)
+    segment = Segment(ends, tuple(mark), seq, ack, flags, window, payload, wire, ttl, b"", 0, damaged)
+    return segment, None if owner is None else msgspec.convert(owner, PacketProcess)
 
 
 Owners = Mapping[int, PacketProcess]
@@ -156,12 +124,7 @@ def _packets(split: Split) -> Iterator[list[Packet]]:
             raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
 
 
-def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
+def batch_of(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """A batch of these rows."""
-    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def batch_of_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """A batch of these rows, null where they have no value."""
-    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.RecordBatch.from_arrays([pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)], schema=schema)

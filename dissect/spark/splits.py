@@ -591,7 +591,7 @@ def examine(split: Split) -> Split:
             count += len(packets)
             ends = {segment.ends for packet in packets if (segment := parser.segment(packet, 0)) is not None}
             if flows is not None:
-                flows.update(key_of(some + network)[0] for some in ends)
+                flows.update(key_of(some + network) for some in ends)
                 flows = flows if len(flows) < MANY else None
     except CaptureError as problem:
         error = FileError(split.file, split.path, problem.offset, problem.packet, problem.reason, None)

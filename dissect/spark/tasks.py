@@ -128,9 +128,9 @@ def dissected(
     for found, owners in segments(source.splits):
         here = found
         if home is not None:
-            here = [one for one in found if key_of(one.ends)[0] in home]
+            here = [one for one in found if key_of(one.ends) in home]
             if away is not None and len(here) < len(found):
-                away += [row_of(one, owners.get(id(one))) for one in found if key_of(one.ends)[0] not in home]
+                away += [row_of(one, owners.get(id(one))) for one in found if key_of(one.ends) not in home]
                 if len(away) >= ROWS:
                     yield TaskResults()
         if here:

@@ -26,6 +26,7 @@ from ..session import Linked
 from ..tls.facts import TlsFacts
 from . import storage
 from .blocks import Runs
+from .rows import batch_of
 
 _CLOSED = msgspec.msgpack.Decoder(Closed)
 
@@ -174,7 +175,7 @@ class Steps:
 
     def _flush(self) -> None:
         if self._rows:
-            self._runs.add_rows(pa.RecordBatch.from_arrays([pa.array(one) for one in zip(*self._rows, strict=True)], schema=STEPS))
+            self._runs.add_rows(batch_of(self._rows, STEPS))
             self._rows.clear()
 
     def findings(self, ports: set[int]) -> list[Linked]:

@@ -25,7 +25,7 @@ from ..filter import compile_filter
 from ..model import ConversationRow
 from . import latencies, storage, together
 from .flows import PointOf, TaskResults, earliest
-from .rows import SCHEMA
+from .rows import SCHEMA, batch_of
 from .storage import Folder
 from .tables import DATE, TABLES, TYPED, PendingRows, by_protocol, entry_rows, schema, sorted_out
 from .together import Frames
@@ -180,7 +180,7 @@ class PartWriter:
         if results.carry:
             if self._carried is None:
                 self._carried = pa.parquet.ParquetWriter(self._beside(CARRIED, "parquet"), SCHEMA, compression="zstd")
-            self._carried.write_batch(results.carry_batch())
+            self._carried.write_batch(batch_of(results.carry))
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
         self._bytes += _bytes_of(results, found["messages"])

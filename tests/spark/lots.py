@@ -31,7 +31,7 @@ class Lots:
         self.options = options
         self.batch = batch
         self.until = self.end_ns = 0
-        self.carry = rows.batch_of_rows([])
+        self.carry = rows.batch_of([])
         self.lines: Lines = {name: [] for name in tables.KINDS.values()}
         self.conversations: list[ConversationRow] = []
         self.named: set[int] = set()
@@ -40,15 +40,15 @@ class Lots:
     def add(self, packets: pa.Table, last: bool = False) -> list[ConversationRow]:
         """Take a lot; returns the conversations that ended with it."""
         if packets.num_rows:
-            self.end_ns = packets.column("time_ns")[-1].as_py()
-            self.until = max(self.until, pc.max(packets.column("time_ns")).as_py())
+            self.end_ns = rows.segment_in(packets.column("data")[-1].as_py())[0].time_ns
+            self.until = max(self.until, pc.max(packets.column("merge_ns")).as_py())
         given = pa.concat_tables([packets, pa.Table.from_batches([self.carry])])
         given = ordered(given, flows.SORTED_BY)
-        carry: list[pa.RecordBatch] = []
+        carry: list[rows.Row] = []
         ended: list[ConversationRow] = []
         until = None if last else self.until
         for results in flows.dissect(iter(given.to_batches(self.batch)), self.options, until=until, ends_ns={EVERY: self.end_ns}):
-            carry.append(results.carry_batch())
+            carry += results.carry
             ended += results.conversations
             for one in results.records:
                 self.lines[tables.KINDS[type(one[0])]].append(line(*one))
@@ -57,9 +57,15 @@ class Lots:
                 self.lines["entries"] += [
                     entry_line(one, flows.id_of(one.message), one.response and flows.id_of(one.response)) for one in entries
                 ]
-        self.carry = pa.Table.from_batches(carry).combine_chunks().to_batches()[0] if sum(map(len, carry)) else rows.batch_of_rows([])
+        self.carry = rows.batch_of(carry)
         self.conversations += ended
         return ended
+
+    @property
+    def carried(self) -> list[tuple[int, bytes]]:
+        """When the conversations that are carried have to be processed again, and their states."""
+        every: list[bytes] = self.carry.column("data").to_pylist()
+        return [(flows.DUE.unpack_from(one)[0], one[flows.DUE.size :]) for one in every]
 
     def found(self) -> Lines:
         return {name: sorted(some) for name, some in self.lines.items()} | {"conversations": brief(self.conversations)}
@@ -124,6 +130,5 @@ def first_state(file: Path, count: int) -> bytes:
     """The state of the conversations of the first packets of a capture."""
     lots = Lots()
     lots.add(packets([file])[:count])
-    (found,) = [row["payload"] for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
-    assert isinstance(found, bytes)
-    return found
+    (found,) = lots.carried
+    return found[1]

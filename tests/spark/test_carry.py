@@ -167,48 +167,47 @@ def test_ports_used_again_leave_a_row_for_each(tmp_path: Path) -> None:
     assert ports(lots.add(second[:0], last=True)) == [1000, 1001]
 
 
-def carried(lots: Lots) -> list[dict[str, Any]]:
-    return [row for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
-
-
 def test_rows_that_need_no_look_pass_unread(tmp_path: Path) -> None:
     (lot,) = tables(tmp_path, [talk(1000, START_NS)])
     lots = Lots(Options())
     lots.add(lot)
-    (row,) = carried(lots)
-    assert row["time_ns"] == START_NS + 4 + 3600 * SECOND
+    ((due_ns, _),) = lots.carried
+    (row,) = lots.carry.to_pylist()
+    assert due_ns == START_NS + 4 + 3600 * SECOND
     assert row["merge_ns"] < START_NS
-    assert row["flow"] == lot.column("flow")[0].as_py()
-    spoilt = rows.batch_of_rows([{**row, "payload": b"spoilt"}])
-    before = list(flows.dissect(iter([spoilt]), Options(), row["time_ns"] - 1))
-    assert [one["payload"] for results in before for one in results.carry] == [b"spoilt"]
-    for until in (row["time_ns"], None):
+    assert row["flow_id"] == lot.column("flow_id")[0].as_py()
+    spoilt = flows.DUE.pack(due_ns) + b"spoilt"
+    given = rows.batch_of([(row["flow_id"], row["merge_ns"], 0, 0, spoilt)])
+    before = list(flows.dissect(iter([given]), Options(), due_ns - 1))
+    assert [data for results in before for *_, data in results.carry] == [spoilt]
+    for until in (due_ns, None):
         with pytest.raises(ForeignState):
-            list(flows.dissect(iter([spoilt]), Options(), until))
+            list(flows.dissect(iter([given]), Options(), until))
 
 
 def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
     (lot,) = tables(tmp_path, [talk(1000, START_NS)])
     lots = Lots(Options())
     lots.add(lot)
-    (row,) = carried(lots)
-    for until in (row["time_ns"] - 1, None):
+    ((due_ns, _),) = lots.carried
+    twice = pa.concat_batches([lots.carry, lots.carry])
+    for until in (due_ns - 1, None):
         with pytest.raises(ForeignState, match="two of the conversations"):
-            list(flows.dissect(iter([rows.batch_of_rows([row, row])]), Options(), until))
+            list(flows.dissect(iter([twice]), Options(), until))
 
 
 def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:
     (lot,) = tables(tmp_path, [talk(1000, START_NS)])
     lots = Lots(Options(idle_time_ns=(1 << 63) - 1))
     lots.add(lot)
-    assert [row["time_ns"] for row in carried(lots)] == [(1 << 63) - 1]
+    assert [due_ns for due_ns, _ in lots.carried] == [(1 << 63) - 1]
 
 
 def test_fields_of_open_requests_are_not_carried(tmp_path: Path) -> None:
     (lot,) = tables(tmp_path, [talk(1000, START_NS)])
     lots = Lots(Options())
     lots.add(lot)
-    session = Session.restore(carried(lots)[0]["payload"], Options(), KeyLog())
+    session = Session.restore(lots.carried[0][1], Options(), KeyLog())
     (one,) = session.table.conversations
     assert isinstance(one.pairer, Pairer)
     (request,) = one.pairer.remembered()
@@ -220,7 +219,7 @@ def test_the_options_given_count(tmp_path: Path) -> None:
     (lot,) = tables(tmp_path, [talk(1000, START_NS)])
     lots = Lots(Options(show_secrets=True))
     lots.add(lot)
-    session = Session.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"), KeyLog())
+    session = Session.restore(lots.carried[0][1], Options(bytes_as="base64"), KeyLog())
     dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
     assert [one.style for one in dissector.layouts] == [dissector.style] * 2
@@ -232,7 +231,7 @@ def test_layouts_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -
     options = Options(decode_as=((5552, "rabbitmq-stream", None),))
     lots = Lots(options)
     lots.add(lot)
-    session = Session.restore(carried(lots)[0]["payload"], options, KeyLog())
+    session = Session.restore(lots.carried[0][1], options, KeyLog())
     dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.context.client, dissector.client) == (None, 0)
     assert [one.table for one in dissector.layouts] == [dissector.language.client, dissector.language.server]

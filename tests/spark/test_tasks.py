@@ -19,7 +19,7 @@ from streamdump.spark import blocks, pipeline, splits, tasks
 from streamdump.spark.blocks import Runs, Sorter
 from streamdump.spark.flows import SORTED_BY
 from streamdump.spark.pipeline import Watch
-from streamdump.spark.rows import SCHEMA, batch_of_rows
+from streamdump.spark.rows import SCHEMA, batch_of
 from streamdump.spark.splits import plan
 from streamdump.spark.storage import folder
 from streamdump.spark.tasks import sources
@@ -319,12 +319,11 @@ def test_each_capture_kept_separate_says_what_it_says_alone(some: list[Path], tm
 def rows(count: int, dice: random.Random, size: int) -> pa.RecordBatch:
     """Some rows in no order."""
     numbers = {name: [dice.randrange(most) for _ in range(count)] for name, most in COLUMNS.items()}
-    payload = [dice.randbytes(dice.randrange(size)) for _ in range(count)]
-    found = [dict(zip(numbers, values, strict=True)) for values in zip(*numbers.values(), strict=True)]
-    return batch_of_rows([{**row, "payload": data, "length": len(data)} for row, data in zip(found, payload, strict=True)])
+    data = [dice.randbytes(dice.randrange(size)) for _ in range(count)]
+    return batch_of(list(zip(*numbers.values(), data, strict=True)))
 
 
-COLUMNS = {"flow_id": 5, "merge_ns": 4, "file": 3, "number": 6, "kind": 2}
+COLUMNS = {"flow_id": 5, "merge_ns": 4, "file": 3, "number": 6}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -370,8 +369,7 @@ def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypa
     sorter = Sorter(SORTED_BY)
     count = 0
     for at in range(100):
-        same = {"flow_id": 0, "file": 0, "kind": 0, "payload": bytes(1000), "length": 1000}
-        for _, block in sorter.add(batch_of_rows([{**same, "number": one, "merge_ns": one} for one in range(at * 50, at * 50 + 50)])):
+        for _, block in sorter.add(batch_of([(0, one, 0, one, bytes(1000)) for one in range(at * 50, at * 50 + 50)])):
             runs.add(block)
     for _, block in sorter.close():
         runs.add(block)
@@ -397,7 +395,7 @@ def test_rows_wait_where_spark_keeps_them_if_that_is_there(tmp_path: Path, monke
         place.mkdir()
     runs = Runs(SORTED_BY)
     assert not places
-    runs.add_rows(batch_of_rows([{"flow_id": 0, "merge_ns": 0, "file": 0, "number": 1, "kind": 0}]))
+    runs.add_rows(batch_of([(0, 0, 0, 1, b"")]))
     assert sum(batch.num_rows for batch in runs.merged()) == 1
     assert places == [str(place if there else tmp_path)]
     assert not list(Runs(SORTED_BY).merged())

@@ -21,7 +21,7 @@ from streamdump.errors import CaptureError, ForeignState
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.session import Session
-from streamdump.spark import flows, rows, storage
+from streamdump.spark import flows, storage
 from streamdump.spark.splits import plan
 from streamdump.tls.decryptor import TlsDecryptor
 from streamdump.tls.keys import KeyLog
@@ -82,13 +82,11 @@ def test_no_key_is_carried(tmp_path: Path) -> None:
     for count in range(3, packets([capture]).num_rows):
         lots = Lots(options)
         lots.add(packets([capture])[:count])
-        for row in lots.carry.to_pylist():
-            carried = row["payload"]
+        for _, carried in lots.carried:
             assert not any(secret in carried or secret.hex().encode() in carried for secret in secrets)
-            if row["kind"] == rows.CARRY:
-                for one in Session.restore(carried, options, KeyLog()).table.conversations:
-                    if one.tls.decryptor is not None:
-                        assert all(flow.opener is None and flow.secret is None and not flow.openers for flow in one.tls.decryptor.flows)
+            for one in Session.restore(carried, options, KeyLog()).table.conversations:
+                if one.tls.decryptor is not None:
+                    assert all(flow.opener is None and flow.secret is None and not flow.openers for flow in one.tls.decryptor.flows)
     assert derived not in secrets
 
 
@@ -112,7 +110,7 @@ def test_a_damaged_state_is_told(tmp_path: Path) -> None:
     capture, options = written(tmp_path, one.sent, one.keys)
     lots = Lots(options)
     lots.add(packets([capture])[:20])
-    (carried,) = [row["payload"] for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
+    ((_, carried),) = lots.carried
     with pytest.raises(ForeignState):
         Session.restore(carried[:-3], options, KeyLog())
     stage = TlsDecryptor(Options(), KeyLog())
