@@ -71,7 +71,7 @@ def test_groups_merge_to_what_counting_everything_comes_to(exchanges: list[tuple
             group.note(outcome, None if there else reason, latency_ns if there else None, handler_ns if there else None, bound_ns)
     merged = LatencyGroup()
     for index in order:
-        merged.merge(LatencyGroup.unpack(parts[index].pack()))
+        merged.merge(parts[index])
     assert (merged.answered, merged.refused, merged.reasons, merged.count) == (
         whole.answered,
         whole.refused,
