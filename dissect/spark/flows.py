@@ -82,6 +82,20 @@ QuotedError = tuple[int, int, int, IcmpError]
 ErrorsOf = Mapping[int, Sequence[QuotedError]]
 """The errors of ICMP about segments of each `flow_id`, the last first; 0: all of them."""
 
+
+class CaptureFacts(msgspec.Struct):
+    """What conversations depend on beyond their own packets."""
+
+    until: int | None = None
+    """More packets will come; the capture time up to which all are there by now. None where no more will come."""
+    ends_ns: dict[int, int] = msgspec.field(default_factory=dict)
+    """When the captures end (`SharedState.ends_ns`)."""
+    points: PointOf = msgspec.field(default_factory=dict[int, str])
+    """Where files were captured, by index."""
+    errors: ErrorsOf = msgspec.field(default_factory=dict)
+    """What ICMP reports."""
+
+
 Place = tuple[int, int, int]
 """The latest time so far, and the file and the number of the packet that made something certain."""
 
@@ -113,7 +127,7 @@ class TaskResults(msgspec.Struct):
 
 def key_log(names: tuple[str, ...]) -> KeyLog:
     """The key logs, and captures that hold some, of these names, read once by a process as long as they stay as they are."""
-    return _key_log(tuple((name, storage.status(name) if storage.local(name) is not None else _of_store(name)) for name in names))
+    return _key_log(tuple((name, storage.status(name)) for name in names))
 
 
 @lru_cache(1)
@@ -124,12 +138,6 @@ def _key_log(found: tuple[tuple[str, storage.Status | None], ...]) -> KeyLog:
         if storage.local(name) is None and status is not None:
             _add(log, name)
     return log
-
-
-@cache
-def _of_store(name: str) -> storage.Status | None:
-    """What a store says of an object, once in a task: it is asked for with every conversation."""
-    return storage.status(name)
 
 
 def _add(log: KeyLog, name: str) -> None:
@@ -174,24 +182,15 @@ def id_of(number: int) -> str:
 WORD = (1 << 64) - 1
 
 
-def dissect(
-    batches: Iterator[pa.RecordBatch],
-    options: Options,
-    until: int | None = None,
-    ends_ns: dict[int, int] | None = None,
-    points: PointOf | None = None,
-    errors: ErrorsOf | None = None,
-) -> Iterator[TaskResults]:
+def dissect(batches: Iterator[pa.RecordBatch], options: Options, facts: CaptureFacts) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
-    `until`: more packets will come later; this is the latest capture time of those given so far. Nothing ends then because the rows do,
-    and `TaskResults.carry` has what has to be given with the next packets. `ends_ns`: when the captures end (`SharedState.ends_ns`).
-    `points`: where files were captured, by index.
+    Where more packets will come, nothing ends because the rows do, and `TaskResults.carry` has what has to be given with the next ones.
     """
     # What rules remember of open conversations is not carried
-    findings = options.findings and until is None
+    findings = options.findings and facts.until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
-    opened = Dissection(options, until, ends_ns, points, errors)
+    opened = Dissection(options, facts)
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in ("flow_id", "merge_ns", "data")]
         for flow_id, rows in groupby(zip(*columns, strict=True), itemgetter(0)):
@@ -215,39 +214,30 @@ def _freeze() -> None:
     gc.freeze()
 
 
-def _prepare(options: Options) -> None:
+def _prepare() -> None:
     # Conversations refer to each other: those of the task before would wait here for a collection that hardly ever comes
     _freeze()
     gc.collect()
     gc.set_threshold(200_000, 50, 50)
-    _of_store.cache_clear()
-    # Not when the first key is wanted, since a store that fails is no reason to go on without
-    key_log(options.keylog)
 
 
 class Dissection:
     """The conversations of the `flow_id` at hand, and what was made of them and those before. Segments that are in the order of a plain
     run, and hold all packets of their conversations, have one `flow_id` together."""
 
-    def __init__(
-        self,
-        options: Options,
-        until: int | None = None,
-        ends_ns: dict[int, int] | None = None,
-        points: PointOf | None = None,
-        errors: ErrorsOf | None = None,
-    ) -> None:
-        """See `dissect`."""
-        _prepare(options)
+    def __init__(self, options: Options, facts: CaptureFacts) -> None:
+        _prepare()
+        # Not when the first key is wanted, since a store that fails is no reason to go on without
+        self._keys = key_log(options.keylog)
         self.results = TaskResults()
         self._held = 0
         """Bytes in rows to be carried."""
         self._options = replace(options, exchanges=True)
+        self._facts = facts
         self._steps: list[Step] = []
         self._diagnoser = Diagnoser(self._steps) if options.findings else None
         self._places: list[Place] = []
         """Where what was emitted became certain, while the capture goes on."""
-        self._errors: ErrorsOf = errors or {}
         self._coming: list[QuotedError] = []
         """Errors of ICMP about the conversations at hand that are yet to come, the first of them last."""
         self._latest_ns = EARLIEST
@@ -257,13 +247,10 @@ class Dissection:
         self._unpack_pool = UnpackPool()
         self._order = 0
         """Records so far, where these have numbers."""
-        self._ends_ns = ends_ns or {}
-        self._points: PointOf = points if points is not None else {}
         self._files: dict[int, int] = {}
         """The file of the first packet of each conversation at hand."""
         self._networks: dict[int, int] = {}
         """And the network."""
-        self._until = until
         self._flow_id: int | None = None
         self._session: Session | None = None
         self._single = BLOCK
@@ -285,7 +272,7 @@ class Dissection:
             raise ForeignState(f"there are two of the conversations {flow_id}")
         self.close()
         self._flow_id, self._carried = flow_id, data
-        if self._until is None or DUE.unpack_from(data)[0] <= self._until:
+        if self._facts.until is None or DUE.unpack_from(data)[0] <= self._facts.until:
             self._restore()
         if self.full:
             yield from self.made()
@@ -322,12 +309,12 @@ class Dissection:
             yield from self.made()
 
     def _begin(self, flow_id: int) -> Session:
-        session = self._session = Session(self._options, key_log(self._options.keylog), index=self._number)
+        session = self._session = Session(self._options, self._keys, index=self._number)
         session.run.unpack_pool = self._unpack_pool
         self._flow_id = flow_id
         if self._diagnoser is not None:
             session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
-            self._coming = list(self._errors.get(flow_id, ()))
+            self._coming = list(self._facts.errors.get(flow_id, ()))
         return session
 
     def _feed(self, session: Session, block: list[Segment]) -> None:
@@ -356,7 +343,7 @@ class Dissection:
             counters.packets += 1
 
     def _restore(self) -> Session:
-        session = self._session = Session.restore(self._carried[DUE.size :], self._options, key_log(self._options.keylog))
+        session = self._session = Session.restore(self._carried[DUE.size :], self._options, self._keys)
         self._carried = b""
         session.table.index = self._number
         self._files = {one.index: one.tcp.first[2] for one in session.table.conversations}
@@ -364,7 +351,7 @@ class Dissection:
 
     def _number(self, first: Segment) -> int:
         """The number of the conversation that begins with this segment."""
-        number = conversation_id(first, self._points.get(first.file))
+        number = conversation_id(first, self._facts.points.get(first.file))
         # The same packet again, at the same time, after the end of a conversation
         while number in self._files:
             number += 1
@@ -388,8 +375,8 @@ class Dissection:
         if self._carried:
             self._carry(self._carried)
         elif session is not None:
-            if self._until is None:
-                session.run.ends_ns = self._ends_ns
+            if self._facts.until is None:
+                session.run.ends_ns = self._facts.ends_ns
                 self._take_errors(session, END_OF_CAPTURE)
                 self._emitted += session.finish()
                 self._leave([one for some in session.table.rows(related=False) for one in some])
@@ -400,7 +387,7 @@ class Dissection:
                     self._emitted += session.table.unused(None)
                     self._take(session)
             else:
-                emitted, gone = session.forget(self._until, session.run.counters.packets)
+                emitted, gone = session.forget(self._facts.until, session.run.counters.packets)
                 self._emitted += emitted
                 self._leave(gone)
                 self._take(session)
@@ -417,7 +404,7 @@ class Dissection:
         """No more rows will come."""
         self.close()
         if self._diagnoser is not None:
-            self._diagnoser.overview.end_ns = max([self._diagnoser.overview.end_ns, *self._ends_ns.values()])
+            self._diagnoser.overview.end_ns = max([self._diagnoser.overview.end_ns, *self._facts.ends_ns.values()])
             self.results.overview = failed, later, sent, *_ = self._diagnoser.overview.seen()
             for one in (*failed, *later):
                 one["shown"] = [shown._replace(message=shown.message and id_of(shown.message)) for shown in one["shown"]]

@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..model import ConversationRow, Options
 from . import PARTS, latencies, storage, tasks
 from .already_read import Captures
-from .flows import PointOf, earliest, errors_of
+from .flows import CaptureFacts, PointOf, earliest, errors_of
 from .keys import NETWORKS
 from .rotation import ReadFile
 from .session import SparkTasks, Watch
@@ -265,7 +265,7 @@ class Pipeline:
             # Keys of TLS are read where they are needed, from the captures too: none goes through Spark
             keylog = (*given.options.keylog, *found.secrets)
             options = replace(given.options, keylog=keylog, findings=given.findings, entries=given.entries)
-            work = Work(target, options, state.points, until, count, ends_ns, errors_of(self.network))
+            work = Work(target, options, CaptureFacts(until, ends_ns, state.points, errors_of(self.network)), count)
             home, away = partial(tasks.at_home, work), partial(_together, work, len(made))
             done += self.cluster.sent(home, made, count, away, self._watch("dissecting", found.bytes))
             done.sort(key=lambda one: one.part)

@@ -10,6 +10,7 @@ import msgspec
 
 from ..errors import CaptureError, UsageError, refuse
 from ..model import Options
+from .flows import CaptureFacts
 from .splits import TARGET, ends_of, expand, last_packets, plan
 from .tables import RECORDS
 from .tasks import TaskInput, alone, dissected
@@ -42,7 +43,7 @@ def read(data: bytes) -> Iterator[Any]:
     """The rows of a partition, as Arrow batches."""
     table, task, secrets, ends_ns = msgspec.msgpack.decode(data, type=tuple[str, TaskInput, list[str], dict[int, int]])
     options = Options(keylog=tuple(secrets), findings=table == "findings", entries=table == "entries")
-    yield from batches(table, dissected(task, options, ends_ns))
+    yield from batches(table, dissected(task, options, CaptureFacts(ends_ns=ends_ns)))
 
 
 @cache

@@ -22,7 +22,7 @@ from ..capture.link import LinkParser
 from ..model import Options
 from . import storage
 from .blocks import Runs, Sorter
-from .flows import SORTED_BY, Dissection, ErrorsOf, PointOf, TaskResults, dissect
+from .flows import SORTED_BY, CaptureFacts, Dissection, TaskResults, dissect
 from .keys import key_of
 from .rows import ROWS, SCHEMA, Row, batch_of, read, row_of, segments
 from .splits import NEVER, Plan, Split, flows_of, grouped
@@ -37,15 +37,9 @@ class Work(msgspec.Struct):
 
     target: Target
     options: Options
-    points: PointOf
-    until: int | None = None
-    """The capture time up to which all packets are there by now, None where no more will come."""
+    facts: CaptureFacts
     count: int = 0
     """Parts that conversations are sent to."""
-    ends_ns: dict[int, int] = msgspec.field(default_factory=dict)
-    """When the captures end (`SharedState.ends_ns`)."""
-    errors: ErrorsOf = msgspec.field(default_factory=dict)
-    """What ICMP reports."""
 
 
 class TaskInput(msgspec.Struct):
@@ -115,16 +109,9 @@ def alone(found: Plan, target: int) -> list[TaskInput]:
     return [TaskInput(0, _to_read(found.splits))] if sent else made
 
 
-def dissected(
-    source: TaskInput,
-    options: Options,
-    ends_ns: dict[int, int],
-    points: PointOf | None = None,
-    errors: ErrorsOf | None = None,
-    away: list[Row] | None = None,
-) -> Iterator[TaskResults]:
+def dissected(source: TaskInput, options: Options, facts: CaptureFacts, away: list[Row] | None = None) -> Iterator[TaskResults]:
     """Yield what the conversations result in that are at home in a task; rows of the others are added to `away`."""
-    straight, home = Dissection(options, None, ends_ns, points, errors), source.at_home
+    straight, home = Dissection(options, facts), source.at_home
     for found, owners in segments(source.splits):
         here = found
         if home is not None:
@@ -178,13 +165,13 @@ def _again(made: list[TaskInput], away: list[NDArray[np.int64]], sizes: list[int
 def at_home(work: Work, source: TaskInput) -> Iterator[Sent]:
     """Read captures: yield the blocks of conversations that others read too, and dissect all others."""
     sent = Sorter(SORTED_BY, partial(_part_of, work.count))
-    if source.carry or work.until is not None or len({split.file for split in source.splits}) > FILES or source.conversations > OPEN:
+    if source.carry or work.facts.until is not None or len({split.file for split in source.splits}) > FILES or source.conversations > OPEN:
         yield from _in_order(work, source, sent)
         return
     # Measured on 60 MB of the mix (`tests/bench/mix.py`), where 1 MB is sent: 8.3 CPU s, and by way of `_in_order` 9.7
     away: list[Row] | None = [] if work.count else None
-    with PartWriter(work.target, source.part, work.points) as writer:
-        for results in dissected(source, work.options, work.ends_ns, work.points, work.errors, away):
+    with PartWriter(work.target, source.part, work.facts.points) as writer:
+        for results in dissected(source, work.options, work.facts, away):
             writer.add(results)
             if away:
                 yield from sent.add(batch_of(away))
@@ -218,8 +205,8 @@ def _written(work: Work, part: int, runs: Runs) -> Receipt:
     """Dissect the conversations whose packets are in `runs`, and write the results of the part."""
     # Of what was read and sorted before
     pa.default_memory_pool().release_unused()
-    with PartWriter(work.target, part, work.points) as writer:
-        writer.add_all(dissect(runs.merged(), work.options, work.until, work.ends_ns, work.points, work.errors))
+    with PartWriter(work.target, part, work.facts.points) as writer:
+        writer.add_all(dissect(runs.merged(), work.options, work.facts))
     return writer.receipt
 
 

@@ -94,7 +94,7 @@ def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple
     lines: Lines = {name: [] for name in tables.KINDS.values()}
     options = Options(keylog=tuple(found.secrets))
     ends_ns = ends_of(last_packets(found.splits), ())
-    for results in flows.dissect(iter(packets.to_batches(batch)), options, None, ends_ns):
+    for results in flows.dissect(iter(packets.to_batches(batch)), options, flows.CaptureFacts(ends_ns=ends_ns)):
         for name, some in tables.sorted_out(results.records).items():
             lines[name] += told(name, columns(name, some).to_pylist())
     del lines["findings"]

@@ -47,7 +47,8 @@ class Lots:
         carry: list[rows.Row] = []
         ended: list[ConversationRow] = []
         until = None if last else self.until
-        for results in flows.dissect(iter(given.to_batches(self.batch)), self.options, until=until, ends_ns={EVERY: self.end_ns}):
+        facts = flows.CaptureFacts(until, {EVERY: self.end_ns})
+        for results in flows.dissect(iter(given.to_batches(self.batch)), self.options, facts):
             carry += results.carry
             ended += results.conversations
             for one in results.records:

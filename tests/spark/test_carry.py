@@ -178,11 +178,11 @@ def test_rows_that_need_no_look_pass_unread(tmp_path: Path) -> None:
     assert row["flow_id"] == lot.column("flow_id")[0].as_py()
     spoilt = flows.DUE.pack(due_ns) + b"spoilt"
     given = rows.batch_of([(row["flow_id"], row["merge_ns"], 0, 0, spoilt)])
-    before = list(flows.dissect(iter([given]), Options(), due_ns - 1))
+    before = list(flows.dissect(iter([given]), Options(), flows.CaptureFacts(due_ns - 1)))
     assert [data for results in before for *_, data in results.carry] == [spoilt]
     for until in (due_ns, None):
         with pytest.raises(ForeignState):
-            list(flows.dissect(iter([given]), Options(), until))
+            list(flows.dissect(iter([given]), Options(), flows.CaptureFacts(until)))
 
 
 def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
     twice = pa.concat_batches([lots.carry, lots.carry])
     for until in (due_ns - 1, None):
         with pytest.raises(ForeignState, match="two of the conversations"):
-            list(flows.dissect(iter([twice]), Options(), until))
+            list(flows.dissect(iter([twice]), Options(), flows.CaptureFacts(until)))
 
 
 def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:

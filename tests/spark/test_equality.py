@@ -10,6 +10,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Options
+from streamdump.spark.flows import CaptureFacts
 from streamdump.spark.tasks import TaskInput, dissected
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.comparing import plain, without_spark
@@ -124,7 +125,7 @@ def test_packets_that_a_cooked_capture_has_twice(capture: Path, tmp_path: Path) 
     assert list(inspector.records())
     # A copy counts as one where it comes too late
     wanted = {(row.client, row.server): row.retransmissions for row in inspector.rows()}
-    conversations = [row for results in dissected(TaskInput(0, plan.splits), Options(), {}) for row in results.conversations]
+    conversations = [row for results in dissected(TaskInput(0, plan.splits), Options(), CaptureFacts()) for row in results.conversations]
     assert {(row.client, row.server): row.retransmissions for row in conversations} == wanted
     assert sum(wanted.values()) == late > 100
 

@@ -46,7 +46,7 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import LoadedProtocol, Protocol
 from streamdump.spark import flows, tables, typed, write
-from streamdump.spark.flows import Dissection, Linked, TaskResults
+from streamdump.spark.flows import CaptureFacts, Dissection, Linked, TaskResults
 from streamdump.spark.storage import folder as place
 from streamdump.spark.tables import TABLES, TYPED, PendingRows, by_protocol, schema, sorted_out, tables_with
 from streamdump.spark.typed import STRUCTS, Member, Struct, struct_of
@@ -324,7 +324,7 @@ def test_few_unpacked_bytes_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(flows, "HELD_UNPACKED", limit)
         monkeypatch.setattr(write, "GROUP_BYTES", limit)
         with PartWriter(Target(str(tmp_path / str(limit)), "parquet"), 0) as writer:
-            straight = Dissection(Options())
+            straight = Dissection(Options(), CaptureFacts())
             writer.add_all(fed(straight, given))
             writer.add_all(straight.end())
         assert sum(held) > 20
@@ -336,7 +336,7 @@ def test_of_what_a_server_speaks_the_first_step_says_it() -> None:
     file = many(52 * 100, MANY["a greeting of Seastar"]).file
     segments = [parser.segment(packet, 0) for packets in open_capture(io.BytesIO(file)).batches() for packet in packets]
     given = [one for one in segments if one is not None]
-    straight = Dissection(Options(findings=True), ends_ns={EVERY: given[-1].time_ns})
+    straight = Dissection(Options(findings=True), CaptureFacts(ends_ns={EVERY: given[-1].time_ns}))
     steps = [step for results in (*fed(straight, given), *straight.end()) for step in results.steps]
     assert {step[0] for *_, step in steps} == {SPEAKS}
     # Conversations end together, in no order of time: each step left is before all others
@@ -350,7 +350,7 @@ def test_records_are_let_go_some_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     parser = LinkParser()
     segments = [parser.segment(packet, 0) for packets in open_capture(generated(tmp_path)).batches() for packet in packets]
     assert len(segments) == 4000
-    straight = Dissection(Options())
+    straight = Dissection(Options(), CaptureFacts())
     monkeypatch.setattr(write, "GROUP", 300)
     held, most, waited = 0, 0, 0
     with PartWriter(Target(str(tmp_path / "out"), "parquet"), 0) as writer:

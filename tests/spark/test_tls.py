@@ -191,12 +191,12 @@ def test_a_store_that_fails_is_no_reason_to_go_on_without_keys(bucket: str, monk
     monkeypatch.setattr(storage, "open_input", lambda name: Failing())
     options = replace(FOREVER, keylog=(place.name,))
     with pytest.raises(CaptureError, match="slow down"):
-        list(flows.dissect(iter(()), options))
+        list(flows.dissect(iter(()), options, flows.CaptureFacts()))
     monkeypatch.undo()
-    assert not list(flows.dissect(iter(()), options))
+    assert not list(flows.dissect(iter(()), options, flows.CaptureFacts()))
     assert flows.key_log((place.name,))
     place.remove()
-    assert not list(flows.dissect(iter(()), options)), "in a ring captures go"
+    assert not list(flows.dissect(iter(()), options, flows.CaptureFacts())), "in a ring captures go"
     assert not flows.key_log((place.name,))
 
 
