@@ -220,13 +220,11 @@ class SparkJvm(SparkTasks):
         self._python = given["spark.pyspark.python"]
         # An interruption comes behind this: a process that was started, and that nobody has got, is one that nobody ends.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self._jvm = self._launch([java, f"-Xmx{memory}", *(BRIEF if brief else ()), *JAVA_OPTIONS], given, handle)
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        os.close(handle)
         try:
-            self._jvm = self._launch([java, f"-Xmx{memory}", *(BRIEF if brief else ()), *JAVA_OPTIONS], given, handle)
-            self._before = signal.signal(signal.SIGINT, self._interrupt)
-        finally:
-            os.close(handle)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        try:
             self._wait_until_it_listens(patience_s)
             limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
             self.context = self._waiting.submit(self._begin, master).result(limit_s)
