@@ -366,6 +366,8 @@ class SparkJvm(SparkTasks):
 
         if not at_once and self._jvm.poll() is None:
             self.context.stop()
+        # Up to the end of its gateway PySpark speaks to the JVM whenever an object is dropped, and logs that it is gone
+        logging.disable(logging.CRITICAL)
         self._abort()
         gateway: Any = SparkContext._gateway
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
@@ -377,6 +379,7 @@ class SparkJvm(SparkTasks):
         if not keep_log:
             self.log.unlink(missing_ok=True)
         if not self.interrupted:
+            logging.disable(logging.NOTSET)
             signal.signal(signal.SIGINT, self._before)
 
     def _abort(self) -> None:
