@@ -11,7 +11,7 @@ from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
-from tests.cli.test_browse import Browsing
+from tests.support.browsing import Browsing
 from tests.support.frames import Packet
 from tests.support.rewrite import packets
 from tests.support.secrets import found, texts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import gzip
 import json
@@ -13,11 +12,8 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import Thread
-from threading import enumerate as enumerate_threads
-from time import monotonic
 from typing import Any
 
 import msgspec
@@ -27,9 +23,8 @@ from textual.events import Key, Paste
 import streamdump
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
-from streamdump.cli.browse.app import HELP, Browser
+from streamdump.cli.browse.app import HELP
 from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, TextPage
-from streamdump.cli.browse.screen import WORK
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.indexed import index, reading
 from streamdump.cli.indexed.reading import Reader, View
@@ -39,6 +34,7 @@ from streamdump.filter.grammar import quoted
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.render.clock import Clock
+from tests.support.browsing import NAMES, Browsing
 from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.support.logins import SECRET, login_captures
 from tests.support.peers import Pair, free_port, needs_capture, said
@@ -53,71 +49,6 @@ LOGIN = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
 SIZES = ((80, 24), (120, 40), (200, 60))
 ACTIVE = "[@click=app.quit]x[/] [b]\x1b[31m\u202e\t\n"
 """What would act on a terminal, or on who takes it for markup."""
-
-
-class Browsing:
-    """The interface on some captures, and a hand on its keys."""
-
-    def __init__(self, *paths: Path, where: str | None = None, **options: Any) -> None:
-        run = FileRun([str(path) for path in paths], Options(findings=True, **options))
-        self.reader = Reader(run, run.inspector.options, Clock("r"))
-        self.app = Browser(self.reader, "captures", where)
-        self.pilot: Any = None
-
-    def drive(self, steps: Callable[[Browsing], Awaitable[None]], size: tuple[int, int] = (120, 40)) -> None:
-        """Take these steps once all is read."""
-
-        async def run() -> None:
-            async with self.app.run_test(size=size) as pilot:
-                self.pilot = pilot
-                await self.until(lambda: self.reader.done)
-                await self.settle()
-                await steps(self)
-
-        try:
-            asyncio.run(run())
-        finally:
-            self.reader.stop()
-
-    async def until(self, there: Callable[[], bool]) -> None:
-        end = monotonic() + PATIENCE
-        while not there():
-            assert monotonic() < end, self.text
-            await self.pilot.pause(0.01)
-
-    async def settle(self) -> None:
-        """Wait until nothing is being done."""
-        await self.pilot.pause()
-        await self.until(
-            lambda: not any(one.name == WORK for one in enumerate_threads()) and (self.app.place.view is None or self.app.place.view.done)
-        )
-        self.app.tick()
-        await self.pilot.pause()
-
-    async def press(self, *keys: str) -> None:
-        for key in keys:
-            await self.pilot.press(key)
-            await self.settle()
-
-    async def type(self, text: str) -> None:
-        await self.pilot.press(*[NAMES.get(one, one) for one in text])
-        await self.settle()
-
-    @property
-    def text(self) -> str:
-        """The screen."""
-        return "\n".join("".join(part.text for part in line).rstrip() for line in self.app.screen._compositor.render_strips())
-
-    @property
-    def place(self) -> Any:
-        return self.app.place
-
-    def lines(self) -> list[str]:
-        """All lines of the list, as wide as they are."""
-        return [self.place.value(at, 200) for at in range(len(self.place))]
-
-
-NAMES = {" ": "space", "=": "equals_sign", "/": "slash", ":": "colon", ".": "full_stop", "_": "underscore", "<": "less_than_sign"}
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
