@@ -4,6 +4,7 @@ A bug ends a test loudly instead of costing one conversation: the barrier is off
 A wrong table ends it when it is made.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -47,6 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite captures/golden/**/*.jsonl and captures/check from what the tool says now"
     )
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking again and again through thousands of tests and the modules that they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
