@@ -93,27 +93,34 @@ def remembered(path: Path, rows: int | None, limit: int) -> tuple[list[bytes], I
     told = []
     for batch in inspector.batches():
         told += [msgspec.json.encode(record) for record in batch]
-        assert len(inspector.table.conversations) <= limit + EPOCH // SEGMENT
+        assert len(inspector.table.conversations) <= limit + table.EPOCH // SEGMENT
     return told, inspector
 
 
+@pytest.fixture
+def checked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The totals are checked after a quarter of the bytes, so that a quarter of the conversations is enough."""
+    monkeypatch.setattr(table, "EPOCH", EPOCH // 4)
+
+
+@pytest.mark.usefixtures("checked_often")
 def test_conversations_that_are_forgotten_leave_their_rows(tmp_path: Path) -> None:
-    path = capture(tmp_path / "some.pcap", 3000, 2, HELLO, 5552, lambda round_: HELLO if round_ else b"")
-    told, inspector = remembered(path, None, 300)
+    path = capture(tmp_path / "some.pcap", 800, 2, HELLO, 5552, lambda round_: HELLO if round_ else b"")
+    told, inspector = remembered(path, None, 80)
     rows = inspector.rows()
-    assert len(inspector.table.packed) > 500
-    assert len(rows) == len(inspector.table) >= 3000
+    assert len(inspector.table.packed) > 125
+    assert len(rows) == len(inspector.table) >= 800
     assert [row.number for row in rows] == list(range(1, len(rows) + 1))
     assert [row.conversation for row in rows] == list(range(len(rows)))
     assert sum(sum(row.packets) for row in rows) == inspector.counters.packets
-    assert sum(row.messages for row in rows) == inspector.counters.messages == 6000
+    assert sum(row.messages for row in rows) == inspector.counters.messages == 1600
     gone = [row for row in rows if row.ended == "forgotten for newer ones"]
     assert len(gone) == len(inspector.table.packed) == sum(row.limit_hits for row in rows)
     assert all(row.limit_hits == 1 and row.unanswered == row.messages for row in gone)
     reasons = Counter(json.loads(one).get("reason") for one in told)
     assert reasons["limit"] == sum(row.unanswered for row in gone)
     assert [(one.index, one.first) for one in sorted(inspector.flows(), key=lambda one: one.first)][:3] == [(0, 0), (1, 2), (2, 4)]
-    again, other = remembered(path, 7, 300)
+    again, other = remembered(path, 7, 80)
     assert again == told
     assert other.rows() == rows
 
@@ -130,21 +137,22 @@ def test_what_files_disagree_on_is_remembered(tmp_path: Path) -> None:
     assert len(inspector.rows()) == 3000
 
 
+@pytest.mark.usefixtures("checked_often")
 @pytest.mark.parametrize("what", ["a greeting of RabbitMQ", "a greeting of Seastar", "one byte"])
 def test_a_view_without_rows_keeps_none_of_forgotten_conversations(tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And its closing line says what it says where they are kept."""
-    path = capture(tmp_path / "some.pcap", 3000, 1, MANY[what], 7000, lambda _: b"")
-    inspector = Inspector([open_capture(path)], Options(tracked_limit=300), finite=True, keeps_rows=False)
+    path = capture(tmp_path / "some.pcap", 1200, 1, MANY[what], 7000, lambda _: b"")
+    inspector = Inspector([open_capture(path)], Options(tracked_limit=120), finite=True, keeps_rows=False)
     for _ in inspector.batches():
         pass
-    assert (len(inspector.table), len(inspector.table.packed)) == (3000, 0)
-    assert inspector.forgotten.conversations + len(inspector.table.conversations) == 3000
+    assert (len(inspector.table), len(inspector.table.packed)) == (1200, 0)
+    assert inspector.forgotten.conversations + len(inspector.table.conversations) == 1200
     said = []
     for command in ("-q", "latency", "conversations"):
-        assert main([command, str(path), "--tracked-limit", "300"]) == 0
+        assert main([command, str(path), "--tracked-limit", "120"]) == 0
         said.append(capsys.readouterr().err.partition("; more: ")[0].strip())
     assert said[0] == said[1] == said[2]
-    assert "3,000 conversations" in said[0]
+    assert "1,200 conversations" in said[0]
 
 
 def test_all_packets_are_written_without_rows_of_forgotten_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,23 +166,24 @@ def test_all_packets_are_written_without_rows_of_forgotten_conversations(tmp_pat
     assert packets(copy) == packets(path)
 
 
+@pytest.mark.usefixtures("checked_often")
 def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:
     """They are known for a while, as packets may still come, and nothing is left of them when they are not."""
     packets = []
-    for number in range(5000):
+    for number in range(1252):
         packets.append(ip4(tcp(HELLO, seq=1000, sport=1024 + number, dport=5552, flags=ACK)))
         packets.append(ip4(tcp(seq=1000 + len(HELLO), sport=1024 + number, dport=5552, flags=(ACK, RST, ACK, FIN)[number % 4])))
         if number % 4 == 3:
             packets.append(ip4(tcp(seq=2000, ack=1001 + len(HELLO), sport=5552, dport=1024 + number, flags=FIN), src=B, dst=A))
-        if number == 3500:
-            packets.append(ip4(tcp(HELLO, seq=1000, sport=1024 + 1999, dport=5552, flags=ACK)))
+        if number == 876:
+            packets.append(ip4(tcp(HELLO, seq=1000, sport=1024 + 499, dport=5552, flags=ACK)))
     path = tmp_path / "some.pcap"
     path.write_bytes(pcap([Packet(ethernet(one), START_NS + number * 1000) for number, one in enumerate(packets)]))
     gc.collect()
     before = sum(isinstance(one, Conversation) for one in gc.get_objects())
     gc.disable()
     try:
-        _, inspector = remembered(path, None, 3000)
+        _, inspector = remembered(path, None, 750)
         left = sum(isinstance(one, Conversation) for one in gc.get_objects()) - before
     finally:
         gc.enable()
@@ -254,12 +263,13 @@ def test_rows_are_the_same_when_they_were_kept(name: str) -> None:
     assert kept.flow(3, True) == ConversationSpan(3, rows[3].endpoints, 7, 1)
 
 
-@pytest.mark.parametrize(("say", "rounds", "total"), [(asks, 12, 2000), (publishes, 40, 500)])
+@pytest.mark.usefixtures("checked_often")
+@pytest.mark.parametrize(("say", "rounds", "total"), [(asks, 4, 500), (publishes, 10, 125)])
 def test_open_requests_over_all_conversations(tmp_path: Path, say: Any, rounds: int, total: int) -> None:
     path = capture(tmp_path / "c.pcap", 20, rounds, HELLO, 5552, say)
     told, inspector, most = run(path, open_total=total)
     ended = [one for one in told if b'"limit"' in one]
-    assert total < most < total + EPOCH // 8
+    assert total < most < total + table.EPOCH // 8
     assert run(path)[2] > 2 * most > 0
     assert len(ended) == sum(row.limit_hits for row in inspector.rows()) > 100
     assert inspector.counters.unanswered == sum(b'"outcome":"unanswered"' in one for one in told)
