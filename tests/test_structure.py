@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -56,10 +57,16 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 
 
-def imported(path: Path, tree: ast.AST) -> set[Path]:
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """What the rules look at: imports and calls."""
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
+
+
+def imported(path: Path, nodes: Iterable[ast.AST]) -> set[Path]:
     """The folders and modules of this project that a module imports, below the root and without suffix."""
     found: set[Path] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.Import):
             found |= {absolute(path, name) for name in names if name.split(".")[0] in OURS}
@@ -87,7 +94,7 @@ def absolute(path: Path, name: str) -> Path:
 def test_imports_go_one_way(subtests: pytest.Subtests) -> None:
     for path in modules():
         with subtests.test(str(path)):
-            for target in imported(path, parsed(path)):
+            for target in imported(path, nodes(path)):
                 assert exists(target), f"{path} imports {target}, which is not there"
                 same = target.parts[:2] == path.with_suffix("").parts[:2] if path.parts[0] == "dissect" else target.parts[0] == "cli"
                 if path != Path("dissect/__init__.py"):
@@ -110,18 +117,16 @@ def test_heavy_packages_are_imported_where_they_are_used(subtests: pytest.Subtes
 @pytest.mark.parametrize("interface", [BROWSE, MCP], ids=str)
 def test_an_interface_is_imported_by_its_command_alone_and_only_when_that_runs(interface: Path) -> None:
     for path in modules():
-        tree = parsed(path)
         if not path.is_relative_to(interface):
-            found = [one for one in imported(path, tree) if one.is_relative_to(interface)]
+            found = [one for one in imported(path, nodes(path)) if one.is_relative_to(interface)]
             assert path == Path("cli/commands", f"{interface.name}.py") or not found, path
-            top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
-            assert not any(one.is_relative_to(interface) for one in imported(path, top)), path
+            assert not any(one.is_relative_to(interface) for one in imported(path, parsed(path).body)), path
 
 
 def test_text_files_are_in_utf_8_whatever_the_locale_says(subtests: pytest.Subtests) -> None:
     for path in modules():
         with subtests.test(str(path)):
-            for call in ast.walk(parsed(path)):
+            for call in nodes(path):
                 if not isinstance(call, ast.Call):
                     continue
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""

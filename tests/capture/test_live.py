@@ -428,7 +428,7 @@ def test_a_reader_that_goes_ends_the_capture() -> None:
 
 @needs_capture
 def test_conversations_when_they_end_and_as_a_table(tmp_path: Path) -> None:
-    from tests.support.terminal import on_terminal
+    from tests.support.terminal import process_on_terminal
 
     port = free_port()
     argv = ["conversations", *pings(port)]
@@ -440,7 +440,7 @@ def test_conversations_when_they_end_and_as_a_table(tmp_path: Path) -> None:
         code, out, err = capture.finish()
         assert (code, out) == (0, "")
         assert "2 messages in 1 conversation" in err
-    code, text = on_terminal([*argv, "-a", "duration:1"])
+    code, text = process_on_terminal(["-m", "streamdump", *argv, "-a", "duration:1"])
     assert code == 0
     assert "msg/s" in text
     assert "median" in text

@@ -169,14 +169,14 @@ def test_peers_on_the_loopback_interface(tmp_path: Path) -> None:
 
 @needs_capture
 def test_the_table_goes_on(tmp_path: Path) -> None:
-    from tests.support.terminal import on_terminal
+    from tests.support.terminal import process_on_terminal
 
     (tmp_path / "sitecustomize.py").write_text(
         "import streamdump.render.live\ndef planted(*_):\n    raise ZeroDivisionError\nstreamdump.render.live.Watch.table = planted\n"
     )
     port = free_port()
     argv = ["conversations", "-i", "lo", "-f", f"tcp port {port}", "-a", "duration:1"]
-    code, text = on_terminal(argv, environment={"PYTHONPATH": str(tmp_path), BARRIER: "on"})
+    code, text = process_on_terminal(["-m", "streamdump", *argv], environment={"PYTHONPATH": str(tmp_path), BARRIER: "on"})
     assert code == 5
     assert text.count("internal error: ZeroDivisionError") == 1
     assert "Traceback" not in text

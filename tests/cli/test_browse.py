@@ -39,7 +39,7 @@ from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4
 from tests.support.logins import SECRET, login_captures
 from tests.support.peers import Pair, free_port, needs_capture, said
 from tests.support.secrets import found
-from tests.support.terminal import on_terminal, typed
+from tests.support.terminal import on_terminal, process_on_terminal, typed
 from tests.support.waiting import PATIENCE, until
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -841,7 +841,7 @@ def test_a_crash_gives_the_terminal_back_and_is_reported() -> None:
         "from streamdump.cli.app import main\n"
         f"sys.exit(main(['browse', {str(REFUSED)!r}]))\n"
     )
-    done, text = on_terminal(["-c", code], module=False)
+    done, text = process_on_terminal(["-c", code])
     assert done == ExitCode.INTERNAL
     assert text.rstrip().endswith("please report this line") or "please report this line" in text
     assert "\x1b[?1049l" in text and "secret" not in text and "Traceback" not in text

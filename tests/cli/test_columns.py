@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import PATIENCE
+from streamdump.cli.exits import ExitCode
+from tests.support.terminal import Drain, called, opened
 
 CAPTURE = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "publishers_310.pcap"
 KEPT = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
@@ -22,16 +17,17 @@ KEPT = {name: value for name, value in os.environ.items() if name not in ("COLUM
 def printed(argv: list[str], columns: str | None = None, terminal: int | None = None) -> str:
     """What a call prints into a pipe, with a terminal of so many columns for errors where there is one."""
     environment = KEPT | ({} if columns is None else {"COLUMNS": columns})
-    call = [sys.executable, "-m", "streamdump", *argv, str(CAPTURE)]
-    master, slave = pty.openpty()
+    master, slave = opened(terminal or 80)
+    reading, writing = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    printed = Drain(reading)
     try:
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, terminal or 80, 0, 0))
-        errors = subprocess.DEVNULL if terminal is None else slave
-        done = subprocess.run(call, stdout=subprocess.PIPE, stderr=errors, env=environment, timeout=PATIENCE, check=True)
+        code = called([*argv, str(CAPTURE)], environment, (nothing, writing, nothing if terminal is None else slave))
     finally:
-        os.close(master)
-        os.close(slave)
-    return done.stdout.decode()
+        for number in (master, slave, writing, nothing):
+            os.close(number)
+    assert code == ExitCode.DONE
+    return printed.text()
 
 
 @pytest.mark.parametrize("argv", [[], ["conversations"], ["diagnose"], ["latency"], ["follow", "0"], ["stats"]], ids=" ".join)

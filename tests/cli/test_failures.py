@@ -28,7 +28,7 @@ from streamdump.pair.pairer import Pairer
 from streamdump.protocols import PROTOCOLS
 from tests.support.planting import GOLDEN, Planted, plant, with_members
 from tests.support.schema import validate
-from tests.support.terminal import on_terminal
+from tests.support.terminal import process_on_terminal
 
 pytestmark = pytest.mark.usefixtures("barrier")
 
@@ -310,11 +310,11 @@ def test_a_terminal_is_told_too(tmp_path: Path) -> None:
         "    take(self, one, append)\n"
         "streamdump.pair.pairer.Pairer.pair = planted\n"
     )
-    code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
+    code, text = process_on_terminal(["-m", "streamdump", str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
     assert code == 5
     assert "streamdump: internal error: ZeroDivisionError in streamdump/pair/pairer.py:" in text
     assert "Traceback" not in text
-    code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
+    code, text = process_on_terminal(["-m", "streamdump", str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
     assert "Traceback" in text
 
 

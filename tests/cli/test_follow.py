@@ -21,7 +21,7 @@ from streamdump.units import duration_text
 from tests.diagnose.talks import SECOND, capture
 from tests.diagnose.test_rabbitmq_credit import Consumer
 from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture
-from tests.support.terminal import on_terminal
+from tests.support.terminal import on_terminal, process_on_terminal
 from tests.support.work import steps
 
 RABBIT = GOLDEN / "rabbitmq-stream"
@@ -193,9 +193,8 @@ def test_nothing_is_wider_than_the_terminal_nor_acts_on_it(form: list[str], colu
 
 
 def test_a_ladder_of_ascii_where_there_is_nothing_else() -> None:
-    code, text = on_terminal(
-        ["follow", "0", str(LOST), "--ladder"], environment={"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}, stderr=False
-    )
+    argv = ["-m", "streamdump", "follow", "0", str(LOST), "--ladder"]
+    code, text = process_on_terminal(argv, environment={"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"})
     assert code == 0
     assert text.isascii()
     assert "|- PeerProperties  #1" in text

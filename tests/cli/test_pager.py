@@ -11,7 +11,7 @@ import pytest
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.pager import LESS
 from tests.support.captures import GOLDEN
-from tests.support.terminal import on_terminal
+from tests.support.terminal import on_terminal, process_on_terminal
 from tests.support.waiting import PATIENCE
 
 STREAM = GOLDEN / "rabbitmq-stream" / "lost_segments_405.pcap"
@@ -65,7 +65,7 @@ def test_messages_from_a_pipe_are_shown_as_they_come(tmp_path: Path) -> None:
     file = tmp_path / "paged"
     code = f"import subprocess as s; p = s.Popen(['cat', {str(STREAM)!r}], stdout=s.PIPE); "
     code += f"s.run([{sys.executable!r}, '-m', 'streamdump', '-'], stdin=p.stdout); p.wait()"
-    _, text = on_terminal(["-c", code], environment={"PAGER": f"tee {file}"}, module=False)
+    _, text = process_on_terminal(["-c", code], environment={"PAGER": f"tee {file}"})
     assert not file.exists() and "PeerProperties" in text
 
 

@@ -214,13 +214,13 @@ def test_an_interruption_while_it_is_loaded_is_silent() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
 
 
-@pytest.mark.parametrize("name", ["cli", "dissect"])
 @pytest.mark.parametrize("package", [False, True])
-def test_modules_of_the_folder_one_stands_in_are_not_taken_for_its_own(name: str, package: bool, tmp_path: Path) -> None:
+def test_modules_of_the_folder_one_stands_in_are_not_taken_for_its_own(package: bool, tmp_path: Path) -> None:
     """The command, the library and the plugin of pytest."""
-    foreign = tmp_path / name / "__init__.py" if package else tmp_path / f"{name}.py"
-    foreign.parent.mkdir(exist_ok=True)
-    foreign.write_text("raise RuntimeError('it was taken')\n")
+    for name in ("cli", "dissect"):
+        foreign = tmp_path / name / "__init__.py" if package else tmp_path / f"{name}.py"
+        foreign.parent.mkdir(exist_ok=True)
+        foreign.write_text("raise RuntimeError('it was taken')\n")
     (tmp_path / "test_one.py").write_text(f"def test_one(streamdump):\n    assert len(streamdump.read({str(HANDSHAKE)!r})) == 12\n")
     reading = f"import streamdump; print(len(list(streamdump.read({str(HANDSHAKE)!r}))))"
     whole = "import sys; from importlib.metadata import entry_points as named; sys.exit(*[one.load()() for one in {}])"

@@ -11,7 +11,7 @@ import pytest
 from streamdump.cli.app import main
 from streamdump.cli.commands import wireshark
 from streamdump.cli.exits import ExitCode
-from tests.support.terminal import on_terminal
+from tests.support.terminal import process_on_terminal
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ def test_without_tshark_it_says_so(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_it_asks_first(folder: Path) -> None:
-    code, said = on_terminal(["wireshark", "--install"], said=b"n\n")
+    code, said = process_on_terminal(["-m", "streamdump", "wireshark", "--install"], said=b"n\n")
     assert code == ExitCode.DONE
     assert "[y/N]" in said
     assert not folder.exists()
-    assert on_terminal(["wireshark", "--install"], said=b"y\n")[0] == ExitCode.DONE
+    assert process_on_terminal(["-m", "streamdump", "wireshark", "--install"], said=b"y\n")[0] == ExitCode.DONE
     assert (folder / wireshark.NAME).exists()

@@ -111,8 +111,7 @@ def test_each_cipher_that_openssl_offers(ciphers: str) -> None:
 
 
 @pytest.mark.parametrize("ciphers", CIPHERS_13)
-@pytest.mark.parametrize("name", ONE_EACH)
-def test_each_cipher_of_tls_1_3(name: str, ciphers: str, tmp_path: Path) -> None:
+def test_each_cipher_of_tls_1_3(ciphers: str, tmp_path: Path, subtests: pytest.Subtests) -> None:
     """Python's `ssl` cannot choose them, the configuration of OpenSSL can."""
     settings = tmp_path / "openssl.cnf"
     settings.write_text(f"openssl_conf = a\n[a]\nssl_conf = b\n[b]\nsystem_default = c\n[c]\nCiphersuites = {ciphers}\n")
@@ -120,16 +119,19 @@ def test_each_cipher_of_tls_1_3(name: str, ciphers: str, tmp_path: Path) -> None
 import json
 from tests.support.peers import GOLDEN, said
 from tests.tls.peers import talk
-one = talk(said(GOLDEN / {name!r}))
-print(json.dumps([one.ends[0].cipher()[0], [[side, data.hex()] for side, data in one.sent], one.keys.decode()]))
+for name in {ONE_EACH!r}:
+    one = talk(said(GOLDEN / name))
+    print(json.dumps([one.ends[0].cipher()[0], [[side, data.hex()] for side, data in one.sent], one.keys.decode()]))
 """
     environment = {**os.environ, "OPENSSL_CONF": str(settings), "PYTHONPATH": str(GOLDEN.parents[1])}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment, timeout=60)
-    chosen, sent, keys = json.loads(done.stdout)
-    assert chosen == ciphers
-    found = once(Wire().send([(side, bytes.fromhex(data)) for side, data in sent]).end().capture(), keys.encode())
-    check(said(GOLDEN / name), found)
-    assert found.facts["tls_cipher"] == ciphers
+    for name, line in zip(ONE_EACH, done.stdout.splitlines(), strict=True):
+        with subtests.test(name):
+            chosen, sent, keys = json.loads(line)
+            assert chosen == ciphers
+            found = once(Wire().send([(side, bytes.fromhex(data)) for side, data in sent]).end().capture(), keys.encode())
+            check(said(GOLDEN / name), found)
+            assert found.facts["tls_cipher"] == ciphers
 
 
 @pytest.mark.parametrize("name", ONE_EACH)
