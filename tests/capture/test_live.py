@@ -20,6 +20,7 @@ import pytest
 from streamdump.capture import bpf
 from streamdump.capture.interfaces import interfaces, is_up
 from streamdump.capture.live import LINK_ETHERNET, LINK_SLL2, MOST_PORTS, Live
+from streamdump.cli.app import main
 from streamdump.errors import InterfaceError, UsageError
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Record
@@ -537,9 +538,10 @@ def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_calls(argv: list[str], told: str) -> None:
-    done = run(*argv)
-    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+def test_wrong_calls(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(argv)
+    said = capsys.readouterr().err
+    assert (code, told in said) == (2, True), said
 
 
 @needs_capture

@@ -55,8 +55,16 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return ask
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("name", (READ, *COMMANDS))
+def calls_of_shells() -> list[Any]:
+    """Each command in each shell; the short tests have each command in one of them, and the options of `read` in all."""
+    return [
+        pytest.param(name, shell, id=f"{name}-{shell}", marks=() if name == READ or (at + place) % len(SHELLS) == 0 else pytest.mark.sweep)
+        for at, name in enumerate((READ, *COMMANDS))
+        for place, shell in enumerate(SHELLS)
+    ]
+
+
+@pytest.mark.parametrize(("name", "shell"), calls_of_shells())
 def test_every_option_of_every_command(name: str, shell: str, complete: Any) -> None:
     start = ["streamdump", *([] if name == READ else [name])]
     for parameter in COMMAND.commands[name].params:

@@ -21,7 +21,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, st
     return code, out, err
 
 
-@every_family(SMALL)
+@every_family(SMALL, short=3)
 def test_a_capture_differs_from_itself_in_nothing(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
     for path in paths:
         with subtests.test(capture_name(path)):

@@ -79,7 +79,7 @@ def reading(*arguments: str) -> Iterator[Pipe]:
             process.kill()
 
 
-@pytest.mark.parametrize("packets", [False, True], ids=["silent", "others talk"])
+@pytest.mark.parametrize("packets", [False, pytest.param(True, marks=pytest.mark.live)], ids=["silent", "others talk"])
 def test_a_fin_is_reported_two_seconds_later(packets: bool) -> None:
     data = HANGING.read_bytes()
     with reading("-") as pipe:
@@ -107,6 +107,7 @@ def _keep_talking(pipe: Pipe) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.live
 def test_what_a_pipe_says_in_the_end_is_what_the_file_says() -> None:
     with reading("--json", "-") as pipe:
         pipe.write(HANGING.read_bytes())
@@ -122,6 +123,7 @@ def test_what_a_pipe_says_in_the_end_is_what_the_file_says() -> None:
     assert comparable(found) == comparable(wanted)
 
 
+@pytest.mark.live
 def test_a_fatal_alert_of_tls_is_a_finding_two_seconds_later() -> None:
     """A plain client at a server that expects TLS, which ends with a FIN that the client does not answer."""
     properties = bytes.fromhex("0000000c 0011 0001 00000001 00000000")
@@ -183,6 +185,7 @@ def test_a_pipe_that_never_stands_still_says_what_the_file_says(monkeypatch: pyt
     assert list(inspector.records()) == list(Inspector([open_capture(io.BytesIO(data))], Options(), finite=True).records())
 
 
+@pytest.mark.live
 def test_who_reads_has_gone_while_a_pipe_is_silent() -> None:
     """As with `head`: the process ends when it writes next, which is while it waits for the pipe."""
     command = [sys.executable, "-m", "streamdump", "-l", "-"]
@@ -195,6 +198,7 @@ def test_who_reads_has_gone_while_a_pipe_is_silent() -> None:
         assert b"internal error" not in process.stderr.read()
 
 
+@pytest.mark.live
 def test_packets_read_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """tcpdump without -U writes blocks that end within a packet."""
     data = HANGING.read_bytes()
@@ -203,6 +207,7 @@ def test_packets_read_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "server closed (FIN)" in pipe.line(lambda line: " end " in line, 6)
 
 
+@pytest.mark.live
 def test_pcapng_too() -> None:
     with reading("-") as pipe:
         pipe.write(pcapng(half_closed().packets))

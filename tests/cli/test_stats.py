@@ -34,7 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: object) -> list[dict[str, An
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-@every_family(SMALL)
+@every_family(SMALL, short=3)
 def test_it_counts_what_the_records_say(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
     for path in paths:
         with subtests.test(capture_name(path)):

@@ -151,7 +151,7 @@ def _compare(hidden: Any, plain: Any, found: set[bytes]) -> None:
         found.add(bytes.fromhex(plain) if is_hex else plain.encode())
 
 
-@every_family(CAPTURES)
+@every_family(CAPTURES, short=4)
 def test_every_view_takes_every_capture(paths: list[Path], subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]) -> None:
     for path in paths:
         with subtests.test(capture_name(path)):

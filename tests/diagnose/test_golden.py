@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.diagnose.failing import FAILING
-from tests.diagnose.talks import diagnosed, worst_first
+from tests.diagnose.talks import worst_first
 from tests.support import rules
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -20,7 +20,7 @@ def test_golden_captures(family: str) -> None:
     told = {}
     for path in CAPTURES:
         if path.parent.name == family:
-            found = worst_first(diagnosed(path, bytes_as="omit")[0])
+            found = worst_first(rules.found_in(path))
             if found and found[0].severity != "note":
                 told[path.name] = f"{found[0].severity} {found[0].rule}"
     assert told == FAILING.get(family, {})

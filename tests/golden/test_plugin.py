@@ -105,7 +105,7 @@ def test_golden_files_of_no_use_are_told(login: pytest.Pytester) -> None:
 
 def test_what_processes_of_xdist_used_is_known_at_the_end(login: pytest.Pytester) -> None:
     (login.path / "test_other.py").write_text(TEST.replace("test_login", "test_other").replace("golden/login", "golden/other"))
-    login.runpytest_subprocess("--streamdump-update")
+    login.runpytest_inprocess("--streamdump-update")
     (login.path / "golden" / "old.golden").write_text("streamdump golden 1\n")
     result = login.runpytest_subprocess("-n", "2")
     result.assert_outcomes(passed=2)

@@ -47,9 +47,9 @@ class Heard(NamedTuple):
 
 
 @cache
-def heard(name: str) -> list[Heard]:
-    """Small conversations of the captures that speak a protocol."""
-    found: list[tuple[int, Heard]] = []
+def heard_of_all() -> dict[str, list[Heard]]:
+    """By protocol small conversations of the captures."""
+    found: dict[str, list[tuple[int, Heard]]] = {}
     for path in sorted(GOLDEN.rglob("*.pcap*")):
         inspector = Inspector([open_capture(path)], Options(detail=True))
         streams: dict[tuple[int, str], bytearray] = {}
@@ -63,13 +63,18 @@ def heard(name: str) -> list[Heard]:
                 names.setdefault(record.conversation, set()).add(record.name)
         for one in inspector.table.conversations:
             verdict, tcp = one.verdict, one.tcp
-            if verdict is None or verdict.protocol != name or tcp.index in broken:
+            if verdict is None or tcp.index in broken:
                 continue
             sides = tuple(bytes(streams.get((tcp.index, endpoint), b"")) for endpoint in tcp.endpoints)
             if max(map(len, sides)) <= LARGEST:
-                found.append((-len(names.get(tcp.index, ())), Heard((sides[0], sides[1]), verdict, one.client)))
-    found.sort(key=lambda one: one[0])
-    return [one for _, one in found[:EACH]]
+                one_heard = Heard((sides[0], sides[1]), verdict, one.client)
+                found.setdefault(verdict.protocol, []).append((-len(names.get(tcp.index, ())), one_heard))
+    return {name: [one for _, one in sorted(of, key=lambda one: one[0])[:EACH]] for name, of in found.items()}
+
+
+def heard(name: str) -> list[Heard]:
+    """Those that speak a protocol, the most varied first."""
+    return heard_of_all().get(name, [])
 
 
 @st.composite

@@ -240,7 +240,8 @@ def test_tls_is_still_told_as_tls(wanted: ScrubOptions, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 @pytest.mark.parametrize("size", [1, 100, 1448])
-def test_whatever_of_tls_is_lost_nothing_sealed_and_no_name_is_left(version: str, size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("losses", [3, pytest.param(12, marks=pytest.mark.sweep)])
+def test_whatever_of_tls_is_lost_nothing_sealed_and_no_name_is_left(losses: int, size: int, version: str, tmp_path: Path) -> None:
     one = talk([(0, b"first words" * 9), (1, b"an answer" * 30), (0, b"more" * 50)], version)
     wire = Wire()
     for side, data in one.sent:
@@ -253,7 +254,7 @@ def test_whatever_of_tls_is_lost_nothing_sealed_and_no_name_is_left(version: str
     assert sealed
     assert any(hosts in data for data in sent)
     packets = len(wire.packets)
-    for lost in [[], *([number] for number in range(4, packets, max(1, packets // 12)))]:
+    for lost in [[], *([number] for number in range(4, packets, max(1, packets // losses)))]:
         source, target = tmp_path / "in.pcap", tmp_path / "out.pcap"
         source.write_bytes(wire.capture(lost))
         scrub(str(source), target, EVERYTHING, Options())

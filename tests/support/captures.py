@@ -18,12 +18,16 @@ def capture_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def every_family(captures: list[Path]) -> pytest.MarkDecorator:
-    """Give the captures of one family after the other to the parameter `paths` of a test."""
+def every_family(captures: list[Path], short: int = 1) -> pytest.MarkDecorator:
+    """Give the captures of one family after the other to the parameter `paths` of a test; the short tests have every `short`-th of them."""
     families: dict[str, list[Path]] = {}
     for path in captures:
         families.setdefault(path.parent.name, []).append(path)
-    return pytest.mark.parametrize("paths", families.values(), ids=families)
+    cases = [pytest.param(paths[::short], id=family) for family, paths in families.items()]
+    for family, paths in families.items():
+        if others := [path for at, path in enumerate(paths) if at % short]:
+            cases.append(pytest.param(others, id=f"{family}, others", marks=pytest.mark.sweep))
+    return pytest.mark.parametrize("paths", cases)
 
 
 def plain_bytes(row: ConversationRow) -> Sequence[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import NamedTuple
 
 from streamdump.diagnose.across import ACROSS
@@ -58,11 +60,17 @@ class Shown(NamedTuple):
     capture: str
 
 
+@cache
+def found_in(path: Path) -> list[Finding]:
+    """What is found in a capture."""
+    return diagnosed(path, bytes_as="omit")[0]
+
+
 def findings() -> Iterator[Shown]:
     """All that is found in captures, the smallest first, and then in the cases of the tests."""
     paths = [path for path in (ROOT / "captures").rglob("*.pcap*") if path.suffix not in (".jsonl", ".golden")]
     for path in sorted(paths, key=lambda path: (path.stat().st_size, path)):
-        for finding in diagnosed(path, bytes_as="omit")[0]:
+        for finding in found_in(path):
             yield Shown(finding, str(path.relative_to(ROOT / "captures")))
     for name in ("common", "rabbitmq", "iggy", "seastar", "mewbase"):
         for make, *_ in import_module(f"tests.diagnose.test_{name}").CASES.values():
@@ -70,6 +78,7 @@ def findings() -> Iterator[Shown]:
                 yield Shown(finding, "")
 
 
+@cache
 def examples() -> dict[str, list[Shown]]:
     """By rule what shows it; below the name alone, what any protocol shows."""
     found: dict[str, list[Shown]] = {}

@@ -266,7 +266,7 @@ def test_many_records_from_the_middle_on_take_linear_work(tmp_path: Path) -> Non
         return steps(lambda: once(capture, keylog=(str(log),)))
 
     work(10)
-    few, many = work(500), work(2000)
+    few, many = work(250), work(1000)
     assert many < 5 * few
 
 
