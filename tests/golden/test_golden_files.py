@@ -272,7 +272,9 @@ def _long(count: int, kinds: int) -> Transcript:
     return Transcript([conversation])
 
 
-@pytest.mark.parametrize(("count", "kinds"), [(30_000, 30_000), (10_000, 7), (10_000, 1)])
+@pytest.mark.parametrize(
+    ("count", "kinds"), [(30_000, 30_000), (10_000, 7), (10_000, 1), pytest.param(100_000, 100_000, marks=pytest.mark.sweep)]
+)
 def test_long_conversations_cost_little(count: int, kinds: int, looked: list[int]) -> None:
     golden, got = _long(count, kinds), _long(count, kinds)
     lines = got.conversations[0].lines

@@ -256,7 +256,8 @@ def test_begun_in_the_middle_many_times_with_many_sessions_logged(tmp_path: Path
     assert sum(resync.TRY_WORK + size // 4 for size in tries) <= resync.WORK_A_BYTE * sum(len(one.data) for one in packets)
 
 
-def test_many_records_from_the_middle_on_take_linear_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [1000, pytest.param(2000, marks=pytest.mark.sweep)])
+def test_many_records_from_the_middle_on_take_linear_work(records: int, tmp_path: Path) -> None:
     log = tmp_path / "keys.log"
     log.write_bytes(b"".join(talk([]).keys for _ in range(20)))
 
@@ -266,7 +267,7 @@ def test_many_records_from_the_middle_on_take_linear_work(tmp_path: Path) -> Non
         return steps(lambda: once(capture, keylog=(str(log),)))
 
     work(10)
-    few, many = work(250), work(1000)
+    few, many = work(records // 4), work(records)
     assert many < 5 * few
 
 
