@@ -125,7 +125,7 @@ class DeltaSink(Sink):
     def forget(self, batch: str) -> None:
         super().forget(batch)
         for table in TABLES:
-            for name in storage.walk(self.tables.at(table).name):
+            for name in storage.listed(self.tables.at(table).name):
                 if batch.rpartition("-")[2] in storage.base(name):
                     Folder(name).remove()
 

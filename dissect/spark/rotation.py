@@ -28,6 +28,7 @@ from ..capture.files import PACKED
 from ..errors import CaptureError
 from . import storage
 from .splits import HEAD, NEVER, FileError, digest
+from .storage import Status
 
 HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""
@@ -60,21 +61,10 @@ class ReadFile(KnownFile):
     """A newer file of its series was there when it was read."""
 
 
-class Stat(NamedTuple):
-    """The state of a file, without reading it."""
-
-    size: int
-    modified_ns: int
-    changed_ns: int
-    """When its content, owner or mode were changed."""
-    inode: tuple[int, int] | str
-    """What stays when it is renamed; an object of a store cannot be."""
-
-
 class SeenFile(KnownFile):
     """A file of the folder as it was when it was looked at."""
 
-    status: Stat
+    status: Status
     series: str
     age: tuple[int, int, list[tuple[int, str]]]
     """Sorts the files of a series by when they were written."""
@@ -147,9 +137,11 @@ class Rotation:
 
     def look(self, taken: Mapping[str, ReadFile], end: bool = False) -> Look:
         """Look at the folder. `taken`: what was read before, by path; `end`: nothing will be written any more."""
-        now = self._clock()
+        now, root = self._clock(), storage.local(self.folder)
         try:
-            found = _listed(self.folder)
+            if root is not None:
+                os.scandir(root).close()  # a folder that is not there is not an empty one
+            found = storage.listed(self.folder)
         except (OSError, CaptureError):
             return Look([], [], [], [])  # it may come back
         before, self._known = self._known, {}
@@ -246,25 +238,7 @@ def _waits(one: SeenFile, writing: list[SeenFile], now: int) -> bool:
     return now - one.waits_ns < HOLD_NS
 
 
-def _listed(folder: str) -> dict[str, Stat]:
-    """The files of a folder and those below it, by name in this order; a link to what lies in the folder too is a second name of it."""
-    root = storage.local(folder)
-    if root is None:
-        return {name: Stat(size, modified_ns, modified_ns, name) for name, (size, modified_ns) in sorted(storage.listed(folder).items())}
-    os.scandir(root).close()  # a folder that is not there is not an empty one
-    found = {}
-    # First all names, then all sizes: who starts a file has closed the one before
-    for name in sorted(storage.walk(folder)):
-        path = storage.local(name)
-        assert path is not None
-        with suppress(OSError):  # deleted since: a ring does that all the time
-            status = path.stat()
-            if not path.is_symlink() or root.resolve() not in path.resolve().parents:
-                found[name] = Stat(status.st_size, status.st_mtime_ns, status.st_ctime_ns, (status.st_dev, status.st_ino))
-    return found
-
-
-def _look_at(path: str, status: Stat, now: int) -> SeenFile:
+def _look_at(path: str, status: Status, now: int) -> SeenFile:
     data = b""
     with suppress(OSError, CaptureError):  # the plan says why
         data = storage.pieces(path, 0, min(HEAD, status.size))

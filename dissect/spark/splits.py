@@ -16,13 +16,14 @@ import glob
 import hashlib
 import io
 import itertools
+import os
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
@@ -256,7 +257,7 @@ def _named_by(source: str, name: str) -> list[str]:
     path = storage.local(name)
     if storage.status(name) is not None or (path is not None and path.exists() and not path.is_dir()):
         return [name]
-    found = sorted(storage.walk(name)) or sorted(_fitting(name) if glob.has_magic(name) else ())
+    found = list(storage.listed(name)) or (sorted(_fitting(name)) if glob.has_magic(name) else [])
     if found:
         return found
     if glob.has_magic(name):
@@ -266,37 +267,30 @@ def _named_by(source: str, name: str) -> list[str]:
     raise CaptureError("no such file", source)
 
 
-def _fitting(pattern: str) -> Iterator[str]:
+def _fitting(pattern: str) -> list[str]:
     """The files that a pattern names; hidden ones only where it names such."""
-    path = storage.local(pattern)
-    folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    fits = re.compile(_regular(pattern)).fullmatch
-    for name in storage.walk(folder) if path is None else glob.iglob(pattern, recursive=True):  # noqa: PTH207 - it may be absolute
-        if fits(name) and (path is None or Path(name).is_file()):
-            yield storage.normal(name)
+    wanted = pattern.split("/")
+    folder = "/".join(itertools.takewhile(lambda part: not glob.has_magic(part), wanted))
+    if storage.local(pattern) is None:
+        found: Iterable[str] = storage.listed(folder)
+    else:
+        found = filter(os.path.isfile, glob.iglob(pattern, recursive=True))  # noqa: PTH207 - it may be absolute
+    return [storage.normal(name) for name in found if _fits(name.split("/"), wanted)]
 
 
-def _regular(pattern: str) -> str:
-    """A pattern of names as a regular expression; `**` stands for any folders."""
-    made = ""
-    for piece in re.findall(r"(?<![^/])\*\*/|(?<![^/])\*\*(?![^/])|\[!?\]?[^\]]*\]|.", pattern, re.DOTALL):
-        if len(piece) > 1 and piece not in _SIGNS:
-            characters = re.sub(r"[\\\[^&~|]", r"\\\g<0>", piece[1:-1])
-            made += f"{_SEEN}[{re.sub('^!', '^', characters)}]"
-        else:
-            made += _SIGNS.get(piece) or re.escape(piece)
-    return made
-
-
-_SEEN = r"(?:(?<!/)|(?![._]))"
-"""Here no hidden name begins (`storage.HIDDEN`)."""
-_FOLDERS = "(?:(?![._])[^/]+/)*"
-_SIGNS = {"**/": _FOLDERS, "**": f"{_FOLDERS}{_SEEN}[^/]*", "*": f"{_SEEN}[^/]*", "?": f"{_SEEN}[^/]"}
+def _fits(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Whether the parts of a name fit those of a pattern, of which `**` stands for any folders."""
+    if not parts or not wanted:
+        return parts == wanted
+    hidden = parts[0].startswith(storage.HIDDEN)
+    if wanted[0] == "**":
+        return _fits(parts, wanted[1:] or ["*"]) or (not hidden and _fits(parts[1:], wanted))
+    return fnmatchcase(parts[0], wanted[0]) and hidden <= wanted[0].startswith(storage.HIDDEN) and _fits(parts[1:], wanted[1:])
 
 
 def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Of each file its size and when it was changed, zeros where it is not there."""
-    return {file: tuple(found or (0, 0)) for file, found in zip(files, each(storage.status, files), strict=True)}
+    return {file: (found or (0, 0))[:2] for file, found in zip(files, each(storage.status, files), strict=True)}
 
 
 def each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -42,6 +42,10 @@ class Status(NamedTuple):
 
     size: int
     modified_ns: int
+    changed_ns: int
+    """When its content, owner or mode were changed."""
+    inode: tuple[int, int] | str
+    """What stays when it is renamed; an object of a store cannot be."""
 
 
 def normal(source: str) -> str:
@@ -113,18 +117,13 @@ def why(error: BaseException) -> str:
 def status(name: str) -> Status | None:
     """The state of a file; None if there is none."""
     path = local(name)
-    if path is not None:
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        return Status(found.st_size, found.st_mtime_ns) if path.is_file() else None
-    store, at = remote(name)
-    try:
-        (info,) = store.get_file_info([at])
-    except OSError as error:
-        raise CaptureError(why(error), name) from error
-    return Status(info.size, info.mtime_ns or 0) if info.type == FileType.File else None
+    if path is None:
+        return _objects(name, recursive=False).get(name)
+    with suppress(OSError):
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode):
+            return Status(found.st_size, found.st_mtime_ns, found.st_ctime_ns, (found.st_dev, found.st_ino))
+    return None
 
 
 def open_input(name: str) -> BinaryIO:
@@ -158,33 +157,35 @@ HIDDEN = (".", "_")
 """What begins so is no capture: what others have not finished, deleted, or keep for themselves."""
 
 
-def walk(name: str) -> Iterator[str]:
-    """The files of a folder and those below it, as far as no part of their path in it is hidden, in no order."""
-    path = local(name)
-    if path is None:
-        yield from listed(name)
-        return
-    for folder, folders, files in os.walk(path):
-        folders[:] = [one for one in folders if not one.startswith(HIDDEN)]
-        for file in files:
-            one = Path(folder, file)
-            if not file.startswith(HIDDEN) and one.is_file():
-                yield _name_of(os.fspath(one))
-
-
 def listed(name: str) -> dict[str, Status]:
-    """The files of a folder of an object store, as `walk` has them."""
+    """The files of a folder and those below it, by name in this order, as far as no part of their path in it is hidden. A link to what
+    lies in the folder too is a second name of it, and left out."""
+    top = local(name)
+    if top is None:
+        return dict(sorted(_objects(name, recursive=True).items()))
+    names = []
+    for folder, folders, files in os.walk(top):
+        folders[:] = [one for one in folders if not one.startswith(HIDDEN)]
+        paths = (Path(folder, file) for file in files if not file.startswith(HIDDEN))
+        names += [_name_of(str(path)) for path in paths if not path.is_symlink() or top.resolve() not in path.resolve().parents]
+    # First all names, then all sizes: who starts a file has closed the one before
+    states = {one: status(one) for one in sorted(names)}
+    return {one: state for one, state in states.items() if state is not None}
+
+
+def _objects(name: str, recursive: bool) -> dict[str, Status]:
+    """The object of a store, or those in a folder there that are not hidden (`recursive`)."""
     store, at = remote(name)
-    root = name.rstrip("/")
     try:
-        infos = store.get_file_info(FileSelector(at, allow_not_found=True, recursive=True))
+        infos = store.get_file_info(FileSelector(at, allow_not_found=True, recursive=True) if recursive else [at])
     except OSError as error:
         raise CaptureError(why(error), name) from error
     found = {}
     for info in infos:
         inside = info.path[len(at) :].strip("/")
         if info.type == FileType.File and not any(part.startswith(HIDDEN) for part in inside.split("/")):
-            found[f"{root}/{inside}"] = Status(info.size, info.mtime_ns or 0)
+            one = f"{name.rstrip('/')}/{inside}" if recursive else name
+            found[one] = Status(info.size, info.mtime_ns or 0, info.mtime_ns or 0, one)
     return found
 
 

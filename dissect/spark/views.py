@@ -30,7 +30,7 @@ def views(spark: Any, out: Folder) -> None:
 def _files(table: Folder) -> list[str]:
     """The Parquet files of a table."""
     if not table.at("_delta_log").exists():
-        return sorted(storage.walk(table.name))
+        return list(storage.listed(table.name))
     from .delta import files_of
 
     return files_of(table)

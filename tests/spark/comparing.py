@@ -120,7 +120,7 @@ def _rows(out: Any, table: str, form: str) -> list[dict[str, Any]]:
         options = {} if at is not None else {"AWS_ALLOW_HTTP": "true"}
         return list(DeltaTable(str(at or place), storage_options=options).to_pyarrow_table().to_pylist())
     store, base = (None, str(at)) if at is not None else storage.remote(place)
-    names = sorted(storage.walk(place))
+    names = list(storage.listed(place))
     paths = [str(storage.local(name)) if at is not None else storage.remote(name)[1] for name in names]
     whole = tables.schema(table)
     parts = None
