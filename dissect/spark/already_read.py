@@ -24,12 +24,8 @@ class Captures:
         head = self._names.get((name, size))
         return head is not None and head == head_of(name)
 
-    def has(self, head: str, size: int | None) -> bool:
-        """Whether a capture with these first bytes, and of this size when unpacked, is in."""
-        return self._sizes.get(head, -1) == size
-
     def before(self, head: str, begin: Callable[[], bytes]) -> int | None:
-        """The bytes that are in of a capture that has another size now, None where it is a new one; `begin` gives its first bytes."""
+        """The bytes that are in of a capture, which may have more now, None where it is a new one; `begin` gives its first bytes."""
         if head in self._sizes or not self._short or not head:
             return self._sizes.get(head)
         data = begin()[:HEAD]

@@ -28,7 +28,6 @@ from .sink import Sink, sink_of
 from .splits import (
     HEAD,
     TARGET,
-    Copy,
     FileError,
     LastPacket,
     Plan,
@@ -260,7 +259,7 @@ class Pipeline:
             carry = flows_carried([self.folder.at(*one.split("/")).name for one in state.carry])
             made, count = self.tasks(found, carry if carry or not last else None)
             # A packet dated in the future must not end all that is open
-            until = None if last else max(one.middle_ns for one in found.files.values())
+            until = None if last else max(split.middle_ns for split in found.splits)
             ends_ns = ends_of(state.last, self._networks(state)) if last else {}
             # Keys of TLS are read where they are needed, from the captures too: none goes through Spark
             keylog = (*given.options.keylog, *found.secrets)
@@ -308,7 +307,7 @@ class Pipeline:
         def spread(what: str, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
             return self.cluster.each(function, items, self._watch(what, size))
 
-        def unpacked(packed: Sequence[str]) -> list[Copy]:
+        def unpacked(packed: Sequence[str]) -> list[str | None]:
             made = [(file, copies.at(f"{uuid.uuid4().hex}.capture").name) for file in packed]
             large = sum(size for size, _ in stamps(packed).values()) * UNPACKED > LOCALLY
             return spread("unpacking", unpack, made) if large else list(map(unpack, made))
@@ -537,13 +536,13 @@ class PipelineRun(Pipeline):
         again = set()
         grown = []
         for index, one in found.files.items():
-            if known.has(one.head, one.size):
-                self.left_out += 1
-                again.add(index)
-                continue
             before = known.before(one.head, partial(storage.pieces, begins.get(index, one.path), 0, HEAD))
-            if before is not None:
-                again.add(index)
+            if before is None:
+                continue
+            again.add(index)
+            if before == one.size:
+                self.left_out += 1
+            else:
                 reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
                 grown.append(FileError(index, one.path, before or None, None, reason, max((one.size or 0) - before, 0)))
         errors = sorted([*(one for one in found.errors if one.file not in again), *grown], key=lambda one: one.file)

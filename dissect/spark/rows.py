@@ -120,7 +120,7 @@ def _packets(split: Split) -> Iterator[list[Packet]]:
     try:
         yield from batches(split)
     except CaptureError as error:
-        if not split.damaged:
+        if split.error is None:
             raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
 
 

@@ -81,7 +81,7 @@ class Sink:
 
     def commit(self, state: State) -> None:
         """Make a unit count."""
-        self.committed.write(msgspec.json.encode(state), durable=True)
+        self.committed.write(msgspec.json.encode(state))
         self.publish(state)
 
     def publish(self, state: State) -> None:

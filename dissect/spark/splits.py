@@ -18,7 +18,7 @@ import io
 import itertools
 import os
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -139,7 +139,7 @@ class Split(msgspec.Struct, kw_only=True):
     end_ns: tuple[int, int] = (NEVER, NEVER)
     """The time of the latest packet of the file up to the end of this range, and the time of the last one."""
     middle_ns: int = NEVER
-    """The time in the middle of its last packets."""
+    """The time in the middle of its last packets, which a few with a wrong one do not change."""
     aside: NetworkEvidence | None = None
     """Evidence of ICMP and DNS in it, where that was asked for."""
     error: FileError | None = None
@@ -157,11 +157,6 @@ class Split(msgspec.Struct, kw_only=True):
     after: int = 0
     """Packets up to this number were read before."""
 
-    @property
-    def damaged(self) -> bool:
-        """Whether reading it ends with an error."""
-        return self.error is not None
-
 
 class PlannedFile(msgspec.Struct):
     """A file that is read."""
@@ -170,16 +165,12 @@ class PlannedFile(msgspec.Struct):
     head: str = ""
     """Digest of its first bytes, unpacked; empty where it is not known."""
     size: int | None = None
-    """Its bytes, unpacked; None where they are not known."""
+    """Its bytes, those of its copy where there is one; None where they are not known."""
     latest_ns: int = NEVER
     """The latest time of its packets."""
-    middle_ns: int = NEVER
-    """The time in the middle of its last packets, which a few with a wrong one do not change."""
     place: str = ""
     """Where its bytes are: itself, or a copy."""
     packed: bool = False
-    lacks: str | None = None
-    """Why the copy is not complete."""
     magic: bytes = b""
     """The bytes that show format and byte order."""
     first: int = 0
@@ -194,9 +185,6 @@ class PlannedFile(msgspec.Struct):
 
 Near = tuple[PlannedFile, int, int]
 """A file, a position that a border is looked for next to, and the index of the file."""
-
-Copy = tuple[str, str | None]
-"""A file that a capture was unpacked to, and the reason if that is not all of it."""
 
 
 class Plan(msgspec.Struct):
@@ -305,7 +293,7 @@ def plan(
     files: Sequence[str],
     target: int = TARGET,
     run: Spread | None = None,
-    unpacked: Callable[[Sequence[str]], Sequence[Copy]] | None = None,
+    unpacked: Callable[[Sequence[str]], Sequence[str | None]] | None = None,
     networks: Sequence[int] = (),
     aside: bool = False,
     fetch: bool = False,
@@ -326,7 +314,7 @@ def plan(
             nears += [(one, near, index) for near in range(target, most, target) if near > one.first]
         else:
             lost = None if one.packed and one.place != one.path else one.size
-            result.errors.append(FileError(index, one.path, one.error.offset, one.error.packet, one.lacks or one.error.reason, lost))
+            result.errors.append(FileError(index, one.path, one.error.offset, one.error.packet, one.error.reason, lost))
             result.files[index] = PlannedFile(one.path)
 
     def spread(function: Callable[[Any], Any], some: Sequence[Any], place: Callable[[Any], str]) -> Iterable[Any]:
@@ -347,13 +335,14 @@ def plan(
     return result
 
 
-def _begun(files: Sequence[str], unpacked: Callable[[Sequence[str]], Sequence[Copy]] | None, fetch: bool) -> list[PlannedFile]:
+def _begun(files: Sequence[str], unpacked: Callable[[Sequence[str]], Sequence[str | None]] | None, fetch: bool) -> list[PlannedFile]:
     """What the first bytes of these files say, of copies where there are any; see `plan`."""
     found: list[PlannedFile] = list(each(begin, files))
     wanted = [at for at, one in enumerate(found) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]
     if wanted and unpacked is not None:
-        for at, (place, lacks) in zip(wanted, unpacked([files[at] for at in wanted]), strict=True):
-            found[at] = msgspec.structs.replace(begin(place), path=files[at], packed=found[at].packed, lacks=lacks)
+        for at, place in zip(wanted, unpacked([files[at] for at in wanted]), strict=True):
+            if place is not None:
+                found[at] = msgspec.structs.replace(begin(place), path=files[at], packed=found[at].packed)
     return found
 
 
@@ -380,9 +369,6 @@ def flows_of(splits: Iterable[Split]) -> NDArray[np.int64] | None:
 def cut(found: Plan, size: int) -> list[Plan]:
     """A plan as several of at least `size` bytes each, none of whose packets come before those of the one before."""
     spans = {split.file: (split.first_ns, found.files[split.file].latest_ns) for split in reversed(found.splits)}
-    sizes: Counter[int] = Counter()
-    for split in found.splits:
-        sizes[split.file] += split.size
     units: dict[int, int] = {}
     last, end, left = 0, NEVER, size
     for file, (first_ns, last_ns) in sorted(spans.items(), key=lambda one: one[1]):
@@ -390,7 +376,7 @@ def cut(found: Plan, size: int) -> list[Plan]:
             last, left = last + 1, size
         units[file] = last
         end = max(end, last_ns)
-        left -= sizes[file]
+        left -= found.files[file].size or 0
     made = []
     for unit in range(last + 1):
         # What has no packets is in the last one
@@ -459,19 +445,19 @@ def begin(path: str) -> PlannedFile:
     return file
 
 
-def unpack(pair: tuple[str, str]) -> Copy:
-    """Unpacks a capture into a file; one that is not packed is copied."""
+def unpack(pair: tuple[str, str]) -> str | None:
+    """Unpack a capture into a file, whose name is returned; one that is not packed is copied. None where it is damaged: then it is read as
+    it is, which finds where."""
     path, to = pair
-    lacks = None
     with storage.open_input(path) as stream, storage.folder(to).open() as out:
         raw = RawInput(stream, path)
         blocks = Blocks(raw, packing(raw))
         try:
             while data := blocks.read():
                 out.write(data)
-        except CaptureError as error:
-            lacks = error.reason
-    return to, lacks
+        except CaptureError:
+            return None
+    return to
 
 
 def head_of(path: str) -> str:
@@ -496,9 +482,6 @@ def _chain(result: Plan, found: list[Split]) -> None:
                 reason = f"{why}; read in one piece from byte {one.start}"
                 result.errors.append(FileError(one.file, file.path, one.start, number or None, reason, 0, False))
         one.number, one.latest_ns = number, file.latest_ns
-        if last and file.lacks is not None:
-            one.error = one.error or FileError(one.file, file.path, one.stop, one.packets, "", None)
-            one.error.reason = file.lacks
         if one.error is not None:
             error = one.error
             error.path, error.packet = file.path, number + (error.packet or 0) or None
@@ -506,7 +489,7 @@ def _chain(result: Plan, found: list[Split]) -> None:
             error.lost = None if file.packed else error.lost
             result.errors.append(error)
         number += one.packets
-        file.latest_ns, file.middle_ns = max(file.latest_ns, one.end_ns[0]), one.middle_ns if one.packets else file.middle_ns
+        file.latest_ns = max(file.latest_ns, one.end_ns[0])
         one.end_ns = file.latest_ns, one.end_ns[1]
         result.splits.append(one)
         if last:

@@ -54,12 +54,10 @@ def normal(source: str) -> str:
     if found is None:
         return _name_of(source)
     scheme, host, path = (found[1] or found[2]).lower(), found[3] or "", found[4]
-    if scheme == "file":
-        if host not in ("", "localhost"):
-            raise UsageError(f"{source}: is on another host")
+    if scheme == "file" and host in ("", "localhost"):
         return _name_of(os.fsdecode(unquote_to_bytes(path)))
     if scheme not in STORES:
-        raise UsageError(f"{source}: {scheme}:// is not known; known are {'://, '.join(STORES)}:// and file://")
+        raise UsageError(f"{source}: is not known; known are {'://, '.join(STORES)}://, and file:/// of this machine")
     if ":" in host.partition("@")[0] and "@" in host:
         raise UsageError(f"{scheme}://: credentials do not belong in a URL, which is written to tables; the environment has them")
     if not host:
@@ -245,8 +243,8 @@ class Folder:
         with store.open_input_file(at) as stream:
             return bytes(stream.read())
 
-    def write(self, data: bytes, durable: bool = False) -> None:
-        """Write a file: others see all of it or nothing. `durable`: it is there even if the machine stops now."""
+    def write(self, data: bytes) -> None:
+        """Write a file: others see all of it or nothing, and it is there even if the machine stops then."""
         path = self.path
         # An object is one only once it is closed
         made = self if path is None else self.above().at(f".{base(self.name)}-{uuid.uuid4().hex}")
@@ -254,9 +252,8 @@ class Folder:
         stream.write(data)
         stream.close()
         if path is not None:
-            if durable:
-                with Path(made.name).open("rb") as written:
-                    os.fsync(written.fileno())
+            with Path(made.name).open("rb") as written:
+                os.fsync(written.fileno())
             made.move(self)
 
     def open(self) -> Any:

@@ -244,7 +244,10 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet or delta"),
         (["a.pcap", "--out", "x", "--append"], "--append needs --format delta"),
         (["--out", "x", "--append", "--format", "delta", "--sql", "select 1"], "--append needs captures"),
-        (["hdfs://host/a.pcap", "--out", "x"], "hdfs:// is not known; known are s3://, s3a://, gs://, abfs://, abfss:// and file://"),
+        (
+            ["hdfs://host/a.pcap", "--out", "x"],
+            "is not known; known are s3://, s3a://, gs://, abfs://, abfss://, and file:/// of this machine",
+        ),
         (["{full}/file", "--out", "hdfs://host/x"], "hdfs:// is not known"),
         (["s3://key:secret@bucket/a.pcap", "--out", "x"], "credentials do not belong in a URL"),
         (["{full}/file", "--out", "{full}/file"], "already exists"),
