@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from .splits import HEAD, digest, head_of
+from . import storage
+from .splits import HEAD, begin, digest
 from .tables import Input
 
 
@@ -22,11 +23,11 @@ class Captures:
     def same(self, name: str, size: int) -> bool:
         """Whether it is in under this name, as its size and its first bytes say: rings use names again."""
         head = self._names.get((name, size))
-        return head is not None and head == head_of(name)
+        return head is not None and head == begin(name).head
 
-    def before(self, head: str, begin: Callable[[], bytes]) -> int | None:
-        """The bytes that are in of a capture, which may have more now, None where it is a new one; `begin` gives its first bytes."""
+    def before(self, head: str, place: str) -> int | None:
+        """The bytes that are in of a capture, which may have more now, None where it is a new one. `place`: where its bytes are."""
         if head in self._sizes or not self._short or not head:
             return self._sizes.get(head)
-        data = begin()[:HEAD]
+        data = storage.pieces(place, 0, HEAD)
         return next((size for size in self._short if size < len(data) and self._sizes.get(digest(data[:size])) == size), None)

@@ -26,7 +26,6 @@ from .rotation import ReadFile
 from .session import SparkTasks, Watch
 from .sink import Sink, sink_of
 from .splits import (
-    HEAD,
     TARGET,
     FileError,
     LastPacket,
@@ -532,11 +531,10 @@ class PipelineRun(Pipeline):
     def _new(self, found: Plan) -> Plan:
         """A plan without the captures that are in already, its files counted from the first index of this run."""
         known = self._known
-        begins = {split.file: split.path for split in found.splits}
         again = set()
         grown = []
         for index, one in found.files.items():
-            before = known.before(one.head, partial(storage.pieces, begins.get(index, one.path), 0, HEAD))
+            before = known.before(one.head, one.place)
             if before is None:
                 continue
             again.add(index)

@@ -239,10 +239,12 @@ def _waits(one: SeenFile, writing: list[SeenFile], now: int) -> bool:
 
 
 def _look_at(path: str, status: Status, now: int) -> SeenFile:
-    data = b""
-    with suppress(OSError, CaptureError):  # the plan says why
+    data, first = b"", None
+    # The plan says why there is no packet
+    with suppress(OSError, CaptureError, StopIteration):
         data = storage.pieces(path, 0, min(HEAD, status.size))
-    first = first_ns(path)
+        with storage.open_packets(path) as reader:
+            first = next(reader.batches(1))[0].time_ns
     age = first or status.modified_ns, status.modified_ns, natural(path)
     return SeenFile(path, digest(data), len(data), status.size, first, status, series(path), age, min(now, status.modified_ns))
 
@@ -252,11 +254,3 @@ def same_file(path: str, old: KnownFile) -> bool:
     with suppress(OSError, CaptureError):
         return digest(storage.pieces(path, 0, old.head_size)) == old.head
     return False
-
-
-def first_ns(path: str) -> int | None:
-    """When the first packet of a capture was captured; None where there is none, or no capture."""
-    with suppress(CaptureError), storage.open_packets(path) as reader:
-        for packets in reader.batches(1):
-            return packets[0].time_ns
-    return None

@@ -163,7 +163,7 @@ class PlannedFile(msgspec.Struct):
 
     path: str
     head: str = ""
-    """Digest of its first bytes, unpacked; empty where it is not known."""
+    """Digest of its first bytes, unpacked; empty where it is no capture."""
     size: int | None = None
     """Its bytes, those of its copy where there is one; None where they are not known."""
     latest_ns: int = NEVER
@@ -460,11 +460,6 @@ def unpack(pair: tuple[str, str]) -> str | None:
     return to
 
 
-def head_of(path: str) -> str:
-    """The digest of a capture's first bytes, unpacked, as a plan has it; empty where it is none."""
-    return begin(path).head
-
-
 def _chain(result: Plan, found: list[Split]) -> None:
     """Add the ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
     file = result.files[found[0].file]
@@ -474,10 +469,9 @@ def _chain(result: Plan, found: list[Split]) -> None:
         result.secrets.append(file.path)
     number = 0
     for one in found:
-        last = one is found[-1]
         why = one.apart or ("the packets do not land on the next range" if one.error is not None else None)
-        if why is not None and not last:
-            one, last = examine(msgspec.structs.replace(one, stop=file.size)), True
+        if why is not None and one is not found[-1]:
+            one = examine(msgspec.structs.replace(one, stop=file.size))
             if one.error is None:
                 reason = f"{why}; read in one piece from byte {one.start}"
                 result.errors.append(FileError(one.file, file.path, one.start, number or None, reason, 0, False))
@@ -492,7 +486,7 @@ def _chain(result: Plan, found: list[Split]) -> None:
         file.latest_ns = max(file.latest_ns, one.end_ns[0])
         one.end_ns = file.latest_ns, one.end_ns[1]
         result.splits.append(one)
-        if last:
+        if one.stop == file.size:
             return
 
 
@@ -572,14 +566,11 @@ def examine(split: Split) -> Split:
                 flows = flows if len(flows) < MANY else None
     except CaptureError as problem:
         error = FileError(split.file, split.path, problem.offset, problem.packet, problem.reason, None)
-    size = split.size
-    if split.stop is not None:
-        landed = split.stop
-        if error is not None:
-            error.offset = None if error.offset is None else error.offset - split.head + split.start
-            landed = split.start if error.offset is None else error.offset
-            error.lost = split.stop - landed
-        size = landed - split.start
+    size = (split.stop or split.size) - split.start
+    if error is not None and split.stop is not None:
+        error.offset = None if error.offset is None else error.offset - split.head + split.start
+        landed = split.start if error.offset is None else error.offset
+        size, error.lost = landed - split.start, split.stop - landed
     context = reader.context if reader is not None else {}
     return msgspec.structs.replace(
         split,

@@ -246,7 +246,7 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--out", "x", "--append", "--format", "delta", "--sql", "select 1"], "--append needs captures"),
         (
             ["hdfs://host/a.pcap", "--out", "x"],
-            "is not known; known are s3://, s3a://, gs://, abfs://, abfss://, and file:/// of this machine",
+            "is not known; known are s3://, s3a://, gs://, abfs://, abfss://, and file:///",
         ),
         (["{full}/file", "--out", "hdfs://host/x"], "hdfs:// is not known"),
         (["s3://key:secret@bucket/a.pcap", "--out", "x"], "credentials do not belong in a URL"),
