@@ -58,7 +58,7 @@ def _framed(server: str, kind: int, value: Any) -> bytes:
 
 def _stream(counts: Any) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, counts.schema) as out:
+    with pa.ipc.new_stream(sink, counts.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
         out.write_table(counts)
     return bytes(sink.getvalue())
 
