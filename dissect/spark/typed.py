@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -41,7 +40,6 @@ from ..protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WO
 from ..protocols.protocol import Protocol
 
 NULL = type(None)
-WHOLE_CLASSES = frozenset((int, NULL))
 TEXT = pa.string()
 WIDE = pa.decimal128(20, 0)
 """Holds the integers of 64 bits, signed or not."""
@@ -102,57 +100,35 @@ def by_name(names: Iterable[str], objects: Sequence[Mapping[str, Any]]) -> dict[
     return found
 
 
-def _strict(kind: Any, accepted: frozenset[type], clean: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
-    """Values of the accepted classes as they are, unless one does not fit; then each is checked. (Arrow itself accepts 1.5 as 1.)"""
+def fitting(values: Sequence[Any], kind: Any, make: Callable[[Sequence[Any], Any], Any] = pa.array) -> Any:
+    """An Arrow array of these values, null where one does not fit; `make` raises an error for those that have one of these."""
+    try:
+        return make(values, kind)
+    except (OverflowError, ValueError):
+        half = len(values) // 2
+        if not half:
+            return pa.nulls(1, kind)
+        return pa.concat_arrays([fitting(values[:half], kind, make), fitting(values[half:], kind, make)])
+
+
+def _wide(values: Sequence[Any], kind: Any) -> Any:
+    """Decimals of integers by way of these, since Arrow makes a Python object of each."""
+    try:
+        return pa.array(values, pa.int64()).cast(kind)
+    except (OverflowError, ValueError):
+        return pa.array(values, pa.uint64()).cast(kind)
+
+
+def _plain(kind: Any, info: str, own: type, other: type = NULL, converted: Callable[[Any], Any] = lambda _: None) -> Member:
+    """The member of this type, for values of the class `own`; those of the class `other` are converted. (Arrow itself accepts 1.5 as 1.)"""
+    accepted, make = frozenset((own, NULL)), _wide if kind == WIDE else pa.array
 
     def array(values: Sequence[Any]) -> Any:
-        if accepted.issuperset(map(type, values)):
-            try:
-                return pa.array(values, kind)
-            except (OverflowError, ValueError):
-                pass
-        return pa.array([clean(one) for one in values], kind)
+        if not accepted.issuperset(map(type, values)):
+            values = [one if type(one) is own else converted(one) if type(one) is other else None for one in values]
+        return fitting(values, kind, make)
 
-    return array
-
-
-def _whole(low: int, high: int) -> Callable[[Any], int | None]:
-    return lambda one: one if type(one) is int and low <= one <= high else None
-
-
-def _text(one: Any) -> str | None:
-    if type(one) is not str:
-        return None
-    try:
-        one.encode()
-    except UnicodeEncodeError:
-        return None
-    return one
-
-
-def _digits(one: Any) -> str | None:
-    return str(one) if type(one) is int else _text(one)
-
-
-def _float(one: Any) -> float | None:
-    return one if type(one) is float else NOT_FINITE.get(one) if type(one) is str else None
-
-
-def _truth(one: Any) -> bool | None:
-    return one if type(one) is bool else None
-
-
-_wide_by_value = _strict(WIDE, frozenset(), _whole(-1 << 63, (1 << 64) - 1))
-
-
-def _wide(values: Sequence[Any]) -> Any:
-    """Decimals of integers by way of these, since Arrow makes a Python object of each."""
-    if not WHOLE_CLASSES.issuperset(map(type, values)):
-        return _wide_by_value(values)
-    for kind in (pa.int64(), pa.uint64()):
-        with suppress(OverflowError, ValueError):
-            return pa.array(values, kind).cast(WIDE)
-    return _wide_by_value(values)
+    return Member(kind, info, array)
 
 
 def _list(kind: Any, item: Member) -> Callable[[Sequence[Any]], Any]:
@@ -181,26 +157,19 @@ def _member(found: RegisteredField) -> Member | None:
         kind = pa.list_(item.type)
         return Member(kind, info, _list(kind, item))
     if kinds == {INT}:
-        for bits, kind in WHOLE:
-            low, high = -1 << bits - 1, (1 << bits - 1) - 1
-            if low <= found.low and found.high <= high:
-                return Member(kind, info, _strict(kind, WHOLE_CLASSES, _whole(low, high)))
-        return Member(WIDE, info, _wide)
-    return ALIKE[frozenset(kinds)](info) if frozenset(kinds) in ALIKE else None
+        narrow = (kind for bits, kind in WHOLE if -1 << bits - 1 <= found.low and found.high < 1 << bits - 1)
+        return _plain(next(narrow, WIDE), info, int)
+    alike = ALIKE.get(frozenset(kinds))
+    return None if alike is None else _plain(alike[0], info, *alike[1:])
 
 
-def _alike(kind: Any, accepted: type, clean: Callable[[Any], Any]) -> Callable[[str], Member]:
-    array = _strict(kind, frozenset((accepted, NULL)), clean)
-    return lambda info: Member(kind, info, array)
-
-
-ALIKE = {
-    frozenset((BOOL,)): _alike(pa.bool_(), bool, _truth),
-    frozenset((FLOAT,)): _alike(pa.float64(), float, _float),
-    frozenset((WORDS,)): _alike(TEXT, str, _text),
-    frozenset((WORDS, INT)): _alike(TEXT, str, _digits),
+ALIKE: dict[frozenset[str], tuple[Any, ...]] = {
+    frozenset((BOOL,)): (pa.bool_(), bool),
+    frozenset((FLOAT,)): (pa.float64(), float, str, NOT_FINITE.get),
+    frozenset((WORDS,)): (TEXT, str),
+    frozenset((WORDS, INT)): (TEXT, str, int, str),
 }
-"""Makes members of those kinds that have one type whatever the field says further."""
+"""Kinds that have one type whatever the field says further, as arguments of `_plain`."""
 
 
 def _members(found: RegisteredField) -> dict[str, Member]:
