@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property, reduce
+from itertools import starmap
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,10 +15,9 @@ import pyarrow as pa
 from ..errors import Report, describe_exception
 from ..model import ConversationRow, Ending, Entry, Exchange, Finding, Gap, Message
 from ..protocols import PROTOCOLS
-from ..session import Linked
-from .flows import MessageEntries, PointOf, id_of, message_id
+from .flows import PointOf, id_of, message_id
 from .latencies import BUCKETS, REASONS, TIMES
-from .typed import STRUCTS, Member, by_name
+from .typed import STRUCTS, Member, by_name, fitting
 
 _JSON = msgspec.json.Encoder()
 
@@ -92,9 +93,7 @@ CODES = {one.name: [path.split(".") for path in one.loaded.code] for one in PROT
 
 def _code(response: Message | None) -> tuple[int | None, str | None]:
     for *above, name in CODES[response.protocol] if response is not None else ():
-        fields: Any = response.fields  # type: ignore[union-attr]
-        for part in above:
-            fields = fields.get(part) if type(fields) is dict else None
+        fields: Any = reduce(lambda part, key: part.get(key) if type(part) is dict else None, above, response.fields)  # type: ignore[union-attr]
         if type(fields) is dict and type(fields.get(name)) is int:
             return fields[name], fields.get(f"{name}_label")
     return None, None
@@ -136,24 +135,13 @@ FAULT = _struct(
 )
 
 
-def _faults(rows: Rows) -> Any:
-    values = [one.fault for one in rows.records]
-    return [one and msgspec.structs.asdict(one) for one in values] if any(values) else pa.nulls(len(values), FAULT)
-
-
 def _json(values: Sequence[Any]) -> Any:
     """JSON texts, one behind the other in one buffer: Arrow would look whether they are UTF-8."""
     texts = list(map(_JSON.encode, values))
     ends = np.cumsum([0, *map(len, texts)])
     if ends[-1] > MOST:
-        raise TooMuch
+        raise OverflowError
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(texts)))
-
-
-def _longs(rows: Rows, name: str) -> list[int | None]:
-    """Numbers of an attribute; Spark has none from 2**63 on."""
-    values = [getattr(one, name) for one in rows.records]
-    return [None if one is None or one >> 63 else one for one in values]
 
 
 def _texts(rows: Rows, name: str) -> list[str | None]:
@@ -176,81 +164,73 @@ def _typed(name: str, member: Member) -> Column:
     return Column(name, member.type, member.info, lambda rows: member.spread(*rows.fields[name], len(rows.records)))
 
 
-class TooMuch(Exception):
-    """These rows do not fit into one batch."""
+def _plain(name: str, kind: Any, info: str) -> Column:
+    """The column of an attribute of that name."""
+    get = attrgetter(name)
+    return Column(name, kind, info, lambda rows: list(map(get, rows.records)))
 
 
 def _common(name: bool = True) -> tuple[Column, ...]:
     columns = [
         Column("time", TIME, "capture time, cut to microseconds", lambda rows: _cut(rows.times)),
         Column("time_ns", LONG, "the same in nanoseconds since 1970", lambda rows: rows.times),
-        Column(
-            "conversation", LONG, "the conversation, as in table conversations", lambda rows: [one.conversation for one in rows.records]
-        ),
-        Column("src", TEXT, "endpoint that sent it", lambda rows: [one.src for one in rows.records]),
-        Column("dst", TEXT, "endpoint that it was sent to", lambda rows: [one.dst for one in rows.records]),
-        Column("protocol", TEXT, "protocol", lambda rows: [one.protocol for one in rows.records]),
+        _plain("conversation", LONG, "the conversation, as in table conversations"),
+        _plain("src", TEXT, "endpoint that sent it"),
+        _plain("dst", TEXT, "endpoint that it was sent to"),
+        _plain("protocol", TEXT, "protocol"),
     ]
     if name:
-        columns.append(Column("name", TEXT, "the protocol's own name of the command", lambda rows: [one.name for one in rows.records]))
-        columns.append(Column("id", TEXT, "correlation id and the like, as text", _idents))
+        columns.append(_plain("name", TEXT, "the protocol's own name of the command"))
+        columns.append(
+            Column(
+                "id",
+                TEXT,
+                "correlation id and the like, as text",
+                lambda rows: [None if one.id is None else str(one.id) for one in rows.records],
+            )
+        )
     return tuple(columns)
-
-
-def _idents(rows: Rows) -> list[str | None]:
-    return [None if one.id is None else str(one.id) for one in rows.records]
 
 
 def _cut(times: Any) -> Any:
     return pa.array(times.to_numpy() // 1000).cast(TIME)
 
 
-def _requested(rows: Rows) -> Any:
-    return _cut(pa.array([one[1].time_ns for one in rows.rows], LONG))
-
-
-SENDER = Column("sender", TEXT, "client or server, null when the capture cannot tell", lambda rows: [one.sender for one in rows.records])
+SENDER = _plain("sender", TEXT, "client or server, null when the capture cannot tell")
 POINT = Column(
     "point",
     TEXT,
     "where it was captured: the folder of the capture, or what --point tells",
     Rows.points,
 )
-OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
+OUTCOME = _plain("outcome", TEXT, "how the request ended")
 CLIENT = Column("client", TEXT, "the endpoint that is the client, null when the capture cannot tell", lambda rows: rows.ends[0])
 SERVER = Column("server", TEXT, "the endpoint that is the server", lambda rows: rows.ends[1])
-STREAM = Column(
-    "stream",
-    TEXT,
-    "the stream or topic it speaks of",
-    lambda rows: [one.stream for one in rows.records],
-)
-LATENCY = Column(
-    "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one.latency_ns for one in rows.records]
-)
-
-FIELDS_COLUMN = Column(
-    "fields", TEXT, "every field, as JSON; null with --fields typed", lambda rows: _json([one.fields for one in rows.records])
-)
-NO_FIELDS = msgspec.structs.replace(FIELDS_COLUMN, get=lambda rows: pa.nulls(len(rows.records), TEXT))
+STREAM = _plain("stream", TEXT, "the stream or topic it speaks of")
+LATENCY = _plain("latency_ns", LONG, "last byte of the request to first byte of the response")
 
 MESSAGES: tuple[Column, ...] = (
     *_common(),
     SENDER,
-    Column("kind", TEXT, "request, response or one_way", lambda rows: [one.kind for one in rows.records]),
-    Column("file", INT, "index of the input, in table files", lambda rows: [one.file for one in rows.records]),
+    _plain("kind", TEXT, "request, response or one_way"),
+    _plain("file", INT, "index of the input, in table files"),
     Column(
         "first_packet", LONG, "first packet in that file, null if in an earlier one", lambda rows: [one.packets[0] for one in rows.records]
     ),
     Column("last_packet", LONG, "packet that completed it", lambda rows: [one.packets[1] for one in rows.records]),
-    Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
-    Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
-    FIELDS_COLUMN,
+    _plain("position", LONG, "byte position in its sender's byte stream"),
+    _plain("size", LONG, "bytes of the frame"),
+    Column("fields", TEXT, "every field, as JSON; null with --fields typed", lambda rows: _json([one.fields for one in rows.records])),
     Column("request_id", TEXT, "message_id of its request", lambda rows: _ids([one[1] for one in rows.rows])),
     OUTCOME,
     LATENCY,
-    Column("notes", TEXTS, "anomalies in it", lambda rows: [one.notes for one in rows.records]),
-    Column("fault", FAULT, "why bytes could not be read as their layout", _faults),
+    _plain("notes", TEXTS, "anomalies in it"),
+    Column(
+        "fault",
+        FAULT,
+        "why bytes could not be read as their layout",
+        lambda rows: [one.fault and msgspec.structs.asdict(one.fault) for one in rows.records],
+    ),
     POINT,
     CLIENT,
     SERVER,
@@ -266,11 +246,16 @@ TYPED_KEYS: tuple[Column, ...] = (
 
 EXCHANGES: tuple[Column, ...] = (
     *_common(),
-    Column("request_time", TIME, "time of the request's last packet, cut to microseconds", _requested),
+    Column(
+        "request_time",
+        TIME,
+        "time of the request's last packet, cut to microseconds",
+        lambda rows: _cut(pa.array([one[1].time_ns for one in rows.rows], LONG)),
+    ),
     OUTCOME,
-    Column("reason", TEXT, "why there is no response", lambda rows: [one.reason for one in rows.records]),
+    _plain("reason", TEXT, "why there is no response"),
     LATENCY,
-    Column("waited_ns", LONG, "last byte of the request to time, null if answered", lambda rows: [one.waited_ns for one in rows.records]),
+    _plain("waited_ns", LONG, "last byte of the request to time, null if answered"),
     POINT,
     CLIENT,
     SERVER,
@@ -286,23 +271,14 @@ EXCHANGES: tuple[Column, ...] = (
 GAPS: tuple[Column, ...] = (
     *_common(False),
     SENDER,
-    Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
-    Column("size", LONG, "bytes", lambda rows: [one.size for one in rows.records]),
-    Column("reason", TEXT, "lost, cut or skipped", lambda rows: [one.reason for one in rows.records]),
-    Column(
-        "in_frame",
-        pa.bool_(),
-        "whether they lie in a frame that is a message all the same",
-        lambda rows: [one.in_frame for one in rows.records],
-    ),
+    _plain("position", LONG, "byte position in its sender's byte stream"),
+    _plain("size", LONG, "bytes"),
+    _plain("reason", TEXT, "lost, cut or skipped"),
+    _plain("in_frame", pa.bool_(), "whether they lie in a frame that is a message all the same"),
     Column("file", INT, "index of the input, in table files, of the packet that shows it", lambda rows: [one[3][0] for one in rows.rows]),
     Column("packet", LONG, "that packet: the first after it, or the one that was cut", lambda rows: [one[3][1] for one in rows.rows]),
     POINT,
 )
-
-
-def _plain(name: str, kind: Any, info: str) -> Column:
-    return Column(name, kind, info, lambda rows: [getattr(one, name) for one in rows.records])
 
 
 ENDINGS: tuple[Column, ...] = (
@@ -320,23 +296,23 @@ def _fact(name: str, info: str) -> Column:
     return Column(name, TEXT, info, lambda rows: [one.facts.get(name) for one in rows.records])
 
 
-def _sides(role: str) -> tuple[Column, ...]:
-    """Columns of conversations about the side of the client, or of the server."""
+def _of_side(role: str, name: str, kind: Any, info: str, get: Callable[[ConversationRow, str], Any]) -> Column:
+    """A column of conversations about the client or the server, null where it is unknown which endpoint that is."""
 
-    def column(name: str, kind: Any, info: str, get: Callable[[ConversationRow, int], Any]) -> Column:
-        def values(rows: Rows) -> list[Any]:
-            ends = [(one, getattr(one, role)) for one in rows.records]
-            return [None if end is None else get(one, one.endpoints.index(end)) for one, end in ends]
+    def values(rows: Rows) -> list[Any]:
+        ends = [(one, getattr(one, role)) for one in rows.records]
+        return [None if end is None else get(one, end) for one, end in ends]
 
-        return Column(f"{role}_{name}", kind, f"{info} of the {role}", values)
+    return Column(f"{role}_{name}", kind, info, values)
 
-    return (
-        column("host", TEXT, "address", lambda one, side: one.endpoints[side].rpartition(":")[0].strip("[]")),
-        column("port", INT, "port", lambda one, side: int(one.endpoints[side].rpartition(":")[2])),
-        column("packets", LONG, "packets", lambda one, side: one.packets[side]),
-        column("bytes", LONG, "length of the byte stream", lambda one, side: one.bytes[side]),
-    )
 
+SIDES: tuple[tuple[str, Any, str, Callable[[ConversationRow, str], Any]], ...] = (
+    ("host", TEXT, "address", lambda _, end: end.rpartition(":")[0].strip("[]")),
+    ("port", INT, "port", lambda _, end: int(end.rpartition(":")[2])),
+    ("packets", LONG, "packets", lambda one, end: one.packets[one.endpoints.index(end)]),
+    ("bytes", LONG, "length of the byte stream", lambda one, end: one.bytes[one.endpoints.index(end)]),
+)
+"""Columns of the client, and of the server."""
 
 PROCESS = _struct(
     ("endpoint", TEXT, "the endpoint that it is behind; null: one of both, the capture does not show which"),
@@ -350,29 +326,25 @@ PROCESS = _struct(
 )
 
 
-def _processes(rows: Rows) -> Any:
-    values = [one.processes for one in rows.records]
-    return [one and list(map(msgspec.structs.asdict, one)) for one in values] if any(values) else pa.nulls(len(values), pa.list_(PROCESS))
-
-
-def _process(role: str) -> tuple[Column, ...]:
-    """Columns of conversations about the process behind the client, or the server."""
-
-    def column(name: str, kind: Any, info: str) -> Column:
-        def values(rows: Rows) -> list[Any]:
-            ends = [(one.processes or (), getattr(one, role)) for one in rows.records]
-            return [next((getattr(one, name) for one in known if end is not None and one.endpoint == end), None) for known, end in ends]
-
-        return Column(f"{role}_{name}", kind, f"{info} the {role}, null if the capture does not show it", values)
-
-    return (
-        column("process", TEXT, "name of the first process behind"),
-        column("pid", LONG, "PID of the first process behind"),
-        column("container", TEXT, "container of the process behind"),
-        column("pod", TEXT, "Kubernetes pod of the process behind"),
-        column("namespace", TEXT, "Kubernetes namespace of the process behind"),
+def _process(role: str, name: str, kind: Any, info: str) -> Column:
+    """A column about the first process behind the client or the server."""
+    return _of_side(
+        role,
+        name,
+        kind,
+        f"{info} the {role}, null if the capture does not show it",
+        lambda one, end: next((getattr(known, name) for known in one.processes or () if known.endpoint == end), None),
     )
 
+
+PROCESSES = (
+    ("process", TEXT, "name of the first process behind"),
+    ("pid", LONG, "PID of the first process behind"),
+    ("container", TEXT, "container of the process behind"),
+    ("pod", TEXT, "Kubernetes pod of the process behind"),
+    ("namespace", TEXT, "Kubernetes namespace of the process behind"),
+)
+"""Columns about that process."""
 
 LOGINS = {one.name: one.loaded.compare_rules for one in PROTOCOLS}
 
@@ -387,15 +359,15 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("duration_ns", LONG, "from its first to its last packet"),
     _plain("conversation", LONG, "its number: a digest of its first packet, so other runs give it the same"),
-    Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: [one.endpoints for one in rows.records]),
+    _plain("endpoints", TEXTS, "both sides; pairs are in this order"),
     _plain("client", TEXT, "the endpoint that is the client, null when the capture cannot tell"),
     _plain("server", TEXT, "the endpoint that is the server"),
     _plain("protocol", TEXT, "null if streamdump does not decode it"),
     _plain("name", TEXT, "what else it speaks, where that is known"),
     _plain("confidence", pa.float64(), "0 to 1"),
-    Column("evidence", TEXTS, "what the verdict rests on", lambda rows: [one.evidence for one in rows.records]),
+    _plain("evidence", TEXTS, "what the verdict rests on"),
     _plain("layout", TEXT, "layout of the protocol, where it has several"),
-    Column("candidates", TEXTS, "layouts that could not be distinguished", lambda rows: [one.candidates for one in rows.records]),
+    _plain("candidates", TEXTS, "layouts that could not be distinguished"),
     Column("packets", pa.list_(LONG), "packets of each side", lambda rows: [list(one.packets) for one in rows.records]),
     Column("bytes", pa.list_(LONG), "length of each side's byte stream", lambda rows: [list(one.bytes) for one in rows.records]),
     _plain("messages", LONG, "messages of both sides"),
@@ -412,8 +384,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
     Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records])),
     POINT,
-    *_sides("client"),
-    *_sides("server"),
+    *(_of_side(role, name, kind, f"{info} of the {role}", get) for role in ("client", "server") for name, kind, info, get in SIDES),
     _fact("handshake", "how far it got: the last step with its outcome, or ready; null if none was captured"),
     Column(
         "authenticated",
@@ -427,10 +398,9 @@ CONVERSATIONS: tuple[Column, ...] = (
         "processes",
         pa.list_(PROCESS),
         "the processes behind both sides, as far as the capture shows them",
-        _processes,
+        lambda rows: [one.processes and list(map(msgspec.structs.asdict, one.processes)) for one in rows.records],
     ),
-    *_process("client"),
-    *_process("server"),
+    *(_process(role, *one) for role in ("client", "server") for one in PROCESSES),
 )
 
 FINDINGS: tuple[Column, ...] = (
@@ -440,7 +410,7 @@ FINDINGS: tuple[Column, ...] = (
     _plain("severity", TEXT, "error, warning or note"),
     _plain("cause", TEXT, "what went wrong"),
     _plain("advice", TEXT, "what to do about it"),
-    Column("messages", TEXTS, "message_id of the messages that show it", lambda rows: [one.messages for one in rows.records]),
+    _plain("messages", TEXTS, "message_id of the messages that show it"),
     _plain("packets", pa.list_(LONG), "packets that show it, of the file that has them"),
     Column(
         "message_id",
@@ -459,8 +429,13 @@ ENTRIES: tuple[Column, ...] = (
     SENDER,
     STREAM,
     _plain("partition", LONG, "the partition, where the protocol has them and it is known"),
-    Column("offset", LONG, "offset in the stream or partition, null where it was published", lambda rows: _longs(rows, "offset")),
-    Column("publishing_id", LONG, "publishing id (RabbitMQ)", lambda rows: _longs(rows, "publishing_id")),
+    Column(
+        "offset",
+        LONG,
+        "offset in the stream or partition, null where it was published",
+        lambda rows: fitting([one.offset for one in rows.records], LONG),
+    ),
+    Column("publishing_id", LONG, "publishing id (RabbitMQ)", lambda rows: fitting([one.publishing_id for one in rows.records], LONG)),
     Column("id", TEXT, "id that the application or its client gave it", lambda rows: _texts(rows, "id")),
     Column("key", TEXT, "the messages key of Iggy in hex, or the filter value of RabbitMQ", lambda rows: _texts(rows, "key")),
     Column("properties", TEXT, "headers and properties, as JSON", lambda rows: _json([one.properties for one in rows.records])),
@@ -486,32 +461,26 @@ ENTRIES: tuple[Column, ...] = (
 )
 
 
-def _counted(name: str, kind: Any, info: str) -> Column:
-    return Column(name, kind, info, _made_as_columns)
-
-
-def _made_as_columns(rows: Rows) -> Any:
-    raise AssertionError("rows of this table are made as columns (`latencies.rows`)")
-
-
 LATENCIES: tuple[Column, ...] = (
-    _counted("time", TIME, "beginning of the minute in which the exchanges became certain"),
-    _counted("time_ns", LONG, "the same in nanoseconds since 1970"),
-    _counted("protocol", TEXT, "protocol"),
-    _counted("name", TEXT, "the protocol's own name of the command"),
-    _counted("server", TEXT, "the endpoint that is the server, null where the capture cannot tell"),
-    _counted("exchanges", LONG, "requests"),
-    _counted("answered", LONG, "requests that were answered"),
-    _counted("refused", LONG, "requests that were refused"),
-    _counted("unanswered", LONG, "requests without a response"),
-    _counted("reasons", REASONS, "why these have none, and how often"),
-    *(_counted(name, LONG, f"{name.removesuffix('_ns')} of the latency") for name in TIMES),
-    _counted(
+    _plain("time", TIME, "beginning of the minute in which the exchanges became certain"),
+    _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
+    _plain("protocol", TEXT, "protocol"),
+    _plain("name", TEXT, "the protocol's own name of the command"),
+    _plain("server", TEXT, "the endpoint that is the server, null where the capture cannot tell"),
+    _plain("exchanges", LONG, "requests"),
+    _plain("answered", LONG, "requests that were answered"),
+    _plain("refused", LONG, "requests that were refused"),
+    _plain("unanswered", LONG, "requests without a response"),
+    _plain("reasons", REASONS, "why these have none, and how often"),
+    *(_plain(name, LONG, f"{name.removesuffix('_ns')} of the latency") for name in TIMES),
+    _plain(
         "sketch",
         BUCKETS,
         "what quantiles come from: latencies in ns, and how many are within 0.9 % of each; merged by adding up counts by bucket",
     ),
 )
+
+"""The rows of this table are made as columns (`latencies.rows`)."""
 
 ERRORS: tuple[Column, ...] = (
     _plain("file", INT, "index of the input"),
@@ -550,10 +519,6 @@ DATE = "date"
 BY_DAY = ("protocol", DATE)
 
 
-def _typed_columns(protocol: str) -> tuple[Column, ...]:
-    return (*TYPED_KEYS, *(_typed(name, member) for name, member in STRUCTS[protocol].members.items()))
-
-
 TYPED = {name: f"messages_{name.replace('-', '_')}" for name in STRUCTS}
 """By protocol the table of the typed fields of its messages."""
 
@@ -561,7 +526,10 @@ TABLES: dict[str, TableSchema] = {
     table.name: table
     for table in (
         TableSchema("messages", MESSAGES, Message, BY_DAY),
-        *(TableSchema(table, _typed_columns(protocol), None, (DATE,)) for protocol, table in TYPED.items()),
+        *(
+            TableSchema(table, (*TYPED_KEYS, *starmap(_typed, STRUCTS[protocol].members.items())), None, (DATE,))
+            for protocol, table in TYPED.items()
+        ),
         TableSchema("exchanges", EXCHANGES, Exchange, BY_DAY),
         TableSchema("conversations", CONVERSATIONS, None, BY_DAY),
         TableSchema("gaps", GAPS, Gap, BY_DAY),
@@ -594,6 +562,7 @@ def tables_with(fields: str) -> list[str]:
     return [name for name in TABLES if fields != "json" or name not in TYPED.values()]
 
 
+@cache
 def schema(table: str) -> Any:
     """The Arrow schema of a table."""
     fields = [pa.field(one.name, one.type, metadata={"comment": one.info}) for one in TABLES[table].columns]
@@ -606,7 +575,8 @@ class PendingRows:
     def __init__(self, table: str, fields: str = "json", points: PointOf | None = None) -> None:
         """`fields`: one of `FIELDS`; `points`: where files were captured, by index."""
         self._name = table
-        self._columns = [NO_FIELDS if one is FIELDS_COLUMN and fields == "typed" else one for one in TABLES[table].columns]
+        self._without = "fields" if fields == "typed" else None
+        """The column that is null."""
         self._schema = schema(table)
         self._points = points
         self._begin()
@@ -620,64 +590,42 @@ class PendingRows:
         self.rows += rows
         self._files.update(files or {})
 
-    def batch(self, reports: list[Report] | None = None) -> Any:
+    def batch(self, reports: list[Report]) -> Any:
         """All that wait as columns; nothing waits any more. `reports` gets the reports of rows that cannot be columns, and of values that
-        do not fit theirs, which are null there; without it the error is raised."""
-        made = list(self._made(self.rows, reports)) if self.rows else []
-        found = pa.concat_tables(made or [self._schema.empty_table()])
+        do not fit theirs, which are null there."""
+        try:
+            found = self._columns(self.rows) if self.rows else self._schema.empty_table()
+        except Exception:
+            found = pa.concat_tables([self._schema.empty_table(), *(self._alone(row, reports) for row in self.rows)])
         self._begin()
         return found
 
-    def _made(self, rows: Sequence[Any], reports: list[Report] | None) -> Iterator[Any]:
-        half = len(rows) // 2
-        try:
-            some = Rows(rows, self._name in LINKED, self._points, self._files)
-            yield pa.Table.from_arrays([self._array(one, some, None if half else reports) for one in self._columns], schema=self._schema)
-        except Exception as error:
-            if half:
-                yield from self._made(rows[:half], reports)
-                yield from self._made(rows[half:], reports)
-            elif reports is None:
-                raise
-            else:
-                reports.append(self._about(rows[0], f"a row of {self._name} is missing", error))
+    def _columns(self, rows: Sequence[Any], array: Callable[[Column, Rows], Any] = Column.array) -> Any:
+        some = Rows(rows, self._name in LINKED, self._points, self._files)
+        columns = TABLES[self._name].columns
+        arrays = [pa.nulls(len(rows), one.type) if one.name == self._without else array(one, some) for one in columns]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, column: Column, rows: Rows, reports: list[Report] | None) -> Any:
-        """The array of a column; `reports` gets the report of the value of the one row, which is null then."""
-        try:
-            return column.array(rows)
-        except Exception as error:
-            if reports is None or isinstance(error, TooMuch):
-                raise
-            reports.append(self._about(rows.rows[0], f"{column.name} of a row of {self._name} is missing", error))
-            return pa.nulls(1, column.type)
+    def _alone(self, row: Any, reports: list[Report]) -> Any:
+        """The columns of one row, null where that fails; without rows where all does."""
 
-    def _about(self, row: Any, cost: str, error: Exception) -> Report:
-        """What to report of a row that is not what it should be."""
+        def array(column: Column, rows: Rows) -> Any:
+            try:
+                return column.array(rows)
+            except Exception as error:
+                reports.append(self._about(row, f"{column.name} of a row", error))
+                return pa.nulls(1, column.type)
+
+        try:
+            return self._columns([row], array)
+        except Exception as error:
+            reports.append(self._about(row, "a row", error))
+            return self._schema.empty_table()
+
+    def _about(self, row: Any, what: str, error: Exception) -> Report:
+        """The report of what is missing."""
         record = row[0] if self._name in LINKED else row
         number = record.packets[1] if type(record) is Message else None
         file, conversation = getattr(record, "file", None), getattr(record, "conversation", None)
         protocol = getattr(record, "protocol", None) or ""
-        what = "too much for one row" if isinstance(error, TooMuch) else describe_exception(error)
-        return Report(what, cost, number, file, conversation, protocol)
-
-
-def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:
-    """Records by the table that they belong to."""
-    found: dict[str, list[Linked]] = {name: [] for name in KINDS.values()}
-    for one in records:
-        found[KINDS[type(one[0])]].append(one)
-    return found
-
-
-def by_protocol(messages: Iterable[Linked]) -> dict[str, list[Linked]]:
-    """Messages by the table of their typed fields."""
-    found: dict[str, list[Linked]] = {}
-    for one in messages:
-        found.setdefault(TYPED[cast(Message, one[0]).protocol], []).append(one)
-    return found
-
-
-def entry_rows(found: Iterable[MessageEntries]) -> Iterator[tuple[Entry, Message, None, None]]:
-    """Yield the entries of messages, each with its message."""
-    return ((entry, message, None, None) for message, entries in found for entry in entries)
+        return Report(describe_exception(error), f"{what} of {self._name} is missing", number, file, conversation, protocol)

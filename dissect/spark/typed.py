@@ -174,12 +174,10 @@ ALIKE: dict[frozenset[str], tuple[Any, ...]] = {
 
 def _members(found: RegisteredField) -> dict[str, Member]:
     made: dict[str, Member] = {}
-    spelt: set[str] = set()
     for name, one in found.members.items():
         member = _member(one)
         # Spark does not distinguish names by case
-        if member is not None and name.lower() not in spelt:
-            spelt.add(name.lower())
+        if member is not None and name.lower() not in map(str.lower, made):
             made[name] = member
     return made
 

@@ -6,28 +6,29 @@ all tasks have ended, those that are named are committed (`sink.py`): in the for
 
 from __future__ import annotations
 
-import datetime
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
+from functools import cached_property, reduce
 from itertools import islice
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from ..conversation.table import is_related
 from ..errors import Report
 from ..filter import compile_filter
-from ..model import ConversationRow
+from ..model import ConversationRow, Exchange, Message
 from . import latencies, storage, together
 from .flows import PointOf, TaskResults, earliest
 from .rows import SCHEMA, batch_of
 from .storage import Folder
-from .tables import DATE, TABLES, TYPED, PendingRows, by_protocol, entry_rows, schema, sorted_out
+from .tables import DATE, KINDS, TABLES, TYPED, PendingRows, schema, tables_with
 from .together import Frames
 
 FRAMES, CARRIED = "frames", "carry"
@@ -50,11 +51,9 @@ GROUP = 2_000
 GROUP_BYTES = 4 << 20
 """Bytes of the frames of these records, and what they were unpacked to, at most about; their values need a multiple."""
 
-ROW_GROUP = 100_000
 ROW_GROUP_BYTES = 32 << 20
-"""Rows and bytes that a Parquet file holds together: each group costs something for every column, also for those that are null."""
+"""Bytes of a table that are written together: each group of rows costs something for every column, also for those that are null."""
 
-DAY_NS = 86_400_000_000_000
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -120,30 +119,32 @@ class PartWriter:
         self.target = target
         self.part = part
         self.receipt = Receipt(part, {}, {}, [])
-        self._points = points
-        self._open: dict[tuple[str, tuple[str | None, ...]], _Parquet] = {}
-        """The files by table and values of the columns by which it is divided."""
-        self._waiting: dict[str, PendingRows] = {}
+        self._open: defaultdict[str, dict[tuple[str | None, ...], _Parquet]] = defaultdict(dict)
+        """The files of each table by values of the columns by which it is divided."""
+        self._closing = ExitStack()
+        """Closes all that is open, the last first."""
+        self._waiting = {table: PendingRows(table, target.fields, points) for table in tables_with(target.fields)}
         self._bytes = 0
         """Bytes of the frames of rows that wait, and what was unpacked for them."""
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
+        self._counted = "exchanges" if self._filter is None else EVERY
+        self._waiting[self._counted] = PendingRows("exchanges", target.fields, points)
         self._exchanges: list[Any] = []
         """Exchanges that wait to be counted."""
-        self._side: dict[str, tuple[Written, Any]] = {}
-        self._frames: Frames | None = None
-        self._carried: Any = None
 
     def __enter__(self) -> PartWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with ExitStack() as stack:
-            stack.callback(self.abandon)
+        try:
             if kind is None:
                 self.close()
-                stack.pop_all()
+        finally:
+            # Where something went wrong nobody will name these files, so they need not be complete
+            with suppress(OSError, ValueError):
+                self._closing.close()
 
     def add_all(self, found: Iterable[TaskResults]) -> None:
         """Add records and conversations as they become certain."""
@@ -154,20 +155,9 @@ class PartWriter:
         """Add records and conversations."""
         if self._filter is not None:
             self._filter.learn([one[0] for one in results.records])
-        found = sorted_out(results.records)
-        for table, rows in found.items():
-            asked = self._filter if table in ("messages", "exchanges") else None
-            wanted = rows if asked is None else [one for one in rows if asked.matches(one[0])]
-            self.put(table, wanted, results.files)
-            if table == "messages" and self.target.fields != "json":
-                for name, some in by_protocol(wanted).items():
-                    self.put(name, some, results.files)
-        if self._filter is not None:
-            self.put(EVERY, found["exchanges"], results.files)
-        entries = entry_rows(some for some in results.entries if self._filter is None or self._filter.matches(some[0]))
-        # A message may have a million
-        while group := list(islice(entries, GROUP)):
-            self.put("entries", group, results.files)
+            self.put(EVERY, [one for one in results.records if type(one[0]) is Exchange], results.files)
+        for table, rows in rows_of(results, self._waiting.keys(), self._filter.matches if self._filter else None):
+            self.put(table, rows, results.files)
         self.put("conversations", [row for row in results.conversations if not is_related(row.protocol)], results.files)
         for row in results.conversations:
             if is_related(row.protocol):
@@ -178,73 +168,30 @@ class PartWriter:
         for place, file, step in results.steps:
             self.frames.leave(step.server, together.STEP, (place, file, step))
         if results.carry:
-            if self._carried is None:
-                self._carried = pa.parquet.ParquetWriter(self._beside(CARRIED, "parquet"), SCHEMA, compression="zstd")
             self._carried.write_batch(batch_of(results.carry))
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
-        self._bytes += _bytes_of(results, found["messages"])
+        self._bytes += _bytes_of(results)
         if self._bytes >= GROUP_BYTES:
-            self._bytes = 0
-            for table in self._waiting:
-                self._flush(table)
+            self._flush()
 
     def put(self, table: str, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
         """Add rows of one table; `files`: of conversations the file of the first packet."""
-        if not rows:
-            return
-        waiting = self._waiting.get(table)
-        if waiting is None:
-            waiting = self._waiting[table] = PendingRows("exchanges" if table == EVERY else table, self.target.fields, self._points)
+        waiting = self._waiting[table]
         waiting.add(rows, files)
         if len(waiting.rows) >= GROUP:
-            self._flush(table)
+            self._write(table, waiting)
 
-    @property
-    def frames(self) -> Frames:
-        """The frames for the tasks that put parts together."""
-        if self._frames is None:
-            self._frames = Frames(self._beside(FRAMES, "frames"))
-        return self._frames
+    def _flush(self) -> None:
+        """Write all that waits."""
+        self._bytes = 0
+        for table, waiting in self._waiting.items():
+            if waiting.rows:
+                self._write(table, waiting)
 
-    def _beside(self, kind: str, suffix: str) -> Any:
-        """A file that is no part of a table; the receipt names it."""
-        written = Written(f"part-{self.part:05d}-{uuid.uuid4().hex[:12]}.{suffix}")
-        stream = self.target.kept.at("files", kind, written.name).open()
-        self._side[kind] = written, stream
-        return stream
-
-    def empty(self, table: str) -> None:
-        """Write a file without rows, which says what its columns are."""
-        self._out(table, dict.fromkeys(self._by(table)))
-
-    def close(self) -> None:
-        """Write the other rows; the receipt names the files."""
-        for table in self._waiting:
-            self._flush(table)
-        if self._exchanges:
-            self._count()
-        for (table, _), out in self._open.items():
-            self.receipt.files.setdefault(table, []).append(out.close())
-        if self._carried is not None:
-            self._carried.close()
-        for kind, (written, stream) in self._side.items():
-            written.size = stream.tell()
-            stream.close()
-            self.receipt.files[kind] = [written]
-
-    def abandon(self) -> None:
-        """Something went wrong: nobody will name these files."""
-        for out in self._open.values():
-            out.abandon()
-        carried = () if self._carried is None else (self._carried,)
-        _let_go(*carried, *(stream for _, stream in self._side.values()))
-
-    def _flush(self, table: str) -> None:
-        if not self._waiting[table].rows:
-            return
-        rows = self._waiting[table].batch(self.receipt.reports)
-        if table == ("exchanges" if self._filter is None else EVERY):
+    def _write(self, table: str, waiting: PendingRows) -> None:
+        rows = waiting.batch(self.receipt.reports)
+        if table == self._counted:
             self._exchanges.append(rows.select(latencies.NEEDED))
             if len(self._exchanges) >= COUNTED:
                 self._count()
@@ -262,11 +209,24 @@ class PartWriter:
         self.receipt.rows[table] = self.receipt.rows.get(table, 0) + rows.num_rows
         by = self._by(table)
         for partition, some in _divided(rows, by) if by else [({}, rows)]:
-            out = self._out(table, partition)
-            out.write(some.select(out.schema.names))
-        opened = [out for (one, _), out in self._open.items() if one == table]
+            self._out(table, partition).write(some)
+        opened = self._open[table].values()
         while sum(out.bytes for out in opened) >= ROW_GROUP_BYTES:
             max(opened, key=lambda out: out.bytes).flush()
+
+    def empty(self, table: str) -> None:
+        """Write a file without rows, which says what its columns are."""
+        self._out(table, dict.fromkeys(self._by(table)))
+
+    def close(self) -> None:
+        """Write the other rows; the receipt names the files."""
+        self._flush()
+        if self._exchanges:
+            self._count()
+        for some in self._open.values():
+            for out in some.values():
+                out.flush()
+        self._closing.close()
 
     def _by(self, table: str) -> list[str]:
         """The columns by whose values the files of a table are divided."""
@@ -274,15 +234,67 @@ class PartWriter:
 
     def _out(self, table: str, partition: dict[str, str | None]) -> _Parquet:
         """The file for these values of the columns by which a table is divided; it has the other columns."""
-        out = self._open.get(key := (table, tuple(partition.values())))
-        if out is None:
-            target, every = self.target, schema(table)
-            name = f"part-{self.part:05d}-{target.run}{uuid.uuid4().hex[:12]}.zstd.parquet"
-            folders = [f"{column}={value or NULL_PARTITION}" for column, value in partition.items()]
+        files, key = self._open[table], tuple(partition.values())
+        if key not in files:
+            every = schema(table)
             columns = pa.schema([one for one in every if one.name not in partition], every.metadata)
-            out = self._open[key] = _Parquet(target.table(table), "/".join((*folders, name)), columns)
-            out.written.partition = partition
-        return out
+            folders = [f"{column}={value or NULL_PARTITION}" for column, value in partition.items()]
+            written = Written("/".join((*folders, self._name(self.target.run, "zstd.parquet"))), partition=partition)
+            stream = self._stream(table, self.target.table(table), written)
+            files[key] = _Parquet(written, self._parquet(stream, columns, list(_repeating(columns))))
+        return files[key]
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The frames for the tasks that put parts together."""
+        return Frames(self._beside(FRAMES, "frames"))
+
+    @cached_property
+    def _carried(self) -> Any:
+        return self._parquet(self._beside(CARRIED, "parquet"), SCHEMA)
+
+    def _beside(self, kind: str, suffix: str) -> Any:
+        """A file that is no part of a table."""
+        return self._stream(kind, self.target.kept.at("files", kind), Written(self._name("", suffix)))
+
+    def _name(self, run: str, suffix: str) -> str:
+        return f"part-{self.part:05d}-{run}{uuid.uuid4().hex[:12]}.{suffix}"
+
+    def _stream(self, kind: str, folder: Folder, written: Written) -> Any:
+        """Open a file, which the receipt names."""
+        stream = folder.at(*written.name.split("/")).open()
+
+        def measure() -> None:
+            written.size = stream.tell()
+
+        self._closing.callback(stream.close)
+        self._closing.callback(measure)
+        self.receipt.files.setdefault(kind, []).append(written)
+        return stream
+
+    def _parquet(self, stream: Any, columns: Any, repeating: bool | list[str] = True) -> Any:
+        writer = pa.parquet.ParquetWriter(stream, columns, compression="zstd", use_dictionary=repeating)
+        self._closing.callback(writer.close)
+        return writer
+
+
+def rows_of(results: TaskResults, wanted: Set[str], fits: Callable[[Any], bool] | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the rows of these tables in results, some at a time; not those of conversations. `fits`: the messages, exchanges, and messages
+    with entries that are wanted."""
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for one in results.records:
+        found[KINDS[type(one[0])]].append(one)
+    if fits is not None:
+        for table in ("messages", "exchanges"):
+            found[table] = [one for one in found[table] if fits(one[0])]
+    if not wanted.isdisjoint(TYPED.values()):
+        for one in found["messages"]:
+            found[TYPED[one[0].protocol]].append(one)
+    yield from ((table, rows) for table, rows in found.items() if table in wanted)
+    entries = ((one, message, None, None) for message, some in results.entries if fits is None or fits(message) for one in some)
+    # A message may have a million
+    while group := list(islice(entries, GROUP)):
+        yield "entries", group
 
 
 def pointless(table: str) -> Any:
@@ -296,120 +308,69 @@ def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
     kept = pointless(table).names
     reports: list[Report] = []
     size = 0
-
     for results in some:
-        found = sorted_out(results.records)
-        rows: Any
-        if table == "conversations":
-            rows = results.conversations
-        elif table == "entries":
-            rows = list(entry_rows(results.entries))
-        elif table in TYPED.values():
-            rows = by_protocol(found["messages"]).get(table, ())
-        else:
-            rows = found[table]
         reports += results.reports
-        waiting.add(rows, results.files)
-        size += _bytes_of(results, found["messages"])
-        if len(waiting.rows) >= GROUP or size >= GROUP_BYTES:
-            size = 0
-            yield from waiting.batch(reports).select(kept).to_batches()
+        size += _bytes_of(results)
+        rows = [(table, results.conversations)] if table == "conversations" else rows_of(results, {table})
+        for _, group in rows:
+            waiting.add(group, results.files)
+            if len(waiting.rows) >= GROUP or size >= GROUP_BYTES:
+                size = 0
+                yield from waiting.batch(reports).select(kept).to_batches()
     yield from waiting.batch(reports).select(kept).to_batches()
     # There is no driver of ours to report it; Spark keeps the output of its workers in its log
     sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
 
-def _bytes_of(results: TaskResults, messages: Sequence[Any]) -> int:
+def _bytes_of(results: TaskResults) -> int:
     """The bytes of the frames of its messages, and what was unpacked for them."""
-    size: int = results.unpacked + sum([one[0].size for one in messages])
-    return size
+    return results.unpacked + sum([record.size for record, *_ in results.records if type(record) is Message])
 
 
 class _Parquet:
     """A file of a table that is written."""
 
-    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
-        self.schema = whole
-        self.written = Written(name)
-        self._stream = folder.at(*name.split("/")).open()
-        self._writer = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
+    def __init__(self, written: Written, writer: Any) -> None:
+        self.written = written
+        self._writer = writer
         self._group: list[Any] = []
-        self._rows = 0
         self.bytes = 0
         """What waits to be written."""
 
     def write(self, rows: Any) -> None:
-        """Add a batch."""
-        self.written.rows += rows.num_rows
-        if "time_ns" in rows.schema.names and rows.num_rows:
-            times = rows.column("time_ns").to_numpy()
-            least, most = self.written.span or (int(times[0]), int(times[0]))
-            self.written.span = min(least, int(times.min())), max(most, int(times.max()))
-        self._group.append(rows)
-        self._rows += rows.num_rows
-        self.bytes += rows.get_total_buffer_size()
-        if self._rows >= ROW_GROUP or self.bytes >= ROW_GROUP_BYTES:
-            self.flush()
+        """Add the columns of some rows."""
+        self._group.append(rows.select(self._writer.schema.names))
+        self.bytes += self._group[-1].get_total_buffer_size()
 
     def flush(self) -> None:
         """Write what waits."""
         if self._group:
-            self._writer.write_table(pa.concat_tables(self._group))
-        self._group = []
-        self._rows = self.bytes = 0
-
-    def close(self) -> Written:
-        """Complete the file."""
-        self.flush()
-        self._writer.close()
-        self.written.size = self._stream.tell()
-        self._stream.close()
-        return self.written
-
-    def abandon(self) -> None:
-        """Let go of it as it is."""
-        _let_go(self._writer, self._stream)
+            rows = pa.concat_tables(self._group)
+            self._group, self.bytes = [], 0
+            self._writer.write_table(rows)
+            self.written.rows += rows.num_rows
+            if "time_ns" in rows.schema.names:
+                times = [*(self.written.span or ()), *pc.min_max(rows.column("time_ns")).as_py().values()]
+                self.written.span = min(times), max(times)
 
 
 def _divided(rows: Any, by: Sequence[str]) -> Iterator[tuple[dict[str, str | None], Any]]:
     """Yield the rows for each value of some columns, with these."""
-    values, names = {DATE: rows.column("time_ns").to_numpy() // DAY_NS}, list[str | None]()
-    if "protocol" in by:
-        protocols = rows.column("protocol").combine_chunks().dictionary_encode()
-        # Rows without a protocol have the last of these
-        names = [*protocols.dictionary.to_pylist(), None]
-        values["protocol"] = protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    keys = np.stack([values[column] for column in by])
-    kinds = np.unique(keys, axis=1)
-    for kind in kinds.T:
-        some = rows if kinds.shape[1] == 1 else rows.filter(pa.array((kind == keys.T).all(axis=1)))
-        found = zip(by, kind.tolist(), strict=True)
-        yield {column: names[code] if column == "protocol" else _date(code) for column, code in found}, some
+    dates = rows.column("time_ns").cast(pa.timestamp("ns")).cast(pa.date32()).cast(pa.string())
+    keys = pa.table({column: dates if column == DATE else rows.column(column) for column in by})
+    kinds = keys.group_by(by, use_threads=False).aggregate([]).to_pylist()
+    for kind in kinds:
+        same = (pc.is_null(keys[column]) if value is None else pc.equal(keys[column], value) for column, value in kind.items())
+        yield kind, rows if len(kinds) == 1 else rows.filter(reduce(pc.and_, same))
 
 
-def _date(day: int) -> str:
-    return (datetime.date(1970, 1, 1) + datetime.timedelta(days=day)).isoformat()
-
-
-def _repeating(whole: Any) -> list[str]:
-    """The columns in which values repeat, all texts but JSON and ids of messages: elsewhere a dictionary costs time and space."""
-    found: list[str] = []
-
-    def look(field: Any, above: str) -> None:
+def _repeating(fields: Iterable[Any], above: str = "") -> Iterator[str]:
+    """Yield the columns in which values repeat, all texts but JSON and ids of messages: elsewhere a dictionary costs time and space."""
+    for field in fields:
         name = above + field.name
         if pa.types.is_struct(field.type):
-            for member in field.type:
-                look(member, f"{name}.")
-        elif field.type in (pa.string(), pa.list_(pa.string())) and name not in JSON and not name.endswith("_id"):
-            found.append(name if field.type == pa.string() else f"{name}.list.element")
-
-    for field in whole:
-        look(field, "")
-    return found
-
-
-def _let_go(*opened: Any) -> None:
-    """Close files that need not be complete."""
-    for one in opened:
-        with suppress(OSError, ValueError):
-            one.close()
+            yield from _repeating(field.type, f"{name}.")
+        elif field.type == pa.list_(pa.string()):
+            yield f"{name}.list.element"
+        elif field.type == pa.string() and name not in JSON and not name.endswith("_id"):
+            yield name

@@ -13,10 +13,10 @@ import pyarrow.dataset
 from deltalake import DeltaTable
 
 from streamdump.capture.files import open_capture
-from streamdump.errors import CaptureError
+from streamdump.errors import CaptureError, Report
 from streamdump.inspector import Inspector
 from streamdump.model import Options
-from streamdump.spark import flows, rows, storage, tables
+from streamdump.spark import flows, rows, storage, tables, write
 from streamdump.spark.splits import Plan, ends_of, last_packets, plan
 
 Lines = dict[str, list[str]]
@@ -80,7 +80,10 @@ def columns(table: str, records: Sequence[Any]) -> Any:
     """Records as columns, all at once."""
     waiting = tables.PendingRows(table)
     waiting.add(records)
-    return waiting.batch()
+    reports: list[Report] = []
+    found = waiting.batch(reports)
+    assert not reports
+    return found
 
 
 def _line(values: dict[str, Any]) -> str:
@@ -95,7 +98,7 @@ def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple
     options = Options(keylog=tuple(found.secrets))
     ends_ns = ends_of(last_packets(found.splits), ())
     for results in flows.dissect(iter(packets.to_batches(batch)), options, flows.CaptureFacts(ends_ns=ends_ns)):
-        for name, some in tables.sorted_out(results.records).items():
+        for name, some in write.rows_of(results, lines.keys()):
             lines[name] += told(name, columns(name, some).to_pylist())
     del lines["findings"]
     return found, {name: sorted(some) for name, some in lines.items()}

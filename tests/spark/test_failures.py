@@ -278,13 +278,14 @@ def test_a_row_that_no_column_takes_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert [(row["time_ns"], row["position"]) for row in found] == [(record.time_ns, record.position) for record in kept]
     assert [report.number for report in reports] == [record.packets[1] for record in records if record.number in (3, 30)]
     assert [report.cost for report in reports] == ["a row of messages is missing"] * 2
+    monkeypatch.setenv(BARRIER, "off")
     waiting.add(rows)
     with pytest.raises(OverflowError):
-        waiting.batch()
+        waiting.batch([])
 
 
 @pytest.mark.usefixtures("barrier")
-def test_a_value_that_is_none_of_its_column_is_null() -> None:
+def test_a_value_that_is_none_of_its_column_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [record for record in Inspector([open_capture(SOME)]).records() if isinstance(record, Message)]
     expected = batch("messages", [(record, None, None) for record in records]).to_pylist()
     records[2] = msgspec.structs.replace(records[2], position=1 << 63)
@@ -299,9 +300,10 @@ def test_a_value_that_is_none_of_its_column_is_null() -> None:
     missing = [f"{name} of a row of messages is missing" for name in ("src", "server", "position")]
     assert sorted(report.cost for report in reports) == sorted(missing)
     assert {report.number for report in reports} == {records[5].packets[1], records[2].packets[1]}
+    monkeypatch.setenv(BARRIER, "off")
     waiting.add(rows)
     with pytest.raises(OverflowError):
-        waiting.batch()
+        waiting.batch([])
 
 
 def test_reports_are_in_the_order_of_the_captures() -> None:

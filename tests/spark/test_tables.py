@@ -48,10 +48,10 @@ from streamdump.protocols.protocol import LoadedProtocol, Protocol
 from streamdump.spark import flows, tables, typed, write
 from streamdump.spark.flows import CaptureFacts, Dissection, Linked, TaskResults
 from streamdump.spark.storage import folder as place
-from streamdump.spark.tables import TABLES, TYPED, PendingRows, by_protocol, schema, sorted_out, tables_with
+from streamdump.spark.tables import TABLES, TYPED, PendingRows, schema, tables_with
 from streamdump.spark.typed import STRUCTS, Member, Struct, struct_of
 from streamdump.spark.views import views
-from streamdump.spark.write import PartWriter, Target
+from streamdump.spark.write import PartWriter, Target, rows_of
 from tests.bench.hostile import MANY, bombs, many
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
@@ -97,11 +97,15 @@ def expected(member: Member, value: Any) -> Any:
     return value if low <= value <= high else None
 
 
+def typed_rows(protocol: str, rows: list[Linked]) -> list[Linked]:
+    return dict(rows_of(TaskResults(rows), {TYPED[protocol]})).get(TYPED[protocol], [])
+
+
 def check(rows: list[Linked]) -> int:
     """Every typed column is what the JSON of its message says; how many values are not null."""
     held = 0
     for protocol, struct in STRUCTS.items():
-        mine = by_protocol(rows).get(TYPED[protocol], [])
+        mine = typed_rows(protocol, rows)
         texts = {row["message_id"]: row["fields"] for row in batch("messages", mine).to_pylist()}
         made = batch(TYPED[protocol], mine)
         made.validate(full=True)
@@ -254,7 +258,7 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
     monkeypatch.setattr(tables, "MOST", max(len(one) for one in complete["fields"].to_pylist()) + 10)
     waiting = PendingRows("messages")
     waiting.add(rows)
-    found = waiting.batch()
+    found = waiting.batch([])
     assert found["fields"].num_chunks > 1
     assert found.combine_chunks().equals(complete.combine_chunks())
 
@@ -266,7 +270,7 @@ def test_keys_that_peers_choose_and_orders_of_others_cost_nothing() -> None:
         fields = {"size": 9, "type": "x", f"k{at}": 1}
         waiting.add([(msgspec.structs.replace(row[0], fields=fields), None, None)])
     assert tables.Rows(waiting.rows, True).fields.keys() == STRUCTS["mewbase"].members.keys()
-    table = waiting.batch()
+    table = waiting.batch([])
     assert table.num_rows == 1_000
     assert table["size"].to_pylist() == [9] * 1_000
     assert table.column_names == schema("messages_mewbase").names
@@ -288,7 +292,7 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
     held: list[int] = []
     monkeypatch.setattr(write, "GROUP_BYTES", 1000)
-    monkeypatch.setattr(write, "ROW_GROUP", 30)
+    monkeypatch.setattr(write, "ROW_GROUP_BYTES", 30_000)
     made = PendingRows.batch
     monkeypatch.setattr(
         PendingRows, "batch", lambda self, *more: (self._name == "messages" and held.append(len(self.rows))) or made(self, *more)
@@ -356,7 +360,7 @@ def test_records_are_let_go_some_at_a_time(tmp_path: Path, monkeypatch: pytest.M
     with PartWriter(Target(str(tmp_path / "out"), "parquet"), 0) as writer:
         for results in fed(straight, [one for one in segments if one is not None]):
             most = max(most, len(results.records))
-            held += len(sorted_out(results.records)["messages"])
+            held += sum(type(one[0]) is Message for one in results.records)
             writer.add(results)
             waited = max(waited, *(len(one.rows) for one in writer._waiting.values()))
     assert writer.receipt.rows["messages"] == held > 2000
@@ -372,7 +376,7 @@ def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None
     for protocol, name in TYPED.items():
         table = pa.parquet.read_table(out / name)
         assert table.schema.equals(schema(name))
-        assert table.num_rows == len(by_protocol(rows).get(TYPED[protocol], [])) > 0
+        assert table.num_rows == len(typed_rows(protocol, rows)) > 0
         found = spark.read.parquet(str(out / name))
         assert found.schema.simpleString() == from_arrow_schema(schema(name)).simpleString()
         members = list(STRUCTS[protocol].members)
