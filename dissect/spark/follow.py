@@ -121,21 +121,29 @@ class Follow(Pipeline):
         The plan counts the files that are ready, and gets the indexes of this run.
         """
         files = []
-        for at, one in enumerate(ready):
+        for one, planned in zip(ready, plan.files.values(), strict=True):
             old = one.read
             if old is None:
                 old = ReadFile(one.path, "", 0, 0, None, state.files)
                 state.points.add(old.file, self.settings.point_of(one.path))
                 state.files += 1
-            taken = ReadFile(one.path, one.head, one.head_size, one.size, one.first_ns, old.file)
-            taken.latest_ns, taken.at_ns, taken.superseded = plan.files[at].latest_ns, time.time_ns(), one.superseded
-            state.taken[one.path] = taken
+            # More may have come since it was looked at
+            size = one.size if planned.packed or planned.place != one.path else planned.size or 0
+            taken = state.taken[one.path] = ReadFile(
+                one.path,
+                one.head,
+                one.head_size,
+                size,
+                one.first_ns,
+                old.file,
+                latest_ns=planned.latest_ns,
+                at_ns=time.time_ns(),
+                superseded=one.superseded,
+            )
             files.append((one, old, taken))
         for split in plan.splits:
-            one, old, taken = files[split.file]
+            _, old, taken = files[split.file]
             taken.packets = split.number + split.packets
-            if split.stop is not None and split.path == one.path:
-                taken.size = split.stop
             split.file, split.after, split.latest_ns = taken.file, old.packets, max(split.latest_ns, old.latest_ns)
         plan.splits = [split for split in plan.splits if split.number + split.packets > split.after]
         for error in plan.errors:

@@ -19,7 +19,7 @@ from ..model import Packet, Segment
 from ..tcp.assembler import SYN
 from ..tcp.checksum import is_right
 from .keys import key_of
-from .splits import OwnedPacket, Split, batches
+from .splits import Split, batches
 
 EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
 """The ends of times; the first is `merge_ns` of carried rows, which sorts them before all packets."""
@@ -77,6 +77,7 @@ def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = No
     files = {split.file: [one for one in splits if one.file == split.file] for split in sorted(splits, key=lambda one: one.file)}
     inputs = [_Input(some) for some in files.values()]
     latest = [one.latest_ns for one in inputs]
+    owned = [one.owners for one in inputs]
     names = [(file, network_key(some[0].network), some[0].after) for file, some in files.items()]
     parsers = {} if parsers is None else parsers
     parse = [parsers.setdefault(some[0].network, LinkParser()).segment for some in files.values()]
@@ -89,6 +90,7 @@ def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = No
                 if time_ns > latest[at]:
                     latest[at] = time_ns
                 segment = parse[at](packet, 0)
+                owner = owned[at].pop(packet.number, None) if owned[at] else None
                 if segment is None:
                     continue
                 file, network, after = names[at]
@@ -97,8 +99,8 @@ def segments(splits: Sequence[Split], parsers: dict[int, LinkParser] | None = No
                     segment.mark = latest[at], packet.number, file, time_ns
                     segment.ends += network
                     found.append(segment)
-                    if type(packet) is OwnedPacket and packet.owner is not None:
-                        owners[id(segment)] = packet.owner
+                    if owner is not None:
+                        owners[id(segment)] = owner
             if found:
                 yield found, owners
 
@@ -109,16 +111,18 @@ class _Input:
     def __init__(self, splits: Sequence[Split]) -> None:
         self.splits = splits
         self.latest_ns = splits[0].latest_ns
+        self.owners: dict[int, PacketProcess] = {}
+        """By number, until their packets are fed."""
 
     def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
         for split in self.splits:
-            yield from _packets(split)
+            yield from _packets(split, self.owners)
 
 
-def _packets(split: Split) -> Iterator[list[Packet]]:
-    """The packets of a range up to the damage that was found in it."""
+def _packets(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Packet]]:
+    """The packets of a range up to the damage that was found in it; see `batches`."""
     try:
-        yield from batches(split)
+        yield from batches(split, owners)
     except CaptureError as error:
         if split.error is None:
             raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error

@@ -35,7 +35,7 @@ from ..capture.blocks import BLOCK, PIECE, Blocks, RawInput
 from ..capture.ends import network_key
 from ..capture.files import CaptureReader, named_as_capture
 from ..capture.link import SLL, SLL2, LinkParser
-from ..capture.packet_processes import PacketProcess, Waiting
+from ..capture.packet_processes import PacketProcess
 from ..capture.unpack import packing
 from ..conversation.run_state import EVERY
 from ..diagnose.network import NetworkEvidence
@@ -515,27 +515,15 @@ def opened(split: Split) -> CaptureReader:
     return CaptureReader(blocks, split.path)
 
 
-class OwnedPacket(Packet):
-    """A packet with the process that it belongs to."""
-
-    owner: PacketProcess | None = None
-
-
-def _owned(packets: list[Packet], waiting: Waiting) -> list[Packet]:
-    """Return packets, those whose processes wait with these."""
-    owners = {one.number: one for one in waiting}
-    waiting.clear()
-    return [OwnedPacket(**msgspec.structs.asdict(one), owner=owners[one.number]) if one.number in owners else one for one in packets]
-
-
-def batches(split: Split) -> Iterator[list[Packet]]:
-    """The packets of a range, numbered as in the file."""
+def batches(split: Split, owners: dict[int, PacketProcess]) -> Iterator[list[Packet]]:
+    """The packets of a range, numbered as in the file. `owners`: gets by number the processes of those whose process the file names."""
     reader, last = opened(split), split.number + split.packets
     if reader.processes is not None:
         reader.processes.wanted = True
     for packets in reader:
         if reader.processes is not None and reader.processes.waiting:
-            packets = _owned(packets, reader.processes.waiting)
+            owners.update((one.number, one) for one in reader.processes.waiting)
+            reader.processes.waiting.clear()
         # A packed file may have grown since it was examined
         packets = packets[: max(last + 1 - packets[0].number, 0)]
         if packets:
