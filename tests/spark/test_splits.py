@@ -249,6 +249,17 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
             expand([wrong])
 
 
+def test_a_link_to_a_file_of_the_folder_is_no_second_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("folder/a.pcap", "outside.pcap"):
+        (tmp_path / name).write_bytes(b"")
+    for name, to in (("latest.pcap", "a.pcap"), ("linked.pcap", "../outside.pcap")):
+        (tmp_path / "folder" / name).symlink_to(to)
+    names = [str(tmp_path / "folder" / name) for name in ("a.pcap", "linked.pcap", "latest.pcap")]
+    assert expand([str(tmp_path / "folder")]) == names[:2]
+    assert expand([str(tmp_path / "folder"), names[2]]) == names, "what is named is wanted"
+
+
 def test_names_that_are_not_utf8_do_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in (b"a.pcap", b"\xff.pcap", b"_\xff.pcap"):
