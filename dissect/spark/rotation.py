@@ -151,12 +151,11 @@ class Rotation:
         # Beside what it is made of, a packed file is a copy
         seen = sorted((one for one in self._known.values() if plain_of(one, self._known) is None), key=lambda one: one.age)
         newer: dict[str, SeenFile] = {}
+        moved = self._moved(taken)
         for one in reversed(seen):
             after = newer.get(one.series)
             one.superseded, one.end_ns = (False, None) if after is None else (True, after.first_ns or after.end_ns)
             newer[one.series] = one
-        moved = self._moved(taken)
-        for one in seen:
             one.read = _before(one, taken, moved)
             quiet = end or (one.size > 0 and now - one.since_ns >= self.settle_ns)
             one.complete, one.final = one.superseded or quiet, end or (one.superseded and quiet)
