@@ -192,24 +192,16 @@ class Folder:
 
     def __init__(self, name: str) -> None:
         self.name = name.rstrip("/") or "/"
+        self.path = local(self.name)
+        """Where it is on a disk, None in an object store."""
+        self._store, self._at = remote(self.name) if self.path is None else (_DISK, os.fspath(self.path))
 
     def __str__(self) -> str:
         return self.name
 
     @property
-    def path(self) -> Path | None:
-        """Where it is on a disk, None in an object store."""
-        return local(self.name)
-
-    @property
-    def _at(self) -> tuple[Any, str]:
-        path = self.path
-        return remote(self.name) if path is None else (_DISK, os.fspath(path))
-
-    @property
-    def _info(self) -> Any:
-        store, at = self._at
-        return store.get_file_info([at])[0]
+    def _type(self) -> Any:
+        return self._store.get_file_info([self._at])[0].type
 
     def at(self, *parts: str) -> Folder:
         """A folder or file below this one."""
@@ -221,37 +213,33 @@ class Folder:
 
     def names(self) -> list[str]:
         """Of all that is in it, none if it is not there."""
-        store, at = self._at
         try:
-            return sorted(info.base_name for info in store.get_file_info(FileSelector(at, allow_not_found=True)))
+            return sorted(info.base_name for info in self._store.get_file_info(FileSelector(self._at, allow_not_found=True)))
         except UnicodeDecodeError as error:
             raise UsageError(f"{self.name}: the name of a file in it is not UTF-8; choose another folder") from error
 
     def exists(self) -> bool:
         """Whether there is a folder, or a file, of this name."""
-        return bool(self._info.type != FileType.NotFound)
+        return bool(self._type != FileType.NotFound)
 
     def make(self) -> None:
         """Make the folder; it may be there. In a store, the first file in it does."""
-        store, at = self._at
-        if store is _DISK:
-            store.create_dir(at, recursive=True)
+        if self.path is not None:
+            self._store.create_dir(self._at, recursive=True)
 
     def read(self) -> bytes:
         """The content of a file; FileNotFoundError where there is none."""
-        store, at = self._at
-        with store.open_input_file(at) as stream:
+        with self._store.open_input_file(self._at) as stream:
             return bytes(stream.read())
 
     def write(self, data: bytes) -> None:
         """Write a file: others see all of it or nothing, and it is there even if the machine stops then."""
-        path = self.path
         # An object is one only once it is closed
-        made = self if path is None else self.above().at(f".{base(self.name)}-{uuid.uuid4().hex}")
+        made = self if self.path is None else self.above().at(f".{base(self.name)}-{uuid.uuid4().hex}")
         stream = made.open()
         stream.write(data)
         stream.close()
-        if path is not None:
+        if self.path is not None:
             with Path(made.name).open("rb") as written:
                 os.fsync(written.fileno())
             made.move(self)
@@ -259,21 +247,18 @@ class Folder:
     def open(self) -> Any:
         """A file to be written to, in a folder that need not be there yet."""
         self.above().make()
-        store, at = self._at
-        return store.open_output_stream(at, compression=None)
+        return self._store.open_output_stream(self._at, compression=None)
 
     def move(self, to: Folder) -> None:
         """Give a file or folder another name, in a folder that need not be there yet."""
         to.above().make()
-        store, at = self._at
-        store.move(at, to._at[1])
+        self._store.move(self._at, to._at)
 
     def remove(self) -> None:
         """Remove it with all that is in it, if it is there; what tasks that were lost write meanwhile stays."""
-        store, at = self._at
         with suppress(OSError):
-            remove = store.delete_dir if self._info.type == FileType.Directory else store.delete_file
-            remove(at)
+            remove = self._store.delete_dir if self._type == FileType.Directory else self._store.delete_file
+            remove(self._at)
 
 
 def folder(name: str | Path) -> Folder:
