@@ -587,8 +587,9 @@ class PendingRows:
 
     def add(self, rows: Sequence[Any], files: Mapping[int, int] | None = None) -> None:
         """Add rows. `files`: see `Rows`."""
-        self.rows += rows
-        self._files.update(files or {})
+        if rows:
+            self.rows += rows
+            self._files.update(files or {})
 
     def batch(self, reports: list[Report]) -> Any:
         """All that wait as columns; nothing waits any more. `reports` gets the reports of rows that cannot be columns, and of values that
@@ -602,8 +603,7 @@ class PendingRows:
 
     def _columns(self, rows: Sequence[Any], array: Callable[[Column, Rows], Any] = Column.array) -> Any:
         some = Rows(rows, self._name in LINKED, self._points, self._files)
-        columns = TABLES[self._name].columns
-        arrays = [pa.nulls(len(rows), one.type) if one.name == self._without else array(one, some) for one in columns]
+        arrays = [pa.nulls(len(rows), one.type) if one.name == self._without else array(one, some) for one in TABLES[self._name].columns]
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _alone(self, row: Any, reports: list[Report]) -> Any:

@@ -64,12 +64,9 @@ class Member:
         """The array of `count` objects, of which some have values, as in `by_name`."""
         if not values:
             return pa.nulls(count, self.type)
-        array = self.array(values)
-        if len(values) == count:
-            return array
         at = np.full(count, -1)
         at[places] = np.arange(len(values))
-        return array.take(pa.array(at, mask=at < 0))
+        return self.array(values).take(pa.array(at, mask=at < 0))
 
 
 class Struct(Member):

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from functools import cached_property, reduce
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -124,13 +124,13 @@ class PartWriter:
         self._closing = ExitStack()
         """Closes all that is open, the last first."""
         self._waiting = {table: PendingRows(table, target.fields, points) for table in tables_with(target.fields)}
+        self._waiting[EVERY] = PendingRows("exchanges", target.fields, points)
         self._bytes = 0
         """Bytes of the frames of rows that wait, and what was unpacked for them."""
         self._filter = compile_filter(target.where) if target.where is not None else None
         if self._filter is not None and target.first_ns is not None:
             self._filter.begin(target.first_ns)
         self._counted = "exchanges" if self._filter is None else EVERY
-        self._waiting[self._counted] = PendingRows("exchanges", target.fields, points)
         self._exchanges: list[Any] = []
         """Exchanges that wait to be counted."""
 
@@ -223,9 +223,8 @@ class PartWriter:
         self._flush()
         if self._exchanges:
             self._count()
-        for some in self._open.values():
-            for out in some.values():
-                out.flush()
+        for out in chain.from_iterable(files.values() for files in self._open.values()):
+            out.flush()
         self._closing.close()
 
     def _by(self, table: str) -> list[str]:
