@@ -14,7 +14,7 @@ import re
 import stat
 import uuid
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -194,10 +194,18 @@ class Folder:
         self.name = name.rstrip("/") or "/"
         self.path = local(self.name)
         """Where it is on a disk, None in an object store."""
-        self._store, self._at = remote(self.name) if self.path is None else (_DISK, os.fspath(self.path))
 
     def __str__(self) -> str:
         return self.name
+
+    # A store may be asked for where a bucket is, so not before it is needed
+    @cached_property
+    def _store(self) -> Any:
+        return remote(self.name)[0] if self.path is None else _DISK
+
+    @cached_property
+    def _at(self) -> str:
+        return remote(self.name)[1] if self.path is None else os.fspath(self.path)
 
     @property
     def _type(self) -> Any:

@@ -248,7 +248,7 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ["hdfs://host/a.pcap", "--out", "x"],
             "is not known; known are s3://, s3a://, gs://, abfs://, abfss://, and file:///",
         ),
-        (["{full}/file", "--out", "hdfs://host/x"], "hdfs:// is not known"),
+        (["{full}/file", "--out", "hdfs://host/x"], "is not known; known are"),
         (["s3://key:secret@bucket/a.pcap", "--out", "x"], "credentials do not belong in a URL"),
         (["{full}/file", "--out", "{full}/file"], "already exists"),
         (["{full}/file", "--out", "{full}/file/x"], "cannot be written: not a directory"),
