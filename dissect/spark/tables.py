@@ -562,7 +562,6 @@ def tables_with(fields: str) -> list[str]:
     return [name for name in TABLES if fields != "json" or name not in TYPED.values()]
 
 
-@cache
 def schema(table: str) -> Any:
     """The Arrow schema of a table."""
     fields = [pa.field(one.name, one.type, metadata={"comment": one.info}) for one in TABLES[table].columns]
