@@ -306,7 +306,7 @@ class Pipeline:
         def spread(what: str, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
             return self.cluster.each(function, items, self._watch(what, size))
 
-        def unpacked(packed: Sequence[str]) -> list[str | None]:
+        def unpacked(packed: Sequence[str]) -> list[tuple[str | None, int]]:
             made = [(file, copies.at(f"{uuid.uuid4().hex}.capture").name) for file in packed]
             large = sum(size for size, _ in stamps(packed).values()) * UNPACKED > LOCALLY
             return spread("unpacking", unpack, made) if large else list(map(unpack, made))
@@ -495,6 +495,8 @@ class PipelineRun(Pipeline):
             self.counts += batch.counts
             self.slowest = latencies.slowest([*self.slowest, *batch.slowest])
         found.errors = [one for some in units for one in some.errors]
+        # In Delta tables rows are in with the commit of their unit
+        self._written = self.settings.form == "delta"
         self.sink.finish(self.out)
         self._written = True
 
@@ -524,8 +526,9 @@ class PipelineRun(Pipeline):
 
     def close(self) -> None:
         """Let others write to this output; nothing stays of a run that did not begin."""
+        alone = self.sink.locked
         super().close()
-        if self.folder.names() == ["lock"]:
+        if alone and self.folder.names() == ["lock"]:
             self.folder.remove()
 
     def _new(self, found: Plan) -> Plan:

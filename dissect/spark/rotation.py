@@ -203,7 +203,8 @@ class Rotation:
         found = []
         for path, old in before.items():
             successors = self._known.get(path), inodes.get(old.status.inode), taken.get(path)
-            kept = any(one is not None and one.first_ns == old.first_ns and one.size >= old.size for one in successors)
+            # What was read of it may be known under another name since
+            kept = old.is_read or any(one is not None and one.first_ns == old.first_ns and one.size >= old.size for one in successors)
             if old.first_ns is not None and not kept and path not in packed_paths:
                 found.append(old)
         return found

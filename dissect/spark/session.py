@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..capture.blocks import explain
 from ..errors import UsageError, how_to_install
 
 OLDEST = 17
@@ -36,6 +37,9 @@ OLDEST = 17
 PATIENCE_S = 120
 MASTER_S = 25
 """Seconds after which a standalone master that has not answered will not."""
+
+VERSION_S = 30
+"""Seconds after which a Java that does not say its version is none."""
 
 POLL_S = 1.0
 
@@ -82,7 +86,7 @@ JAVA_OPTIONS = (
 )
 """All that Spark's own launcher adds, but for a module that is for numeric kernels only."""
 
-GATEWAY = "PYSPARK_GATEWAY_PORT"
+GATEWAY, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 """The variable by which PySpark uses a JVM that is there."""
 
 KEPT = 64 << 20
@@ -126,8 +130,8 @@ def find_java() -> str:
         found.append(str(JAVA))
     old = []
     for java in filter(None, found):
-        with suppress(OSError):
-            said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        with suppress(OSError, subprocess.TimeoutExpired):
+            said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=VERSION_S).stderr
             version = re.search(r'version "(?:1\.)?(\d+)', said)
             if version is not None and int(version[1]) >= OLDEST:
                 return java
@@ -222,12 +226,19 @@ class SparkJvm(SparkTasks):
         given = {**SETTINGS, **own, **loopback, **(settings or {})}
         self._python = given["spark.pyspark.python"]
         # An interruption comes behind this: a process that was started, and that nobody has got, is one that nobody ends.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        self._jvm = self._launch([java, f"-Xmx{memory}", *(BRIEF if brief else ()), *JAVA_OPTIONS], given, handle)
-        self._before = signal.signal(signal.SIGINT, self._interrupt)
-        os.close(handle)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            self._jvm = self._launch([java, f"-Xmx{memory}", *(BRIEF if brief else ()), *JAVA_OPTIONS], given, handle)
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            self._folder.cleanup()
+            self.log.unlink()
+            raise UsageError(f"Java did not start: {java}: {explain(error)}") from error
+        finally:
+            os.close(handle)
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self._wait_until_it_listens(patience_s)
             limit_s = min(patience_s, MASTER_S) if master.startswith("spark://") else patience_s
             self.context = self._waiting.submit(self._begin, master).result(limit_s)
@@ -295,7 +306,7 @@ class SparkJvm(SparkTasks):
         from pyspark import SparkContext
 
         data = self._connection.read_bytes()
-        os.environ |= {GATEWAY: str(int.from_bytes(data[:4], "big")), "PYSPARK_GATEWAY_SECRET": data[8:].decode()}
+        os.environ |= {GATEWAY: str(int.from_bytes(data[:4], "big")), SECRET: data[8:].decode()}
         try:
             context: Any = SparkContext(retried(master), "streamdump")
         except Exception as error:
@@ -358,6 +369,8 @@ class SparkJvm(SparkTasks):
 
     def _interrupt(self, *_: object) -> None:
         """Kill the JVM, so that what waits for it fails even where Python ignores the interruption, as in a finalizer."""
+        if self.interrupted:
+            return
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.interrupted = True
         # What PySpark has to say of a call that does not return
@@ -368,16 +381,22 @@ class SparkJvm(SparkTasks):
 
     def close(self, *, at_once: bool = False, keep_log: bool = False) -> None:
         """Ends the JVM and its workers. `at_once`: what runs in them is lost."""
+        try:
+            if not (at_once or self.interrupted) and self._jvm.poll() is None:
+                self.context.stop()
+        finally:
+            self._end(keep_log)
+
+    def _end(self, keep_log: bool) -> None:
         from pyspark import SparkContext
 
-        if not at_once and self._jvm.poll() is None:
-            self.context.stop()
         # Up to the end of its gateway PySpark speaks to the JVM whenever an object is dropped, and logs that it is gone
         logging.disable(logging.CRITICAL)
         self._abort()
         gateway: Any = SparkContext._gateway
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
-        os.environ.pop(GATEWAY, None)
+        for name in (GATEWAY, SECRET):
+            os.environ.pop(name, None)
         if gateway is not None:
             gateway.shutdown()
         self._jvm.communicate()

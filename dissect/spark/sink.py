@@ -50,6 +50,11 @@ class Sink:
             reason = why if isinstance(error, BlockingIOError) else f"cannot be written: {storage.why(error)}"
             raise UsageError(f"{above}: {reason}") from error
 
+    @property
+    def locked(self) -> bool:
+        """Whether others are kept from writing."""
+        return self._lock is not None
+
     def close(self) -> None:
         """Let others write."""
         if self._lock is not None:

@@ -289,11 +289,15 @@ def each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[A
         return iter(list(pool.map(function, names)))
 
 
+Unpacked = Callable[[Sequence[str]], Sequence[tuple[str | None, int]]]
+"""Calls `unpack` for captures."""
+
+
 def plan(
     files: Sequence[str],
     target: int = TARGET,
     run: Spread | None = None,
-    unpacked: Callable[[Sequence[str]], Sequence[str | None]] | None = None,
+    unpacked: Unpacked | None = None,
     networks: Sequence[int] = (),
     aside: bool = False,
     fetch: bool = False,
@@ -335,14 +339,16 @@ def plan(
     return result
 
 
-def _begun(files: Sequence[str], unpacked: Callable[[Sequence[str]], Sequence[str | None]] | None, fetch: bool) -> list[PlannedFile]:
+def _begun(files: Sequence[str], unpacked: Unpacked | None, fetch: bool) -> list[PlannedFile]:
     """What the first bytes of these files say, of copies where there are any; see `plan`."""
     found: list[PlannedFile] = list(each(begin, files))
     wanted = [at for at, one in enumerate(found) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]
     if wanted and unpacked is not None:
-        for at, place in zip(wanted, unpacked([files[at] for at in wanted]), strict=True):
+        for at, (place, size) in zip(wanted, unpacked([files[at] for at in wanted]), strict=True):
             if place is not None:
                 found[at] = msgspec.structs.replace(begin(place), path=files[at], packed=found[at].packed)
+            else:
+                found[at].size = size
     return found
 
 
@@ -442,22 +448,28 @@ def begin(path: str) -> PlannedFile:
                     file.first = 0 if packet.link in (SLL, SLL2) else blocks.places[0][1] + packet.offset - header
     except CaptureError as error:
         file.error = error
+        # What may not be read has a size all the same
+        with suppress(CaptureError, UsageError):
+            known = storage.status(path)
+            file.size = file.size or (0 if known is None else known.size)
     return file
 
 
-def unpack(pair: tuple[str, str]) -> str | None:
-    """Unpack a capture into a file, whose name is returned; one that is not packed is copied. None where it is damaged: then it is read as
-    it is, which finds where."""
+def unpack(pair: tuple[str, str]) -> tuple[str | None, int]:
+    """Unpack a capture into a file; one that is not packed is copied. Return the name of the file, and its bytes. None and the bytes up to
+    the damage where it is damaged: then it is read as it is, which finds where."""
     path, to = pair
+    size = 0
     with storage.open_input(path) as stream, storage.folder(to).open() as out:
         raw = RawInput(stream, path)
         blocks = Blocks(raw, packing(raw))
         try:
             while data := blocks.read():
                 out.write(data)
+                size += len(data)
         except CaptureError:
-            return None
-    return to
+            return None, size
+    return to, size
 
 
 def _chain(result: Plan, found: list[Split]) -> None:

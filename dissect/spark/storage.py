@@ -156,16 +156,19 @@ HIDDEN = (".", "_")
 
 
 def listed(name: str) -> dict[str, Status]:
-    """The files of a folder and those below it, by name in this order, as far as no part of their path in it is hidden. A link to what
-    lies in the folder too is a second name of it, and left out."""
+    """The files of a folder and those below it, by name in this order, as far as no part of their path in it is hidden. A link to one
+    of these is a second name of it, and left out."""
     top = local(name)
     if top is None:
         return dict(sorted(_objects(name, recursive=True).items()))
-    names = []
+    paths: list[Path] = []
     for folder, folders, files in os.walk(top):
         folders[:] = [one for one in folders if not one.startswith(HIDDEN)]
-        paths = (Path(folder, file) for file in files if not file.startswith(HIDDEN))
-        names += [_name_of(str(path)) for path in paths if not path.is_symlink() or top.resolve() not in path.resolve().parents]
+        paths += [Path(folder, file) for file in files if not file.startswith(HIDDEN)]
+    links = {path for path in paths if path.is_symlink()}
+    # A loop of links has a real path, too, at which nothing is
+    there = {os.path.realpath(path) for path in paths if path not in links} if links else set()
+    names = [_name_of(str(path)) for path in paths if path not in links or os.path.realpath(path) not in there]
     # First all names, then all sizes: who starts a file has closed the one before
     states = {one: status(one) for one in sorted(names)}
     return {one: state for one, state in states.items() if state is not None}

@@ -500,7 +500,7 @@ FILES: tuple[Column, ...] = (
     _plain("packets", LONG, "packets read of it"),
     _plain("point", TEXT, "where it was captured: its folder, or what --point tells"),
     _plain("head", TEXT, "digest of its first 4,096 bytes, unpacked"),
-    _plain("unpacked", LONG, "its bytes, unpacked unless it is damaged as packed"),
+    _plain("unpacked", LONG, "its bytes, unpacked; of a packed one that is damaged, up to there"),
 )
 
 

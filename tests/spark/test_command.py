@@ -205,6 +205,16 @@ def test_what_nobody_can_ask_java_for_is_told_too(no_jvm: SparkJvm, monkeypatch:
         raise Unknown
 
 
+def test_a_java_that_says_nothing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "bin" / "java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("streamdump.spark.session.VERSION_S", 0.2)
+    with suppress(UsageError):
+        assert find_java() != str(tmp_path / "bin" / "java")
+
+
 def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -103,6 +103,17 @@ def test_a_capture_that_has_grown_is_told_and_not_read_twice(packets: list[Packe
     assert sorted(row["file"] for row in tables_of(out, "delta")["files"]) == [0, 1]
 
 
+def test_a_packed_capture_that_was_cut_is_not_read_again_when_it_is_whole(files: list[Path], tmp_path: Path) -> None:
+    packed = gzip.compress(files[0].read_bytes(), 1)
+    path, out = tmp_path / "a.pcap.gz", tmp_path / "out"
+    for part in (packed[: len(packed) // 10], packed):
+        path.write_bytes(part)
+        add([path], out)
+    rows = tables_of(out, "delta")
+    assert len({row["message_id"] for row in rows["messages"]}) == len(rows["messages"]) > 0
+    assert sorted(row["code"] for row in rows["errors"]) == ["damaged", "grown"]
+
+
 def test_tables_that_are_there_are_left_alone_without_append(files: list[Path], tmp_path: Path) -> None:
     from streamdump.cli.app import main
 

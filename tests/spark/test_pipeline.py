@@ -289,3 +289,15 @@ def test_tasks_do_without_pandas(session: Any) -> None:
 
 def test_arrow_takes_its_memory_from_where_python_does(session: Any) -> None:
     assert session.each(takes_memory_from, [1], lambda *_: None) == ["system"]
+
+
+def test_a_run_that_finds_another_leaves_its_folder(tmp_path: Path) -> None:
+    source = str(generated(tmp_path))
+    runs = [pipeline.PipelineRun(pipeline.PipelineSettings([source]), str(tmp_path / "out")) for _ in range(3)]
+    assert runs[0].prepare()
+    for other in runs[1:]:
+        with pytest.raises(UsageError, match="another streamdump writes"):
+            other.prepare()
+        other.close()
+    runs[0].close()
+    assert not partial_folder(folder(tmp_path / "out")).exists()

@@ -212,6 +212,22 @@ def test_a_file_that_is_renamed_is_not_read_again(folder: Folder) -> None:
     assert folder.look() == folder.renamed == []
 
 
+@pytest.mark.parametrize("name", ["done.pcap", "now1.pcap.gz"])
+def test_what_was_read_and_is_deleted_under_another_name_is_not_missed(folder: Folder, name: str) -> None:
+    path = folder.write("now1.pcap", 0)
+    folder.write("now2.pcap", 9)
+    folder.now += SETTLE_NS
+    folder.take(folder.look())
+    if name.endswith(".gz"):
+        folder.put(name, gzip.compress(path.read_bytes()))
+        path.unlink()
+    else:
+        path.rename(folder.path / name)
+    folder.look()
+    (folder.path / name).unlink()
+    assert folder.look() == folder.missed() == []
+
+
 def test_a_second_name_in_the_folder_is_no_second_file(folder: Folder) -> None:
     path = folder.write("c1.pcap", 0)
     (folder.path / "latest.pcap").symlink_to(path)

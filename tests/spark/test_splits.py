@@ -260,6 +260,23 @@ def test_a_link_to_a_file_of_the_folder_is_no_second_file(tmp_path: Path) -> Non
     assert expand([str(tmp_path / "folder"), names[2]]) == names, "what is named is wanted"
 
 
+def test_links_to_nothing_do_not_stop_the_others_and_those_to_hidden_files_are_followed(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").mkdir()
+    for name in ("a.pcap", ".hidden/b.pcap"):
+        (tmp_path / name).write_bytes(b"")
+    for name, to in (("one", "two"), ("two", "one"), ("gone", "nothing"), ("b.pcap", ".hidden/b.pcap")):
+        (tmp_path / name).symlink_to(to)
+    assert expand([str(tmp_path)]) == [str(tmp_path / name) for name in ("a.pcap", "b.pcap")]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read all")
+def test_a_file_that_may_not_be_read_is_lost_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.pcap").write_bytes(bytes(77))
+    (tmp_path / "a.pcap").chmod(0)
+    (error,) = plan([str(tmp_path / "a.pcap")]).errors
+    assert error.lost == 77
+
+
 def test_names_that_are_not_utf8_do_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in (b"a.pcap", b"\xff.pcap", b"_\xff.pcap"):
