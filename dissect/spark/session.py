@@ -89,9 +89,6 @@ JAVA_OPTIONS = (
 GATEWAY, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 """The variable by which PySpark uses a JVM that is there."""
 
-KEPT = 64 << 20
-"""Bytes of freed memory that a process keeps."""
-
 Watch = Callable[[int, int, float], None]
 """Told how many tasks have ended, of how many, and which share of those of the first stage."""
 
@@ -275,11 +272,8 @@ class SparkJvm(SparkTasks):
             "pyspark-shell",
         ]
         environment = {
-            # Of the workers on this machine: what columns took is kept and used again by all else, which spares the kernel most of its work
-            # for them
+            # Of the workers on this machine: what columns took is used again by all else, which spares the kernel half of its work for them
             "ARROW_DEFAULT_MEMORY_POOL": "system",
-            "MALLOC_TOP_PAD_": str(KEPT),
-            "MALLOC_TRIM_THRESHOLD_": str(KEPT),
             **os.environ,
             # For planning and running: without it both use the first Python in PATH
             "PYSPARK_DRIVER_PYTHON": sys.executable,
