@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, settings
 from streamdump.errors import BARRIER
 from tests.support.layout_checks import check_all_from_now_on
 
+# Thousands of tests, and the modules that they import, stay: the garbage collector need not look through them again and again
+gc.disable()
+
 check_all_from_now_on()
 os.environ[BARRIER] = "off"
 for name in ("COLUMNS", "LINES"):
@@ -51,9 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from looking again and again through thousands of tests and the modules that they import."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
