@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future, SelectorEventLoop
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 from selectors import DefaultSelector, SelectorKey
 from threading import enumerate as enumerate_threads
@@ -43,7 +42,8 @@ class IdleSelector(DefaultSelector):
         if events := super().select(0):
             return events
         for waiter in self._waiters:
-            waiter.set_result(None)
+            if not waiter.done():
+                waiter.set_result(None)
         self._waiters.clear()
         return []
 
@@ -75,11 +75,13 @@ class Browsing:
                 await steps(self)
 
         # Textual's own takes a process for idle that took little CPU time for 20 ms, and is called several times for each key
-        idle = {"textual.app.wait_for_idle": selector.idle, "textual.pilot.wait_for_idle": selector.idle}
         try:
-            with ExitStack() as stack, asyncio.Runner(loop_factory=lambda: SelectorEventLoop(selector)) as runner:
-                for name, value in {**idle, "textual.screen.UPDATE_PERIOD": REFRESH}.items():
-                    stack.enter_context(patch(name, value))
+            with (
+                patch("textual.app.wait_for_idle", selector.idle),
+                patch("textual.pilot.wait_for_idle", selector.idle),
+                patch("textual.screen.UPDATE_PERIOD", REFRESH),
+                asyncio.Runner(loop_factory=lambda: SelectorEventLoop(selector)) as runner,
+            ):
                 runner.run(run())
         finally:
             self.reader.stop()
