@@ -13,7 +13,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ from streamdump.cli.run import FileRun
 from streamdump.errors import CaptureError
 from streamdump.filter.grammar import quoted
 from streamdump.inspector import Inspector
-from streamdump.model import Message, Options
+from streamdump.model import Message, Options, Record
 from streamdump.render.clock import Clock
 from tests.support.browsing import NAMES, Browsing
 from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
@@ -941,11 +941,20 @@ def test_a_silent_pipe_does_not_keep_it_from_ending(tmp_path: Path, monkeypatch:
     os.mkfifo(path)
     silent = os.open(path, os.O_RDWR)
     os.write(silent, REFUSED.read_bytes()[:-1])
+    taken, take = Event(), Reader._take
+
+    def take_all(reader: Reader, batch: list[Record]) -> bool:
+        enough = take(reader, batch)
+        taken.set()
+        return enough
+
+    # It has not been stopped while it still had something to read
+    monkeypatch.setattr(Reader, "_take", take_all)
     run = FileRun([str(path)], Options(findings=True))
     reader = Reader(run, run.inspector.options, Clock("r"))
     reader.shown.set()
     reader.start()
-    until(lambda: len(reader.records))
+    assert taken.wait(PATIENCE)
     reader.stop()
     assert not reader.done
     os.close(silent)
