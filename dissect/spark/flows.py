@@ -286,10 +286,10 @@ class Dissection:
         block: list[Segment] = []
         size = 0
         for segment in segments:
-            place = segment.time_ns, segment.file, segment.number
-            if self._coming and self._coming[-1][:3] < place:
-                self._take_errors(session, place)
-            segment.mark = counters.packets, segment.number, segment.file, segment.time_ns
+            _, number, file, time_ns = segment.mark
+            if self._coming and self._coming[-1][:3] < (time_ns, file, number):
+                self._take_errors(session, (time_ns, file, number))
+            segment.mark = counters.packets, number, file, time_ns
             counters.packets += 1
             block.append(segment)
             size += len(segment.data)
