@@ -44,7 +44,7 @@ from .splits import (
 from .storage import Folder
 from .tables import BY_DAY, TABLES, Input, tables_with
 from .tasks import TaskInput, Work, flows_carried
-from .together import BUCKET, Together, by_server, findings_of, whole
+from .together import BUCKET, Together, block_of, by_server, findings_of
 from .write import CARRIED, FRAMES, PartWriter, Receipt, Target, Written
 
 FORMAT = 9
@@ -344,7 +344,7 @@ class Pipeline:
         names = [name for name, _ in left]
         ports = {port for receipt in done for port in receipt.ports}
         if count == 1:
-            made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(whole, names)), before)]
+            made = [gathered(target, points, first, ports, 0, chain.from_iterable(map(block_of, names)), before)]
         else:
             second = partial(gathered, target, points, first, ports)
             made = self.cluster.sent(partial(by_server, count), names, count, second, self._watch("gathering", 0))

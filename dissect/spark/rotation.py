@@ -53,8 +53,8 @@ class ReadFile(KnownFile):
     packets: int = 0
     latest_ns: int = NEVER
     """The latest time of its packets."""
-    error: FileError | None = msgspec.field(default=None, name="trouble")
-    """What was wrong at its end, which is not reported yet: more may have come. Its key is that of states written before."""
+    error: FileError | None = None
+    """What was wrong at its end, which is not reported yet: more may have come."""
     at_ns: int = 0
     """When it was read, by the wall clock."""
     superseded: bool = False

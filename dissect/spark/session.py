@@ -39,7 +39,7 @@ MASTER_S = 25
 """Seconds after which a standalone master that has not answered will not."""
 
 VERSION_S = 30
-"""Seconds after which a Java that does not say its version is none."""
+"""Seconds that a Java may take to print its version; one that takes longer is not used."""
 
 POLL_S = 1.0
 

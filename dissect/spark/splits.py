@@ -310,7 +310,7 @@ def plan(
     result = Plan({}, [], [])
     starts: dict[int, list[int]] = {}
     nears: list[Near] = []
-    for index, one in enumerate(_begun(files, unpacked, fetch)):
+    for index, one in enumerate(_files(files, unpacked, fetch)):
         result.files[index] = one
         if one.error is None:
             starts[index] = [one.first]
@@ -339,7 +339,7 @@ def plan(
     return result
 
 
-def _begun(files: Sequence[str], unpacked: Unpacked | None, fetch: bool) -> list[PlannedFile]:
+def _files(files: Sequence[str], unpacked: Unpacked | None, fetch: bool) -> list[PlannedFile]:
     """What the first bytes of these files say, of copies where there are any; see `plan`."""
     found: list[PlannedFile] = list(each(begin, files))
     wanted = [at for at, one in enumerate(found) if one.error is None and (one.packed or (fetch and storage.local(one.path) is None))]

@@ -96,7 +96,9 @@ def _store(root: str) -> Any:
 
 def remote(name: str) -> tuple[Any, str]:
     """The file system of an object store, and the path in it."""
-    scheme, _, host, path = URL.match(name).groups()  # type: ignore[union-attr]
+    found = URL.match(name)
+    assert found is not None
+    scheme, _, host, path = found.groups()
     root = f"{scheme}://{host}"
     try:
         return _store(root), f"{host.partition('@')[0]}/{path.strip('/')}".rstrip("/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property
 from itertools import starmap
 from operator import attrgetter
 from typing import Any
@@ -92,8 +92,12 @@ CODES = {one.name: [path.split(".") for path in one.loaded.code] for one in PROT
 
 
 def _code(response: Message | None) -> tuple[int | None, str | None]:
-    for *above, name in CODES[response.protocol] if response is not None else ():
-        fields: Any = reduce(lambda part, key: part.get(key) if type(part) is dict else None, above, response.fields)  # type: ignore[union-attr]
+    if response is None:
+        return None, None
+    for *above, name in CODES[response.protocol]:
+        fields: Any = response.fields
+        for part in above:
+            fields = fields.get(part) if type(fields) is dict else None
         if type(fields) is dict and type(fields.get(name)) is int:
             return fields[name], fields.get(f"{name}_label")
     return None, None
@@ -479,7 +483,6 @@ LATENCIES: tuple[Column, ...] = (
         "what quantiles come from: latencies in ns, and how many are within 0.9 % of each; merged by adding up counts by bucket",
     ),
 )
-
 """The rows of this table are made as columns (`latencies.rows`)."""
 
 ERRORS: tuple[Column, ...] = (

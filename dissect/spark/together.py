@@ -68,7 +68,7 @@ def _frames(stream: BinaryIO) -> Iterator[tuple[str, int, Any]]:
         yield msgspec.msgpack.decode(stream.read(int.from_bytes(size, "little")))
 
 
-def whole(name: str) -> Iterator[bytes]:
+def block_of(name: str) -> Iterator[bytes]:
     """The frames of a file as one block."""
     with storage.open_input(name) as stream:
         yield stream.read()
