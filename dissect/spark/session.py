@@ -22,8 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import cache, cached_property, partial
-from importlib.abc import MetaPathFinder
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -162,7 +161,7 @@ class SparkTasks:
         if not items:
             return []
         count = min(len(items), SPREAD * self.cores)
-        return self._collected(self.context.parallelize(items, count).map(lean(function)), watch)
+        return self._collected(self.context.parallelize(items, count).map(function), watch)
 
     def sent(
         self,
@@ -177,9 +176,9 @@ class SparkTasks:
 
         def finished(part: int, pairs: Any) -> Any:
             given = (block for _, block in pairs)
-            yield from given if part >= parts else (lean(second)(part, given),)
+            yield from given if part >= parts else (second(part, given),)
 
-        placed = self.context.parallelize(items, len(items)).flatMap(lean(first))
+        placed = self.context.parallelize(items, len(items)).flatMap(first)
         if parts:
             placed = placed.partitionBy(parts + 1, int)
         return self._collected(placed.mapPartitionsWithIndex(finished), watch)
@@ -218,7 +217,12 @@ class SparkJvm(SparkTasks):
         self._connection = Path(self._folder.name) / "connection"
         """The file in which the JVM says where it listens."""
         self.scratch = self._folder.name if master.startswith("local") else None
-        own = {"spark.local.dir": self._folder.name, "spark.ui.enabled": str(ui).lower(), "spark.pyspark.python": sys.executable}
+        own = {
+            "spark.local.dir": self._folder.name,
+            "spark.ui.enabled": str(ui).lower(),
+            "spark.pyspark.python": sys.executable,
+            "spark.python.daemon.module": "streamdump.spark.daemon",
+        }
         loopback = LOOPBACK if master.startswith(("local", "spark://127.", "spark://localhost")) else {}
         given = {**SETTINGS, **own, **loopback, **(settings or {})}
         self._python = given["spark.pyspark.python"]
@@ -418,31 +422,6 @@ class SparkJvm(SparkTasks):
 
 class SparkFailed(Exception):
     """What Spark, or a task in it, failed with; or that there is no JVM any more."""
-
-
-def lean(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A task that does without pandas."""
-    return partial(_lean, function)
-
-
-def _lean(function: Callable[..., Any], *arguments: Any) -> Any:
-    without_pandas()
-    return function(*arguments)
-
-
-@cache
-def without_pandas() -> None:
-    """Keep pyarrow from importing pandas for its first array, as it does in case that is one: a third of a second, and 40 MB."""
-    import pyarrow as pa
-
-    class Hidden(MetaPathFinder):
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == "pandas":
-                raise ModuleNotFoundError("not needed here", name=name)
-
-    sys.meta_path.insert(0, Hidden())
-    pa.array([None])
-    del sys.meta_path[0]
 
 
 def retried(master: str) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Watch
-from streamdump.spark.session import without_pandas
 
 
 class Here:
@@ -79,11 +78,6 @@ def brings_pandas(_: int) -> bool:
 
     pa.array([1])
     return "pandas" in sys.modules
-
-
-def is_lean(_: int) -> bool:
-    """A task that looks at whether it was told to do without pandas."""
-    return bool(without_pandas.cache_info().currsize)
 
 
 def takes_memory_from(_: int) -> str:

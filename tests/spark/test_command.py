@@ -592,7 +592,9 @@ def test_a_cluster_that_loses_a_worker_says_the_same(
     files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
     expected = plain(files)
     monkeypatch.setenv("JAVA_HOME", java_home)
-    session = SparkJvm(cluster[1], memory="1g", brief=True, settings=ON_CLUSTER)
+    # As in a notebook, whose workers get streamdump with their tasks
+    settings = {**ON_CLUSTER, "spark.python.daemon.module": "pyspark.daemon"}
+    session = SparkJvm(cluster[1], memory="1g", brief=True, settings=settings)
     killed: list[str] = []
 
     def lose_one(progress: Progress) -> None:

@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +30,8 @@ from streamdump.spark.views import views
 from streamdump.spark.write import FORMATS
 from tests.spark.captures import generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of, told
-from tests.spark.here import go, is_lean, takes_memory_from
+from tests.spark.here import brings_pandas, go, takes_memory_from
 from tests.support.pages import page
-from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -277,14 +274,8 @@ def test_a_python_that_the_kernel_kills_is_not_the_end(session: Any, tmp_path: P
 
 
 def test_tasks_do_without_pandas(session: Any) -> None:
-    code = "from streamdump.spark.session import lean; from tests.spark.here import brings_pandas; print({0}(0))"
-    for how, brought in (("lean(brings_pandas)", "False"), ("brings_pandas", "True")):
-        call = [sys.executable, "-c", code.format(how)]
-        done = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=PATIENCE, check=True)
-        assert done.stdout == f"{brought}\n"
-    # Workers that others used before have it all the same.
-    assert session.each(is_lean, [1, 2], lambda *_: None) == [True, True]
-    assert session.sent(lambda item: [(item, b"")], [0, 1], 2, lambda part, _: is_lean(part), lambda *_: None) == [True, True]
+    assert session.each(brings_pandas, [1, 2], lambda *_: None) == [False, False]
+    assert brings_pandas(1)
 
 
 def test_arrow_takes_its_memory_from_where_python_does(session: Any) -> None:
